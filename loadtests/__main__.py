@@ -40,6 +40,7 @@ from loadtests.bench import (
     s3ranges,
     slowdisks,
     slurmwarming,
+    smallcaches,
     soaks,
     statuspage,
     survival,
@@ -110,6 +111,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "fair-shares": (fairshares.fair_shares, "one user beside another who scans three caches"),
     "slow-disk": (slowdisks.slow_disk_reads, "a cache on a disk that is slower than the network"),
+    "small-cache": (
+        smallcaches.small_caches,
+        "sets larger than the cache, at random and in order: what is fetched for what is asked",
+    ),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

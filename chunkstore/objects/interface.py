@@ -7,7 +7,7 @@ passes ``tests.support.chunkstore.object_store_suite``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -51,6 +51,15 @@ class Part(msgspec.Struct, frozen=True):
     data: Buffer
     object_size_bytes: int
     etag: str
+
+
+class Md5Buffers(list[Buffer]):
+    """Buffers for ``put`` the MD5 of whose joined bytes somebody has said. A server may check them
+    by it; if it is another one, they are put as any."""
+
+    def __init__(self, buffers: Iterable[Buffer], md5: bytes) -> None:
+        super().__init__(buffers)
+        self.md5 = md5
 
 
 class ObjectStore(Protocol):

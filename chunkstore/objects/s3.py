@@ -8,6 +8,7 @@ soon as one has gone through boto3. Retries, limits and counts are wrappers', no
 from __future__ import annotations
 
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
@@ -17,12 +18,19 @@ from lodefs.chunkstore.errors import (
     AlreadyExists,
     Changed,
     DeadlineExceeded,
+    Denied,
     InvalidInput,
     LodefsError,
     Unavailable,
     Unsupported,
 )
-from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
+from lodefs.chunkstore.objects.interface import (
+    Md5Buffers,
+    ObjectInfo,
+    Part,
+    check_key,
+    check_prefix,
+)
 from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.s3_boto import (
     CHECK,
@@ -64,6 +72,7 @@ class S3Objects:
         self._range_reader: RangeReader | None = None
         self._is_range_reader_fit = True  # until boto3 succeeds after a range read failed
         self._learning = threading.Lock()  # of the two
+        self._is_md5_fit = True  # until a put that gave the MD5 was refused
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if size == 0:
@@ -159,10 +168,21 @@ class S3Objects:
         return self._head(key, None)
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        if isinstance(data, Md5Buffers) and self._is_md5_fit:
+            try:
+                return self._put(key, data, data.md5, if_absent=if_absent)
+            except (Denied, InvalidInput):  # it is another one; or unsigned bodies are forbidden
+                self._is_md5_fit = False
+        return self._put(key, data, None, if_absent=if_absent)
+
+    def _put(self, key: str, data: Sequence[Buffer], md5: bytes | None, *, if_absent: bool) -> str:
+        """Puts a body that the server checks by its MD5, else by its SHA-256."""
         body = _UploadBody(data)
         request = {**self._named(key), "Body": body, "ContentLength": len(body)}
         if if_absent:
             request["IfNoneMatch"] = "*"
+        if md5 is not None:
+            request["ContentMD5"] = b64encode(md5).decode()
         try:
             with self._operation("write", key):
                 etag: str = self._client.put_object(**request)["ETag"]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from os import environ
 from os.path import isfile
 from typing import Any
@@ -53,7 +54,6 @@ class ThreadTransfer(threading.local):
 def open_client(options: S3Options, current: ThreadTransfer) -> Any:
     """A client of boto3 that repeats nothing. Raises: InvalidInput for an endpoint or region that
     is none."""
-    import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
@@ -75,7 +75,7 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
         response_checksum_validation="when_required",
     )
     try:
-        session = boto3.session.Session()
+        session = _session()
         client = session.client(
             "s3",
             endpoint_url=options.endpoint_url,
@@ -92,16 +92,22 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
         current.request = (request.url, headers)
 
     client.meta.events.register("before-send.s3.GetObject", keep)
+    by_md5 = config.merge(Config(s3={**(config.s3 or {}), "payload_signing_enabled": False}))
+
+    def leave_unsigned(request: Any, **_: Any) -> None:
+        if "Content-MD5" in request.headers:  # it is signed, so the body needs no SHA-256
+            request.context["client_config"] = by_md5
+
+    client.meta.events.register("before-sign.s3.PutObject", leave_unsigned)
     return client
 
 
 def node_credentials() -> Callable[[], Credentials]:
     """Finds the credentials of AWS's usual places, as they are now. Raises: Denied if there are
     none; Unavailable if they cannot be renewed."""
-    import boto3
     from botocore.exceptions import BotoCoreError
 
-    found = boto3.session.Session().get_credentials()
+    found = _session().get_credentials()
 
     def credentials() -> Credentials:
         if found is None:
@@ -114,6 +120,25 @@ def node_credentials() -> Callable[[], Credentials]:
             ) from error
 
     return credentials
+
+
+def _session() -> Any:
+    """A session of its own, with what AWS's settings say now."""
+    import boto3
+    import botocore.session
+
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    return boto3.session.Session(botocore_session=session)
+
+
+@cache
+def _loader(data_path: str | None) -> Any:
+    """Reads what AWS's services are, which takes most of the time to open a client: once for all
+    clients of a process."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
 
 
 def endpoint_of(options: S3Options) -> str:

@@ -131,6 +131,19 @@ def find_in(packs: PackReader, root: Entry, spec: Spec) -> Entry:
     return entry
 
 
+def has_directory(store: Store, spec: Spec) -> bool:
+    """Whether REPO@REV:PATH is a directory. Files beside the path are not decoded; digests are not
+    checked. Raises: NotFound if there is no such revision."""
+    entry = store.commit(spec.repo, store.resolve(spec.repo, spec.rev)).root
+    for name in split_path(spec.path):
+        directories = store.packs.outline(entry).directories
+        found = next((child for child in directories if child.name == name), None)
+        if found is None:
+            return False
+        entry = found
+    return entry.kind is Kind.DIRECTORY
+
+
 def listing(store: Store, spec: Spec, *, recursive: bool = False) -> Iterator[tuple[bytes, Entry]]:
     """What ``ls`` shows: paths relative to the directory at ``spec``, by name, and entries.
 

@@ -256,7 +256,7 @@ def check_bound(index: PackIndex) -> None:
         )
 
 
-def read_pack(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
+def read_pack(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndexVersion, Buffer]:
     """A pack's index, and the stored bytes of all its chunks, which are not verified: by one GET if
     it is no larger than WHOLE_SIZE_BYTES.
 
@@ -267,10 +267,11 @@ def read_pack(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]
     if part.object_size_bytes > len(part.data):
         version = read_index(objects, pack_id)
         check_bound(version.index)
-        return version.index, read_stored(objects, version, 0, len(version.index))
+        return version, read_stored(objects, version, 0, len(version.index))
     offset = _index_offset(pack_id, part)[0]
     data = memoryview(part.data)
-    return PackIndex.decode(pack_id, data[offset:]), data[:offset]
+    index = PackIndex.decode(pack_id, data[offset:])
+    return PackIndexVersion(index, part.etag), data[:offset]
 
 
 def _index_offset(pack_id: PackId, part: Part) -> tuple[int, int]:

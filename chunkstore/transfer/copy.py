@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format import keys
@@ -24,17 +25,16 @@ from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.objects.interface import ServerCopy
 from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
-from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.landing import Landing
-from lodefs.chunkstore.transfer.pack_copy import fetch_pack, put_pack, without_purged
+from lodefs.chunkstore.transfer.pack_copy import copy_pack
 from lodefs.chunkstore.transfer.plan import (
     REFUSALS,
     History,
     RefPlan,
     Refuse,
     plan,
-    ref_named,
     refs_of,
 )
 from lodefs.chunkstore.transfer.server_copies import ServerCopies
@@ -99,13 +99,13 @@ def copy(
     With ``server`` packs are copied by it, as far as it can; without, every byte passes here and
     is checked.
 
-    A ref that has gone another way in the destination, moved meanwhile, is over the quota there, or
-    needs what was once deleted there, is an error (Conflict, AlreadyExists, OverQuota, Collected)
-    and stays where it is; where all
-    were asked for, it is among those that are ``refused``, and the others come.
+    A ref that has gone another way in the destination, moved meanwhile, is over the quota there,
+    needs what was once deleted there, or what the source lacks, is an error (Conflict,
+    AlreadyExists, OverQuota, Collected, NotFound, Corrupt) and stays where it is; where all were
+    asked for, it is among those that are ``refused``, and the others come.
 
-    Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; Corrupt if the
-    source lacks something; what the stores raise. After an error it can be repeated, and goes on.
+    Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; what the stores
+    raise. After an error it can be repeated, and goes on.
     """
     if source.url == destination.url:
         raise InvalidInput(f"{source.url} would be copied to itself: name another store")
@@ -114,14 +114,10 @@ def copy(
     def refuse(ref: RefName, error: LodefsError) -> None:
         if rev is not None:
             raise error
+        for store in (source, destination):
+            require_there(store.objects)
         result.refused.append(RefusedRef(ref, error))
 
-    plans: list[tuple[History, There, list[RefPlan]]] = []
-    for repo in repos:
-        source.require_repo(repo)
-        refs = refs_of(source, repo) if rev is None else [ref_named(source, repo, rev)]
-        history, there = History(source, repo), There(destination, repo)
-        plans.append((history, there, plan(source, destination, refs, history, there, refuse)))
     with ThreadPoolExecutor(options.workers, "lodefs-copy") as executor:
         copies = None
         if server is not None:
@@ -129,11 +125,13 @@ def copy(
         moving = progress or Progress()
         work = _Copy(source, destination, options, moving, executor, result, copies)
         try:
-            for history, there, some in plans:
-                left = some
-                while left:
-                    refs = _run(work, left, history, there, refuse)
-                    left = plan(source, destination, refs, history, there, refuse)
+            for repo in repos:
+                source.require_repo(repo)
+                history, there = History(source, repo), There(destination, repo)
+                refs = refs_of(source, repo, rev, refuse)
+                while refs:
+                    plans = plan(source, destination, refs, history, there, refuse)
+                    refs = _run(work, plans, history, there, refuse)
         finally:
             work.close()
     result.packs_by_server = 0 if copies is None else copies.packs
@@ -212,12 +210,13 @@ class _Copy:
             self._bring(one, before, history)
 
     def _bring(self, one: RefPlan, before: RefEntry | None, history: History) -> None:
-        path = set(history.first_parents(one.head))
+        known = one.known()
+        path = set(takewhile(known.__contains__, history.first_parents(one.head)))
         waiting: list[tuple[CommitId, Commit]] = []
-        self._begin()
+        self._begin(one)
         for commit_id in one.order:
             commit = history.commit(commit_id)
-            base = history.parent(commit)
+            base = history.parent(commit, among=known)
             self._send(self._packs(one, commit_id, commit, base))
             self._expire(one.ref.repo, commit, history)
             waiting.append((commit_id, commit))
@@ -226,7 +225,7 @@ class _Copy:
                 before = self._land(one, before, commit_id, waiting)
                 waiting = []
                 if commit_id != one.head:
-                    self._begin()
+                    self._begin(one)
         self._result.commits += len(one.order)
 
     def close(self) -> None:
@@ -246,9 +245,12 @@ class _Copy:
             if not self._destination.has_commit(repo, parent):
                 self._destination.put_expired(repo, parent, int(self._options.clock()))
 
-    def _begin(self) -> None:
-        if not self._options.dry_run:
-            self._landing.begin()
+    def _begin(self, one: RefPlan) -> None:
+        if self._options.dry_run:
+            return
+        self._landing.begin()
+        for at in one.kept:
+            self._landing.keep(one.ref.repo, at)
 
     def _land(
         self,
@@ -319,9 +321,8 @@ class _Copy:
         index = None if self._copies is None else self._copies.copy(pack_id, purged)
         sent_bytes = 0
         if index is None:
-            index, payload = fetch_pack(self._source.objects, pack_id)
-            index, payload = without_purged(index, payload, purged)
-            sent_bytes = put_pack(self._destination.objects, index, payload)
+            source, destination = self._source.objects, self._destination.objects
+            index, sent_bytes = copy_pack(source, destination, pack_id, purged)
         self._landing.landed(index)
         self._progress.bytes_done += index.offsets[-1]
         self._progress.bytes_sent += sent_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Collection
 
@@ -9,10 +10,24 @@ from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex, unpack
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import Md5Buffers, ObjectStore
 from lodefs.chunkstore.push.pack_check import is_whole
-from lodefs.chunkstore.repo.pack_reader import read_pack
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_pack
 from lodefs.chunkstore.types import Buffer
+
+_MD5_ETAG = re.compile(r'"([0-9a-f]{32})"\Z')
+
+
+def copy_pack(
+    source: ObjectStore, destination: ObjectStore, pack_id: PackId, purged: Collection[ChunkId]
+) -> tuple[PackIndex, int]:
+    """Copies a pack, whose chunks are all checked, without those that were purged in the
+    destination. Gives the index of what was put, and the bytes that were sent. Raises: as
+    fetch_pack; what the stores raise."""
+    version, payload = _fetch_twice(source, pack_id)
+    index, left = without_purged(version.index, payload, purged)
+    md5 = md5_of(version.etag) if index is version.index else None
+    return index, put_pack(destination, index, left, md5=md5)
 
 
 def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
@@ -21,29 +36,45 @@ def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]
     A pack that was written again meanwhile, or came spoilt, is read once more. Raises: NotFound,
     Corrupt, UnknownFormat; what the store raises.
     """
-    try:
-        return _fetch(source, pack_id)
-    except (Changed, Corrupt):
-        return _fetch(source, pack_id)
+    version, payload = _fetch_twice(source, pack_id)
+    return version.index, payload
+
+
+def md5_of(etag: str) -> bytes | None:
+    """The MD5 that S3's ETag of an object may be, if it was put at once; of other stores, None."""
+    found = _MD5_ETAG.match(etag)
+    return None if found is None else bytes.fromhex(found[1])
 
 
 def put_pack(
-    destination: ObjectStore, index: PackIndex, payload: Buffer, *, overwrite: bool = False
+    destination: ObjectStore,
+    index: PackIndex,
+    payload: Buffer,
+    *,
+    overwrite: bool = False,
+    md5: bytes | None = None,
 ) -> int:
     """Puts a pack that was checked; gives the bytes that were sent, 0 if it was there already. With
     ``overwrite`` also over what is there; but chunks that only this has, and that were not purged,
-    stay."""
+    stay. ``md5``: what that of the object may be."""
+    buffers: list[Buffer] = [payload, index.encode()]
+    if md5 is not None:
+        buffers = Md5Buffers(buffers, md5)
     try:
-        return _put_pack(destination, index, payload, overwrite=overwrite)
+        return _put_pack(destination, index, payload, buffers, overwrite=overwrite)
     except Changed:  # it was put into a composite, or written again
-        return _put_pack(destination, index, payload, overwrite=overwrite)
+        return _put_pack(destination, index, payload, buffers, overwrite=overwrite)
 
 
 def _put_pack(
-    destination: ObjectStore, index: PackIndex, payload: Buffer, *, overwrite: bool
+    destination: ObjectStore,
+    index: PackIndex,
+    payload: Buffer,
+    buffers: list[Buffer],
+    *,
+    overwrite: bool,
 ) -> int:
     key = keys.pack(index.pack_id)
-    buffers: list[Buffer] = [payload, index.encode()]
     try:
         destination.put(key, buffers, if_absent=not overwrite)
     except AlreadyExists:
@@ -118,7 +149,14 @@ def check_payload(index: PackIndex, payload: Buffer) -> None:
             raise Corrupt(f"chunk {number} of pack {index.pack_id.hex()}: {error}") from error
 
 
-def _fetch(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
-    index, payload = read_pack(source, pack_id)
-    check_payload(index, payload)
-    return index, payload
+def _fetch_twice(source: ObjectStore, pack_id: PackId) -> tuple[PackIndexVersion, Buffer]:
+    try:
+        return _fetch(source, pack_id)
+    except (Changed, Corrupt):
+        return _fetch(source, pack_id)
+
+
+def _fetch(source: ObjectStore, pack_id: PackId) -> tuple[PackIndexVersion, Buffer]:
+    version, payload = read_pack(source, pack_id)
+    check_payload(version.index, payload)
+    return version, payload

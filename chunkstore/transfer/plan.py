@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     Conflict,
+    Corrupt,
     Expired,
     InvalidInput,
     LodefsError,
     NotFound,
+    UnknownFormat,
 )
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.push.quota import OverQuota, check_arriving
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.transfer.there import There
 
-# what concerns one ref in the destination, and no other
-REFUSALS = (AlreadyExists, Collected, Conflict, Expired, InvalidInput, OverQuota)
+# what concerns one ref, and maybe no other; what was deleted there, or has expired, is NotFound
+REFUSALS = (AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound, OverQuota, UnknownFormat)
 
 Refuse = Callable[[RefName, LodefsError], None]
 
@@ -35,6 +37,7 @@ class History:
         self._store = store
         self._repo = repo
         self._commits: dict[CommitId, Commit] = {}
+        self._expired: set[CommitId] = set()
 
     def commit(self, commit_id: CommitId) -> Commit:
         """A commit. Raises: NotFound, Corrupt, UnknownFormat."""
@@ -44,18 +47,25 @@ class History:
 
     def has_expired(self, commit_id: CommitId) -> bool:
         """Whether history ends before a commit: a retention policy has deleted it."""
-        try:
-            self.commit(commit_id)
-        except Expired:
-            return True
-        return False
+        if commit_id not in self._expired:
+            try:
+                self.commit(commit_id)
+            except Expired:
+                self._expired.add(commit_id)
+        return commit_id in self._expired
 
-    def parent(self, commit: Commit) -> Commit | None:
-        """The first parent; None if there is none, or it has expired."""
+    def parent(self, commit: Commit, among: Container[CommitId] | None = None) -> Commit | None:
+        """The first parent; None if there is none, it is not ``among`` these, or it has expired."""
         first = next(iter(commit.parents), None)
-        return None if first is None or self.has_expired(first) else self.commit(first)
+        if first is None or (among is not None and first not in among) or self.has_expired(first):
+            return None
+        return self.commit(first)
 
-    def order(self, head: CommitId, stops: set[CommitId]) -> list[CommitId]:
+    def is_first(self, commit_id: CommitId) -> bool:
+        """Whether history begins with a commit."""
+        return all(map(self.has_expired, self.commit(commit_id).parents))
+
+    def order(self, head: CommitId, stops: Collection[CommitId]) -> list[CommitId]:
         """A commit and all before it, parents first, without those in ``stops`` and what only they
         lead to."""
         found: list[CommitId] = []
@@ -90,20 +100,38 @@ class RefPlan:
     before: RefEntry | None  # the destination's newest entry
     fork: CommitId | None = None  # a commit that is there, at which a new branch begins
     order: list[CommitId] = field(default_factory=list)  # commits to land, parents first
+    kept: list[CommitId] = field(default_factory=list)  # there already: parents of some of these
 
     @property
     def at(self) -> CommitId | None:
         """Where the destination's stands."""
         return None if self.before is None else self.before.commit
 
+    def known(self) -> set[CommitId]:
+        """Commits that are whole there, or come to be."""
+        return {at for at in (self.at, self.fork, *self.order, *self.kept) if at is not None}
+
     def __str__(self) -> str:
         return f"{singular(self.ref.kind)} {self.ref.name} of {self.ref.repo}"
 
 
-def refs_of(source: Store, repo: str) -> list[RefName]:
-    """All branches, then all tags, that are not deleted."""
-    refs = source.refs(repo)
-    return [RefName(repo, kind, name) for kind in (BRANCHES, TAGS) for name, _ in refs.living(kind)]
+def refs_of(source: Store, repo: str, rev: str | None, refuse: Refuse) -> list[RefName]:
+    """The branch or tag that ``rev`` is; with None all branches, then all tags, that are not
+    deleted. Those whose entry is damaged go to ``refuse``. Raises: as ref_named."""
+    if rev is not None:
+        return [ref_named(source, repo, rev)]
+    refs, found = source.refs(repo), []
+    for kind in (BRANCHES, TAGS):
+        for name in refs.names(kind):
+            ref = RefName(repo, kind, name)
+            try:
+                entry = refs.latest(kind, name)
+            except REFUSALS as error:
+                refuse(ref, error)
+                continue
+            if entry is not None and entry.commit is not None:
+                found.append(ref)
+    return found
 
 
 def ref_named(source: Store, repo: str, rev: str) -> RefName:
@@ -129,32 +157,40 @@ def plan(
     refuse: Refuse,
 ) -> list[RefPlan]:
     """How refs of one repository are brought to another store. Changes nothing. Those that have
-    gone another way there, or whose names are taken or deleted, go to ``refuse``, and if that
-    raises nothing they are left out. ``there`` learns what is there, and will be.
+    gone another way there, whose names are taken or deleted, or whose history is damaged, go to
+    ``refuse``, and if that raises nothing they are left out. ``there`` learns what is there, and
+    will be.
 
-    Raises: NotFound, Corrupt; what ``refuse`` does.
+    Raises: what ``refuse`` does, and the stores.
     """
     plans: list[RefPlan] = []
     for ref in refs:
         try:
-            plans.append(_standing(source, destination, ref, history))
+            plans.append(_standing(source, destination, ref, history, there))
         except REFUSALS as error:
             refuse(ref, error)
     there.expect_nothing()
     if any(one.at is None for one in plans):
-        known: set[CommitId] = set()
         for one in plans:
             if one.at is not None:
-                known.update(history.order(one.at, known))
-        there.add(known)
+                with contextlib.suppress(*REFUSALS):  # without it more is looked at
+                    there.add(history.order(one.at, there.before_refs))
+    begun: list[RefPlan] = []
     for one in plans:
-        if one.at is None and not there.leads_to(one.head):
-            _begin_new(one, history, there)
+        try:
+            if one.at is None and not there.leads_to(one.head):
+                _begin_new(one, history, there)
+        except REFUSALS as error:
+            refuse(one.ref, error)
+            continue
         there.expect(one.order)
-    return plans
+        begun.append(one)
+    return begun
 
 
-def _standing(source: Store, destination: Store, ref: RefName, history: History) -> RefPlan:
+def _standing(
+    source: Store, destination: Store, ref: RefName, history: History, there: There
+) -> RefPlan:
     head = source.refs(ref.repo).read(ref.kind, ref.name).commit
     before = destination.refs(ref.repo).latest(ref.kind, ref.name)
     assert head is not None
@@ -166,6 +202,7 @@ def _standing(source: Store, destination: Store, ref: RefName, history: History)
         return RefPlan(ref, head, before)
     one = RefPlan(ref, head, before, order=history.order(head, {before.commit}))
     _check_descends(destination, one, history)
+    _go_on_from(before.commit, one, history, there)
     check_arriving(destination, ref.repo, before.commit, head, history.commit(head).size_bytes)
     return one
 
@@ -176,7 +213,34 @@ def _begin_new(one: RefPlan, history: History, there: There) -> None:
     if one.ref.kind == BRANCHES:
         chain = history.first_parents(one.head)
         one.fork = next((at for at in chain if there.leads_to(at)), None)
-    one.order = history.order(one.head, set() if one.fork is None else {one.fork})
+    if one.fork is None:
+        one.order = history.order(one.head, ())
+    else:
+        _go_on_from(one.fork, one, history, there)
+
+
+def _go_on_from(start: CommitId, one: RefPlan, history: History, there: There) -> None:
+    """Plans what comes after a commit that is there. A merge may lead round it to what comes before
+    it, which is there too, or has expired there."""
+    one.order = history.order(one.head, {start})
+    if history.has_expired(start) or not any(map(history.is_first, one.order)):
+        return
+    older = set(history.order(start, ()))
+    parents = [at for new in one.order if new not in older for at in history.commit(new).parents]
+    stops, waiting, seen = {start}, [at for at in parents if at in older], {start}
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if there.has_ended(at):
+            stops.add(at)
+        elif there.has(at):
+            stops.add(at)
+            one.kept.append(at)
+        else:  # it never came: the one that was copied from had let it expire
+            waiting += [parent for parent in history.commit(at).parents if parent in older]
+    one.order = history.order(one.head, stops)
 
 
 def _check_descends(destination: Store, one: RefPlan, history: History) -> None:

@@ -16,13 +16,13 @@ class There:
     def __init__(self, store: Store, repo: str) -> None:
         self._store = store
         self._repo = repo
-        self._before_refs: set[CommitId] = set()
+        self.before_refs: set[CommitId] = set()  # as the source has it
         self._coming: set[CommitId] = set()
         self._asked: dict[CommitId, bool] = {}
 
     def add(self, commits: Iterable[CommitId]) -> None:
-        """Adds commits that, as the source has it, come before a branch or tag there."""
-        self._before_refs.update(commits)
+        """Adds commits that come before a branch or tag there, as the source has it."""
+        self.before_refs.update(commits)
 
     def expect(self, commits: Iterable[CommitId]) -> None:
         """Adds commits that are to come."""
@@ -31,7 +31,7 @@ class There:
     def arrived(self, commits: Collection[CommitId]) -> None:
         """Adds commits that have come."""
         self._asked.update(dict.fromkeys(commits, True))
-        self._before_refs.update(commits)
+        self.before_refs.update(commits)
 
     def expect_nothing(self) -> None:
         """What was to come may not."""
@@ -40,12 +40,13 @@ class There:
     def leads_to(self, commit_id: CommitId) -> bool:
         """Whether a branch or tag there leads to a commit that is there, or will. Raises: Corrupt,
         UnknownFormat."""
-        if commit_id in self._coming:
-            return True
-        return commit_id in self._before_refs and self.has(commit_id)
+        return commit_id in self._coming or (commit_id in self.before_refs and self.has(commit_id))
 
     def has(self, commit_id: CommitId) -> bool:
-        """Whether a commit is there, whatever leads to it. Raises: Corrupt, UnknownFormat."""
+        """Whether a commit is there, or will, whatever leads to it. Raises: Corrupt,
+        UnknownFormat."""
+        if commit_id in self._coming:
+            return True
         if commit_id not in self._asked:
             try:
                 self._store.commit(self._repo, commit_id)
@@ -54,3 +55,7 @@ class There:
             else:
                 self._asked[commit_id] = True
         return self._asked[commit_id]
+
+    def has_ended(self, commit_id: CommitId) -> bool:
+        """Whether history may end before what comes after a commit, as it has expired there."""
+        return self._store.has_expired(self._repo, commit_id)

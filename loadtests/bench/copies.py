@@ -7,7 +7,7 @@ from pathlib import Path
 
 from loadtests import corpora
 from loadtests.bench.origins import Origin, ceph_origin
-from loadtests.measure import run
+from loadtests.measure import Run, run
 from loadtests.results import Result
 from loadtests.services.rclone import RCLONE
 
@@ -20,44 +20,50 @@ def copy(scratch: Path) -> Result:
     by byte through this machine, and copied by the server itself."""
     result = Result("copy")
     source = corpora.random_file()
-    with ceph_origin(scratch) as origin:
-        origin.lodefs.run("push", source.parent, "bench")
-        mib = source.stat().st_size / 2**20
-        ours, again, theirs, theirs_again = [], [], [], []
-        by_server, theirs_by_server = [], []
-        for number in range(ROUNDS):
-            theirs.append(_rclone(origin, scratch, number))
-            theirs_again.append(_rclone(origin, scratch, number))
-            there = f"s3://bench/copy-{number}"
-            origin.lodefs.run("init", there)
-            ours.append(_ours(origin, there, "--check"))
-            again.append(_ours(origin, there, "--check"))
-            theirs_by_server.append(_rclone(origin, scratch, number, by_server=True))
-            there = f"s3://bench/server-{number}"
-            origin.lodefs.run("init", there)
-            by_server.append(_ours(origin, there))
-        first, second = statistics.median(ours), statistics.median(again)
-        speeds = {"rclone copy": mib / statistics.median(theirs)}
-        result.add("copy --check", mib / first, "MiB/s")
-        result.add("rclone copy of the packs", speeds["rclone copy"], "MiB/s")
-        result.ratio("copy", mib / first, speeds, at_least=0.8)
-        result.add("again", second, "s")
-        result.add("rclone again", statistics.median(theirs_again), "s")
-        result.add("first time / again", first / second, "x", at_least=10)
-        server_s, rclone_s = statistics.median(by_server), statistics.median(theirs_by_server)
-        result.add("copy by the server", server_s, "s")
-        result.add("rclone copy by the server", rclone_s, "s")
-        result.add("by the server / through here", first / server_s, "x")
+    mib = source.stat().st_size / 2**20
+    ours, again, theirs, theirs_again = [], [], [], []
+    by_server, theirs_by_server = [], []
+    for number in range(ROUNDS):
+        with ceph_origin(scratch / str(number)) as origin:  # a new one: all is in its memory
+            origin.lodefs.run("push", source.parent, "bench")
+            theirs.append(_rclone(origin, scratch))
+            theirs_again.append(_rclone(origin, scratch).seconds)
+            ours.append(_ours(origin, "copy", "--check"))
+            again.append(_ours(origin, "copy", "--check").seconds)
+            theirs_by_server.append(_rclone(origin, scratch, by_server=True).seconds)
+            by_server.append(_ours(origin, "server").seconds)
+    first, second = _seconds(ours), statistics.median(again)
+    speeds = {"rclone copy": mib / _seconds(theirs)}
+    result.add("copy --check", mib / first, "MiB/s")
+    result.add("rclone copy of the packs", speeds["rclone copy"], "MiB/s")
+    result.ratio("copy", mib / first, speeds, at_least=0.8)
+    result.add("processor time", statistics.median(one.cpu_s for one in ours), "s")
+    result.add("rclone's", statistics.median(one.cpu_s for one in theirs), "s")
+    result.add("again", second, "s")
+    result.add("rclone again", statistics.median(theirs_again), "s")
+    result.add("first time / again", first / second, "x", at_least=10)
+    server_s, rclone_s = statistics.median(by_server), statistics.median(theirs_by_server)
+    result.add("copy by the server", server_s, "s")
+    result.add("rclone copy by the server", rclone_s, "s")
+    result.add("by the server / through here", first / server_s, "x")
     return result
 
 
-def _ours(origin: Origin, there: str, *options: str) -> float:
-    return origin.lodefs.run("copy", *options, origin.lodefs.store, there, "bench").seconds
+def _seconds(runs: list[Run]) -> float:
+    return statistics.median(one.seconds for one in runs)
 
 
-def _rclone(origin: Origin, scratch: Path, number: int, *, by_server: bool = False) -> float:
-    """Seconds of rclone's copy of all packs to another prefix: through this machine, unless
-    ``by_server``, by requests to the server to copy them itself."""
+def _ours(origin: Origin, name: str, *options: str) -> Run:
+    """A copy of the store to another prefix, in which the first call makes one."""
+    there = f"s3://bench/{name}"
+    if not origin.client.list_objects_v2(Bucket="bench", Prefix=f"{name}/").get("KeyCount"):
+        origin.lodefs.run("init", there)
+    return origin.lodefs.run("copy", *options, origin.lodefs.store, there, "bench")
+
+
+def _rclone(origin: Origin, scratch: Path, *, by_server: bool = False) -> Run:
+    """rclone's copy of all packs to another prefix: through this machine, unless ``by_server``, by
+    requests to the server to copy them itself."""
     config = scratch / "rclone.conf"
     remote = (
         "type = s3\nprovider = Ceph\nno_check_bucket = true\n"
@@ -65,11 +71,11 @@ def _rclone(origin: Origin, scratch: Path, number: int, *, by_server: bool = Fal
         f"secret_access_key = {origin.secret_key}\n"
     )
     config.write_text(f"[a]\n{remote}\n[b]\n{remote}\n")
-    there = f"a:bench/by-server-{number}" if by_server else f"b:bench/rclone-{number}"
+    there = "a:bench/rclone-server" if by_server else "b:bench/rclone"
     return run(
         [
             RCLONE, "copy", "--config", str(config), "--transfers", str(TRANSFERS),
             "--server-side-across-configs=false", "a:bench/store/packs", f"{there}/packs",
         ],
         env={"PATH": "/usr/bin:/bin", "HOME": str(scratch)},
-    ).seconds  # fmt: skip
+    )  # fmt: skip

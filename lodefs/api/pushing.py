@@ -164,15 +164,13 @@ def is_directory(
     branch: Spec, path: bytes, *, store: str | None = None, session: Session | None = None
 ) -> bool:
     """Whether a branch has a directory at a path now; False if there is no such branch."""
-    from lodefs.chunkstore.format.tree import Kind
-    from lodefs.chunkstore.repo.history import find
+    from lodefs.chunkstore.repo.history import has_directory
 
     with opened(session, store=store) as settings:
         try:
-            entry = find(settings.store, Spec(branch.repo, branch.rev, path))
+            return has_directory(settings.store, Spec(branch.repo, branch.rev, path))
         except NotFound:
             return False
-        return entry.kind is Kind.DIRECTORY
 
 
 def _patterns(patterns: Iterable[str | bytes]) -> tuple[bytes, ...]:

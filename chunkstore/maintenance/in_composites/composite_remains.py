@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from itertools import islice
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
@@ -21,11 +20,9 @@ from lodefs.chunkstore.maintenance.in_composites.looked import (
     read_looked,
 )
 from lodefs.chunkstore.maintenance.in_composites.whole_packs import fetch
-from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
+from lodefs.chunkstore.objects.composites.composite_batch import composite_parts
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import CompositePlace
-
-_AHEAD = 16  # packs that are read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +103,11 @@ def move_out(
     what the store does."""
     places = objects.tables.newest().places
     packs = ((pack, at.size_bytes) for pack, at in places.items() if at.composite in composites)
-    batch = CompositeBatch(objects)
-    while some := list(islice(packs, _AHEAD)):
-        for one in executor.map(lambda pack: fetch(objects, pack, places, rate), some):
-            if one is not None:
-                batch.add(one.index.pack_id, one.data, places[one.index.pack_id])
-    batch.flush()
+    for some in composite_parts(packs):
+        found = executor.map(lambda pack: fetch(objects, pack, places, rate), some)
+        read = {one.index.pack_id: one.data for one in found if one is not None}
+        if read:
+            objects.tables.put_packs(read, places)
 
 
 def _remains(

@@ -17,8 +17,8 @@ from lodefs.chunkstore.maintenance.in_composites.doubles import drop_double
 from lodefs.chunkstore.maintenance.in_composites.whole_packs import WholePack, fetch
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.composites.composite_batch import (
-    COMPOSITE_PACKS_MAX,
     COMPOSITE_SIZE_BYTES,
+    composite_parts,
 )
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import (
@@ -62,14 +62,7 @@ def batches(
         chosen += sorted(packs)
         objects += 1
         size_bytes += own_bytes
-    found: list[list[tuple[PackId, int]]] = []
-    room = 0
-    for pack, size in chosen:
-        if not found or size > room or len(found[-1]) == COMPOSITE_PACKS_MAX:
-            found.append([])
-            room = COMPOSITE_SIZE_BYTES
-        found[-1].append((pack, size))
-        room -= size
+    found = list(composite_parts(chosen))
     return found if len(found) < objects else []
 
 

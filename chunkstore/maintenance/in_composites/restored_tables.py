@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
-from itertools import islice
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
@@ -18,13 +17,12 @@ from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.in_composites.whole_packs import verified
-from lodefs.chunkstore.objects.composites.composite_batch import COMPOSITE_SIZE_BYTES
+from lodefs.chunkstore.objects.composites.composite_batch import composite_parts
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import CompositePlace
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.types import Buffer
 
-_AHEAD = 16  # packs that are read at once
 _TRIES = 2  # of one that was damaged on its way, maybe
 
 Places = Mapping[PackId, CompositePlace]
@@ -80,16 +78,10 @@ def _read(
     is_wanted: Callable[[_Read], bool],
 ) -> Iterator[list[_Read]]:
     """The packs at those places, as many at a time as a composite takes."""
-    rest = iter(places.items())
-    found: list[_Read] = []
-    while some := list(islice(rest, _AHEAD)):
-        read = executor.map(lambda one: _without(objects, one[0], one[1], purged), some)
-        found += [one for one in read if one is not None and is_wanted(one)]
-        if sum(memoryview(one.data).nbytes for one in found) > COMPOSITE_SIZE_BYTES:
+    for some in composite_parts((pack, at.size_bytes) for pack, at in places.items()):
+        read = executor.map(lambda one: _without(objects, one[0], places[one[0]], purged), some)
+        if found := [one for one in read if one is not None and is_wanted(one)]:
             yield found
-            found = []
-    if found:
-        yield found
 
 
 def _without(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
@@ -12,6 +12,20 @@ from lodefs.chunkstore.types import Buffer
 
 COMPOSITE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
 COMPOSITE_PACKS_MAX = 16 * 1024
+
+
+def composite_parts(packs: Iterable[tuple[PackId, int]]) -> Iterator[list[tuple[PackId, int]]]:
+    """Packs with their sizes, as many at a time as go into one composite."""
+    part: list[tuple[PackId, int]] = []
+    room = COMPOSITE_SIZE_BYTES
+    for pack, size_bytes in packs:
+        if part and (size_bytes > room or len(part) == COMPOSITE_PACKS_MAX):
+            yield part
+            part, room = [], COMPOSITE_SIZE_BYTES
+        part.append((pack, size_bytes))
+        room -= size_bytes
+    if part:
+        yield part
 
 
 class CompositeBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import ssl
@@ -25,7 +26,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import Md5Buffers, ObjectStore
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import ANSWER_SIZE_BYTES_MAX, S3Options
@@ -108,6 +109,26 @@ def test_busy_server_is_asked_again(server: BadServer) -> None:
     assert store.put("a", [b"123", b"", bytearray(b"45")]) == '"1"'
     store.close()
     assert [request.body for request in server.requests] == [b"12345"] * 3
+
+
+def test_put_with_an_md5(server: BadServer, objects: S3Objects) -> None:
+    """It is sent, and signed, in place of the body; after a refusal bodies are signed again."""
+    data = Md5Buffers([b"ab", b"cd"], bytes(range(16)))
+    assert objects.put("a", data) == '"1"'
+    (first,) = server.requests
+    assert first.body == b"abcd"
+    assert first.headers["content-md5"] == "AAECAwQFBgcICQoLDA0ODw=="
+    assert first.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert "content-md5;" in first.headers["authorization"]
+    server.script = lambda request: (
+        error_answer(400, "BadDigest") if "content-md5" in request.headers else Answer(200)
+    )
+    for _ in range(2):
+        assert objects.put("a", data) == '"1"'
+    _, refused, *later = server.requests
+    assert "content-md5" in refused.headers
+    sha256 = hashlib.sha256(b"abcd").hexdigest()
+    assert [(r.body, r.headers["x-amz-content-sha256"]) for r in later] == [(b"abcd", sha256)] * 2
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -9,7 +9,15 @@ from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind, symlink
-from lodefs.chunkstore.repo.history import Change, ChangeKind, diff, find, listing, log
+from lodefs.chunkstore.repo.history import (
+    Change,
+    ChangeKind,
+    diff,
+    find,
+    has_directory,
+    listing,
+    log,
+)
 from lodefs.chunkstore.repo.store import Store
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -77,6 +85,16 @@ def test_find_says_which_part_is_missing(store: Store) -> None:
         find(store, Spec("r", path=b"changed/x"))
     with pytest.raises(NotADirectory, match="r@main:link is a symlink"):
         find(store, Spec("r", path=b"link/x"))
+
+
+def test_has_directory(store: Store) -> None:
+    """It knows directories from files, symlinks, and paths of which some part is not there."""
+    directories = [b"", b"same", b"same//./deep"]
+    others = [b"same/other", b"link", b"none", b"same/none/x", b"changed/x", b"link/x"]
+    for path in directories + others:
+        assert has_directory(store, Spec("r", path=path)) == (path in directories)
+    with pytest.raises(NotFound):
+        has_directory(store, Spec("r", "none"))
 
 
 @pytest.mark.parametrize("path", [b"..", b"same/../../x", b"a\0b", b"n" * 256])

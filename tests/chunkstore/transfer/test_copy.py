@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, CommitId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED
+from lodefs.chunkstore.format.tree import encode_tree
 from lodefs.chunkstore.journal.deletion import delete_repo
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.repo.history import log
@@ -20,6 +21,7 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
+from lodefs.chunkstore.transfer.pack_copy import md5_of
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
 from tests.support.chunkstore.handmade import Handmade
@@ -117,7 +119,8 @@ def drop_chunk(memory: MemoryObjects, data: bytes) -> None:
     for key in list(memory.objects):
         if (pack_id := keys.pack_of(key)) is None:
             continue
-        index, payload = read_pack(memory, pack_id)
+        version, payload = read_pack(memory, pack_id)
+        index = version.index
         for n in range(len(index)):
             if index.chunk_id(n) == chunk:
                 parts = [payload[: index.offsets[n]], payload[index.offsets[n + 1] :]]
@@ -284,6 +287,34 @@ def test_all_beside_what_is_deleted(stores: Stores) -> None:
     stores.check()
 
 
+def test_all_but_what_is_damaged(stores: Stores) -> None:
+    """With all, a branch with a damaged or missing commit, or pack, or entry in the source is named
+    and left, and all else arrives, also of later repositories; alone it is an error."""
+    refs, memory = stores.source.refs("r"), stores.source_memory
+    refs.advance(TAGS, "v1", stores.commits[0], expected_sequence=None)
+    spoilt = stores.made.commit("r", {b"p": b"p" * 3000}, branch="dev")
+    refs.advance(BRANCHES, "entry", spoilt, expected_sequence=None)
+    memory.put(keys.ref_entry("r", BRANCHES, "entry", 0), [b"rubbish"])
+    stores.made.commit("q", {b"gone": A})
+    for key in [key for key in memory.objects if key.startswith(keys.commits("q"))]:
+        memory.delete(key)
+    stores.made.commit("s", {b"other": A})
+    memory.put(keys.commit("r", stores.commits[1]), [b""])
+    drop_chunk(memory, encode_tree([stores.made.entry(b"p", b"p" * 3000)]))
+    options = CopyOptions(workers=2)
+    result = copy(stores.source, stores.destination, ["q", "r", "s"], None, options)
+    assert [(one.ref.repo, one.ref.name, type(one.error)) for one in result.refused] == [
+        ("q", "main", NotFound),
+        ("r", "entry", Corrupt),
+        ("r", "main", Corrupt),
+        ("r", "dev", Corrupt),
+    ]
+    assert [(one.ref.repo, one.ref.name) for one in result.refs] == [("r", "v1"), ("s", "main")]
+    stores.check()
+    with pytest.raises(Corrupt):
+        stores.copy("main")
+
+
 def test_bad_input(stores: Stores) -> None:
     """A commit, a name that is not there, a store onto itself: each is refused."""
     with pytest.raises(InvalidInput, match="lodefs tag r@"):
@@ -313,6 +344,13 @@ def test_what_passes_through_is_checked(stores: Stores) -> None:
     with pytest.raises(Corrupt, match=pack.rpartition("/")[2]):
         fresh.copy()
     assert fresh.at() is None
+
+
+def test_md5s() -> None:
+    """An ETag of S3 may be an MD5; those of parts, directories and composites are none."""
+    assert md5_of(f'"{"0a" * 16}"') == b"\n" * 16
+    others = [f'"{"0a" * 16}-2"', f'"{"0a" * 20}"', '"1f-2e-3d"', f'composite1-0:0+9:"{"0a" * 16}"']
+    assert [md5_of(etag) for etag in others] == [None] * 4
 
 
 @pytest.fixture

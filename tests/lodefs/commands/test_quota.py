@@ -44,6 +44,8 @@ def test_a_push_keeps_it(lodefs: Lodefs, tmp_path: Path) -> None:
     }  # fmt: skip
     assert _push(lodefs, source, 3000)[0] == 0
     assert _push(lodefs, source, 3001)[0] == 10
+    dry = lodefs("push", str(source), "r", "--workers", "0", "--dry-run")
+    assert (dry.code, "the quota of r is" in dry.err) == (10, True)
     assert lodefs("quota", "r", "--clear").out == "no quota\n"
     assert _push(lodefs, source, 6000)[0] == 0
 

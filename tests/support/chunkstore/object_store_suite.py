@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from itertools import pairwise
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 import pytest
 
 from lodefs.chunkstore.errors import AlreadyExists, Changed, InvalidInput, NotFound, TooLarge
-from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.objects.interface import Md5Buffers, ObjectStore, read_whole
 from lodefs.chunkstore.types import Buffer
 
 THREADS = 8
@@ -143,6 +144,16 @@ class ObjectStoreSuite:
             read_whole(objects, "over", len(DATA))
         part = objects.get("just", size=len(DATA) - 1, if_match=etag)
         assert (bytes(part.data), part.object_size_bytes) == (DATA[:-1], len(DATA))
+
+    def test_put_with_an_md5(self, objects: ObjectStore) -> None:
+        """Buffers whose MD5 is said are put, also if it is another one; a condition holds too."""
+        for key, of in (("right", b"abcd"), ("wrong", b"other"), ("later", b"abcd")):
+            md5 = hashlib.md5(of, usedforsecurity=False).digest()
+            objects.put(key, Md5Buffers([b"ab", b"cd"], md5), if_absent=True)
+            assert bytes(objects.get(key, size=MUCH).data) == b"abcd"
+            with pytest.raises(AlreadyExists):
+                objects.put(key, Md5Buffers([b"new"], md5), if_absent=True)
+            assert bytes(objects.get(key, size=MUCH).data) == b"abcd"
 
     def test_put_replaces(self, objects: ObjectStore) -> None:
         """A put without condition replaces the object, and its ETag is another one."""
