@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format import keys
@@ -209,12 +210,13 @@ class _Copy:
             self._bring(one, before, history)
 
     def _bring(self, one: RefPlan, before: RefEntry | None, history: History) -> None:
-        path = set(history.first_parents(one.head))
+        known = one.known()
+        path = set(takewhile(known.__contains__, history.first_parents(one.head)))
         waiting: list[tuple[CommitId, Commit]] = []
-        self._begin()
+        self._begin(one)
         for commit_id in one.order:
             commit = history.commit(commit_id)
-            base = history.parent(commit)
+            base = history.parent(commit, among=known)
             self._send(self._packs(one, commit_id, commit, base))
             self._expire(one.ref.repo, commit, history)
             waiting.append((commit_id, commit))
@@ -223,7 +225,7 @@ class _Copy:
                 before = self._land(one, before, commit_id, waiting)
                 waiting = []
                 if commit_id != one.head:
-                    self._begin()
+                    self._begin(one)
         self._result.commits += len(one.order)
 
     def close(self) -> None:
@@ -243,9 +245,12 @@ class _Copy:
             if not self._destination.has_commit(repo, parent):
                 self._destination.put_expired(repo, parent, int(self._options.clock()))
 
-    def _begin(self) -> None:
-        if not self._options.dry_run:
-            self._landing.begin()
+    def _begin(self, one: RefPlan) -> None:
+        if self._options.dry_run:
+            return
+        self._landing.begin()
+        for at in one.kept:
+            self._landing.keep(one.ref.repo, at)
 
     def _land(
         self,
