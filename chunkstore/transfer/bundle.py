@@ -190,10 +190,13 @@ class _Unpack:
         at = None if before is None else before.commit
         if at is None:
             self._store.check_new_ref(repo, kind, name)
-        elif at not in (head.since, *head.commits) or (kind == "tags" and at != head.commit):
+        elif at not in (head.since, *head.commits, *head.expired) or (
+            kind == "tags" and at != head.commit
+        ):
+            between = "; what came before it had expired where it was made" if head.expired else ""
             raise Conflict(
                 f"{singular(kind)} {name} of {repo} is at {at.hex()[:12]} in {self._store.url}, "
-                f"which {self._what} does not come after"
+                f"which {self._what} does not come after{between}"
             )
         if head.since is not None:
             try:
@@ -233,8 +236,8 @@ class _Unpack:
 
     def _check_history(self) -> None:
         """Raises: Corrupt unless its ref leads to all commits that it lists, and they to the one
-        that it builds on: so to wherever the store's ref is, which is one of those. What it says
-        has expired comes right before them: of other history it says nothing."""
+        that it builds on, and right before them what it says has expired: so to wherever the
+        store's ref is, which is one of those: of other history it says nothing."""
         head = self._reader.head
         if tuple(self._commits) != head.commits:
             raise Corrupt(f"{self._what} does not hold the commits that it lists")

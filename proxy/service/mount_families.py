@@ -19,7 +19,8 @@ from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.bounded_labels import OTHER, BoundedLabels
 from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled, simple
 
-MOUNTS_MAX = 200  # with series of their own
+MOUNTS_MAX = 200  # with series of their own: of root's and the proxy's user, and of all others
+Words = dict[str, tuple[int, ...]]  # by mountpoint
 READ_SOURCES = {
     "direct": Column.DIRECT_READS,
     "cache": Column.CACHE_READS,
@@ -36,23 +37,27 @@ _PLAIN = (
 
 
 class MountFamilies:
-    """Of the mounts that count in directories. Several of one mountpoint count as one."""
+    """Of the mounts that count in directories. Several of one mountpoint count as one. Whatever
+    other users' files say, root's mounts and those of the proxy's user have series."""
 
     def __init__(self, *directories: Path, mounts_max: int = MOUNTS_MAX) -> None:
         self._directories = directories
-        self._labels = BoundedLabels(mounts_max)
+        self._trusted = {0, os.geteuid()}
+        self._labels = {trusted: BoundedLabels(mounts_max) for trusted in (True, False)}
 
     def __call__(self) -> Iterator[Family]:
         """The families now. Files of mounts that have ended are removed."""
         mounts = list(read_all(*self._directories, sweep=True))
-        words: dict[str, tuple[int, ...]] = {}
+        words: dict[bool, Words] = {trusted: {} for trusted in self._labels}
         waiting: dict[str, int] = {}
         for mount in mounts:
-            where = os.fsdecode(mount.description.mountpoint)
-            counted = _without_gauge(mount.words)
-            words[where] = tuple(map(add, words[where], counted)) if where in words else counted
+            where = _place(mount)
+            _add(words[mount.uid in self._trusted], where, _without_gauge(mount.words))
             waiting[where] = waiting.get(where, 0) + mount[Column.WAITING]
-        shown = self._labels.show(words, time.monotonic())
+        shown: Words = {}
+        for trusted, labels in self._labels.items():
+            for where, counted in labels.show(words[trusted], time.monotonic()).items():
+                _add(shown, where, counted)
         yield simple(names.MOUNTS, len(mounts))
         yield from _descriptions([one for one in mounts if _place(one) in shown])
         gauges: dict[tuple[str, ...], int] = {}
@@ -61,6 +66,10 @@ class MountFamilies:
             gauges[key] = gauges.get(key, 0) + count
         yield labelled(names.MOUNT_WAITING, gauges)
         yield from _counters(list(shown), list(shown.values()))
+
+
+def _add(sums: Words, where: str, words: tuple[int, ...]) -> None:
+    sums[where] = tuple(map(add, sums[where], words)) if where in sums else words
 
 
 def _place(mount: MountCounts) -> str:

@@ -6,7 +6,9 @@ import pytest
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, digest_of
 from lodefs.chunkstore.journal.deletion import (
     delete_repo,
     deleted_refs,
@@ -114,6 +116,25 @@ def test_its_data_goes_and_then_it_is_lost(objects: MemoryObjects) -> None:
     assert list(store.repos()) == ["r", "r/s"]
     with pytest.raises(NotFound, match="not a deleted"):
         free_name(store, "r")
+
+
+def test_a_damaged_one_keeps_no_other_back(objects: MemoryObjects) -> None:
+    """A branch whose commit is damaged, or of a newer format, is told as lost; others come."""
+    store = open_store(objects)
+    old = store.resolve("r", "old")
+    newer = seal("commit", 99, {})
+    newer_id = CommitId(digest_of(newer))
+    objects.objects[keys.commit("r", newer_id)] = newer
+    store.refs("r").advance("branches", "newer", newer_id, expected_sequence=None)
+    delete_repo(store, "r", "me")
+    objects.objects[keys.commit("r", store.refs("r").before_deletion("tags", "v1")[1])] = b""
+    found = undelete_repo(open_store(objects), "r")
+    assert [ref.name for ref, _ in found.refs] == ["old"]
+    assert [ref.name for ref, _ in found.lost] == ["main", "newer", "v1"]
+    reasons = [reason for _, reason in found.lost]
+    assert "damaged" in reasons[0]
+    assert "a newer lodefs is needed" in reasons[1]
+    assert store.resolve("r", "old") == old
 
 
 @pytest.mark.parametrize("writes", range(1, 5))

@@ -191,6 +191,29 @@ def test_history_that_has_expired(source: Source) -> None:
     assert verify(store, data=True).problems == []
 
 
+def test_history_that_has_expired_since(source: Source) -> None:
+    """Where the branch stands right before what was left of its history, a bundle of that fits;
+    where what lies between has expired, it does not, and that is said."""
+    older, old = memory_store(), memory_store()
+    for store in (older, old):
+        unpacked(source.bundle("v1"), store)
+        unpacked(source.bundle("main") if store is old else source.bundle("v1"), store)
+    older.refs("r").advance(BRANCHES, "main", source.first, expected_sequence=None)
+    third = source.made.commit("r", FILES)
+    for gone in (source.first, source.second):
+        source.store.put_expired("r", gone, 0)
+        source.store.objects.delete(keys.commit("r", gone))
+    data = source.bundle()
+    unpacked(data, old)
+    assert at(old) == third
+    assert old.has_commit("r", source.second)
+    assert not old.has_expired("r", source.second)
+    assert verify(old, data=True).problems == []
+    with pytest.raises(Conflict, match="had expired where it was made"):
+        unpacked(data, older)
+    assert at(older) == source.first
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_bundle_that_lies_about_what_has_expired(source: Source, *, is_new: bool) -> None:
     """It says so of what its own commits come after, and of nothing else in the store."""

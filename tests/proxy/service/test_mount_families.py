@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from lodefs.chunkstore.nodeapi.figures.mount_counts import Column, MountDescription, Operation
 from lodefs.mount.shm.traffic_counters import RowCounter, TrafficTable
+from lodefs.proxy.page.live_feed import mounts_in
 from lodefs.proxy.runtime import exposition
 from lodefs.proxy.service.mount_families import MountFamilies
 from tests.support.proxy.scrape import PLAIN_LABELS, Samples, labels_of, samples
@@ -69,6 +72,26 @@ def test_any_name_can_be_shown(tmp_path: Path) -> None:
     }
     assert place.startswith('/mnt/q"uote\nline\\xff😀😀')
     assert open_.decode().endswith("# EOF\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+def test_mounts_of_other_users_take_no_series_of_roots(tmp_path: Path) -> None:
+    """However much their files say; nor its place on the page."""
+    families = MountFamilies(tmp_path, mounts_max=1)
+    with counting(tmp_path, b"/forged") as forged, counting(tmp_path, b"/more") as more:
+        for path in tmp_path.iterdir():
+            os.chown(path, 12345, -1)
+        forged.read(Column.DIRECT_READS, 2**60)
+        more.read(Column.DIRECT_READS, 2**50)
+        scraped(families)
+        with counting(tmp_path, b"/roots") as counter:
+            counter.read(Column.DIRECT_READS, 10)
+            found = scraped(families)
+            assert mounts_in(tmp_path)[0].mount == "/roots"
+    name = "lodefs_mount_read_bytes_total"
+    assert found[name, labels_of(mountpoint="/roots", source="direct")] == 10
+    assert found[name, labels_of(mountpoint="/forged", source="direct")] == 2**60
+    assert found[name, labels_of(mountpoint="other", source="direct")] == 2**50
 
 
 def test_mounts_without_series_of_their_own_count_together(tmp_path: Path) -> None:
