@@ -217,7 +217,7 @@ class _Unpack:
     def _pack(self, data: bytearray) -> None:
         """Starts to check and put a pack."""
         index = _index_at_end(data, self._what)
-        if not self._landing.lacking({index.pack_id: 0}):
+        if self._landing.has(index):
             self._packs_there += 1
             return
         if len(self._under_way) >= WORKERS:
