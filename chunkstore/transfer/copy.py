@@ -57,11 +57,13 @@ class CopyOptions:
 @dataclass(frozen=True, slots=True)
 class CopiedRef:
     """A ref of the source, where it was in the destination, and where it is now; with ``dry_run``
-    would be."""
+    would be. ``is_cut_off``: it does not lead to where it was any more, since what lay between has
+    expired in the source."""
 
     ref: RefName
     before: CommitId | None
     after: CommitId
+    is_cut_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def copy(
     Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; what the stores
     raise. After an error it can be repeated, and goes on.
     """
-    if source.url == destination.url:
+    is_same_id = source.settings.store_id == destination.settings.store_id
+    if source.url == destination.url and is_same_id:  # or at two endpoints, which no URL names
         raise InvalidInput(f"{source.url} would be copied to itself: name another store")
     result = CopyResult()
 
@@ -185,7 +188,7 @@ class _Copy:
         self._progress.phase = f"copying {one}"
         if one.at != one.head:
             self._move(one, history)
-        self._result.refs.append(CopiedRef(one.ref, one.at, one.head))
+        self._result.refs.append(CopiedRef(one.ref, one.at, one.head, one.is_cut_off))
 
     def start_anew(self) -> None:
         """After a ref that was refused: what was under way for it may not be there."""

@@ -87,6 +87,14 @@ class Landing:
         self._save((), dict.fromkeys(partial, _ALL_CHUNKS))
         return lacking
 
+    def has(self, pack: PackIndex) -> bool:
+        """Whether a pack is there with all chunks that this one has. Saves its id, and no chunks:
+        which of them are needed, ``lacking`` is told. Raises: Collected."""
+        self._save({pack.pack_id}, {})
+        self._named.add(pack.pack_id)
+        chunks = sum(1 << n for n in range(len(pack)) if not pack.is_gone(n))
+        return not packs_lacking(self.store.objects, {pack.pack_id: chunks})
+
     def landed(self, pack: PackIndex) -> None:
         """A pack was put. One that is not whole is in no index shard: nobody who does not know
         what it lacks may build on it."""

@@ -101,6 +101,7 @@ class RefPlan:
     fork: CommitId | None = None  # a commit that is there, at which a new branch begins
     order: list[CommitId] = field(default_factory=list)  # commits to land, parents first
     kept: list[CommitId] = field(default_factory=list)  # there already: parents of some of these
+    is_cut_off: bool = False  # what lies between has expired: it will not lead to where it stood
 
     @property
     def at(self) -> CommitId | None:
@@ -201,7 +202,7 @@ def _standing(
     if before.commit == head:
         return RefPlan(ref, head, before)
     one = RefPlan(ref, head, before, order=history.order(head, {before.commit}))
-    _check_descends(destination, one, history)
+    _check_descends(source, destination, one, history)
     _go_on_from(before.commit, one, history, there)
     check_arriving(destination, ref.repo, before.commit, head, history.commit(head).size_bytes)
     return one
@@ -243,8 +244,9 @@ def _go_on_from(start: CommitId, one: RefPlan, history: History, there: There) -
     one.order = history.order(one.head, stops)
 
 
-def _check_descends(destination: Store, one: RefPlan, history: History) -> None:
-    """Raises: Conflict unless the source's commit comes after the destination's."""
+def _check_descends(source: Store, destination: Store, one: RefPlan, history: History) -> None:
+    """Raises: Conflict unless the source's commit comes after the destination's, or did before
+    what lies between has expired: the log of the source's branch knows."""
     assert one.at is not None
     here, where = one.head.hex()[:12], f"at {one.at.hex()[:12]} in {destination.url}"
     if one.ref.kind == TAGS:
@@ -254,6 +256,18 @@ def _check_descends(destination: Store, one: RefPlan, history: History) -> None:
         )
     if any(one.at in history.commit(commit).parents for commit in one.order):
         return
+    repo, kind, name = one.ref
+    if source.has_expired(repo, one.at):
+        one.is_cut_off = any(
+            one.at == entry.commit for entry in source.refs(repo).history(kind, name)
+        )
+        if one.is_cut_off:
+            return
+        raise Conflict(
+            f"{one} is {where}, which has expired in the source, as has what may lie between that "
+            f"and {here}. Name it there (lodefs tag {repo}@{name} NAME) if its history is to stay, "
+            f"then delete the branch there (lodefs branch --delete {repo} {name})"
+        )
     try:
         is_ahead = one.head in History(destination, one.ref.repo).order(one.at, set())
     except NotFound:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import Conflict, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -141,6 +141,52 @@ def test_a_name_for_what_has_expired(source: Source) -> None:
     assert [one.ref.repo for one in result.refs] == ["r", "r", "s"]
     assert at(destination, "v2", TAGS) == source.commits[3]
     check(destination)
+
+
+def test_a_copy_that_comes_after_expiry(source: Source) -> None:
+    """A branch of a mirror whose commit has expired in the source, with what came after it, goes on
+    to where it is in the source, and it is said that what came before is cut off."""
+    destination = new_store("destination")
+    source.point(BRANCHES, "dev", source.commits[0])
+    source.to(destination, "dev")
+    refs = source.store.refs("r")
+    refs.advance(BRANCHES, "dev", source.commits[3], expected_sequence=0)
+    expire(source.store)
+    done = source.to(destination, "dev")
+    assert [one.is_cut_off for one in done.refs] == [True]
+    assert at(destination, "dev") == source.commits[3]
+    assert [at for at, _ in log(destination, "r", "dev")] == [source.commits[3]]
+    check(destination)
+    assert [one.is_cut_off for one in source.to(destination, "dev").refs] == [False]
+
+
+def test_a_copy_right_after_expiry(source: Source) -> None:
+    """Where the mirror's commit comes right before what is left, nothing is cut off there."""
+    destination = new_store("destination")
+    source.to(destination)
+    source.made.commit("r", files(4))
+    expire(source.store)
+    done = source.to(destination)
+    assert [one.is_cut_off for one in done.refs] == [False]
+    assert len(list(log(destination, "r", "main"))) == 5
+    check(destination)
+
+
+def test_a_branch_aside_of_what_has_expired(source: Source) -> None:
+    """A branch that stands at an expired commit that the source's was never at is refused, and the
+    reason is said."""
+    destination = new_store("destination")
+    source.to(destination)
+    source.made.commit("r", files(4))
+    source.made.commit("r", files(5))
+    source.point(BRANCHES, "dev", source.commits[3])
+    refs = source.store.refs("r")
+    refs.advance(BRANCHES, "dev", source.made.commit("r", files(6)), expected_sequence=0)
+    destination.refs("r").advance(BRANCHES, "dev", source.commits[2], expected_sequence=None)
+    expire(source.store)
+    with pytest.raises(Conflict, match="has expired in the source"):
+        source.to(destination, "dev")
+    assert at(destination, "dev") == source.commits[2]
 
 
 @pytest.mark.parametrize("is_new", [False, True])
