@@ -109,7 +109,8 @@ def copy(
     Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; what the stores
     raise. After an error it can be repeated, and goes on.
     """
-    if source.url == destination.url:
+    is_same_id = source.settings.store_id == destination.settings.store_id
+    if source.url == destination.url and is_same_id:  # or at two endpoints, which no URL names
         raise InvalidInput(f"{source.url} would be copied to itself: name another store")
     result = CopyResult()
 

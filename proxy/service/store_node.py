@@ -154,7 +154,8 @@ class StoreNode:
     async def used(self, report: Used) -> None:
         """As of Node."""
         files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
-        each_bytes = report.read_bytes // max(len(report.numbers), 1)  # nobody tells of which file
+        seen_bytes = report.read_bytes + report.stored_bytes
+        each_bytes = seen_bytes // max(len(report.numbers), 1)  # nobody tells of which file
         for number in report.numbers:
             file = files.get(number)
             if file is not None:

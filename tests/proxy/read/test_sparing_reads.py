@@ -110,7 +110,7 @@ def test_what_mounts_read_counts_as_read(rig: Rig, tmp_path: Path) -> None:
             (slab,) = node._cache.files.values()
             unread_bytes = slab.unread_bytes
             assert 0 < unread_bytes < slab.present_bytes
-            await node.used(Used([slab.number], 1, 1000))
+            await node.used(Used([slab.number], 1, 600, stored_bytes=400))
             assert slab.unread_bytes == unread_bytes - 1000
             node._cache.eviction.free(64 * MIB)
             assert node.counts.values[Counter.EVICTED_UNREAD_BYTES] == unread_bytes - 1000
