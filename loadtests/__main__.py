@@ -35,10 +35,12 @@ from loadtests.bench import (
     pushes,
     pythons,
     readcheck,
+    repaireach,
     repairs,
     s3ranges,
     slowdisks,
     slurmwarming,
+    smallcaches,
     soaks,
     statuspage,
     survival,
@@ -89,6 +91,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         "compactions on Ceph RGW while a mount reads the packs and pushes use them again",
     ),
     "merge": (merges.merges, "500 small pushes on Ceph RGW before and after gc merges their packs"),
+    "repair-each": (repaireach.each, "every object of a store of 200 lost and spoilt in turn"),
     "repair-memory": (repairs.memory, "every pack of 2 GiB lost, back from the directory"),
     "du": (accounts.accounts, "du of all repositories of the same store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
@@ -108,6 +111,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "fair-shares": (fairshares.fair_shares, "one user beside another who scans three caches"),
     "slow-disk": (slowdisks.slow_disk_reads, "a cache on a disk that is slower than the network"),
+    "small-cache": (
+        smallcaches.small_caches,
+        "sets larger than the cache, at random and in order: what is fetched for what is asked",
+    ),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

@@ -12,7 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from lodefs.chunkstore.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    InvalidInput,
+    NotFound,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings
@@ -92,8 +99,8 @@ def _deleted(
 def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undeleted:
     """Gets the branches and tags back that a repository had when it was deleted, each where it was.
 
-    Those whose data a collection has deleted are told, and the others come. Raises: NotFound if it
-    was not deleted.
+    Those whose data a collection has deleted, or is damaged, are told, and the others come. Raises:
+    NotFound if it was not deleted.
     """
     settings = store.settings_log(repo, clock)
     deletion = settings.surely_newest().deletion
@@ -108,7 +115,7 @@ def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undelete
             found.refs.append((ref, _bring_back(store, ref, clock)))
         except AlreadyExists:  # an earlier try has got it back
             continue
-        except (NotFound, InvalidInput) as error:
+        except (NotFound, InvalidInput, Corrupt, UnknownFormat) as error:
             found.lost.append((ref, str(error)))
     if found.refs or not found.lost:
         settings.change(lambda now: replace(now, deletion=None))

@@ -101,7 +101,10 @@ def _require(store: Store, repo: str, commit_id: CommitId) -> None:
     except Expired:
         raise
     except NotFound as error:
-        raise NotFound(f"{store.url} has no commit {repo}@{commit_id.hex()[:12]}") from error
+        raise NotFound(
+            f"{store.url} has no commit {repo}@{commit_id.hex()[:12]}: if it has had it, a "
+            "collection (lodefs gc) has deleted it"
+        ) from error
 
 
 def _is_kept(write: RefWrite, condemned: MemoryCondemned, repo: str, at: CommitId) -> bool:

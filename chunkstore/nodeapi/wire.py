@@ -121,7 +121,8 @@ class Used(msgspec.Struct, array_like=True, frozen=True):
 
     ``numbers``: the files; ``reads`` and ``read_bytes``: how many reads of them, and their bytes.
     ``scattered``: inode numbers of large files of ``commit`` in ``repo`` that were read by chunks,
-    since they have no complete flat file.
+    since they have no complete flat file. ``stored_bytes``: given to the kernel before it asked, of
+    which nobody hears whether they were read.
     """
 
     numbers: Annotated[list[_Number], msgspec.Meta(max_length=USED_NUMBERS_MAX)]
@@ -130,6 +131,7 @@ class Used(msgspec.Struct, array_like=True, frozen=True):
     repo: str = ""
     commit: str = ""
     scattered: Annotated[list[_Ino], msgspec.Meta(max_length=SCATTERED_MAX)] = []
+    stored_bytes: _Amount = 0
 
 
 class Busy(msgspec.Struct, array_like=True, frozen=True):

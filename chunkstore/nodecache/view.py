@@ -112,6 +112,7 @@ class CacheView:
     ) -> None:
         self.directory = directory
         self.used: set[int] = set()  # numbers of files that were read; the reporter empties it
+        self.stored_bytes = 0  # of them, given to the kernel before it asked; emptied as well
         self.scattered: set[int] = set()  # large dataset files read by chunks; emptied as well
         self._kv = kv
         self._snapshot = name_rows.snapshot_key(bytes.fromhex(snapshot.commit))

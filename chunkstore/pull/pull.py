@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -62,6 +62,8 @@ class PullResult:
     # of an update: where it started; what is counted above is what differed
     updated_from: CommitId | None = None
     removed: int = 0  # files and symlinks that an update removed
+    # where that is now which took the place of a file since the first pull was interrupted
+    kept: list[bytes] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
         """Counts one more entry."""
@@ -111,11 +113,11 @@ def pull(
 
     The target must be missing, empty, or left by an interrupted pull of the same commit and path,
     which then goes on: whole files are kept after their bytes are checked, and of the others
-    the chunks that are there. One that is filled is only looked at: it is fine if it is just
-    what ``spec`` names, byte by byte, and refused if anything differs. A file or symlink comes
-    under its own name. Modification times are not part of a dataset: files get the time of the
-    pull. With ``sync`` everything is on disk on return (syncfs once, at the end). Memory: about
-    ``workers`` times 32 MiB.
+    the chunks that are there; another file in the place of one gets another name. One that is
+    filled is only looked at: it is fine if it is just what ``spec`` names, byte by byte, and
+    refused if anything differs. A file or symlink comes under its own name. Modification times are
+    not part of a dataset: files get the time of the pull. With ``sync`` everything is on disk on
+    return (syncfs once, at the end). Memory: about ``workers`` times 32 MiB.
 
     Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
     target keeps what came, and its state, so that it does not look complete.
@@ -286,8 +288,11 @@ class _Pull:
             for file in files:
                 if has_content(file.path, file.entry, handles):
                     self._count(file.left_bytes, 0, 1)
-                else:
-                    missing.append(file)
+                    continue
+                missing.append(file)
+                if (kept := self._target.set_aside(file.path, handles)) is not None:
+                    with self._lock:
+                        self._result.kept.append(kept)
         return missing
 
     def _jobs(self, batch: Sequence[_File]) -> Iterator[Job | list[_File]]:

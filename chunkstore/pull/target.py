@@ -19,6 +19,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from blake3 import blake3
@@ -35,6 +36,8 @@ from lodefs.chunkstore.types import Buffer
 STATE_DIR = PULL_STATE_DIR
 _STATE = "state.json"
 STATE_SIZE_BYTES_MAX = 64 * 1024
+KEPT_SUFFIX = b".lodefs-kept"  # of a file that a pull found in the place of another
+KEPT_NAME_SIZE_BYTES_MAX = 230  # of its own name
 HANDLES_MAX = 64  # directories kept open by one thread
 READ_SIZE_BYTES = 1 << 20
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -81,6 +84,26 @@ class PullTarget:
         os.rename(
             part_name(path), name, src_dir_fd=self._state_fd, dst_dir_fd=handles.directory(parent)
         )
+
+    def set_aside(self, path: bytes, handles: DirectoryHandles) -> bytes | None:
+        """Renames what took the place of ``path`` since a pull was interrupted, and gives the new
+        path; None if nothing is there, or a directory, or a file without a byte, as a crash of the
+        machine leaves it."""
+        parent, _, name = path.rpartition(b"/")
+        directory = handles.directory(parent)
+        try:
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and not found.st_size):
+            return None
+        for number in count(1):
+            aside = name[:KEPT_NAME_SIZE_BYTES_MAX] + KEPT_SUFFIX
+            aside += b"" if number == 1 else b"-%d" % number
+            with suppress(FileExistsError):
+                _move(name, aside, directory)
+                break
+        return parent + b"/" + aside if parent else aside
 
     def part(self, path: bytes) -> int | None:
         """A descriptor to read the part file of ``path``; None if there is none."""
@@ -182,6 +205,21 @@ def has_content(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
         os.close(fd)
 
 
+def _move(name: bytes, to: bytes, directory: int) -> None:
+    """Raises: FileExistsError, also on a file system without hard links."""
+    try:
+        os.link(name, to, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        with suppress(FileNotFoundError):
+            os.stat(to, dir_fd=directory, follow_symlinks=False)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), to) from error
+        os.rename(name, to, src_dir_fd=directory, dst_dir_fd=directory)
+    else:
+        os.unlink(name, dir_fd=directory)
+
+
 def check_is_not_state(path: bytes) -> None:
     """Raises: InvalidInput for a path of a dataset that lies where pull keeps its state."""
     if path.partition(b"/")[0] == STATE_DIR.encode():
@@ -208,7 +246,7 @@ def open_target(
     with translated(path):
         if os.path.lexists(path) and not path.is_dir():
             raise InvalidInput(f"{path} is not a directory: pull fills a directory, also by a file")
-        os.makedirs(path, exist_ok=True)
+        _make(path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     opened = [fd]
     try:
@@ -218,6 +256,18 @@ def open_target(
     finally:
         for each in reversed(opened):
             os.close(each)
+
+
+def _make(path: Path) -> None:
+    """Raises: InvalidInput where no directory can be; OSError."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
+            raise
+        raise InvalidInput(
+            f"{path}: a directory cannot be made there ({error.strerror}): name another place"
+        ) from error
 
 
 def _claim(

@@ -27,6 +27,16 @@ _CLASSES = {
     "space": " \t-\r", "upper": "A-Z", "xdigit": "0-9a-fA-F",
 }  # fmt: skip
 _CLASS = re.compile(r"\[:([a-z]+):\]")
+# What pathspec makes of *, of **/ at the beginning, and of /** before another name
+_STAR, _BEGIN, _BETWEEN = "[^/]*", "(?:.+/)?", "(?:/.+)?"
+_LAZY = {_BEGIN: "(?:.+?/)??", _BETWEEN: "(?:/.+?)??"}
+_BRACKET = r"\[\^?\]?[^]]*\]"
+_TOKEN = re.compile(
+    "|".join(
+        (*map(re.escape, (_STAR, _BEGIN, _BETWEEN)), rf"(?:\(\?!/\))?{_BRACKET}", r"\\.", ".")
+    ),
+    re.DOTALL,
+)
 _ITSELF_OR_BELOW, _DIRECTORY_OR_BELOW = "(?:(?P<ps_d>/)|$)", "(?P<ps_d>/)"
 
 
@@ -112,9 +122,52 @@ def _compiled(line: str) -> _Pattern | None:
             regex += "."
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # "[[" may mean something else some day
+            regex = _without_backtracking(_without_slashes(regex))
             return _Pattern(re.compile(regex, re.DOTALL), excludes)
     except (GitIgnorePatternError, re.error):
         return None
+
+
+def _without_slashes(regex: str) -> str:
+    """No bracket matches a slash, for git."""
+    tokens = _TOKEN.findall(regex)
+    return "".join(f"(?!/){t}" if t[0] == "[" and t not in (_STAR, "[^/]") else t for t in tokens)
+
+
+def _without_backtracking(regex: str) -> str:
+    """The same, in a time that grows with a path's length and not with a power of it.
+
+    What follows a star, up to the next, has a fixed length; so has what follows a ``**``, in names.
+    Its first place is as good as any later one, as long as another star comes: an atomic group.
+    """
+    runs: list[tuple[str, list[str]]] = [("", [])]  # what a ** became, and what follows it
+    for token in _TOKEN.findall(regex):
+        if token in _LAZY:
+            runs.append((token, []))
+        else:
+            runs[-1][1].append(token)
+    *inner, (begin, last) = runs
+    found = [
+        f"(?>{_LAZY[begin]}{_names(tokens)}(?=/))" if begin else _names(tokens)
+        for begin, tokens in inner
+    ]
+    return "".join((*found, begin, _names(last)))
+
+
+def _names(tokens: Sequence[str]) -> str:
+    text, parts = "", [""]  # of a name: what is between its stars
+    for token in (*tokens, "/"):
+        if token == _STAR:
+            parts.append("")
+        elif token != "/":
+            parts[-1] += token
+        else:
+            first, *others = parts
+            text += first
+            if others:
+                text += "".join(f"(?>[^/]*?{part})" for part in others[:-1]) + _STAR + others[-1]
+            text, parts = text + "/", [""]
+    return text[:-1]
 
 
 def _without_class(match: re.Match[str]) -> str:

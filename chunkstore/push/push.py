@@ -139,7 +139,9 @@ class _Push:
         self._source = source
         self._tree = source.tree
         self._committer = Committer(job.store, desk.index, job.write, self._sent)
-        source.check_size = Quota(job.store, job.repo, job.head.size_bytes).check_early
+        self._quota = Quota(job.store, job.repo, job.head.size_bytes)
+        self._counted_bytes = 0
+        source.count = self._count
         self._changes: Changes | None = Changes()
         self._seconds: dict[str, float] = {}
         self._other_bytes = 0  # of shard and commit
@@ -170,6 +172,8 @@ class _Push:
         """Of a dry run. Digests are believed: what they claim is compared by a push."""
         head = self._head
         unchanged = head.root is not None and head.root.digest == root.digest
+        if not unchanged:
+            self._quota.check(self._tree.totals.size_bytes)
         return self._result(head.id if unchanged else None, unchanged=unchanged)
 
     def _compare(self, root: HashedDirectory) -> None:
@@ -226,6 +230,10 @@ class _Push:
             size_bytes=totals.size_bytes,
             large=Large(totals.large_files, totals.large_size_bytes),
         )
+
+    def _count(self, more_bytes: int) -> None:
+        self._counted_bytes += more_bytes
+        self._quota.check_early(self._counted_bytes)
 
     def _sent(self, size_bytes: int) -> None:
         self._other_bytes += size_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from shlex import quote
 
 from lodefs.chunkstore.errors import NoSpace
@@ -29,9 +30,16 @@ class Quota:
     def check_early(self, size_bytes: int) -> None:
         """While files are counted, before much of them is sent. Raises: OverQuota."""
         if size_bytes > max(self._before_bytes, EARLY_SIZE_BYTES):
-            if not self._is_known:
-                self._learn()
+            self._learn_once()
             self._check(size_bytes)
+
+    def check_put(self, size_bytes: int, kept_bytes: Callable[[], int]) -> None:
+        """The same for so many bytes that come to a branch, which keeps ``kept_bytes``; that is
+        only asked if it matters. Raises: OverQuota."""
+        if size_bytes > EARLY_SIZE_BYTES:
+            self._learn_once()
+            if self._is_over(self._before_bytes + size_bytes):
+                self._check(kept_bytes() + size_bytes)
 
     def check(self, size_bytes: int) -> None:
         """Right before the commit: as the quota is now. Raises: OverQuota."""
@@ -44,6 +52,10 @@ class Quota:
         if size_bytes > self._before_bytes:
             self._learn()
         return self._limit if self._is_over(size_bytes) else None
+
+    def _learn_once(self) -> None:
+        if not self._is_known:
+            self._learn()
 
     def _learn(self) -> None:
         self._limit = self._store.settings_log(self._repo).newest().quota_size_bytes

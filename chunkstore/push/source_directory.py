@@ -29,8 +29,8 @@ class SourceDirectory:
         self._desk = desk
         self._fd = open_root(root)
         self.scan = scan
-        # told of the bytes that were counted, before much is sent; may raise
-        self.check_size: Callable[[int], None] = lambda _size_bytes: None
+        # told of the bytes of each file, before it is read; may raise
+        self.count: Callable[[int], None] = lambda _more_bytes: None
         placement = Placement(desk.index, desk.uploader)
         self.tree = PushTree(
             memory=StatCache.of(desk.index, root),
@@ -92,12 +92,11 @@ class SourceDirectory:
         os.close(self._fd)
 
     def _counted(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        progress, size_bytes = self._desk.progress, 0
+        progress = self._desk.progress
         for file in files:
             progress.files_total += 1
             progress.bytes_total += file.size_bytes
-            size_bytes += file.size_bytes
-            self.check_size(size_bytes)
+            self.count(file.size_bytes)
             yield file
 
 

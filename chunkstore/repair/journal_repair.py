@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -27,6 +28,8 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 
 T = TypeVar("T")
 WRITING_S_MAX = 3600  # a writer that began so long ago has put what it was about to
+REQUESTS_MAX = 16  # at once
+READ_AHEAD = 1024
 _PARTS = ("ends", "beats", "fates", "done")
 
 
@@ -55,17 +58,20 @@ class JournalRepair:
                     self._parts[what].add(number)
         numbers = {keys.journal_number(info.key) for info in self._objects.list(keys.ENTRIES)}
         last = max((-1, *numbers, *(n for part in self._parts.values() for n in part)))
-        for number in range(last + 1):
-            entry = self._read(keys.journal_entry(number), partial(self._journal.entry, number))
-            self._entries[number] = entry
-        self._read_ends()
-        reads: tuple[tuple[str, Callable[[int], object]], ...] = (
-            ("beats", self._journal.beats),
-            ("fates", self._journal.fate),
-        )
-        for what, read in reads:
-            for number in sorted(self._parts[what]):
-                self._read(keys.journal_part(what, number), partial(read, number))
+        with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-journal") as executor:
+            entries = self._read_all(
+                executor, range(last + 1), keys.journal_entry, self._journal.entry
+            )
+            self._entries.update(entries)
+            self._read_ends(executor)
+            reads: tuple[tuple[str, Callable[[int], object]], ...] = (
+                ("beats", self._journal.beats),
+                ("fates", self._journal.fate),
+            )
+            for what, read in reads:
+                key_of = partial(keys.journal_part, what)
+                for _ in self._read_all(executor, sorted(self._parts[what]), key_of, read):
+                    pass
         for number in sorted(self._parts["done"]):
             if self._entries.get(number) is not None and number not in self._parts["fates"]:
                 self.problems[keys.journal_part("fates", number)] = "lost"
@@ -75,10 +81,10 @@ class JournalRepair:
             if not self._has(key):  # the list may lack it
                 self.problems[key] = "lost"
 
-    def _read_ends(self) -> None:
-        for number in sorted(self._parts["ends"]):
-            key = keys.journal_part("ends", number)
-            end = self._read(key, partial(self._journal.end, number))
+    def _read_ends(self, executor: Executor) -> None:
+        key_of = partial(keys.journal_part, "ends")
+        numbers = sorted(self._parts["ends"])
+        for number, end in self._read_all(executor, numbers, key_of, self._journal.end):
             entry = self._entries.get(number)
             is_old = entry is None or entry.time_s + WRITING_S_MAX < self._clock()
             if end is not None and end.intent is not None and is_old:
@@ -186,6 +192,19 @@ class JournalRepair:
         except NotFound:
             return False
         return True
+
+    def _read_all(
+        self,
+        executor: Executor,
+        numbers: Sequence[int],
+        key_of: Callable[[int], str],
+        read: Callable[[int], T],
+    ) -> Iterator[tuple[int, T | None]]:
+        """Documents by number, several at once: one after the other, each is a round trip."""
+        for at in range(0, len(numbers), READ_AHEAD):
+            some = numbers[at : at + READ_AHEAD]
+            found = executor.map(lambda n: self._read(key_of(n), lambda: read(n)), some)
+            yield from zip(some, found, strict=True)
 
     def _read(self, key: str, read: Callable[[], T]) -> T | None:
         try:

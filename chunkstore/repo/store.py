@@ -40,6 +40,7 @@ from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
@@ -416,11 +417,16 @@ def _read_settings(objects: ObjectStore) -> Settings:
 
 def require_there(objects: ObjectStore) -> None:
     """Raises: Unavailable if a store that was opened before is gone as a whole, such as a directory
-    whose file system was unmounted: what it lacks is not missing."""
+    whose file system was unmounted, or a mirror answers for it: what it lacks is not missing."""
     try:
         objects.head(keys.STORE)
     except NotFound as error:
         raise Unavailable(f"the store {objects.url} is not there at present: {error}") from error
+    if is_replaced(objects):
+        raise Unavailable(
+            f"the store {objects.url} does not answer at present, and its mirrors, which may be "
+            "behind, do not have this"
+        )
 
 
 def probe(objects: ObjectStore) -> None:

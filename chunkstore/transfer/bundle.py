@@ -190,10 +190,13 @@ class _Unpack:
         at = None if before is None else before.commit
         if at is None:
             self._store.check_new_ref(repo, kind, name)
-        elif at not in (head.since, *head.commits) or (kind == "tags" and at != head.commit):
+        elif at not in (head.since, *head.commits, *head.expired) or (
+            kind == "tags" and at != head.commit
+        ):
+            between = "; what came before it had expired where it was made" if head.expired else ""
             raise Conflict(
                 f"{singular(kind)} {name} of {repo} is at {at.hex()[:12]} in {self._store.url}, "
-                f"which {self._what} does not come after"
+                f"which {self._what} does not come after{between}"
             )
         if head.since is not None:
             try:
@@ -214,7 +217,7 @@ class _Unpack:
     def _pack(self, data: bytearray) -> None:
         """Starts to check and put a pack."""
         index = _index_at_end(data, self._what)
-        if not self._landing.lacking({index.pack_id: 0}):
+        if self._landing.has(index):
             self._packs_there += 1
             return
         if len(self._under_way) >= WORKERS:
@@ -233,8 +236,8 @@ class _Unpack:
 
     def _check_history(self) -> None:
         """Raises: Corrupt unless its ref leads to all commits that it lists, and they to the one
-        that it builds on: so to wherever the store's ref is, which is one of those. What it says
-        has expired comes right before them: of other history it says nothing."""
+        that it builds on, and right before them what it says has expired: so to wherever the
+        store's ref is, which is one of those: of other history it says nothing."""
         head = self._reader.head
         if tuple(self._commits) != head.commits:
             raise Corrupt(f"{self._what} does not hold the commits that it lists")

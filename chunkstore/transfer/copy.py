@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format import keys
@@ -56,11 +57,13 @@ class CopyOptions:
 @dataclass(frozen=True, slots=True)
 class CopiedRef:
     """A ref of the source, where it was in the destination, and where it is now; with ``dry_run``
-    would be."""
+    would be. ``is_cut_off``: it does not lead to where it was any more, since what lay between has
+    expired in the source."""
 
     ref: RefName
     before: CommitId | None
     after: CommitId
+    is_cut_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,8 @@ def copy(
     Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; what the stores
     raise. After an error it can be repeated, and goes on.
     """
-    if source.url == destination.url:
+    is_same_id = source.settings.store_id == destination.settings.store_id
+    if source.url == destination.url and is_same_id:  # or at two endpoints, which no URL names
         raise InvalidInput(f"{source.url} would be copied to itself: name another store")
     result = CopyResult()
 
@@ -184,7 +188,7 @@ class _Copy:
         self._progress.phase = f"copying {one}"
         if one.at != one.head:
             self._move(one, history)
-        self._result.refs.append(CopiedRef(one.ref, one.at, one.head))
+        self._result.refs.append(CopiedRef(one.ref, one.at, one.head, one.is_cut_off))
 
     def start_anew(self) -> None:
         """After a ref that was refused: what was under way for it may not be there."""
@@ -209,12 +213,13 @@ class _Copy:
             self._bring(one, before, history)
 
     def _bring(self, one: RefPlan, before: RefEntry | None, history: History) -> None:
-        path = set(history.first_parents(one.head))
+        known = one.known()
+        path = set(takewhile(known.__contains__, history.first_parents(one.head)))
         waiting: list[tuple[CommitId, Commit]] = []
-        self._begin()
+        self._begin(one)
         for commit_id in one.order:
             commit = history.commit(commit_id)
-            base = history.parent(commit)
+            base = history.parent(commit, among=known)
             self._send(self._packs(one, commit_id, commit, base))
             self._expire(one.ref.repo, commit, history)
             waiting.append((commit_id, commit))
@@ -223,7 +228,7 @@ class _Copy:
                 before = self._land(one, before, commit_id, waiting)
                 waiting = []
                 if commit_id != one.head:
-                    self._begin()
+                    self._begin(one)
         self._result.commits += len(one.order)
 
     def close(self) -> None:
@@ -243,9 +248,12 @@ class _Copy:
             if not self._destination.has_commit(repo, parent):
                 self._destination.put_expired(repo, parent, int(self._options.clock()))
 
-    def _begin(self) -> None:
-        if not self._options.dry_run:
-            self._landing.begin()
+    def _begin(self, one: RefPlan) -> None:
+        if self._options.dry_run:
+            return
+        self._landing.begin()
+        for at in one.kept:
+            self._landing.keep(one.ref.repo, at)
 
     def _land(
         self,

@@ -87,6 +87,14 @@ class Landing:
         self._save((), dict.fromkeys(partial, _ALL_CHUNKS))
         return lacking
 
+    def has(self, pack: PackIndex) -> bool:
+        """Whether a pack is there with all chunks that this one has. Saves its id, and no chunks:
+        which of them are needed, ``lacking`` is told. Raises: Collected."""
+        self._save({pack.pack_id}, {})
+        self._named.add(pack.pack_id)
+        chunks = sum(1 << n for n in range(len(pack)) if not pack.is_gone(n))
+        return not packs_lacking(self.store.objects, {pack.pack_id: chunks})
+
     def landed(self, pack: PackIndex) -> None:
         """A pack was put. One that is not whole is in no index shard: nobody who does not know
         what it lacks may build on it."""
@@ -110,7 +118,7 @@ class Landing:
         commits: Iterable[tuple[CommitId, Commit]],
     ) -> RefEntry:
         """Puts commits, whose packs are all there, parents first, and moves a ref to the last of
-        them. Raises: Conflict, Collected."""
+        them. Raises: Conflict, Collected; for a new one AlreadyExists, InvalidInput."""
         assert self._write is not None, "begin comes first"
         write = self._write
         self.publish()
@@ -120,6 +128,8 @@ class Landing:
             self._named.add(key)
             if self.store.put_commit(ref.repo, commit) != at:
                 raise Corrupt(f"commit {at.hex()} of {ref.repo} is not written as others are")
+        if before is None or before.commit is None:  # deleted meanwhile, with its repository, say
+            self.store.check_new_ref(*ref)
         sequence = None if before is None else before.sequence
         entry = write.advance(ref, commit_id, expected_sequence=sequence)
         self._end()

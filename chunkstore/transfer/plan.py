@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import (
@@ -37,6 +37,7 @@ class History:
         self._store = store
         self._repo = repo
         self._commits: dict[CommitId, Commit] = {}
+        self._expired: set[CommitId] = set()
 
     def commit(self, commit_id: CommitId) -> Commit:
         """A commit. Raises: NotFound, Corrupt, UnknownFormat."""
@@ -46,16 +47,23 @@ class History:
 
     def has_expired(self, commit_id: CommitId) -> bool:
         """Whether history ends before a commit: a retention policy has deleted it."""
-        try:
-            self.commit(commit_id)
-        except Expired:
-            return True
-        return False
+        if commit_id not in self._expired:
+            try:
+                self.commit(commit_id)
+            except Expired:
+                self._expired.add(commit_id)
+        return commit_id in self._expired
 
-    def parent(self, commit: Commit) -> Commit | None:
-        """The first parent; None if there is none, or it has expired."""
+    def parent(self, commit: Commit, among: Container[CommitId] | None = None) -> Commit | None:
+        """The first parent; None if there is none, it is not ``among`` these, or it has expired."""
         first = next(iter(commit.parents), None)
-        return None if first is None or self.has_expired(first) else self.commit(first)
+        if first is None or (among is not None and first not in among) or self.has_expired(first):
+            return None
+        return self.commit(first)
+
+    def is_first(self, commit_id: CommitId) -> bool:
+        """Whether history begins with a commit."""
+        return all(map(self.has_expired, self.commit(commit_id).parents))
 
     def order(self, head: CommitId, stops: Collection[CommitId]) -> list[CommitId]:
         """A commit and all before it, parents first, without those in ``stops`` and what only they
@@ -92,11 +100,17 @@ class RefPlan:
     before: RefEntry | None  # the destination's newest entry
     fork: CommitId | None = None  # a commit that is there, at which a new branch begins
     order: list[CommitId] = field(default_factory=list)  # commits to land, parents first
+    kept: list[CommitId] = field(default_factory=list)  # there already: parents of some of these
+    is_cut_off: bool = False  # what lies between has expired: it will not lead to where it stood
 
     @property
     def at(self) -> CommitId | None:
         """Where the destination's stands."""
         return None if self.before is None else self.before.commit
+
+    def known(self) -> set[CommitId]:
+        """Commits that are whole there, or come to be."""
+        return {at for at in (self.at, self.fork, *self.order, *self.kept) if at is not None}
 
     def __str__(self) -> str:
         return f"{singular(self.ref.kind)} {self.ref.name} of {self.ref.repo}"
@@ -153,7 +167,7 @@ def plan(
     plans: list[RefPlan] = []
     for ref in refs:
         try:
-            plans.append(_standing(source, destination, ref, history))
+            plans.append(_standing(source, destination, ref, history, there))
         except REFUSALS as error:
             refuse(ref, error)
     there.expect_nothing()
@@ -175,7 +189,9 @@ def plan(
     return begun
 
 
-def _standing(source: Store, destination: Store, ref: RefName, history: History) -> RefPlan:
+def _standing(
+    source: Store, destination: Store, ref: RefName, history: History, there: There
+) -> RefPlan:
     head = source.refs(ref.repo).read(ref.kind, ref.name).commit
     before = destination.refs(ref.repo).latest(ref.kind, ref.name)
     assert head is not None
@@ -186,7 +202,8 @@ def _standing(source: Store, destination: Store, ref: RefName, history: History)
     if before.commit == head:
         return RefPlan(ref, head, before)
     one = RefPlan(ref, head, before, order=history.order(head, {before.commit}))
-    _check_descends(destination, one, history)
+    _check_descends(source, destination, one, history)
+    _go_on_from(before.commit, one, history, there)
     check_arriving(destination, ref.repo, before.commit, head, history.commit(head).size_bytes)
     return one
 
@@ -197,11 +214,39 @@ def _begin_new(one: RefPlan, history: History, there: There) -> None:
     if one.ref.kind == BRANCHES:
         chain = history.first_parents(one.head)
         one.fork = next((at for at in chain if there.leads_to(at)), None)
-    one.order = history.order(one.head, set() if one.fork is None else {one.fork})
+    if one.fork is None:
+        one.order = history.order(one.head, ())
+    else:
+        _go_on_from(one.fork, one, history, there)
 
 
-def _check_descends(destination: Store, one: RefPlan, history: History) -> None:
-    """Raises: Conflict unless the source's commit comes after the destination's."""
+def _go_on_from(start: CommitId, one: RefPlan, history: History, there: There) -> None:
+    """Plans what comes after a commit that is there. A merge may lead round it to what comes before
+    it, which is there too, or has expired there."""
+    one.order = history.order(one.head, {start})
+    if history.has_expired(start) or not any(map(history.is_first, one.order)):
+        return
+    older = set(history.order(start, ()))
+    parents = [at for new in one.order if new not in older for at in history.commit(new).parents]
+    stops, waiting, seen = {start}, [at for at in parents if at in older], {start}
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if there.has_ended(at):
+            stops.add(at)
+        elif there.has(at):
+            stops.add(at)
+            one.kept.append(at)
+        else:  # it never came: the one that was copied from had let it expire
+            waiting += [parent for parent in history.commit(at).parents if parent in older]
+    one.order = history.order(one.head, stops)
+
+
+def _check_descends(source: Store, destination: Store, one: RefPlan, history: History) -> None:
+    """Raises: Conflict unless the source's commit comes after the destination's, or did before
+    what lies between has expired: the log of the source's branch knows."""
     assert one.at is not None
     here, where = one.head.hex()[:12], f"at {one.at.hex()[:12]} in {destination.url}"
     if one.ref.kind == TAGS:
@@ -211,6 +256,18 @@ def _check_descends(destination: Store, one: RefPlan, history: History) -> None:
         )
     if any(one.at in history.commit(commit).parents for commit in one.order):
         return
+    repo, kind, name = one.ref
+    if source.has_expired(repo, one.at):
+        one.is_cut_off = any(
+            one.at == entry.commit for entry in source.refs(repo).history(kind, name)
+        )
+        if one.is_cut_off:
+            return
+        raise Conflict(
+            f"{one} is {where}, which has expired in the source, as has what may lie between that "
+            f"and {here}. Name it there (lodefs tag {repo}@{name} NAME) if its history is to stay, "
+            f"then delete the branch there (lodefs branch --delete {repo} {name})"
+        )
     try:
         is_ahead = one.head in History(destination, one.ref.repo).order(one.at, set())
     except NotFound:

@@ -49,20 +49,24 @@ class ServerCopies:
             version = read_index(self._source, pack_id)
             if not can_be_copied(version, purged):
                 return None
-            etag = self._server.copy(keys.pack(pack_id), version.etag)
+            etag = self._copied(pack_id, version.etag)
         except (Changed, Corrupt, NotFound):  # whoever reads all of it tries again, or says so
             return None
         except (Denied, InvalidInput, Unsupported):
             self._is_refused = True
             return None
-        except Unavailable as error:
-            error.add_note("the server was to copy it itself; with --check it would pass here")
-            raise
         if not self._is_copy(pack_id, version, etag):
             return None
         with self._lock:
             self.packs += 1
         return version.index
+
+    def _copied(self, pack_id: PackId, etag: str) -> str:
+        try:
+            return self._server.copy(keys.pack(pack_id), etag)
+        except Unavailable as error:
+            error.add_note("the server was to copy it itself; with --check it would pass here")
+            raise
 
     def _is_copy(self, pack_id: PackId, original: PackIndexVersion, etag: str) -> bool:
         try:

@@ -40,12 +40,13 @@ class There:
     def leads_to(self, commit_id: CommitId) -> bool:
         """Whether a branch or tag there leads to a commit that is there, or will. Raises: Corrupt,
         UnknownFormat."""
-        if commit_id in self._coming:
-            return True
-        return commit_id in self.before_refs and self.has(commit_id)
+        return commit_id in self._coming or (commit_id in self.before_refs and self.has(commit_id))
 
     def has(self, commit_id: CommitId) -> bool:
-        """Whether a commit is there, whatever leads to it. Raises: Corrupt, UnknownFormat."""
+        """Whether a commit is there, or will, whatever leads to it. Raises: Corrupt,
+        UnknownFormat."""
+        if commit_id in self._coming:
+            return True
         if commit_id not in self._asked:
             try:
                 self._store.commit(self._repo, commit_id)
@@ -54,3 +55,7 @@ class There:
             else:
                 self._asked[commit_id] = True
         return self._asked[commit_id]
+
+    def has_ended(self, commit_id: CommitId) -> bool:
+        """Whether history may end before what comes after a commit, as it has expired there."""
+        return self._store.has_expired(self._repo, commit_id)

@@ -66,17 +66,34 @@ def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory)
 
 
 def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:
-    """A change for each path below ``directory`` that a list names. Raises: NotFound."""
+    """A change for each path below ``directory`` that a list names. Raises: NotFound; InvalidInput
+    for one that leads through a symlink, out of the directory perhaps."""
     from lodefs.chunkstore.push.changes.change import PutLink
 
     changes: list[Change] = []
+    plain: set[bytes] = {b""}  # directories that are reached through no symlink
     for name in names:
+        _check_way(os.fsencode(directory), name, plain)
         source, at = os.path.join(directory, os.fsdecode(name)), _joined(place.spec.path, name)
         if os.path.islink(source):
             changes.append(PutLink(at, os.readlink(os.fsencode(source))))
         else:
             changes.append(_change(source, at))
     return changes
+
+
+def _check_way(directory: bytes, name: bytes, plain: set[bytes]) -> None:
+    way, parent = [], name.rpartition(b"/")[0]
+    while parent not in plain:
+        way.append(parent)
+        parent = parent.rpartition(b"/")[0]
+    for above in reversed(way):
+        if os.path.islink(os.path.join(directory, above)):
+            raise InvalidInput(
+                f"{os.fsdecode(name)!r} leads through the symlink {os.fsdecode(above)!r}, and a "
+                "push follows none: list what it leads to, or the symlink itself"
+            )
+        plain.add(above)
 
 
 def _change(source: str, path: bytes) -> Change:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -29,6 +30,18 @@ class ParsedType(click.ParamType[T]):
         ctx: click.Context | None,  # noqa: ARG002
     ) -> T:
         return value if isinstance(value, self._kind) else self._parse(value)
+
+
+class FiniteRange(click.FloatRange):
+    """As click's, which no comparison keeps from taking "nan", nor "inf" without an upper end."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a number to count with", param, ctx)
+        return found
 
 
 def _size(words: str) -> int:

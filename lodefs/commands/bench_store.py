@@ -10,6 +10,7 @@ import click
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.cli import text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import FIRST_TIME_S_MAX, FIRST_TIMEOUT_S, Session, absolute
 
@@ -41,7 +42,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: Any) -> int:  # noq
 @click.option("--write", is_flag=True, help="Also write, and remove it again: 128 MiB.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.05, 60.0),
+    type=FiniteRange(0.05, 60.0),
     default=2.0,
     metavar="S",
     help="For each of its ten steps [2].",

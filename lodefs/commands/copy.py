@@ -87,6 +87,8 @@ def copy(
     else:
         for line in _lines(result, dry_run=dry_run):
             write_line(line)
+    for cut in (one for one in result.refs if one.is_cut_off):
+        click.echo(f"lodefs: {_cut_off(cut, destination_url)}", err=True)
     for one in result.refused:
         click.echo(f"lodefs: {_name(one.ref)} is not copied: {_reason(one)}", err=True)
     if result.refused:
@@ -103,6 +105,7 @@ def _json_of(result: CopyResult, *, dry_run: bool) -> dict[str, object]:
                 "name": one.ref.name,
                 "previous": None if one.before is None else one.before.hex(),
                 "commit": one.after.hex(),
+                "is_cut_off": one.is_cut_off,
             }
             for one in result.refs
         ],
@@ -139,6 +142,16 @@ def _line(one: CopiedRef) -> str:
     before = "new" if one.before is None else _short(one.before)
     move = "unchanged" if one.before == one.after else f"{before} -> {_short(one.after)}"
     return f"{_name(one.ref)}  {move}"
+
+
+def _cut_off(one: CopiedRef, destination_url: str) -> str:
+    before = "" if one.before is None else _short(one.before)
+    return (
+        f"{_name(one.ref)} does not lead to {before} any more, where it was: what lay between has "
+        f"expired in the source. `lodefs gc` will delete that and what came before it, unless it "
+        f"gets a name: lodefs tag {one.ref.repo}@{before} NAME --store "
+        f"{text.escaped(destination_url)}"
+    )
 
 
 def _name(ref: RefName) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from lodefs.cli.options import examples, session_command
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -40,7 +41,7 @@ EPILOG = examples(
     "--answer-timeout",
     "answer_timeout_s",
     metavar="S",
-    type=click.FloatRange(0.1, 25.0),
+    type=FiniteRange(0.1, 25.0),
     help="Longest time until dockerd has an answer, in seconds [0.9].",
 )
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="[info]")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lodefs.api.upkeep.accounts import du as accounts
+from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Target
+from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.cli import text
 from lodefs.cli.options import (
     TARGET,
@@ -69,6 +72,8 @@ def du(session: Session, target: Target | None, textfile: Path | None, as_json: 
     no data. Packs count whole: one with a single chunk that is needed stays.
     """
     reject({"REPO": textfile and target, "--json": textfile and as_json}, "goes without --textfile")
+    if textfile is not None:
+        _check_place(textfile)
     with show_progress() as progress:
         found = accounts(target, progress=progress, session=session)
     from lodefs.chunkstore.maintenance.accounts import RevisionAccount
@@ -149,8 +154,21 @@ def _write_metrics(found: StoreAccount, textfile: Path) -> None:
     try:
         part.write_text("\n".join(lines) + "\n")
         part.replace(textfile)
+    except OSError as error:
+        raise kind_of(error)(
+            f"--textfile {textfile} cannot be written: {error.strerror}"
+        ) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error counts
+            part.unlink(missing_ok=True)
+
+
+def _check_place(textfile: Path) -> None:
+    """Before the store is read. Raises: NotFound, InvalidInput."""
+    if textfile.is_dir():
+        raise InvalidInput(f"--textfile {textfile} is a directory: name a file in it")
+    if not textfile.parent.is_dir():
+        raise NotFound(f"--textfile {textfile}: there is no directory {textfile.parent}: make it")
 
 
 def json_of(one: RepoAccount) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 
 from lodefs.cli import text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
-from lodefs.cli.parsed_type import DURATION, RATE, SIZE
+from lodefs.cli.parsed_type import DURATION, RATE, SIZE, FiniteRange
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -31,7 +31,7 @@ EPILOG = examples(
     help="From being condemned to being deleted, at least [23h: so of the night before].",
 )  # fmt: skip
 @click.option(
-    "--min-used", type=float, metavar="SHARE",
+    "--min-used", type=FiniteRange(0, 1, min_open=True), metavar="SHARE",
     help="Also compact packs, and objects of merged ones, of which less than this share is in use, "
     "such as 0.7.",
 )  # fmt: skip

@@ -26,6 +26,7 @@ from lodefs.cli.options import (
     write_json,
     write_line,
 )
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.commands.mounts import json_of, line_of
 from lodefs.mount.kernel.passed_device import passed
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
@@ -96,7 +97,7 @@ EPILOG = examples(
 @click.option(
     "--read-timeout",
     "read_timeout_s",
-    type=click.FloatRange(0.1, 3600),
+    type=FiniteRange(0.1, 3600),
     metavar="S",
     help="Time limit of a read, in seconds; then EIO [30].",
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from lodefs.cli.options import examples, session_command
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -59,7 +60,7 @@ EPILOG = examples(
     "--idle-timeout",
     "idle_s",
     metavar="S",
-    type=click.FloatRange(0.0, 86400.0),
+    type=FiniteRange(0.0, 86400.0),
     default=10.0,
     envvar="LODEFS_MOUNTER_IDLE_TIMEOUT",
     help="For so long a mount stays for its next user, in seconds [10].",

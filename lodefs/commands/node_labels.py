@@ -10,6 +10,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.cache_control import PINS, PinsView
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli.options import examples, session_command
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.kubernetes import node_labels as rules
 from lodefs.kubernetes.api_server import ApiServer
 from lodefs.settings.session import Session
@@ -23,7 +24,7 @@ _log = logging.getLogger("lodefs.kubernetes")
     "--every",
     "interval_s",
     metavar="S",
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     default=30.0,
     help="Between two looks, in seconds [30].",
 )

@@ -9,6 +9,7 @@ import click
 
 from lodefs.cli import text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -31,7 +32,7 @@ _LAYERS = {
 @click.argument("directory", metavar="DIR", type=click.Path())
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1, max=3600.0),
+    type=FiniteRange(min=0.1, max=3600.0),
     default=30.0,
     metavar="S",
     help="How long to watch [30]; Ctrl-C ends it with what was seen.",

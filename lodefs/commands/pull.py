@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from lodefs.api.pulling import WORKERS
@@ -12,6 +14,10 @@ from lodefs.cli.options import SPEC, examples, json_option, session_command, wri
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
+if TYPE_CHECKING:
+    from lodefs.chunkstore.pull.pull import PullResult
+
+KEPT_NAMED_MAX = 10
 EPILOG = examples(
     "lodefs pull vision/flickr30k@v1.0 ./flickr30k",
     "lodefs pull vision/flickr30k:images ./images",
@@ -44,7 +50,8 @@ def pull(
     this revision is compared with it. A single file goes to the file DIR, unless that is a
     directory or ends with a slash.
 
-    After an interruption, repeat the command: it goes on where it stopped. Every byte is verified.
+    After an interruption, repeat the command: it goes on where it stopped. A file that was changed
+    in the meantime stays, as NAME.lodefs-kept. Every byte is verified.
     """
     try:
         with show_progress() as progress:
@@ -72,9 +79,11 @@ def pull(
                 "fetched_bytes": result.fetched_bytes,
                 "updated_from": result.updated_from.hex() if result.updated_from else None,
                 "removed": result.removed,
+                "kept": [text.percent_encoded(path) for path in result.kept],
             }
         )
         return
+    _show_kept(result)
     links = f"{text.count(result.symlinks, 'symlink')}, " if result.symlinks else ""
     what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
     if result.unchanged:
@@ -91,3 +100,15 @@ def pull(
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes
         write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")
+
+
+def _show_kept(result: PullResult) -> None:
+    if not result.kept:
+        return
+    paths = sorted(result.kept)[:KEPT_NAMED_MAX]
+    names = ", ".join(text.escaped(path.decode("utf-8", "surrogateescape")) for path in paths)
+    more = f" and {len(result.kept) - len(paths):,} more" if len(result.kept) > len(paths) else ""
+    click.echo(
+        f"lodefs: not as they were pulled before the interruption, and kept: {names}{more}",
+        err=True,
+    )

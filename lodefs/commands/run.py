@@ -11,6 +11,7 @@ import click
 
 from lodefs.cli import text
 from lodefs.cli.options import examples, session_command, warn
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings import datasets as dataset_lists
 from lodefs.settings.datasets import Dataset, is_dataset
 from lodefs.settings.session import Session
@@ -35,7 +36,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes, as of env(1) and shells
 @click.option(
     "--read-timeout",
     "read_timeout_s",
-    type=click.FloatRange(0.1, 3600),
+    type=FiniteRange(0.1, 3600),
     metavar="S",
     help="Time limit of a read, in seconds; then EIO [30].",
 )

@@ -20,6 +20,7 @@ from lodefs.cli.options import (
     write_json,
     write_line,
 )
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def resolve(session: Session, words: str | None, comment: str, uid: str | None) 
     "--timeout",
     "timeout_s",
     metavar="S",
-    type=click.FloatRange(0.1, 3600),
+    type=FiniteRange(0.1, 3600),
     default=20.0,
     help="For all mounts of the job, in seconds [20].",
 )
@@ -207,7 +208,7 @@ def stage(session: Session, job: int, words: str) -> None:
     "--patience",
     "patience_s",
     metavar="S",
-    type=click.FloatRange(1, 86400),
+    type=FiniteRange(1, 86400),
     default=60.0,
     help="Give up when nothing has come for so long, in seconds [60].",
 )

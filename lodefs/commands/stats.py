@@ -17,6 +17,7 @@ from lodefs.cli.options import (
     write_json,
     write_line,
 )
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ HEAD_EVERY_LINES = 20  # on a terminal
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.1, max=86400.0),
+    type=FiniteRange(min=0.1, max=86400.0),
     default=1.0,
     metavar="S",
     help="Between two lines [1].",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lodefs.cli.options import examples, output_error, session_command, write_line
+from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ SNAPSHOT_COLUMNS = 80  # where the output is no terminal
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.1, max=3600.0),
+    type=FiniteRange(min=0.1, max=3600.0),
     default=1.0,
     metavar="S",
     help="Between two looks [1].",

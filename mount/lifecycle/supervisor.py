@@ -212,7 +212,7 @@ class Supervisor:
             if may_start and not place.pid and not place.listening and now_s >= place.start_at_s:
                 self._restart(place)
             elif place.pid and place.hangs(now_s, self._hang_s):
-                self._log(f"worker {place.pid} hangs; it is killed and replaced")
+                self._log(f"worker {place.pid} hangs or is stopped; it is killed and replaced")
                 os.kill(place.pid, signal.SIGKILL)
                 place.was_killed()
         return True

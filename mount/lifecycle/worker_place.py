@@ -20,7 +20,7 @@ class WorkerPlace(msgspec.Struct):
     """``fd`` is the descriptor of the connection that its process reads; not ``own``: others read
     it too. ``marks``: since when each thread is busy (time.monotonic), 0.0 for one that waits.
     ``call_fd``: where there is one, the process is started when that is readable. ``slot``: of the
-    roster. ``pid``: 0 while the place is empty.
+    process table. ``pid``: 0 while the place is empty.
     """
 
     index: int
@@ -57,7 +57,8 @@ class WorkerPlace(msgspec.Struct):
             self.fd, self.own = connection, False
 
     def close_private(self, connection: int) -> None:
-        """In the supervisor, when the process is started, or could not be."""
+        """In the supervisor, when the process is started, or could not be; ``own`` still says what
+        the process has."""
         if self.own:
             os.close(self.fd)
         self.fd = connection

@@ -216,6 +216,7 @@ class CacheMonitor:
         true."""
         numbers, view.used = view.used, set()
         scattered, view.scattered = view.scattered, set()
+        stored_bytes, view.stored_bytes = view.stored_bytes, 0
         reads = sum(tally.reads for tally in self.tallies)
         read_bytes = sum(tally.read_bytes for tally in self.tallies)
         if not numbers and reads == self._told.reads:
@@ -227,6 +228,7 @@ class CacheMonitor:
             self._snapshot.repo,
             self._snapshot.commit,
             list(islice(scattered, wire.SCATTERED_MAX)),
+            stored_bytes,
         )
         try:
             self._client.report(used)

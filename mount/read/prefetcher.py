@@ -115,7 +115,7 @@ class Prefetcher:
             view.used.add(file.number)
             if device.store(self._fd, node.ino | LARGE, first, data):
                 self._policy.mark([spot])
-                self._count(Column.AHEAD_BYTES, len(data))
+                self._note_stored(view, len(data))
 
     def _store_siblings(self, view: CacheView, node: Node, read: Read) -> Iterable[int]:
         """The numbers of those for which that is done."""
@@ -148,7 +148,11 @@ class Prefetcher:
             elif (in_vain := in_vain + 1) == IN_VAIN_MAX:
                 break
         self._policy.mark([(piece.ino, 0) for piece in kept])
-        self._count(Column.AHEAD_BYTES, sum(piece.size_bytes for piece in kept))
+        self._note_stored(view, sum(piece.size_bytes for piece in kept))
+
+    def _note_stored(self, view: CacheView, size_bytes: int) -> None:
+        self._count(Column.AHEAD_BYTES, size_bytes)
+        view.stored_bytes += size_bytes
 
 
 def serve(

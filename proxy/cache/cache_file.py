@@ -25,6 +25,7 @@ class CacheFile:
     __slots__ = (
         "_cache_dir",
         "_writing",
+        "asked_bytes",
         "boot",
         "checked_s",
         "content",
@@ -40,6 +41,7 @@ class CacheFile:
         "on_open",
         "owner",
         "present_bytes",
+        "read_bytes",
         "reserved_bytes",
         "saved_use_s",
         "size_bytes",
@@ -59,6 +61,9 @@ class CacheFile:
         self.content = row.content
         self.size_bytes = row.size_bytes
         self.present_bytes = row.present_bytes
+        # What was fetched because somebody asked for it, and what was read, that among it: of the
+        # bytes of an earlier proxy it is not known, they count as both. The event loop's alone.
+        self.asked_bytes = self.read_bytes = row.present_bytes
         self.last_use_s = self.saved_use_s = row.last_use_s
         self.owner = ""  # for whom it was written or used last, as far as that is known
         self.checked_s = 0  # Unix: when its bytes were last known to be right; 0: not known
@@ -93,6 +98,11 @@ class CacheFile:
         return layout.file_path(self._cache_dir, self.number, self.row)
 
     @property
+    def unread_bytes(self) -> int:
+        """How many of its bytes nobody has read, at least: who reads twice counts twice."""
+        return max(self.present_bytes - self.read_bytes, 0)
+
+    @property
     def is_alive(self) -> bool:
         """Whether reads may use it."""
         return self.state is not FileState.EVICTED
@@ -116,6 +126,17 @@ class CacheFile:
         if is_stale and not self.is_stale:
             self.staled += 1
         self.is_stale = is_stale
+
+    def note_asked(self, size_bytes: int) -> None:
+        """Bytes came for which a reader waits, who gets them from memory."""
+        self.asked_bytes += size_bytes
+        self.read_bytes += size_bytes
+
+    def note_used(self, size_bytes: int) -> None:
+        """A mount read about so many bytes; of a whole dataset file the kernel may read all, and
+        tells nobody."""
+        is_whole = self.kind is FileKind.FLAT and self.state is FileState.COMPLETE
+        self.read_bytes += self.present_bytes if is_whole else size_bytes
 
     def create(self) -> None:
         """Makes the file; a flat one with its final size and no bytes. Raises: OSError."""

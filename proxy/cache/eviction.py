@@ -29,6 +29,9 @@ from lodefs.proxy.runtime.counters import Counter
 log = logging.getLogger("lodefs.cache")
 
 ROWS_MAX = 4096  # in one write
+USEFUL_SHARE_MIN = 0.5  # below it, bringing more than what is asked costs more than it saves
+EVIDENCE_PARTS = 16  # of the cache's size: what is evicted of it halves what older evidence counts
+EVIDENCE_SIZE_BYTES_MIN = 1024 * 1024  # less says nothing
 PROTECTED_S = 3600.0  # after their last use files are an owner's, whose share protects them
 
 
@@ -84,12 +87,49 @@ def _next_owner(
     return heaviest if is_protected else oldest
 
 
+class Usefulness:
+    """The share of the bytes which readers found in the cache, although nobody had asked for them
+    when they were fetched, of all such bytes that were evicted of late (the "accuracy" by which
+    feedback directed prefetching is throttled: Srinath et al., HPCA 2007).
+
+    What was fetched because it was asked for is no evidence for either. One thread at a time.
+    """
+
+    def __init__(self, cache_size_bytes: int) -> None:
+        self._half_life_bytes = max(cache_size_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
+        self._unasked_bytes = 0.0
+        self._useful_bytes = 0.0
+
+    def evicted(self, size_bytes: int, asked_bytes: int, read_bytes: int) -> None:
+        """A file of the cache went. ``asked_bytes`` of its bytes were fetched since somebody asked
+        for them; ``read_bytes`` were read, these among them."""
+        unasked = max(size_bytes - asked_bytes, 0)
+        read_again = max(read_bytes - asked_bytes, 0)  # of what was asked for as of the rest
+        useful = unasked * min(read_again / max(size_bytes, 1), 1.0)
+        keep = 0.5 ** (unasked / self._half_life_bytes)
+        self._unasked_bytes = self._unasked_bytes * keep + unasked
+        self._useful_bytes = self._useful_bytes * keep + useful
+
+    @property
+    def share(self) -> float:
+        """1.0 while nothing is known."""
+        if self._unasked_bytes < EVIDENCE_SIZE_BYTES_MIN:
+            return 1.0
+        return self._useful_bytes / self._unasked_bytes
+
+    @property
+    def is_low(self) -> bool:
+        """Whether most of what is brought unasked is evicted unread."""
+        return self.share < USEFUL_SHARE_MIN
+
+
 class Eviction:
     """Evicts from one cache. Blocking; one eviction at a time."""
 
     def __init__(self, cache: CacheTables, pins: Pins) -> None:
         self._cache = cache
         self._pins = pins
+        self.usefulness = Usefulness(cache.settings.size_bytes_max)
         self._lock = threading.Lock()
 
     def free(self, size_bytes: int) -> None:
@@ -97,8 +137,9 @@ class Eviction:
         with self._lock:
             for number in victims(self._candidates(), size_bytes, self._held()):
                 file = self._cache.files.get(number)
-                if file is not None:
-                    self.evict(file)
+                if file is not None and self.evict(file):
+                    asked_bytes, read_bytes = file.asked_bytes, file.read_bytes
+                    self.usefulness.evicted(file.present_bytes, asked_bytes, read_bytes)
 
     def evict(self, file: CacheFile) -> bool:
         """Removes a file unless it is pinned or in use. False if it is, or has gone already."""
@@ -166,7 +207,8 @@ class Eviction:
         with cache.lock:
             cache.used_bytes -= file.present_bytes
             cache.retired.append(file)
-        cache.meter.evicted(file.present_bytes, cache.now_s() - file.last_use_s)
+        age_s = cache.now_s() - file.last_use_s
+        cache.meter.evicted(file.present_bytes, age_s, file.unread_bytes)
         cache.trim_soon()
         return True
 

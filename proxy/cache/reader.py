@@ -45,6 +45,7 @@ class CacheReader:
                 await self._pools.disk.run(self._cache.eviction.drop, file, why)
             return None
         file.last_use_s = int(self._cache.now_s())
+        file.read_bytes += size_bytes
         return data
 
     async def find(self, index: PackIndex, first: int, count: int) -> list[Place | None]:

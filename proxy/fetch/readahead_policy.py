@@ -19,6 +19,7 @@ UNITS_AHEAD = 6
 WINDOW_SIZE_BYTES_MAX = UNITS_AHEAD * UNIT_SIZE_BYTES_MAX
 STREAMS_MAX = 64  # readers of one file that are told apart
 STREAMS_DUE_MAX = 4  # of them, those looked at for each hit
+STREAMS_SURE_MAX = 16  # of them, those looked at where what is brought ahead is evicted unread
 SLACK_SIZE_BYTES = 128 * KIB  # a step of this size still counts as reading on
 
 REGION_SIZE_BYTES = MIB
@@ -60,12 +61,15 @@ class ReadAhead:
         self._size_bytes = size_bytes
         self._streams: list[Stream] = []  # the most recent one last
 
-    def advance(self, first: int, end: int, asked_end: int) -> tuple[Range | None, int]:
+    def advance(
+        self, first: int, end: int, asked_end: int, *, is_sure: bool = False
+    ) -> tuple[Range | None, int]:
         """A step [first, end) of a read that goes to ``asked_end``: what to bring ahead, and the
-        size of the units to bring it in (0 if nobody reads on here)."""
-        stream = self._match(first)
+        size of the units to bring it in (0 if nobody reads on here). ``is_sure``: a read somewhere
+        near a reader's place is not taken for his, since most of what is brought is in vain."""
+        stream = self._match_surely(first, end) if is_sure else self._match(first)
         if stream is None:
-            stream = self._new(end)
+            stream = self._new(end, is_sure=is_sure)
             if asked_end <= end:
                 return None, 0
         elif end <= stream.next and asked_end <= stream.issued:
@@ -120,12 +124,24 @@ class ReadAhead:
         self._streams.append(stream)
         return stream
 
-    def _new(self, end: int) -> Stream:
-        """A first read. Those of readers that did not read on are forgotten before others."""
+    def _match_surely(self, first: int, end: int) -> Stream | None:
+        """As ``_match``, of those that read last: the step begins where the last one ends, or
+        reaches the end of what was fetched, which is that of a chunk."""
+        for stream in reversed(self._streams[-STREAMS_SURE_MAX:]):
+            is_next = abs(first - stream.next) <= SLACK_SIZE_BYTES
+            if is_next or first - 2 * SLACK_SIZE_BYTES <= stream.issued <= end:
+                self._streams.remove(stream)
+                self._streams.append(stream)
+                return stream
+        return None
+
+    def _new(self, end: int, *, is_sure: bool) -> Stream:
+        """A first read. Those of readers that did not read on are forgotten before others, unless
+        others read on by chance."""
         streams = self._streams
         if len(streams) >= STREAMS_MAX:
             once = (at for at, stream in enumerate(streams) if not stream.window)
-            del streams[next(once, 0)]
+            del streams[0 if is_sure else next(once, 0)]
         streams.append(Stream(end, end))
         return streams[-1]
 

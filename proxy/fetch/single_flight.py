@@ -38,6 +38,7 @@ class Flight:
     """Chunks [first, end) of a pack on their way."""
 
     __slots__ = (
+        "asked",
         "bad",
         "chunks",
         "end",
@@ -64,8 +65,10 @@ class Flight:
         is_bulk: bool,
         waits_for_peers: bool,
         held: range,
+        asked: tuple[int, int],
     ) -> None:
         self.unit = unit
+        self.asked = asked  # raw bytes [first, end) of the pack that it is for: others come along
         self.held = held  # chunks whose bytes a reader waits for
         self.first = unit.first
         self.end = unit.end
@@ -225,7 +228,8 @@ class Fetcher:
             elif wanted < taken_first:
                 end = min(end, taken_first)
         held = range(wanted, held_end)
-        flight = self._add(loaded, part_of(unit, first, end), held=held)
+        part = part_of(unit, first, end)
+        flight = self._add(loaded, part, held=held, asked=held or range(part.first, part.end))
         self._start(flight)
         return flight
 
@@ -238,7 +242,8 @@ class Fetcher:
         def fill_up(to: int) -> None:
             part = part_of(unit, at, to)
             if part.destinations or not unit.destinations:
-                flights.append(self._add(loaded, part, is_bulk=True))
+                asked = range(part.first, part.end)
+                flights.append(self._add(loaded, part, is_bulk=True, asked=asked))
                 self._start(flights[-1])
 
         at = unit.first
@@ -295,13 +300,16 @@ class Fetcher:
         *,
         is_bulk: bool = False,
         held: range = range(0),
+        asked: range = range(0),
     ) -> Flight:
+        raw_offsets = loaded.index.raw_offsets
         flight = Flight(
             unit,
             _size(loaded, unit),
             is_bulk=is_bulk,
             waits_for_peers=self._filler.waits_for_peers(unit),
             held=held,
+            asked=(raw_offsets[asked.start], raw_offsets[asked.stop]),
         )
         flight.task = asyncio.create_task(self._fly(flight, loaded, unit))
         flight.task.add_done_callback(partial(self._landed, unit, flight))
@@ -373,6 +381,9 @@ class Fetcher:
         if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits
             filled = task.result()
             self.extents.add(unit.pack, filled.runs)
+            first, end = flight.asked
+            for run in filled.runs:
+                run.file.note_asked(max(min(run.end, end) - max(run.start, first), 0))
             if filled.uncached_chunks and not flight.is_bulk:
                 self._keep(flight, filled.uncached_chunks)
         self._start_waiting()

@@ -111,7 +111,9 @@ class FileReader:
         self._files: OrderedDict[bytes, DatasetFile] = OrderedDict()
         self._segments = 0  # of all of them
         self._readers = 0
-        self._readahead = ReadaheadScheduler(fetcher, indexes, clock_s=clock_s)
+        self._readahead = ReadaheadScheduler(
+            fetcher, indexes, cache.eviction.usefulness, clock_s=clock_s
+        )
         self._completion = FlatCompletion(cache, reads, indexes, pools)
 
     # --- hits
@@ -136,6 +138,7 @@ class FileReader:
             except OSError:
                 return None
         file.last_use_s = int(self._cache.now_s())
+        file.read_bytes += size_bytes
         self._meter.hit(size_bytes)
         return Extent(fd, offset, size_bytes)
 
@@ -178,6 +181,7 @@ class FileReader:
         await stream.aclose()
         self.count(stream, file.snapshot.repo, min(found[2], size_bytes))
         known, (cache_file, offset, known_bytes) = stream.known, found
+        cache_file.read_bytes += min(known_bytes, size_bytes)
         known_bytes = min(known_bytes, PLACE_SIZE_BYTES_MAX)
         if first + known_bytes == known.size_bytes:
             self._completion.note(known)
@@ -226,7 +230,8 @@ class FileReader:
         many = self._readers > READERS_MANY
         piece_end = min(step.end, at + (SMALL_PIECE_SIZE_BYTES if many else PIECE_SIZE_BYTES))
         if known.ahead is not None and step.end > stream.advanced:
-            stream.ahead = known.ahead.advance(at, step.end, stream.end)
+            is_sure = self._cache.eviction.usefulness.is_low
+            stream.ahead = known.ahead.advance(at, step.end, stream.end, is_sure=is_sure)
             stream.advanced = step.end
         while True:
             found = self._extent(known, at, piece_end - at)

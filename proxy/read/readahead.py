@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
-from lodefs.proxy.fetch.cache_fill import Destination, Unit, cut_units
+from lodefs.proxy.cache.eviction import Usefulness
+from lodefs.proxy.fetch.cache_fill import Destination, Unit, cut_units, part_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX, Range, SmallFiles
+from lodefs.proxy.fetch.refetch_policy import Refetches
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
 
@@ -26,12 +28,19 @@ class ReadaheadScheduler:
     loop alone."""
 
     def __init__(
-        self, fetcher: Fetcher, indexes: PackIndexes, *, clock_s: Callable[[], float]
+        self,
+        fetcher: Fetcher,
+        indexes: PackIndexes,
+        usefulness: Usefulness,
+        *,
+        clock_s: Callable[[], float],
     ) -> None:
         self._fetcher = fetcher
         self._indexes = indexes
         self._clock_s = clock_s
+        self._usefulness = usefulness
         self._small = SmallFiles()
+        self._refetches = Refetches()
         self._paused_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -44,14 +53,43 @@ class ReadaheadScheduler:
     ) -> Unit:
         """The unit to fetch for a step of a read that misses the chunk at the position.
         ``unit_bytes``: the unit size of a sequential read, else 0."""
+        unit = self._demand_unit(known, position, step, unit_bytes)
+        self._refetches.note(unit.pack, unit.first, unit.count)
+        return unit
+
+    def _demand_unit(
+        self, known: DatasetFile, position: ChunkPosition, step: Range, unit_bytes: int
+    ) -> Unit:
         if self._clock_s() < self._paused_until_s:
             return unit_around(known, position, step)
-        if known.regions is None:
-            return self._small_unit(known, position, step)
-        if unit_bytes:
+        if known.regions is not None and unit_bytes:
             end = min(max(step.end, step.first + unit_bytes), known.size_bytes)
             return unit_around(known, position, Range(step.first, end))
+        if self._usefulness.is_low:
+            return self._sparing_unit(known, position, step)
+        return self._unit_with_neighbours(known, position, step)
+
+    def _unit_with_neighbours(
+        self, known: DatasetFile, position: ChunkPosition, step: Range
+    ) -> Unit:
+        if known.regions is None:
+            return self._small_unit(known, position, step)
         return unit_around(known, position, known.regions.miss(*step))
+
+    def _sparing_unit(self, known: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
+        """While most of what nobody asked for is evicted unread: nothing of that twice, unless the
+        last misses say that it will be read."""
+        own = unit_around(known, position, step)
+        if not self._refetches.was_brought(own.pack, position.chunk):
+            unit = self._unit_with_neighbours(known, position, step)
+            chunks = range(own.first, own.end)
+            new = self._refetches.new_around(own.pack, unit.first, unit.end, chunks)
+            return part_of(unit, new.start, new.stop)
+        raw_offsets, shift = position.loaded.index.raw_offsets, position.shift
+        wanted = self._refetches.miss(own.pack, raw_offsets[own.first], raw_offsets[own.end])
+        if known.regions is not None:
+            return unit_around(known, position, Range(wanted.first + shift, wanted.end + shift))
+        return _chunks_within(position, own, wanted)
 
     def start(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
         """Starts to fetch a range of a file ahead of its readers, unless too much is under way."""
@@ -80,7 +118,7 @@ class ReadaheadScheduler:
             whole = _ahead_unit(known, position, Range(at, wanted.end), unit_bytes)
             raw_offsets = position.loaded.index.raw_offsets
             for unit in cut_units(whole, position.loaded, unit_bytes or UNIT_SIZE_BYTES_MAX):
-                if not self._fetcher.ahead(position.loaded, unit):
+                if not self._start(position.loaded, unit):
                     _refuse(known, position.shift + raw_offsets[unit.first])
                     return
             at = position.shift + raw_offsets[whole.end]
@@ -94,19 +132,26 @@ class ReadaheadScheduler:
         own = unit_around(known, position, step)
         if whole:
             self._start_rest_of_pack(position.loaded, own.first)
-        low = index.raw_offsets[own.first] - window // 4
-        first = bisect_right(index.raw_offsets, max(low, 0)) - 1
-        end = bisect_right(index.raw_offsets, max(low, 0) + window) - 1
-        first, end = min(first, own.first), max(min(end, len(index)), own.end)
-        return Unit(index.pack_id, first, end - first)
+        low = max(index.raw_offsets[own.first] - window // 4, 0)
+        return _chunks_within(position, own, Range(low, low + window))
 
     def _start_rest_of_pack(self, loaded: PackIndexVersion, first: int) -> None:
         """Starts to fetch the rest of a pack. What lies before the chunk ``first`` comes last."""
         whole = Unit(loaded.index.pack_id, 0, len(loaded.index))
         units = cut_units(whole, loaded, UNIT_SIZE_BYTES_MAX)
         for unit in sorted(units, key=lambda unit: unit.end <= first):
-            if not self._fetcher.ahead(loaded, unit):
+            is_again = self._refetches.was_brought(unit.pack, unit.first)
+            if is_again and self._usefulness.is_low:
+                continue
+            if not self._start(loaded, unit):
                 return
+
+    def _start(self, loaded: PackIndexVersion, unit: Unit) -> bool:
+        """Starts to fetch a unit ahead of readers; False if too much is on its way."""
+        is_started = self._fetcher.ahead(loaded, unit)
+        if is_started:
+            self._refetches.note(unit.pack, unit.first, unit.count)
+        return is_started
 
 
 def unit_around(known: DatasetFile, position: ChunkPosition, wanted: Range) -> Unit:
@@ -118,6 +163,16 @@ def unit_around(known: DatasetFile, position: ChunkPosition, wanted: Range) -> U
     end = max(min(end, position.segment_end), position.chunk + 1)
     flat = Destination(position.segment_first, position.segment_end, known.flat, shift)
     return Unit(position.loaded.index.pack_id, first, end - first, (flat,) if known.flat else ())
+
+
+def _chunks_within(position: ChunkPosition, own: Unit, wanted: Range) -> Unit:
+    """The chunks ``own`` and those around it within raw bytes of the pack, of any file; the first
+    of them whole."""
+    index = position.loaded.index
+    first = bisect_right(index.raw_offsets, max(wanted.first, 0)) - 1
+    end = bisect_right(index.raw_offsets, wanted.end) - 1
+    first, end = min(first, own.first), max(min(end, len(index)), own.end)
+    return Unit(index.pack_id, first, end - first)
 
 
 def _ahead_unit(

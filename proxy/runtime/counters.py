@@ -33,6 +33,7 @@ class Counter(StrEnum):
     SCRUBBED_BYTES = "scrubbed_bytes"  # of cache files, read again and checked in idle time
     EVICTED_FILES = "evicted_files"
     EVICTED_BYTES = "evicted_bytes"
+    EVICTED_UNREAD_BYTES = "evicted_unread_bytes"  # that nobody had read
     NO_SPACE = "no_space_errors"
     PINNED_FULL = "pinned_full_writes"  # not kept: nothing that is not pinned could go
     PEER_REQUESTS = "peer_requests"  # sent to other nodes
@@ -69,11 +70,13 @@ class Counts:
         with self.lock:
             self.values[counter] += amount
 
-    def evicted(self, size_bytes: int, age_s: float) -> None:
-        """A file of the cache was evicted that had been used last so long ago. For any thread."""
+    def evicted(self, size_bytes: int, age_s: float, unread_bytes: int = 0) -> None:
+        """A file of the cache was evicted that had been used last so long ago; nobody had read so
+        much of it. For any thread."""
         with self.lock:
             self.values[Counter.EVICTED_FILES] += 1
             self.values[Counter.EVICTED_BYTES] += size_bytes
+            self.values[Counter.EVICTED_UNREAD_BYTES] += unread_bytes
             self.evicted_age_s.add(max(age_s, 0.0))
 
     def fetched(self, origin: Origin, elapsed_s: float, trace_id: str = "") -> None:

@@ -90,6 +90,9 @@ CACHE_UNCACHED = _counter("cache_uncached_bytes", "Bytes served but not kept, fo
 CACHE_LEFT_OUT = _counter("cache_left_out_bytes", "Bytes served but not kept: the disk is slow")
 CACHE_UNWRITTEN = _gauge("cache_unwritten_bytes", "Bytes that wait for the cache's disk")
 CACHE_EVICTED_BYTES = _counter("cache_evicted_bytes", "Bytes evicted")
+CACHE_EVICTED_UNREAD = _counter(
+    "cache_evicted_unread_bytes", "Of these, bytes that nobody had read"
+)
 CACHE_EVICTED_AGE = _histogram(
     "cache_evicted_age_seconds", "How long ago an evicted file had been used last"
 )

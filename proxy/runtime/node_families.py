@@ -41,6 +41,7 @@ PLAIN: dict[str, Definition] = {
     Counter.UNCACHED_BYTES: names.CACHE_UNCACHED,
     Counter.LEFT_OUT_BYTES: names.CACHE_LEFT_OUT,
     Counter.EVICTED_BYTES: names.CACHE_EVICTED_BYTES,
+    Counter.EVICTED_UNREAD_BYTES: names.CACHE_EVICTED_UNREAD,
     Counter.NO_SPACE: names.CACHE_NO_SPACE,
     Counter.PINNED_FULL: names.CACHE_PINNED_FULL,
     Counter.SCRUBBED_BYTES: names.SCRUB_CHECKED,

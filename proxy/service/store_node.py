@@ -154,11 +154,14 @@ class StoreNode:
     async def used(self, report: Used) -> None:
         """As of Node."""
         files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
+        seen_bytes = report.read_bytes + report.stored_bytes
+        each_bytes = seen_bytes // max(len(report.numbers), 1)  # nobody tells of which file
         for number in report.numbers:
             file = files.get(number)
             if file is not None:
                 file.last_use_s = now_s
                 file.owner = owner or file.owner
+                file.note_used(each_bytes)
         self._counts.brought(owner, None, report.read_bytes)
         self._counts.direct(report.reads, report.read_bytes, report.repo)
         await self.files.complete(report.repo, report.commit, report.scattered)

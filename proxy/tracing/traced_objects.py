@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.mirrors.mirrored import doubt
+from lodefs.chunkstore.objects.mirrors.mirrored import doubt, is_replaced
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.tracing.spans import Attribute, Span, SpanKind, begin_span, spanned
 
@@ -79,6 +79,11 @@ class TracedObjects:
     def delete(self, key: str) -> None:
         with self._call("delete", key):
             self._inner.delete(key)
+
+    @property
+    def is_replaced(self) -> bool:
+        """As of mirrored.is_replaced."""
+        return is_replaced(self._inner)
 
     def doubt(self, key: str, etag: str | None) -> bool:
         """As of mirrored.doubt."""

@@ -80,6 +80,11 @@ class Mirrored:
         """Whether a store is to be asked."""
         return number < len(self._stores) and self._breakers[number].is_closed
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether what is no content comes from a mirror now, which may be behind."""
+        return not self.is_up(0) and any(map(self.is_up, range(1, len(self._stores))))
+
     def doubt(self, key: str, etag: str | None) -> bool:
         """The bytes of an object were wrong: the store that it came from (without an ETag: the one
         that would be asked) is asked last for it for a while. Whether another one is asked now."""
@@ -160,7 +165,19 @@ class Mirrored:
                     return number, ask(self._stores[number])
             except (Unavailable, NotFound, Denied, Corrupt) as error:
                 errors.append(error)
-        raise _worst(errors)
+        worst = _worst(errors)
+        if isinstance(worst, NotFound):
+            self._require_all_there(key, worst)
+        raise worst
+
+    def _require_all_there(self, key: str, lacking: NotFound) -> None:
+        """Raises: Unavailable if one of the stores is away: it may have what the others lack."""
+        for number in self._reachable():
+            with self._asked(number):
+                self._require_there(number, lacking)
+        if away := [self._url(n) for n, one in enumerate(self._breakers) if not one.is_closed]:
+            message = f"{', '.join(away)} does not answer, and the other stores do not have {key}"
+            raise Unavailable(message) from lacking
 
     def _of_first_reachable(self, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
         numbers = self._reachable()
@@ -299,6 +316,11 @@ def doubt(objects: object, key: str, etag: str | None = None) -> bool:
     store that is alone is asked again."""
     tell = getattr(objects, "doubt", None)
     return tell is not None and bool(tell(key, etag))
+
+
+def is_replaced(objects: object) -> bool:
+    """Whether a mirror answers in place of a store: what it lacks need not be missing."""
+    return bool(getattr(objects, "is_replaced", False))
 
 
 def _worst(errors: Sequence[LodefsError]) -> LodefsError:

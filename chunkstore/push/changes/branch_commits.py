@@ -26,6 +26,7 @@ from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
 from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, read_head
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement
 from lodefs.chunkstore.push.push_options import PushOptions
+from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.push.scanner import Skipped
 from lodefs.chunkstore.push.trees.tree_packer import TreePacker
 from lodefs.chunkstore.repo.store import Store
@@ -171,7 +172,9 @@ class _Commits:
         root = self._store_trees(item)
         unchanged = head.root is not None and _is_same(root, head.root)
         commit_id = head.id if unchanged else None
-        if not unchanged and not self._job.options.dry_run:
+        if not unchanged and self._job.options.dry_run:
+            Quota(self._store, self._job.branch.repo, head.size_bytes).check(totals.size_bytes)
+        elif not unchanged:
             commit_id = self._commit(head, write, target, replace(totals, root=root))
         return ChangesResult(
             commit="" if commit_id is None else commit_id.hex(),

@@ -20,11 +20,13 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     run_commits,
 )
 from lodefs.chunkstore.push.changes.change import Change, PutDirectory
+from lodefs.chunkstore.push.changes.early_quota import EarlyQuota
 from lodefs.chunkstore.push.changes.overlay import Overlay
 from lodefs.chunkstore.push.changes.stored_changes import StoredChanges, StreamStarts
 from lodefs.chunkstore.push.changes.unstored_trees import RecentTrees
 from lodefs.chunkstore.push.committer import Head
 from lodefs.chunkstore.push.push_options import PushOptions
+from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.push.source_directory import source_root
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
@@ -63,9 +65,12 @@ def commit_changes(
     job = CommitJob(store, ref, options, progress, base)
 
     def prepare(desk: Desk, head: Head) -> PreparedCommit:
-        stored = StoredChanges(desk, changes, starts)
-        stored.store(options)
         at = _base_of(job, head)
+        quota = Quota(store, repo, head.size_bytes)
+        now = CommitBase(head.id, head.commit) if head.id and head.commit else at
+        early = EarlyQuota(quota, store.packs, now.root, now.totals.size_bytes, changes)
+        stored = StoredChanges(desk, changes, starts, early)
+        stored.store(options)
         trees = RecentTrees(stored.trees)
         overlay = Overlay(trees.read_tree, at.root)
         stored.apply(overlay)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
@@ -51,6 +51,8 @@ class Contents:
         self._progress = progress
         self._deduplicator = Deduplicator(placement, self, progress)
         self._stored: dict[int, _Stored] = {}
+        # told of more bytes of a content, by its number, before they are sent; may raise
+        self.count: Callable[[int, int], None] = lambda _number, _more_bytes: None
 
     @property
     def new_bytes(self) -> int:
@@ -89,6 +91,7 @@ class Contents:
             hasher.update(block)
             size_bytes += len(block)
             self._progress.bytes_total += len(block)
+            self.count(number, len(block))
             data = memoryview(left + block)
             ends = cut(data, self._params, final=not block)
             pieces = [data[a:b] for a, b in pairwise([0, *ends])]
@@ -118,6 +121,7 @@ class Contents:
         for file in files:
             self._progress.files_total += 1
             self._progress.bytes_total += file.size_bytes
+            self.count(file.token, file.size_bytes)
             yield file
 
 

@@ -80,10 +80,10 @@ def count(trees: TreeReader, before: Item | None, after: Item | None) -> Counts:
         old, new = stack.pop()
         counts.add(old, new)
         was, now = children_of(trees, old), children_of(trees, new)
-        for name in was.keys() | now.keys():
-            one, other = was.get(name), now.get(name)
-            if one is not other and not is_equal(one, other):
-                stack.append((one, other))
+        # Most are the same objects, in directories of a million maybe: the others are picked first
+        both = [(one, now.get(name)) for name, one in was.items() if now.get(name) is not one]
+        stack += [(one, other) for one, other in both if not is_equal(one, other)]
+        stack += [(None, other) for name, other in now.items() if name not in was]
     return counts
 
 

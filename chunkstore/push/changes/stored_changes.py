@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import BinaryIO
 
 from lodefs.chunkstore.format.names import Spec, parse_spec
@@ -21,6 +22,7 @@ from lodefs.chunkstore.push.changes.change import (
     names_of,
 )
 from lodefs.chunkstore.push.changes.contents import Contents, LocalFile, local_file, rewound
+from lodefs.chunkstore.push.changes.early_quota import EarlyQuota
 from lodefs.chunkstore.push.changes.overlay import Names, Overlay
 from lodefs.chunkstore.push.changes.unstored_trees import TreeReader, UnstoredTrees
 from lodefs.chunkstore.push.pack_writer import Placement
@@ -51,12 +53,16 @@ class StreamStarts:
 class StoredChanges:
     """The changes of one attempt. One thread."""
 
-    def __init__(self, desk: Desk, changes: Sequence[Change], starts: StreamStarts) -> None:
+    def __init__(
+        self, desk: Desk, changes: Sequence[Change], starts: StreamStarts, quota: EarlyQuota
+    ) -> None:
         self._desk = desk
+        self._quota = quota
         self._changes = changes
         self._starts = starts
         placement = Placement(desk.index, desk.uploader)
         self._contents = Contents(placement, desk.store.settings.chunking, desk.progress)
+        self._contents.count = quota.count
         self._local: dict[int, LocalFile] = {}
         self._directories: dict[int, Entry] = {}
         self._unstored = UnstoredTrees(desk.store.packs)
@@ -94,7 +100,7 @@ class StoredChanges:
         self.files_read += self._contents.files_read
         self.new_bytes += self._contents.new_bytes
         for n, change in directories.items():
-            self._directories[n] = self._store_directory(change, options)
+            self._directories[n] = self._store_directory(n, change, options)
         self._desk.uploader.finish()
 
     def apply(self, overlay: Overlay) -> None:
@@ -125,9 +131,10 @@ class StoredChanges:
                 return sys.maxsize  # a stream may be of any length
         return size_bytes
 
-    def _store_directory(self, change: PutDirectory, options: PushOptions) -> Entry:
+    def _store_directory(self, n: int, change: PutDirectory, options: PushOptions) -> Entry:
         root = os.path.realpath(os.fsencode(change.source))
         source = SourceDirectory(root, self._desk, options.scan(root))
+        source.count = partial(self._quota.count, n)
         try:
             hashed = source.read()
             entry = source.store_trees(hashed)

@@ -1,4 +1,4 @@
-"""Where lost bytes may be found: another store, a node's cache, the directory they came from.
+"""Where lost bytes may be found, and the first such place: another store.
 
 Whatever a source gives is checked against its id before it is used.
 """

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, digest_of
 from lodefs.chunkstore.journal.deletion import (
     delete_repo,
     deleted_refs,
@@ -21,6 +25,8 @@ from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
 DAY_S = 86_400
 
@@ -116,6 +122,25 @@ def test_its_data_goes_and_then_it_is_lost(objects: MemoryObjects) -> None:
         free_name(store, "r")
 
 
+def test_a_damaged_one_keeps_no_other_back(objects: MemoryObjects) -> None:
+    """A branch whose commit is damaged, or of a newer format, is told as lost; others come."""
+    store = open_store(objects)
+    old = store.resolve("r", "old")
+    newer = seal("commit", 99, {})
+    newer_id = CommitId(digest_of(newer))
+    objects.objects[keys.commit("r", newer_id)] = newer
+    store.refs("r").advance("branches", "newer", newer_id, expected_sequence=None)
+    delete_repo(store, "r", "me")
+    objects.objects[keys.commit("r", store.refs("r").before_deletion("tags", "v1")[1])] = b""
+    found = undelete_repo(open_store(objects), "r")
+    assert [ref.name for ref, _ in found.refs] == ["old"]
+    assert [ref.name for ref, _ in found.lost] == ["main", "newer", "v1"]
+    reasons = [reason for _, reason in found.lost]
+    assert "damaged" in reasons[0]
+    assert "a newer lodefs is needed" in reasons[1]
+    assert store.resolve("r", "old") == old
+
+
 @pytest.mark.parametrize("writes", range(1, 5))
 def test_a_crash_on_the_way(objects: MemoryObjects, writes: int) -> None:
     """Wherever it stops, a repetition deletes the rest; all of it comes back."""
@@ -165,3 +190,17 @@ def test_a_push_that_goes_on(objects: MemoryObjects) -> None:
     faulty.add(fail(Conflict("moved")), "put", "repos/r/refs/branches", times=None)
     with pytest.raises(Conflict, match="again and again"):
         delete_repo(Store(faulty, store.settings, probed=True), "r", "me")
+
+
+def test_a_push_to_a_new_branch_beside_a_deletion(tmp_path: Path) -> None:
+    """A push that ends after its repository was deleted is refused, be its branch new or not."""
+    with one_at_a_time():
+        world = World(tmp_path)
+        world.push(world.source("old", a=b"a" * 900))
+        new = world.source("new", b=b"b" * 900)
+        push = world.actor("push", lambda store: world.push(new, "new", "two", store=store))
+        go_on_to(push, f"put {keys.commits(REPO)}")
+        delete_repo(world.store, REPO, "me")
+        finish(push)
+    assert isinstance(push.error, AlreadyExists)
+    assert living_refs(world.store, REPO) == []

@@ -151,6 +151,58 @@ def test_what_the_first_lacks(pair: Pair) -> None:
         pair.read()
 
 
+def test_what_a_mirror_lacks_while_the_store_is_away(pair: Pair) -> None:
+    """Is not known to be missing: a branch, a repository, a commit or a pack that was pushed since
+    the last copy. It is there when the store is back."""
+    second = pair.second.inner
+    assert isinstance(second, MemoryObjects)
+    before = dict(second.objects)
+    made = Handmade(open_store(pair.first.inner))
+    commit = made.commit("r", {b"new": b"n" * 3000}, branch="new")
+    made.commit("other", {b"a": b"1"})
+    store = open_store(pair.objects)
+    entry = store.packs.read_tree(store.commit("r", commit).root)[0]
+    pair.first.add(fail(DEAD))
+    for _ in range(2):
+        for repo, rev in (("r", "new"), ("other", "main"), ("r", commit.hex())):
+            with pytest.raises(Unavailable, match=r"does not answer"):
+                open_store(pair.objects).resolve(repo, rev)
+        with pytest.raises(Unavailable):
+            open_store(pair.objects).commit("r", commit)
+        with pytest.raises(Unavailable):
+            b"".join(open_store(pair.objects).packs.read_file(entry))
+    assert pair.read() == FILES
+    assert second.objects == before
+    pair.first.forget()
+    pair.now_s = 100
+    pair.read()
+    pair.waiting.pop()()
+    assert pair.objects.get(keys.commit("r", commit), size=1)
+    with pytest.raises(NotFound, match="no branch, tag or commit nothing"):
+        open_store(pair.objects).resolve("r", "nothing")
+
+
+def test_a_pack_that_a_store_without_its_file_system_lacks(pair: Pair) -> None:
+    """And its mirror too, is not missing."""
+    first, second = pair.first.inner, pair.second.inner
+    assert isinstance(first, MemoryObjects)
+    assert isinstance(second, MemoryObjects)
+    key = pair.packs()[0]
+    assert pair.read() == FILES
+    del second.objects[key]
+    there, first.objects = first.objects, {}
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            pair.objects.get(key, size=1)
+    first.objects = there
+    pair.now_s = 100
+    assert list(pair.objects.list(keys.REPOS))
+    pair.waiting.pop()()
+    del first.objects[key]
+    with pytest.raises(NotFound):
+        pair.objects.get(key, size=1)
+
+
 @pytest.mark.parametrize("place", [0, 40, -10])
 def test_wrong_bytes(pair: Pair, place: int) -> None:
     """Objects that are spoilt in the store are read from the mirror, all of them, and the store is

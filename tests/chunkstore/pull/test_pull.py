@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
+import json
 import os
 import random
 import shutil
@@ -275,8 +277,51 @@ def test_resumed_pull_mends_what_was_spoiled(tmp_path: Path) -> None:
     (target / done).write_bytes(b"HELLO\n")
     (target / STATE_DIR / part_name(b"bin/large")).write_bytes(bytes(100_000))
     objects.fail_from = 1_000_000
-    pull(open_store(objects), Spec("r"), target)
-    check(target, FILES)
+    result = pull(open_store(objects), Spec("r"), target)
+    kept = os.fsencode(done) + b".lodefs-kept"
+    assert result.kept == [kept]
+    check(target, {**FILES, kept: b"HELLO\n"})
+
+
+def test_changes_between_an_interruption_and_the_next_pull_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever took the place of a file gets a free name beside it, also without hard links; an
+    empty file is what a crash leaves, and is replaced."""
+    store = memory_store()
+    files: Files = {b"a": b"1", b"d/" + b"n" * 255: b"2", b"d/x": b"3", b"e": b"4"}
+    Handmade(store).commit("r", files)
+    target, aside = tmp_path / "t", b"n" * 230 + b".lodefs-kept"
+    pull(store, Spec("r"), target)
+    commit = store.resolve("r", "main").hex()
+    state = {"commit": commit, "path": "", "repo": "r", "store": store.settings.store_id}
+
+    def refuse(*_words: object, **_options: object) -> None:
+        raise OSError(errno.EPERM, "no hard links")
+
+    for has_links in (True, False):
+        if not has_links:
+            monkeypatch.setattr(os, "link", refuse)
+        (target / STATE_DIR).mkdir()
+        (target / STATE_DIR / "state.json").write_text(json.dumps(state))
+        (target / "a").write_bytes(b"my own")
+        Path(os.fsdecode(os.fsencode(target) + b"/d/" + b"n" * 255)).write_bytes(b"mine")
+        (target / "d" / "x").write_bytes(b"")
+        (target / "e").unlink()
+        result = pull(store, Spec("r"), target)
+        end = b"" if has_links else b"-2"
+        assert sorted(result.kept) == [b"a.lodefs-kept" + end, b"d/" + aside + end]
+    kept: Files = {b"a.lodefs-kept": b"my own", b"d/" + aside: b"mine"}
+    check(target, {**files, **kept, **{path + b"-2": text for path, text in kept.items()}})
+
+
+def test_a_place_where_no_directory_can_be(tmp_path: Path) -> None:
+    """Is refused by its name."""
+    store, _ = counting_store()
+    (tmp_path / "file").touch()
+    for place in (Path("/proc/x"), tmp_path / "file" / "x"):
+        with pytest.raises(InvalidInput, match=f"{place}: a directory cannot be made there"):
+            pull(store, Spec("r"), place)
 
 
 def test_interrupted_pull_of_another_commit_is_kept(tmp_path: Path) -> None:

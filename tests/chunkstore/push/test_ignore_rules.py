@@ -6,8 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.push import ignore_rules
 from lodefs.chunkstore.push.ignore_rules import IgnorePatterns, IgnoreRules, check_patterns
 from lodefs.chunkstore.push.scanner import Scan
 from tests.support.chunkstore.directories import write_files
@@ -52,6 +55,7 @@ def kept(patterns: bytes, paths: str) -> str:
         (b"[a-c]x", "ax,dx", "dx"),
         (b"[!a-c]x", "ax,dx", "ax"),
         (b"[^a]", "a,b", "a"),
+        (b"d[!a]x\n/d[+-0]y", "d/x,dbx,d/y,d.y", "d/x d/y"),  # none matches a slash
         (b"[]a]", "],a,b", "b"),
         (b"[[:digit:]]x", "1x,ax", "ax"),
         (b"[![:alpha:][:digit:]]", "a,1,-", "a 1"),
@@ -72,6 +76,41 @@ def kept(patterns: bytes, paths: str) -> str:
 def test_patterns(patterns: bytes, paths: str, left: str) -> None:
     """What is kept is what git keeps."""
     assert kept(patterns, paths) == left
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        (b"*a*a*a*a*a*b", b"a" * 255),
+        (b"*a" * 100 + b"*b*c", b"a" * 255),
+        (b"*a?*[ab]*a*a*a*[b-z]", b"a" * 255),
+        (b"**/a/**/a/**/a/**/a/**/a/**/b", b"a/" * 2000 + b"a"),
+        (b"x/**/*a*a*a*a*b/**/a*a*a/**/b", b"x/" + b"aaaaaaaaab/" * 300 + b"a"),
+    ],
+)
+def test_many_stars_take_no_time(pattern: bytes, path: bytes) -> None:
+    """Not a power of a name's length: each of these would take longer than any test may."""
+    assert IgnorePatterns(pattern).verdict(path, is_directory=False) is None
+    assert IgnorePatterns(pattern).verdict(path + b"/aaa/b", is_directory=False) is (
+        True if b"/" in pattern else None
+    )
+
+
+@given(
+    st.lists(st.sampled_from(["*", "**", "?", "a", "b", "[ab]", "[!a]", "/", "/**/"]), max_size=9),
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_stars_match_what_they_match(
+    words: list[str], names: list[str], is_directory: bool
+) -> None:
+    """The same as the expressions of pathspec, which go back over all stars."""
+    pattern, path = "".join(words), "/".join(names).encode()
+    found = IgnorePatterns(pattern.encode()).verdict(path, is_directory=is_directory)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ignore_rules, "_without_backtracking", lambda regex: regex)
+        wanted = IgnorePatterns(pattern.encode()).verdict(path, is_directory=is_directory)
+    assert found == wanted
 
 
 def test_a_scan_leaves_out_what_patterns_exclude(tmp_path: Path) -> None:

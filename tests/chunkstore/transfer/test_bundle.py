@@ -13,7 +13,8 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import encode_commit
 from lodefs.chunkstore.format.journal import Fate
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
+from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
@@ -188,6 +189,43 @@ def test_history_that_has_expired(source: Source) -> None:
     done = unpacked(source.bundle(), store)
     assert (done.head.commits, done.head.expired) == ((source.second,), (source.first,))
     assert store.has_expired("r", source.first)
+    assert verify(store, data=True).problems == []
+
+
+def test_history_that_has_expired_since(source: Source) -> None:
+    """Where the branch stands right before what was left of its history, a bundle of that fits;
+    where what lies between has expired, it does not, and that is said."""
+    older, old = memory_store(), memory_store()
+    for store in (older, old):
+        unpacked(source.bundle("v1"), store)
+        unpacked(source.bundle("main") if store is old else source.bundle("v1"), store)
+    older.refs("r").advance(BRANCHES, "main", source.first, expected_sequence=None)
+    third = source.made.commit("r", FILES)
+    for gone in (source.first, source.second):
+        source.store.put_expired("r", gone, 0)
+        source.store.objects.delete(keys.commit("r", gone))
+    data = source.bundle()
+    unpacked(data, old)
+    assert at(old) == third
+    assert old.has_commit("r", source.second)
+    assert not old.has_expired("r", source.second)
+    assert verify(old, data=True).problems == []
+    with pytest.raises(Conflict, match="had expired where it was made"):
+        unpacked(data, older)
+    assert at(older) == source.first
+
+
+def test_a_pack_that_is_there_in_part(source: Source) -> None:
+    """A pack that the store has without some of its chunks gets those that the bundle has."""
+    store = memory_store()
+    for record in BundleReader(BytesIO(source.bundle()), "it").records():
+        if record.kind == PACK:
+            pack_id = PackId(bytes(record.data[:ID_BYTES]))
+            index = PackIndex.decode(pack_id, record.data)
+            left = record.data[ID_BYTES + index.offsets[1] : ID_BYTES + index.offsets[-1]]
+            store.objects.put(keys.pack(pack_id), [left, index.without(1, DROPPED).encode()])
+    done = unpacked(source.bundle(), store)
+    assert (at(store), done.packs_there) == (source.second, 0)
     assert verify(store, data=True).problems == []
 
 

@@ -327,6 +327,15 @@ def test_bad_input(stores: Stores) -> None:
         copy(stores.source, stores.destination, ["x"], None, CopyOptions())
 
 
+def test_one_name_at_two_servers(stores: Stores) -> None:
+    """Stores whose buckets have the same name, at two endpoints, are two stores."""
+    other = MemoryObjects("memory:source")
+    there = create_store(other)
+    assert there.url == stores.source.url
+    assert copy(stores.source, there, ["r"], "main", CopyOptions(workers=2)).commits == 3
+    assert verify(open_store(other), data=True).problems == []
+
+
 def test_what_passes_through_is_checked(stores: Stores) -> None:
     """Bytes that come spoilt once are read again; a pack that is spoilt in the source is named, and
     no ref moves."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import Conflict, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -39,6 +39,21 @@ class Source:
 
     def point(self, kind: str, name: str, commit_id: CommitId) -> None:
         self.store.refs("r").advance(kind, name, commit_id, expected_sequence=None)
+
+    def merge(self, fork: int, contents: dict[bytes, bytes], branch: str = "main") -> CommitId:
+        """Commits on top of an old commit, then merges that into main, or a branch beside it."""
+        refs = self.store.refs("r")
+        main = refs.read(BRANCHES, "main")
+        assert main.commit is not None
+        name = f"side{len(list(refs.history(BRANCHES, 'main')))}"
+        self.point(BRANCHES, name, self.commits[fork])
+        side = self.made.commit("r", contents, branch=name)
+        commit = replace(self.store.commit("r", side), parents=(main.commit, side))
+        merged = self.store.put_commit("r", commit)
+        refs.advance(BRANCHES, name, None, expected_sequence=1)
+        sequence = main.sequence if branch == "main" else None
+        refs.advance(BRANCHES, branch, merged, expected_sequence=sequence)
+        return merged
 
     def to(self, destination: Store, rev: str | None = None) -> CopyResult:
         return copied(self.store, destination, rev)
@@ -125,6 +140,98 @@ def test_a_name_for_what_has_expired(source: Source) -> None:
     ]
     assert [one.ref.repo for one in result.refs] == ["r", "r", "s"]
     assert at(destination, "v2", TAGS) == source.commits[3]
+    check(destination)
+
+
+def test_a_copy_that_comes_after_expiry(source: Source) -> None:
+    """A branch of a mirror whose commit has expired in the source, with what came after it, goes on
+    to where it is in the source, and it is said that what came before is cut off."""
+    destination = new_store("destination")
+    source.point(BRANCHES, "dev", source.commits[0])
+    source.to(destination, "dev")
+    refs = source.store.refs("r")
+    refs.advance(BRANCHES, "dev", source.commits[3], expected_sequence=0)
+    expire(source.store)
+    done = source.to(destination, "dev")
+    assert [one.is_cut_off for one in done.refs] == [True]
+    assert at(destination, "dev") == source.commits[3]
+    assert [at for at, _ in log(destination, "r", "dev")] == [source.commits[3]]
+    check(destination)
+    assert [one.is_cut_off for one in source.to(destination, "dev").refs] == [False]
+
+
+def test_a_copy_right_after_expiry(source: Source) -> None:
+    """Where the mirror's commit comes right before what is left, nothing is cut off there."""
+    destination = new_store("destination")
+    source.to(destination)
+    source.made.commit("r", files(4))
+    expire(source.store)
+    done = source.to(destination)
+    assert [one.is_cut_off for one in done.refs] == [False]
+    assert len(list(log(destination, "r", "main"))) == 5
+    check(destination)
+
+
+def test_a_branch_aside_of_what_has_expired(source: Source) -> None:
+    """A branch that stands at an expired commit that the source's was never at is refused, and the
+    reason is said."""
+    destination = new_store("destination")
+    source.to(destination)
+    source.made.commit("r", files(4))
+    source.made.commit("r", files(5))
+    source.point(BRANCHES, "dev", source.commits[3])
+    refs = source.store.refs("r")
+    refs.advance(BRANCHES, "dev", source.made.commit("r", files(6)), expected_sequence=0)
+    destination.refs("r").advance(BRANCHES, "dev", source.commits[2], expected_sequence=None)
+    expire(source.store)
+    with pytest.raises(Conflict, match="has expired in the source"):
+        source.to(destination, "dev")
+    assert at(destination, "dev") == source.commits[2]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_merge_of_what_forked_early(source: Source, *, is_new: bool) -> None:
+    """Of a branch with a merge only what is new comes, be it a new branch, and not what lies before
+    the commit that is there."""
+    destination = new_store("destination")
+    source.to(destination)
+    source.merge(1, files(3) | {b"new": b"n" * 800}, "dev" if is_new else "main")
+    result = source.to(open_store(destination.objects))
+    assert (result.refused, result.commits) == ([], 2)
+    assert len(list(log(destination, "r", "dev" if is_new else "main"))) == 5
+    check(destination)
+
+
+def test_a_merge_of_what_forked_before_history_there(source: Source) -> None:
+    """Where the commit that it forked at has expired in the destination, what came after the fork
+    arrives, and history ends there; unless it needs data that were deleted with the history."""
+    destination = new_store("destination")
+    source.to(destination)
+    expire(destination)
+    merged = source.merge(1, files(3) | {b"new": b"n" * 800})
+    assert source.to(destination).refused == []
+    assert at(destination, "main") == merged
+    assert len(list(log(destination, "r", "main"))) == 2
+    check(destination)
+    source.merge(1, files(1))
+    (refused,) = source.to(destination).refused
+    assert isinstance(refused.error, Collected)
+    assert at(destination, "main") == merged
+    check(destination)
+
+
+def test_a_merge_of_what_forked_at_what_never_came(source: Source) -> None:
+    """Where the destination got a history that ended later, the commit that it forked at, and all
+    before it, arrive too."""
+    middle, destination = new_store("middle"), new_store("destination")
+    source.to(middle)
+    expire(middle)
+    copied(middle, destination)
+    destination.objects.delete(keys.expired("r", source.commits[0].hex()))
+    source.merge(0, files(0) | {b"new": b"n" * 800})
+    result = source.to(destination)
+    assert (result.refused, result.commits) == ([], 3)
+    assert destination.has_commit("r", source.commits[0])
     check(destination)
 
 

@@ -112,3 +112,22 @@ def test_deletes_that_are_not_allowed(
     assert result.code == 6
     assert "nothing was deleted or decided" in result.err
     assert not any(key.startswith("journal/fates/") for key in objects.objects)
+
+
+def test_what_stays_beside_merged_packs(
+    lodefs: Lodefs, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run says how much, until one puts the object again; its dry run says so before."""
+    store = open_store(objects)
+    Handmade(store).commit("t", {b"c": b"c" * 1000})
+    lodefs("gc", "--merge-packs-below", "4MiB")
+    store.refs("s").advance("branches", "main", None, expected_sequence=0)
+    assert "unused" not in lodefs("gc").out
+    monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
+    assert "stay beside merged packs that are in use" in lodefs("gc").out
+    assert (
+        "to rewrite  1 object of merged packs" in lodefs("gc", "--min-used", "1", "--dry-run").out
+    )
+    assert lodefs("gc", "--min-used", "1", "--json").json["rewritten_composites"] == 1
+    assert lodefs("gc", "--json").json["unused_bytes"] == 0
+    assert lodefs("cat", "t:c").out == "c" * 1000

@@ -245,9 +245,14 @@ def test_push_of_a_list(lodefs: Lodefs, source: Path, tmp_path: Path) -> None:
     listed.write_bytes(b"a.txt\0")
     assert lodefs("push", str(source), "r", "--from-list", str(listed), "--null").code == 0
     assert "a.txt" in paths(lodefs, "r")
-    for line, code in ((b"none", 3), (b"../x", 2), (b"/etc/passwd", 2)):
+    (source / "away").symlink_to(tmp_path)
+    (source / "same").symlink_to("d")
+    through = (b"away/list", b"away/none", b"same/b", b"d/b\naway/source/d/b")
+    refused = [(b"none", 3), (b"../x", 2), (b"/etc/passwd", 2), *((line, 2) for line in through)]
+    for line, code in refused:
         listed.write_bytes(line)
-        assert lodefs("push", str(source), "r", "--from-list", str(listed)).code == code
+        ran = lodefs("push", str(source), "r", "--from-list", str(listed))
+        assert (ran.code, line in through) == (code, "leads through the symlink" in ran.err)
 
 
 def test_a_dry_run(lodefs: Lodefs, source: Path, objects: MemoryObjects) -> None:

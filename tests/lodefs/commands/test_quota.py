@@ -44,6 +44,8 @@ def test_a_push_keeps_it(lodefs: Lodefs, tmp_path: Path) -> None:
     }  # fmt: skip
     assert _push(lodefs, source, 3000)[0] == 0
     assert _push(lodefs, source, 3001)[0] == 10
+    dry = lodefs("push", str(source), "r", "--workers", "0", "--dry-run")
+    assert (dry.code, "the quota of r is" in dry.err) == (10, True)
     assert lodefs("quota", "r", "--clear").out == "no quota\n"
     assert _push(lodefs, source, 6000)[0] == 0
 
@@ -68,6 +70,8 @@ def test_a_large_push_stops_early() -> None:
         (["r@main"], 2),
         (["r", "--clear", "--size-bytes-max", "1KiB"], 2),
         (["..", "--clear"], 2),
+        (["r", "--size-bytes-max", "9" * 400 + ".5GB"], 2),
+        (["r", "--size-bytes-max", "9" * 5000], 2),
     ],
 )
 def test_rubbish(lodefs: Lodefs, words: list[str], code: int) -> None:
@@ -87,4 +91,10 @@ def test_metrics(lodefs: Lodefs, tmp_path: Path) -> None:
     assert 'lodefs_repository_commits{repo="r"} 2' in lines
     assert [path.name for path in file.parent.iterdir()] == ["lodefs.prom"]
     assert lodefs("du", "r", "--textfile", str(file)).code == 2
-    assert lodefs("du", "--textfile", str(tmp_path / "none" / "x")).code == 1
+    for place, code in ((tmp_path / "none" / "x", 3), (tmp_path, 2), (Path("/proc/x.prom"), 7)):
+        ran = lodefs("du", "--textfile", str(place))
+        assert (ran.code, f"--textfile {place}" in ran.err, "Errno" in ran.err) == (
+            code,
+            True,
+            False,
+        )

@@ -123,7 +123,7 @@ def test_the_second_read_stores_the_files_beside_it(rig: Rig) -> None:
     rig.read(B)
     assert rig.taken() == whole(ROW, A, B)
     assert rig.counted_bytes == sum(len(data) for data in whole(ROW, A, B).values())
-    assert rig.view.used == {1}
+    assert (rig.view.used, rig.view.stored_bytes) == ({1}, rig.counted_bytes)
 
 
 def test_reads_that_were_on_their_way_store_nothing(rig: Rig) -> None:

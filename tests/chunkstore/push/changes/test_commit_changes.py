@@ -3,6 +3,7 @@ and beside other writers."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lodefs.chunkstore.errors import Conflict, InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.errors import Conflict, InvalidInput, LodefsError, NoSpace, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.push import quota
 from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import (
@@ -82,6 +84,11 @@ class Branches:
 @pytest.fixture
 def branches(tmp_path: Path) -> Branches:
     return Branches(tmp_path)
+
+
+def set_quota(branches: Branches, size_bytes: int) -> None:
+    log = branches.store.settings_log("r")
+    log.change(lambda now: dataclasses.replace(now, quota_size_bytes=size_bytes))
 
 
 def is_directory(model: Model, path: str) -> bool:
@@ -155,9 +162,11 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_any_changes_do_what_they_do_to_a_dictionary(rounds: list[list[Change]]) -> None:
     """Each commit has the paths and contents of the model, the totals and the root digest of a
-    push of that directory; what the model refuses is refused, and nothing is committed."""
+    push of that directory, and fits into a quota of just that; what the model refuses is refused,
+    and nothing is committed."""
     start: Model = {"a": None, "a/x": b"ax", "b": None, "b/c": None, "b/c/x": b"bcx" * 500}
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(quota, "EARLY_SIZE_BYTES", 0)
         branches = Branches(Path(place))
         puts = [Put(path, text) for path, text in start.items() if text is not None]
         branches.change(*puts)
@@ -172,6 +181,7 @@ def _round(branches: Branches, model: Model, changes: Sequence[Change], older: M
     wanted: Model | None = model
     for change in changes:
         wanted = None if wanted is None else applied(wanted, change, older)
+    set_quota(branches, max(1, sum(len(content or b"") for content in (wanted or {}).values())))
     before = branches.head()
     if wanted is None:
         with pytest.raises(LodefsError):
@@ -350,6 +360,49 @@ def test_a_dry_run_writes_nothing(branches: Branches) -> None:
     assert result.stored_bytes > 0
     same = branches.change(Put("f", b"1" * 5000), dry_run=True)
     assert same.unchanged
+
+
+@pytest.mark.parametrize("what", ["bytes", "file", "stream", "directory"])
+def test_more_than_the_quota_is_not_sent(
+    branches: Branches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Contents of all kinds are counted with what the branch keeps, before any of them is sent."""
+    monkeypatch.setattr(quota, "EARLY_SIZE_BYTES", 1000)
+    branches.change(Put("kept", b"k" * 3000), Put("d/old", b"o" * 900))
+    set_quota(branches, 5000)
+    content = bytes(range(256)) * 9  # 2,304
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "f").write_bytes(content)
+    puts: dict[str, Change] = {
+        "bytes": Put("d/new", content),
+        "file": Put("d/new", tmp_path / "d" / "f"),
+        "stream": Put("d/new", io.BytesIO(content)),
+        "directory": PutDirectory("d", tmp_path / "d"),
+    }
+    changes = [Put("more", content[::-1]), puts[what]]
+    branches.objects.forget()
+    with pytest.raises(NoSpace, match="the branch has 3,900, and"):
+        branches.change(*changes)
+    assert branches.objects.count("put", keys.PACKS) == 0
+    assert branches.change(Remove("kept"), Remove("d"), *changes).size_bytes == 4608
+
+
+def test_what_goes_again_is_not_counted(
+    branches: Branches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A content that a later change of the same list replaces, removes or moves away from under it
+    refuses nothing: the quota is for the version that comes of it."""
+    monkeypatch.setattr(quota, "EARLY_SIZE_BYTES", 0)
+    branches.change(Put("a/x", b"1" * 3000))
+    set_quota(branches, 5000)
+    big, small = b"2" * 4000, b"3" * 1500
+    branches.change(Put("n", big), Remove("n"), Put("n", small))
+    branches.change(Put("a/y", big), Remove("a"), Put("m", small))
+    branches.change(Rename("m", "b/m"), Put("b/m", big[:2000]), Put("n", big[:2000]))
+    head = branches.change(Put("n", big[:2000])).commit
+    assert branches.files(head) == {b"b/m": big[:2000], b"n": big[:2000]}
+    with pytest.raises(NoSpace):
+        branches.change(Put("a/y", big), dry_run=True)
 
 
 def test_packs_that_the_store_has_lost_are_stored_again(branches: Branches) -> None:

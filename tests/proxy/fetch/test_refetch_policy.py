@@ -1,0 +1,134 @@
+"""Policy of chunks that were here before: what recorded patterns of misses bring."""
+
+from __future__ import annotations
+
+import random
+
+from lodefs.proxy.fetch.readahead_policy import KIB, MIB, UNIT_SIZE_BYTES_MAX, ReadAhead
+from lodefs.proxy.fetch.refetch_policy import MISSES_KEPT, PACKS_MAX, Refetches
+
+PACK_BYTES = 64 * MIB
+FILE_BYTES = 100 * KIB
+FILES = PACK_BYTES // FILE_BYTES
+
+
+def pack(number: int) -> bytes:
+    """The id of a pack."""
+    return number.to_bytes(32, "big")
+
+
+def test_chunks_are_known_that_were_brought() -> None:
+    """Those of each note, and no others, also of other packs."""
+    refetches = Refetches()
+    refetches.note(pack(1), 10, 5)
+    refetches.note(pack(1), 100, 1)
+    known = [n for n in range(200) if refetches.was_brought(pack(1), n)]
+    assert known == [10, 11, 12, 13, 14, 100]
+    assert not refetches.was_brought(pack(2), 10)
+
+
+def test_only_what_was_never_brought_comes_along() -> None:
+    """The neighbours of a new chunk up to those that were here before, or the unit's ends."""
+    refetches = Refetches()
+    refetches.note(pack(1), 10, 5)
+    refetches.note(pack(1), 40, 1)
+    assert refetches.new_around(pack(1), 0, 100, range(20, 22)) == range(15, 40)
+    assert refetches.new_around(pack(1), 18, 30, range(20, 22)) == range(18, 30)
+    assert refetches.new_around(pack(1), 0, 100, range(60, 61)) == range(41, 100)
+
+
+def test_packs_used_long_ago_are_forgotten() -> None:
+    """Memory is bounded, whatever is read."""
+    refetches = Refetches()
+    for number in range(PACKS_MAX + 1):
+        refetches.note(pack(number), 0, 1)
+    assert not refetches.was_brought(pack(0), 0)
+    assert refetches.was_brought(pack(1), 0)
+
+
+def test_shuffled_files_come_alone() -> None:
+    """Files of a hundred packs at random: hardly more is brought than is read."""
+    refetches, source, brought = Refetches(), random.Random(1), 0
+    for _ in range(5_000):
+        first = source.randrange(FILES) * FILE_BYTES
+        got = refetches.miss(pack(source.randrange(100)), first, first + FILE_BYTES)
+        brought += got.end - got.first
+    assert brought < 1.05 * 5_000 * FILE_BYTES
+
+
+def test_files_in_order_come_in_large_units() -> None:
+    """Who reads a pack's files one after the other has few misses, also beside random ones."""
+    refetches, source, misses, reach = Refetches(), random.Random(2), 0, 0
+    for at in range(0, PACK_BYTES, FILE_BYTES):
+        other = source.randrange(FILES) * FILE_BYTES
+        refetches.miss(pack(source.randrange(1, 100)), other, other + FILE_BYTES)
+        if at + FILE_BYTES > reach:
+            got = refetches.miss(pack(0), at, at + FILE_BYTES)
+            assert got.first == at
+            assert got.end - at <= UNIT_SIZE_BYTES_MAX
+            reach, misses = got.end, misses + 1
+    assert misses < FILES // 10
+
+
+def test_files_of_one_folder_come_together() -> None:
+    """Files that are shuffled within 12 MiB of a pack: fewer misses than files, a bounded waste."""
+    refetches, source = Refetches(), random.Random(3)
+    files = [n * FILE_BYTES for n in range(200, 320)]
+    here: set[int] = set()
+    misses = brought = 0
+    for first in source.sample(files, len(files)):
+        if first in here:
+            continue
+        got = refetches.miss(pack(0), first, first + FILE_BYTES)
+        brought += got.end - got.first
+        here.update(range(got.first // FILE_BYTES * FILE_BYTES, got.end, FILE_BYTES))
+        misses += 1
+    assert misses < len(files) // 2
+    assert brought < 3 * len(files) * FILE_BYTES
+
+
+def test_misses_of_long_ago_say_nothing() -> None:
+    """As many misses elsewhere as are remembered, and a miss beside earlier ones is a first one."""
+    refetches = Refetches()
+    for n in range(10):
+        refetches.miss(pack(0), n * MIB // 4, n * MIB // 4 + FILE_BYTES)
+    for number in range(1, MISSES_KEPT + 1):
+        refetches.miss(pack(number), 0, FILE_BYTES)
+    assert refetches.miss(pack(0), MIB, MIB + FILE_BYTES) == (MIB, MIB + FILE_BYTES)
+
+
+def blocks_ahead(size_bytes: int, *, is_sure: bool) -> float:
+    """Bytes read ahead for each byte of shuffled blocks of a file of such a size."""
+    ahead, source = ReadAhead(size_bytes), random.Random(4)
+    block = 64 * KIB
+    places = range(0, size_bytes, block)
+    wanted = 0
+    for at in [at for _ in range(4) for at in source.sample(places, len(places))]:
+        brought, _ = ahead.advance(at, at + block, at + block, is_sure=is_sure)
+        wanted += 0 if brought is None else brought.end - brought.first
+        if brought is not None:
+            ahead.refused(brought.first)  # evicted before it is read: it will be asked for again
+    return wanted / (4 * size_bytes)
+
+
+def test_shuffled_blocks_are_not_taken_for_reading_on() -> None:
+    """Where what is brought is evicted unread, random reads of a file bring little ahead."""
+    assert blocks_ahead(256 * MIB, is_sure=True) < 0.3
+
+
+def test_who_is_sure_sees_readers_read_on() -> None:
+    """Steps one after the other still double the window, with reads elsewhere in between, and if
+    only those steps are seen that reach beyond what was fetched."""
+    ahead, source = ReadAhead(4096 * MIB), random.Random(5)
+    reach, units = 0, []
+    for at in range(0, 400 * MIB, 256 * KIB):
+        if at % (4 * MIB) == 0:
+            elsewhere = source.randrange(1024 * MIB, 4000 * MIB)
+            ahead.advance(elsewhere, elsewhere + 4096, elsewhere + 4096, is_sure=True)
+        if at + 256 * KIB <= reach:
+            continue
+        wanted, unit = ahead.advance(at, at + 256 * KIB, at + 256 * KIB, is_sure=True)
+        reach = wanted.end if wanted is not None else at + 256 * KIB
+        units.append(unit)
+    assert units[-1] == UNIT_SIZE_BYTES_MAX
+    assert len(units) < 30
