@@ -57,7 +57,7 @@ class Head:
 
 def read_head(store: Store, repo: str, branch: str) -> Head:
     """Where a branch is now. Raises: InvalidInput for a new one that has the name of a tag or
-    commit."""
+    commit; AlreadyExists if its repository is deleted."""
     ref = store.refs(repo).latest(BRANCHES, branch)
     if ref is None or ref.commit is None:
         store.check_new_ref(repo, BRANCHES, branch)
@@ -93,7 +93,8 @@ class Committer:
     def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
         the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
-        any more; PurgedMeanwhile; NoSpace for more than the quota; what the store raises."""
+        any more; PurgedMeanwhile; NoSpace for more than the quota; for a new branch what read_head
+        does; what the store raises."""
         Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
         self._store.ensure_writable()  # a commit of trees that are all there already
         condemned = CondemnedRows(self._index)
@@ -104,6 +105,8 @@ class Committer:
         commit_id = self._store.put_commit(branch.repo, commit)
         self._sent(len(encode_commit(commit)))
         sequence = None if head.ref is None else head.ref.sequence
+        if head.id is None:  # its repository may have been deleted meanwhile
+            self._store.check_new_ref(*branch)
         self._write.advance(branch, commit_id, expected_sequence=sequence)
         return commit_id
 

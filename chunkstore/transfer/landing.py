@@ -118,7 +118,7 @@ class Landing:
         commits: Iterable[tuple[CommitId, Commit]],
     ) -> RefEntry:
         """Puts commits, whose packs are all there, parents first, and moves a ref to the last of
-        them. Raises: Conflict, Collected."""
+        them. Raises: Conflict, Collected; for a new one AlreadyExists, InvalidInput."""
         assert self._write is not None, "begin comes first"
         write = self._write
         self.publish()
@@ -128,6 +128,8 @@ class Landing:
             self._named.add(key)
             if self.store.put_commit(ref.repo, commit) != at:
                 raise Corrupt(f"commit {at.hex()} of {ref.repo} is not written as others are")
+        if before is None or before.commit is None:  # deleted meanwhile, with its repository, say
+            self.store.check_new_ref(*ref)
         sequence = None if before is None else before.sequence
         entry = write.advance(ref, commit_id, expected_sequence=sequence)
         self._end()

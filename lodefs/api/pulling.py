@@ -36,6 +36,9 @@ def pull(
     copy of, if the directory does not know. A single file goes to a file, if ``directory`` is
     neither a directory nor ends with a slash.
 
+    Where an interrupted pull goes on, files that were changed in the meantime get another name:
+    ``kept`` of the result names them.
+
     ``workers``: parallel reads; ``sync``: wait until all is on disk. ``store`` and ``session``: as
     of ``push``. Raises: NotFound, AlreadyExists, Corrupt, NoSpace, Unavailable.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import click
 from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.refs import singular
+from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.cli import text
 from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
@@ -154,32 +156,56 @@ def _read(file: str) -> Iterator[BinaryIO]:
     if file == STDIO:
         yield sys.stdin.buffer
         return
-    try:
-        source = Path(file).open("rb")  # noqa: SIM115 - closed below
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {_shown(file)}") from None
-    with source:
+    with _translated(file), Path(file).open("rb") as source:
         yield source
 
 
 @contextlib.contextmanager
 def _written(file: str) -> Iterator[BinaryIO]:
-    """A new file, which goes again after an error."""
+    """A new file, which comes to be in one step, whole. What a process that was killed leaves has
+    another name, and is in nobody's way."""
     if file == STDIO:
         if sys.stdout.isatty():
             raise InvalidInput("a bundle is not for a terminal: name a FILE, or a pipe")
         yield sys.stdout.buffer
         return
     path = Path(file)
+    if os.path.lexists(path):
+        raise AlreadyExists(f"{_shown(file)} exists: name a new file")
+    if not path.parent.is_dir():
+        raise NotFound(f"there is no directory {_shown(str(path.parent))}")
+    part = path.with_name(f"{path.name[:200]}.{os.urandom(4).hex()}.part")
+    with _translated(file):
+        try:
+            with part.open("xb") as out:
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+            _move(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _move(part: Path, path: Path) -> None:
+    """Never over what came meanwhile, where the file system has hard links."""
     try:
-        out = path.open("xb")
+        os.link(part, path)
     except FileExistsError:
-        raise AlreadyExists(f"{_shown(file)} exists: name a new file") from None
+        raise AlreadyExists(f"{_shown(str(path))} exists: name a new file") from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        part.rename(path)
+
+
+@contextlib.contextmanager
+def _translated(file: str) -> Iterator[None]:
+    """Errors of a bundle's file as ours."""
     try:
-        with out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+        yield
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {_shown(file)}") from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{_shown(file)} is a directory: name a file") from None
+    except OSError as error:
+        raise kind_of(error)(f"{_shown(file)}: {error.strerror}") from error

@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl, urlsplit
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable, Unsupported
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
-from lodefs.chunkstore.repo.store import open_store, probe
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store, open_store, probe
 from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
 from lodefs.doctor.subject import Subject
 
@@ -78,15 +79,36 @@ def _mirror(subject: Subject, url: str) -> Finding:
     objects = objects_of(subject, url)
     try:
         found = open_store(objects)
-        if next(found.repos(), None) is None:
+        repo = next(found.repos(), None)
+        if repo is None:
             mend = f"fill it: lodefs copy --all {subject.store_url} {url}"
             return warning(MIRRORS, f"{objects.url} has no repositories", mend)
+        if strange := _strange_branch(subject, found, repo):
+            saw = f"{objects.url} has {strange} at a commit that {subject.store_url} does not have"
+            mend = "branches come from it while the store is away: is it a copy of this store?"
+            return warning(MIRRORS, saw, mend)
     except LodefsError as error:
         mend = "reads cannot fail over to it: see its URL, credentials and server, or take it out"
         return fault(MIRRORS, str(error), mend)
     finally:
         objects.close()
     return ok(MIRRORS, f"{objects.url} answers")
+
+
+def _strange_branch(subject: Subject, mirror: Store, repo: str) -> str | None:
+    """A branch of a mirror whose commit the store lacks; None if there is none, or the store cannot
+    be asked, which its own check tells."""
+    branch = next(iter(mirror.refs(repo).living(BRANCHES)), None)
+    if branch is None or branch[1].commit is None or subject.store_url is None:
+        return None
+    objects = objects_of(subject, subject.store_url)
+    try:
+        is_there = open_store(objects).has_commit(repo, branch[1].commit)
+    except LodefsError:
+        return None
+    finally:
+        objects.close()
+    return None if is_there else f"{repo}@{branch[0]}"
 
 
 def refused(subject: Subject, error: LodefsError) -> list[Finding]:

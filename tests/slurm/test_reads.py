@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from functools import partial
 
 from loadtests.slurm import configs
 from loadtests.slurm.cluster import Cluster
@@ -12,6 +13,13 @@ from tests.slurm.faults import run_full
 from tests.support.proxy.scrape import Samples, labels_of, samples
 
 ROOM_KIB = 32  # for the record of a job, and not for the counts of two workers
+# A reader that lives until its job is known, as `cat` may not
+READ_AND_WAIT = """
+import os, sys, time
+open(sys.argv[1], "rb").read()
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+"""
 _LINE = re.compile(r"job (\d+) read(?: at least)?: (.*)")
 
 
@@ -41,6 +49,14 @@ def scraped(cluster: Cluster, node: str) -> Samples:
     return samples(body)
 
 
+def has_read(cluster: Cluster, node: str, job: int, size_bytes: int) -> bool:
+    """Whether a job has read so much on a node, by its metrics."""
+    found = scraped(cluster, node).items()
+    name, label = "lodefs_job_read_bytes_total", ("job", str(job))
+    sources = [value for (one, labels), value in found if one == name and label in labels]
+    return sum(sources) >= size_bytes
+
+
 def test_what_a_job_read_is_told_by_its_epilog_on_each_node(
     cluster: Cluster, dataset: Dataset
 ) -> None:
@@ -57,9 +73,12 @@ def test_what_a_job_read_is_told_by_its_epilog_on_each_node(
         cluster.output("mkfifo", cluster.folder / f"jobs/go-{other}")
         cluster.until(lambda: dataset.text in cluster.said(other), "its read")
         job = cluster.submit(
-            f"srun sh -c 'cat {dataset.directory}/big | cksum; sleep 1'",
+            f"srun python3 -c '{READ_AND_WAIT}' {dataset.directory}/big $HOME/gone-$SLURM_JOB_ID",
             "-N2", "-n2", "-w", "n1,n2", dataset.option,
         )  # fmt: skip
+        for node in ("n1", "n2"):
+            cluster.until(partial(has_read, cluster, node, job, BIG_BYTES), "all of it")
+        cluster.output("touch", cluster.folder / f"jobs/gone-{job}")
         cluster.await_state(job, "COMPLETED")
         both = [reported(cluster, node, job) for node in ("n1", "n2")]
         labels = labels_of(job=str(other), source="store")
@@ -105,7 +124,11 @@ def test_files_that_the_kernel_reads_by_itself_are_told_as_opens(
                           dataset.option)  # fmt: skip
     cluster.until(lambda: str(BIG_BYTES) in cluster.said(hold), "its read")
     path = f"{dataset.directory}/big"
-    script = f"getfattr -n user.lodefs.read_path {path}; cat {path} | cksum; true"
+    known = "$HOME/known-$SLURM_JOB_ID"  # by then; there may be nothing to see that by
+    script = (
+        f"getfattr -n user.lodefs.read_path {path}; (sleep 3; touch {known}) & "
+        f"python3 -c '{READ_AND_WAIT}' {path} {known}"
+    )
     job = cluster.submit(script, "-w", "n1", "-n1", dataset.option)
     cluster.await_state(job, "COMPLETED")
     figures = reported(cluster, "n1", job)

@@ -26,6 +26,12 @@ class Breaker:
         """Whether it is to be asked."""
         return self._asked_next_s is None
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether nobody has tried it for so long that it may well answer again."""
+        due_s = self._asked_next_s
+        return due_s is not None and self._clock() - due_s >= PAUSE_S_MAX
+
     def failed(self) -> bool:
         """A call found that it does not answer; whether this is news."""
         with self._lock:

@@ -115,7 +115,7 @@ class Mirrored:
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        numbers = self._reachable()
+        numbers = self._reachable(is_content=False)
         are_gone = True
         for number in numbers:
             has_begun = False
@@ -180,7 +180,7 @@ class Mirrored:
             raise Unavailable(message) from lacking
 
     def _of_first_reachable(self, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
-        numbers = self._reachable()
+        numbers = self._reachable(is_content=False)
         errors: list[LodefsError] = []
         for number in numbers:
             try:
@@ -237,10 +237,16 @@ class Mirrored:
         if self._breakers[number].answered():
             log.info("%s answers again", self._url(number))
 
-    def _reachable(self) -> Sequence[int]:
-        """Those that answer, in their order; all of them if none does."""
+    def _reachable(self, *, is_content: bool = True) -> Sequence[int]:
+        """Those that answer, in their order; all of them if none does. One that nobody has asked
+        for long is tried before what is no content comes from another, which may be behind."""
         for number, breaker in enumerate(self._breakers):
-            if breaker.is_due():
+            is_overdue = breaker.is_overdue and not is_content
+            if not breaker.is_due():
+                continue
+            if is_overdue:
+                self._try(number)
+            else:
                 self._start(lambda number=number: self._try(number))  # type: ignore[misc]
         numbers = range(len(self._stores))
         return [n for n in numbers if self._breakers[n].is_closed] or [*numbers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
@@ -23,6 +25,8 @@ from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
 DAY_S = 86_400
 
@@ -186,3 +190,17 @@ def test_a_push_that_goes_on(objects: MemoryObjects) -> None:
     faulty.add(fail(Conflict("moved")), "put", "repos/r/refs/branches", times=None)
     with pytest.raises(Conflict, match="again and again"):
         delete_repo(Store(faulty, store.settings, probed=True), "r", "me")
+
+
+def test_a_push_to_a_new_branch_beside_a_deletion(tmp_path: Path) -> None:
+    """A push that ends after its repository was deleted is refused, be its branch new or not."""
+    with one_at_a_time():
+        world = World(tmp_path)
+        world.push(world.source("old", a=b"a" * 900))
+        new = world.source("new", b=b"b" * 900)
+        push = world.actor("push", lambda store: world.push(new, "new", "two", store=store))
+        go_on_to(push, f"put {keys.commits(REPO)}")
+        delete_repo(world.store, REPO, "me")
+        finish(push)
+    assert isinstance(push.error, AlreadyExists)
+    assert living_refs(world.store, REPO) == []

@@ -111,12 +111,29 @@ def test_a_dead_store_costs_one_call(pair: Pair) -> None:
     assert len(pair.first.calls) == 1 + len(tried_at)
     assert [is_up for _, is_up, _ in pair.objects.stores] == [False, True]
     pair.first.forget()
-    pair.now_s = 1000
+    pair.now_s = 260
     pair.read()
     pair.waiting.pop()()
     pair.second.forget()
     assert pair.read() == FILES
     assert pair.second.calls == []
+
+
+def test_a_store_that_nobody_asked_for_long(pair: Pair) -> None:
+    """Is tried before a branch comes from a mirror, which may be behind: it may have been back for
+    hours. While it is away that costs one call a minute and more."""
+    pair.first.add(fail(DEAD))
+    assert pair.read() == FILES
+    pair.first.forget()
+    newer = Handmade(open_store(pair.first.inner)).commit("r", {b"new": b"1"})
+    pair.now_s = 3600
+    assert open_store(pair.objects).resolve("r", "main") == newer
+    pair.first.add(fail(DEAD))
+    for now_s in (7200, 7200, 7201, 7201 + 120):
+        pair.now_s = now_s
+        assert open_store(pair.objects).resolve("r", "main") != newer
+    assert pair.waiting == []
+    assert [is_up for _, is_up, _ in pair.objects.stores] == [False, True]
 
 
 def test_a_reader_in_between(pair: Pair) -> None:
@@ -174,7 +191,7 @@ def test_what_a_mirror_lacks_while_the_store_is_away(pair: Pair) -> None:
     assert pair.read() == FILES
     assert second.objects == before
     pair.first.forget()
-    pair.now_s = 100
+    pair.now_s = 10
     pair.read()
     pair.waiting.pop()()
     assert pair.objects.get(keys.commit("r", commit), size=1)
@@ -195,7 +212,7 @@ def test_a_pack_that_a_store_without_its_file_system_lacks(pair: Pair) -> None:
         with pytest.raises(Unavailable):
             pair.objects.get(key, size=1)
     first.objects = there
-    pair.now_s = 100
+    pair.now_s = 10
     assert list(pair.objects.list(keys.REPOS))
     pair.waiting.pop()()
     del first.objects[key]
@@ -270,7 +287,7 @@ def test_a_store_that_is_not_mounted(pair: Pair) -> None:
     there, first.objects = first.objects, {}
     assert pair.read() == FILES
     assert [is_up for _, is_up, _ in pair.objects.stores] == [False, True]
-    for now_s, is_back in ((100, False), (200, True)):
+    for now_s, is_back in ((10, False), (40, True)):
         first.objects = there if is_back else {}
         pair.now_s = now_s
         pair.read()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.app import run
+from lodefs.chunkstore.transfer.bundle_file import BundleWriter
 from lodefs.settings.session import Session
 
 
@@ -46,3 +47,41 @@ def test_create_list_unpack(tmp_path: Path, capfdbinary: pytest.CaptureFixture[b
     assert lodefs("bundle", "list", str(tmp_path / "nothing"))[0] == 3
     code, out, _ = lodefs("bundle", "create", "-", "x/y")
     assert len(out) == Path(file).stat().st_size
+    for line, words in (
+        (("list", str(tmp_path)), "is a directory"),
+        (("unpack", str(tmp_path), there), "is a directory"),
+        (("create", str(tmp_path / "none" / "x"), "x/y"), "there is no directory"),
+    ):
+        code, _, err = lodefs("bundle", *line)
+        assert words in err
+        assert code in (2, 3)
+
+
+def test_a_bundle_comes_to_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a bundle is whole there is no file of its name: one whose writer was killed is no
+    obstacle; nor does it take the place of what came meanwhile."""
+    here, file = str(tmp_path / "here"), tmp_path / "x.bundle"
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a").write_text("a")
+
+    def lodefs(*line: str) -> int:
+        return run(list(line), Session({"HOME": str(tmp_path), "LODEFS_STORE": here}))
+
+    assert lodefs("init", here) == 0
+    assert lodefs("push", str(source), "r") == 0
+    found: list[list[str]] = []
+
+    def end(writer: BundleWriter) -> None:
+        found.append(sorted(path.name for path in tmp_path.glob("x.bundle*")))
+        file.write_text("somebody else's")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BundleWriter, "end", end)
+        assert lodefs("bundle", "create", str(file), "r") == 4
+    assert [name.endswith(".part") for (name,) in found] == [True]
+    assert file.read_text() == "somebody else's"
+    file.unlink()
+    assert lodefs("bundle", "create", str(file), "r") == 0
+    assert lodefs("bundle", "list", "--check", str(file)) == 0
+    assert sorted(tmp_path.glob("x.bundle*")) == [file]

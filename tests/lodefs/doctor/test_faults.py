@@ -16,9 +16,12 @@ from typing import NamedTuple
 import pytest
 
 from lodefs.app import run
+from lodefs.chunkstore.objects.open_url import open_objects
+from lodefs.chunkstore.repo.store import create_store
 from lodefs.settings.session import Session
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 from tests.support.chunkstore.certificates import certificate
+from tests.support.chunkstore.handmade import Handmade
 from tests.support.lodefs.command_line import CommandResult
 
 HOUR_S = 3600.0
@@ -89,6 +92,14 @@ def free_port() -> int:
 def mirror_that_is_none(node: Node) -> Expected:
     node.settings(f'mirrors = ["{node.folder / "nothing"}"]')
     return Expected("mirrors", "fault", "reads cannot fail over to it")
+
+
+@planted
+def mirror_of_another_store(node: Node) -> Expected:
+    other = create_store(open_objects(str(node.folder / "other")))
+    Handmade(other).commit("r", {b"a": b"of another store"})
+    node.settings(f'mirrors = ["{node.folder / "other"}"]')
+    return Expected("mirrors", "warning", "is it a copy of this store?")
 
 
 @planted
