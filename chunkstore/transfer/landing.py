@@ -82,18 +82,24 @@ class Landing:
         self._named |= new.keys()
         for pack, bits in new.items():
             before[pack] = before.get(pack, 0) | bits
-        lacking = packs_lacking(self.store.objects, new)
+        return self._lacking(new)
+
+    def _lacking(self, named: NamedChunks) -> set[PackId]:
+        lacking = packs_lacking(self.store.objects, named)
         partial = lacking - missing_packs(self.store.objects, lacking)
         self._save((), dict.fromkeys(partial, _ALL_CHUNKS))
         return lacking
 
     def has(self, pack: PackIndex) -> bool:
-        """Whether a pack is there with all chunks that this one has. Saves its id, and no chunks:
-        which of them are needed, ``lacking`` is told. Raises: Collected."""
+        """Whether a pack is there with all chunks that this one has, or none may be added to it:
+        then ``lacking`` says whether the commits need them. Raises: Collected."""
         self._save({pack.pack_id}, {})
         self._named.add(pack.pack_id)
         chunks = sum(1 << n for n in range(len(pack)) if not pack.is_gone(n))
-        return not packs_lacking(self.store.objects, {pack.pack_id: chunks})
+        try:
+            return pack.pack_id not in self._lacking({pack.pack_id: chunks})
+        except Collected:
+            return True
 
     def landed(self, pack: PackIndex) -> None:
         """A pack was put. One that is not whole is in no index shard: nobody who does not know

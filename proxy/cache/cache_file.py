@@ -62,7 +62,7 @@ class CacheFile:
         self.size_bytes = row.size_bytes
         self.present_bytes = row.present_bytes
         # What was fetched because somebody asked for it, and what was read, that among it: of the
-        # bytes of an earlier proxy it is not known, they count as both. The event loop's alone.
+        # bytes of an earlier proxy it is not known, they count as both.
         self.asked_bytes = self.read_bytes = row.present_bytes
         self.last_use_s = self.saved_use_s = row.last_use_s
         self.owner = ""  # for whom it was written or used last, as far as that is known

@@ -421,6 +421,8 @@ class Placed:
             raise Unavailable(f"{self.file.path} was harmed while chunks were written: {damage}")
         self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
         self._cache.meter.add(Counter.FILLED_BYTES, self._size_bytes)
+        if are_copies:
+            self.file.note_asked(self._size_bytes)  # nothing was fetched for them
         return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
 
 

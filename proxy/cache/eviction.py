@@ -92,7 +92,8 @@ class Usefulness:
     when they were fetched, of all such bytes that were evicted of late (the "accuracy" by which
     feedback directed prefetching is throttled: Srinath et al., HPCA 2007).
 
-    What was fetched because it was asked for is no evidence for either. One thread at a time.
+    What was fetched because it was asked for is no evidence for either. One thread at a time tells
+    it; any may ask.
     """
 
     def __init__(self, cache_size_bytes: int) -> None:

@@ -16,6 +16,7 @@ from lodefs.chunkstore.format.journal import Fate
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
@@ -40,9 +41,9 @@ class Source:
         self.store.refs("r").advance(TAGS, "v1", self.first, expected_sequence=None)
         self.second = self.made.commit("r", MORE)
 
-    def bundle(self, rev: str = "main", since: str | None = None) -> bytes:
+    def bundle(self, rev: str = "main", since: str | None = None, repo: str = "r") -> bytes:
         file = BytesIO()
-        create_bundle(self.store, "r", rev, since, file, clock=lambda: 0.0)
+        create_bundle(self.store, repo, rev, since, file, clock=lambda: 0.0)
         return file.getvalue()
 
 
@@ -226,6 +227,28 @@ def test_a_pack_that_is_there_in_part(source: Source) -> None:
             store.objects.put(keys.pack(pack_id), [left, index.without(1, DROPPED).encode()])
     done = unpacked(source.bundle(), store)
     assert (at(store), done.packs_there) == (source.second, 0)
+    assert verify(store, data=True).problems == []
+
+
+def test_a_pack_that_was_compacted(source: Source) -> None:
+    """A pack of which a collection has dropped chunks gets none of them back, and needs none: what
+    is unpacked beside it is whole."""
+    source.made.commit("s", {b"1": b"1" * 900, b"2": b"2" * 900}, branch="both")
+    for n in range(2):
+        source.made.commit("s", {b"1": b"1" * 900, b"n": b"%d" % n})
+    store = memory_store()
+    unpacked(source.bundle(repo="s"), store)
+    for day in range(3):
+        clock = lambda: 1.8e9 + day * 2 * 86_400  # noqa: B023, E731
+        collect(store, CollectOptions(clock=clock, min_used=1.0))
+    packs = {info.key: info.size_bytes for info in store.objects.list(keys.PACKS)}
+    source.made.commit("s", {b"1": b"1" * 900, b"new": b"new"})
+    done = unpacked(source.bundle(repo="s"), store)
+    assert done.packs == 2  # of the new commit
+    assert packs.items() < {i.key: i.size_bytes for i in store.objects.list(keys.PACKS)}.items()
+    assert verify(store, data=True).problems == []
+    with pytest.raises(Collected):
+        unpacked(source.bundle("both", repo="s"), store)
     assert verify(store, data=True).problems == []
 
 
