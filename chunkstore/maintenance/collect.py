@@ -35,7 +35,7 @@ from lodefs.chunkstore.maintenance.compact import (
     union_of,
 )
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
-from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles, sizes_without
 from lodefs.chunkstore.maintenance.in_composites.merge import (
     BELOW_BYTES_MAX,
     Merged,
@@ -242,7 +242,10 @@ class _Collection:
     def _list(self) -> None:
         """Packs first: what is put later is no garbage of this collection."""
         self._progress.phase = "listing packs"
-        self._packs.fill(self._store.objects)
+        dry = self._options.dry_run
+        self._packs.fill(
+            self._store.objects, sizes_without(self._composites, self._executor) if dry else None
+        )
         self._progress.phase = "listing commits and refs"
         self._repos.fill(self._store.objects)
         if self._upgraded_s is not None:  # older refs are in no journal, and a list may lack some

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
@@ -48,29 +49,57 @@ def drop_doubles(objects: CompositeObjects, executor: Executor) -> None:
         pass
 
 
+def sizes_without(objects: CompositeObjects, executor: Executor) -> dict[PackId, int]:
+    """How large packs will be when their own objects have been dropped: of those that would be.
+    Raises: what the store does."""
+
+    def size_bytes(pack_id: PackId) -> int | None:
+        joined = _join(objects, pack_id)
+        return None if joined is None else len(joined.data)
+
+    found = doubles(objects)
+    sizes = zip(found, executor.map(size_bytes, found), strict=True)
+    return {pack: size for pack, size in sizes if size is not None}
+
+
 def drop_double(objects: CompositeObjects, pack_id: PackId) -> None:
     """Deletes a pack's own object, if the composite has it undamaged. What the own object has more
     goes into the composite first; what was purged of it goes from the composite too."""
-    key = keys.pack(pack_id)
     for _ in range(TRIES):
-        try:
-            place = objects.tables.find(pack_id)
-            size_bytes = place.size_bytes if place is not None else 0
-            inside = verified(pack_id, objects.get_in_composite(pack_id, size=size_bytes))
-        except (NotFound, Corrupt, UnknownFormat) as error:
-            _log.warning("the own object of pack %s stays: %s", pack_id.hex(), error)
+        joined = _join(objects, pack_id)
+        if joined is None:
             return
-        try:
-            own = verified(pack_id, objects.plain.get(key, size=PACK_SIZE_BYTES_MAX))
-        except (NotFound, Corrupt, UnknownFormat):  # gone, or of no use to anybody
-            own = inside
-        wanted, data = _joined(inside, own)
-        if wanted.codecs == inside.index.codecs:
-            objects.plain.delete(key)
+        if joined.index.codecs == joined.inside.index.codecs:
+            objects.plain.delete(keys.pack(pack_id))
             return
-        if (found := split_etag(inside.etag)) is not None:  # where that was read
-            objects.tables.put_packs({pack_id: data}, {pack_id: found[0]})
+        if (found := split_etag(joined.inside.etag)) is not None:  # where that was read
+            objects.tables.put_packs({pack_id: joined.data}, {pack_id: found[0]})
     _log.warning("the own object of pack %s stays: others write it again and again", pack_id.hex())
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """What is in a composite, and that with what the pack's own object says."""
+
+    inside: WholePack
+    index: PackIndex
+    data: bytes
+
+
+def _join(objects: CompositeObjects, pack_id: PackId) -> _Joined | None:
+    """None, with a warning, if the composite lacks it, or has it damaged."""
+    try:
+        place = objects.tables.find(pack_id)
+        size_bytes = place.size_bytes if place is not None else 0
+        inside = verified(pack_id, objects.get_in_composite(pack_id, size=size_bytes))
+    except (NotFound, Corrupt, UnknownFormat) as error:
+        _log.warning("the own object of pack %s stays: %s", pack_id.hex(), error)
+        return None
+    try:
+        own = verified(pack_id, objects.plain.get(keys.pack(pack_id), size=PACK_SIZE_BYTES_MAX))
+    except (NotFound, Corrupt, UnknownFormat):  # gone, or of no use to anybody
+        own = inside
+    return _Joined(inside, *_joined(inside, own))
 
 
 def _held(objects: CompositeObjects, pack_id: PackId, ids: AbstractSet[ChunkId]) -> int:

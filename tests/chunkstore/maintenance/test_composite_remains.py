@@ -538,3 +538,14 @@ def test_a_dry_run_foresees_what_stays_in_composites(world: World, is_merging: b
         world.hours += 25
         world.push(world.source("both0", more=b"m" * 900), "more", "two")
     assert world.collect(min_used=1.0).unused.left_bytes == 0
+
+
+def test_a_dry_run_foresees_what_is_joined(world: World) -> None:
+    """A pack has an object of its own beside a composite, which knows of a purge."""
+    index, data, _, gone = pack_of_two(world)
+    put_double(world, index.without(1 << gone, PURGED), data, index)
+    drop_doubles(through_composites(world.memory), InlineExecutor())
+    put_double(world, index, data, index)
+    would = world.collect(dry_run=True)
+    done = world.collect()
+    assert (would.size_bytes, would.garbage) == (done.size_bytes, done.garbage)

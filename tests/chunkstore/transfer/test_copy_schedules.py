@@ -54,7 +54,7 @@ class Stores:
         return self.store(self.random.randrange(STORES))
 
     def step(self) -> str:
-        """Something that somebody does. Gives what; those errors are answers that change nothing."""
+        """Something that somebody does. Gives what, and whether it was refused."""
         acts = (self.commit, self.merge, self.point, self.delete, self.retain, self.collect)
         (act,) = self.random.choices((*acts, self.copy), (6, 2, 3, 4, 1, 6, 10))
         self._now_s += 60
