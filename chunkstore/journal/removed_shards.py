@@ -54,10 +54,10 @@ def is_spoilt(objects: ObjectStore) -> bool:
     """Whether the document is there and cannot be read."""
     try:
         _read(objects)
-    except NotFound:
-        return False
     except Corrupt:
         return True
+    except (NotFound, UnknownFormat):  # of a newer lodefs: it is read as if it were not there
+        return False
     return False
 
 

@@ -102,6 +102,9 @@ def test_a_controller_that_is_killed_while_a_job_is_warmed(
     try:
         job = _submitted(cluster, dataset)
         cluster.until(lambda: _is_pinned(cluster, "n1", job), "a pin", timeout_s=120)
+        # Of a job that it has not saved yet, the next controller knows nothing
+        saved = ("grep", "-q", dataset.commit, "/var/spool/slurm/ctld/job_state")
+        cluster.until(lambda: not cluster.call(*saved, user="root").returncode, "its saved state")
         cluster.signal("slurmctld", signal.SIGKILL)
         cluster.until(lambda: not cluster.call("scontrol", "ping").returncode, "a controller")
     finally:

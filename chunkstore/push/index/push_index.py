@@ -277,9 +277,8 @@ class PushIndex:
         known = {push_id_of(str(row[0])) for row in self.select("SELECT id FROM shards")}
         names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
         if lost := known.difference(map(push_id_of, names)):
-            removed = lost & removed_shards(objects)
-            self._forget_shards(removed)
-            lost -= removed
+            # their rows stay, as their chunks do: they tell a store from before these shards
+            lost -= removed_shards(objects)
         if any(not has_shard(objects, push_id) for push_id in lost):  # a list may lack one
             raise IndexBroken(f"the push index {self.path} knows a shard that is gone: {min(lost)}")
         unseen = [name for name in names if push_id_of(name) not in known]
@@ -292,15 +291,6 @@ class PushIndex:
                 for name, packs in zip(part, loaded, strict=True):
                     if packs is not None:
                         self._learn(packs, name)
-
-    def _forget_shards(self, push_ids: Collection[str]) -> None:
-        """Those that were deleted since nothing was left of what they listed."""
-        rows = [
-            row for row in self.select("SELECT id FROM shards") if push_id_of(row[0]) in push_ids
-        ]
-        if rows:
-            with self.writing() as db:
-                db.executemany("DELETE FROM shards WHERE id = ?", rows)
 
     def _learn(self, packs: Iterable[ShardPack], shard_id: str) -> None:
         try:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.journal.removed_shards import remove_shards, removed_shards
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.shards import repair_index
+from lodefs.chunkstore.repair.state_check import check_state
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.maintenance.schedules import one_at_a_time
@@ -70,6 +72,36 @@ def test_a_shard_of_which_nothing_is_left(tmp_path: Path, way: str) -> None:
             world.memory.objects[keys.REMOVED_SHARDS] = b"rubbish"
         assert world.push(kept, "again").files_read == (way == "untold")
         assert world.push(kept, "third").files_read == 0
+
+
+def test_a_store_from_before_a_shard_that_was_removed(tmp_path: Path) -> None:
+    """A machine that has met a store without the shard takes no older copy of the store for that
+    one: a push there, after a dry run, sends what the copy lacks."""
+    with one_at_a_time():
+        world = World(tmp_path)
+        kept, gone = world.source("kept", one=b"one" * 3000), world.source("gone", two=b"2" * 9000)
+        world.push(kept)
+        backup = dict(world.memory.objects)
+        world.push(gone, "gone")
+        world.delete("gone")
+        world.collect_all()
+        (kept / "x").write_bytes(b"new")
+        world.push(kept, dry_run=True)
+        world.memory.objects.clear()
+        world.memory.objects.update(backup)
+        assert world.push(gone, "again").new_bytes > 0
+        assert verify(world.store, data=True).problems == []
+
+
+def test_a_document_of_a_newer_lodefs_decides_nothing(tmp_path: Path) -> None:
+    """It is no damage, stops no check and no repair, and stays."""
+    world = World(tmp_path)
+    world.push(world.source("files", one=b"one"))
+    newer = world.memory.objects[keys.REMOVED_SHARDS] = seal("removed-shards", 99, b"new")
+    objects = through_composites(world.memory)
+    assert list(check_state(objects, world.clock)) == []
+    assert repair(objects, [], RepairOptions(clock=world.clock)).findings == []
+    assert world.memory.objects[keys.REMOVED_SHARDS] == newer
 
 
 def test_what_removed_shards_are_told(tmp_path: Path) -> None:

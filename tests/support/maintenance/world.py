@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -56,10 +57,17 @@ class World:
         return folder
 
     def push(
-        self, source: Path, branch: str = "main", machine: str = "one", store: Store | None = None
+        self,
+        source: Path,
+        branch: str = "main",
+        machine: str = "one",
+        store: Store | None = None,
+        *,
+        dry_run: bool = False,
     ) -> PushResult:
         """Pushes it to a branch."""
-        return push(store or self.store, source, REPO, branch, self._options(machine))
+        options = replace(self._options(machine), dry_run=dry_run)
+        return push(store or self.store, source, REPO, branch, options)
 
     def change(self, branch: str, base: CommitId, change: Change) -> ChangesResult:
         """Commits a change of a commit to a branch."""
