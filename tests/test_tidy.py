@@ -160,6 +160,21 @@ def test_tests_never_sleep() -> None:
     assert not sleeps
 
 
+def test_structures_are_decoded_in_one_place() -> None:
+    """msgspec decodes only what chunkstore/format/decoding.py has prepared: else threads crash."""
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in PRODUCT
+        if relative(path) != "chunkstore/format/decoding.py"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func).startswith("msgspec.")
+        and node.func.attr in ("decode", "Decoder", "convert")
+    ]
+    assert not found
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.parametrize("library", sorted(ONE_IMPORTER))
 def test_foreign_library_has_one_importer(package: str, library: str) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, TooLarge, UnknownFormat
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.format.names import ID_BYTES, NAME_BYTES_MAX, Digest, PackId, digest_of
 from lodefs.chunkstore.types import Buffer
 
@@ -165,7 +166,7 @@ class _Group(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     targets: list[bytes] = []  # of symlinks
 
 
-_decode_group = msgspec.msgpack.Decoder(_Group).decode
+_decode_group = msgpack_decoder(_Group).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 

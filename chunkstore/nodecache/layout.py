@@ -41,6 +41,7 @@ from typing import NamedTuple
 import msgspec
 
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.types import Buffer
 
@@ -308,7 +309,7 @@ def held_of_key(key: bytes) -> tuple[bytes, int]:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_pin_decoder = msgspec.msgpack.Decoder(PinRow)
+_pin_decoder = msgpack_decoder(PinRow)
 
 
 def encode_pin_row(row: PinRow) -> bytes:

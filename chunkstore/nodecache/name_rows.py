@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, fill
 from lodefs.chunkstore.nodeapi.wire import PAGE_BYTES_MAX, Node, Page, Snapshot
@@ -48,9 +49,9 @@ class EntryRow(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_entry_decoder = msgspec.msgpack.Decoder(EntryRow)
-_snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
-_nodes_decoder = msgspec.msgpack.Decoder(list[Node])
+_entry_decoder = msgpack_decoder(EntryRow)
+_snapshot_decoder = msgpack_decoder(Snapshot)
+_nodes_decoder = msgpack_decoder(list[Node])
 _T = TypeVar("_T")
 
 

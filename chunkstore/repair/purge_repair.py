@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.pack import PURGED
@@ -25,6 +25,7 @@ from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import read_index
 
 WHAT = "made again by a repair"
+LOST = "lost"
 
 
 def listed_purges(objects: ObjectStore) -> dict[int, Purge | str]:
@@ -55,19 +56,40 @@ def heal_purges(
     objects: ObjectStore,
     purges: Mapping[int, Purge | str],
     clock: Callable[[], float] = time.time,
-) -> None:
-    """Puts those that are wrong again: what packs say was purged, and no other purge says."""
+) -> set[int]:
+    """Puts those that are wrong again: what packs say was purged, and no other purge says. Gives
+    the numbers of those that were there after all, or are of somebody who purges meanwhile: what
+    they say stays."""
     bad = [number for number, what in purges.items() if isinstance(what, str)]
     if not bad:
-        return
+        return set()
     known = {chunk for one in purges.values() if isinstance(one, Purge) for chunk in one.chunks}
     left = sorted(set(_purged_in_packs(objects)) - known)
+    kept = set()
     for number in bad:
-        some, left = left[:CHUNKS_MAX], left[CHUNKS_MAX:]
-        purge = Purge(number, int(clock()), WHAT, tuple(some))
-        objects.put(keys.purge(number), [encode_purge(purge)])
+        purge = Purge(number, int(clock()), WHAT, tuple(left[:CHUNKS_MAX]))
+        there = _put_if_wrong(objects, purge)
+        if there is not purge:
+            kept.add(number)
+        told = set(there.chunks) if there else set()
+        left = [chunk for chunk in left if chunk not in told]
     if left:
         Purges(objects).append(left, WHAT, int(clock()))
+    return kept
+
+
+def _put_if_wrong(objects: ObjectStore, purge: Purge) -> Purge | None:
+    """Puts a purge where there is none that can be read, now; the one that is there then, if that
+    is known. A purge may be the last that tells of its chunks: it is never written over."""
+    what = _read(objects, purge.number)
+    if isinstance(what, Purge):
+        return what
+    try:
+        objects.put(keys.purge(purge.number), [encode_purge(purge)], if_absent=what == LOST)
+    except AlreadyExists:  # put meanwhile
+        what = _read(objects, purge.number)
+        return what if isinstance(what, Purge) else None
+    return purge
 
 
 def _purged_in_packs(objects: ObjectStore) -> Iterator[ChunkId]:
@@ -89,6 +111,6 @@ def _read(objects: ObjectStore, number: int) -> Purge | str:
     try:
         return decode_purge(read_whole(objects, key, SIZE_BYTES_MAX).data, number, key)
     except NotFound:
-        return "lost"
+        return LOST
     except (Corrupt, UnknownFormat) as error:
         return f"spoilt: {error}"

@@ -194,11 +194,13 @@ class _Repair:
     def _purges(self) -> None:
         """Before packs are written again: without what a purge says, its bytes could come back."""
         purges = listed_purges(self._objects)
-        for key, what in purge_problems(purges).items():
+        problems = purge_problems(purges)
+        if not self._options.dry_run:
+            for number in heal_purges(self._objects, purges, self._options.clock):
+                del problems[keys.purge(number)]
+        for key, what in problems.items():
             finding = Finding(key, what, ["what was purged"], "what packs say was purged")
             self._result.findings.append(finding)
-        if not self._options.dry_run:
-            heal_purges(self._objects, purges, self._options.clock)
 
     def _repo_settings(self, repos: set[str]) -> None:
         """Spoilt settings of a repository are replaced by none, but for history that may be gone:

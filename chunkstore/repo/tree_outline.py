@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.format.names import ID_BYTES, PackId
 from lodefs.chunkstore.format.tree import Entry, Kind, group_entries, groups_of
 from lodefs.chunkstore.types import Buffer
@@ -36,7 +37,7 @@ class _GroupOutline(msgspec.Struct, array_like=True):
     packs: bytes = b""
 
 
-_decode = msgspec.msgpack.Decoder(_GroupOutline).decode
+_decode = msgpack_decoder(_GroupOutline).decode
 
 
 def outline(data: Buffer, own_pack: PackId | None) -> Outline:

@@ -15,6 +15,7 @@ import msgspec
 
 from lodefs.api.attaching import attach_client
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import namespaces
@@ -167,7 +168,7 @@ def _mount_in_child(mounts: Sequence[MountOptions]) -> None:
         told = answer.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if told:
-        raise error_of(msgspec.msgpack.decode(told, type=Failure))
+        raise error_of(msgpack_decoder(Failure).decode(told))
     if code:
         raise Unavailable(f"the process that mounts ended with {code}")
 

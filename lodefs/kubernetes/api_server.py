@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.format.decoding import json_decoder
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 10.0
@@ -81,7 +82,7 @@ class ApiServer:
 def _decoded(status: int, text: bytes, what: str) -> dict[str, Any]:
     """The object of an answer; else the error that its status means, with the server's words."""
     try:
-        found = msgspec.json.decode(text, type=dict[str, Any])
+        found = json_decoder(dict[str, Any]).decode(text)
     except msgspec.DecodeError:
         found = {}
     if status < 300:

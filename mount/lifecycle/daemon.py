@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.system.fd_limit import raise_limit
 from lodefs.mount.fs.filesystem import MountView
@@ -279,7 +280,7 @@ def _life_fd(options: MountOptions) -> int:
 def main() -> None:
     """The mount process, as a program."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    request = msgspec.msgpack.decode(channel.recv(REQUEST_BYTES_MAX), type=MountRequest | TakeOver)
+    request = msgpack_decoder(MountRequest | TakeOver).decode(channel.recv(REQUEST_BYTES_MAX))
     if os.fork():
         os._exit(0)  # who started this program waits for it to end, and not for the mount
     run(request, Requester(channel, startup.new_done_fd()))

@@ -18,6 +18,7 @@ import msgspec
 
 import lodefs
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.lifecycle import daemon, startup
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
@@ -137,7 +138,7 @@ def _receive(channel: socket.socket, mountpoint: str, log_path: str) -> Reply:
     data = channel.recv(startup.REPLY_BYTES_MAX)
     if not data:
         raise _silent(mountpoint, log_path, "ended without a word")
-    return msgspec.msgpack.decode(data, type=Reply)
+    return msgpack_decoder(Reply).decode(data)
 
 
 def _silent(mountpoint: str, log_path: str, what: str) -> Unavailable:

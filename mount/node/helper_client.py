@@ -21,6 +21,7 @@ from types import TracebackType
 import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.wire import error_of
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.mount_spec import MountRequest, Reply
@@ -117,7 +118,7 @@ class MountHelper:
             except TimeoutError as error:
                 self._drop(process)  # it did not even say that the time is up
                 raise DeadlineExceeded("not done in time: the process that mounts hangs") from error
-            reply = msgspec.msgpack.decode(data, type=Reply) if data else None
+            reply = msgpack_decoder(Reply).decode(data) if data else None
             if reply is not None and reply.failure is None:
                 _acknowledge(request, ours)
         return reply

@@ -27,6 +27,7 @@ from typing import NoReturn
 import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.lifecycle.startup import Requester
@@ -153,7 +154,7 @@ class HelperProcess:
             return False
         for fd in fds[:1]:
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-            self._waiting.append((msgspec.msgpack.decode(data, type=HelperRequest), fd))
+            self._waiting.append((msgpack_decoder(HelperRequest).decode(data), fd))
         return True
 
     def _start_waiting(self) -> None:

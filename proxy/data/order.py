@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.objects.range_order import HttpOrder
 
 HEAD_SIZE_BYTES = 4
@@ -123,7 +124,7 @@ def receive(sock: socket.socket) -> Message:
 
 def decode(data: bytearray, kind: type[T]) -> T:
     """The message. Raises: msgspec.MsgspecError."""
-    return msgspec.msgpack.decode(data, type=kind)
+    return msgpack_decoder(kind).decode(data)
 
 
 def close_all(fds: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ import sys
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.decoding import json_decoder
 from lodefs.proxy.page import parquet_footer, parquet_rows, text_preview
 from lodefs.proxy.page.preview_view import PreviewOrder, PreviewView, none
 
@@ -26,7 +27,7 @@ OPEN_FILES_MAX = 64
 def main() -> None:
     """Reads an order, writes a view."""
     line = sys.stdin.buffer.readline(4096)
-    order = msgspec.json.decode(line, type=PreviewOrder)
+    order = json_decoder(PreviewOrder).decode(line)
     limit(order)
     view = none("there is not enough memory to show this file")
     try:

@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.format.decoding import json_decoder
 from lodefs.proxy.node import Files, SnapshotFile
 from lodefs.proxy.page import image_header, parquet_footer, parquet_rows
 from lodefs.proxy.page.image_header import ImageHeader
@@ -131,7 +132,7 @@ class Previews:
         if process.returncode or len(answered) > VIEW_BYTES_MAX:
             return none("this file could not be looked at: it takes too much, or is damaged")
         try:
-            return msgspec.json.decode(answered, type=PreviewView)
+            return json_decoder(PreviewView).decode(answered)
         except msgspec.DecodeError:
             return none("this file could not be looked at")
 

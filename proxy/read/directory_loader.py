@@ -14,10 +14,17 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 
-from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, LodefsError, NotADirectory, NotFound
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    DeadlineExceeded,
+    LodefsError,
+    NotADirectory,
+    NotFound,
+    Unavailable,
+)
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.tree import Entry as TreeEntry
-from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.format.tree import Kind, encode_tree
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
@@ -34,6 +41,7 @@ WALKS_MAX = 64  # snapshots that are walked through at once
 ROUND_DIRECTORIES_MAX = 256  # loaded ahead in one go
 ROUND_SIZE_BYTES_MAX = 512 * 1024  # of their trees; a larger one comes when it is asked for
 ROUND_WAIT_S = 1.0  # how long a request waits for a round; then its directory is loaded alone
+FORMS_TRIED = 3  # of a directory that is dropped between being loaded and encoded
 
 log = logging.getLogger("lodefs.cache")
 
@@ -102,6 +110,31 @@ class DirectoryLoader:
             for n, outcome in zip(missing, kept, strict=True):
                 found[n] = outcome
         return [[] if outcome is None else outcome for outcome in found]
+
+    async def stored_form(self, snapshot: Snapshot, ino: int, entry: TreeEntry) -> bytes:
+        """The tree of a directory (``entry``), as the store has it. Its entries and bytes take room
+        as those of one that is loaded do.
+
+        Raises: as ``ensure``; what the directory cannot be read for.
+        """
+        what = f"directory {entry.name!r} of {name_of(snapshot)}"
+        for _ in range(FORMS_TRIED):
+            if not await self._pools.disk.run(self._rows.is_loaded, snapshot, ino):
+                (outcome,) = await self.read_all(snapshot, [ino])
+                if isinstance(outcome, LodefsError):
+                    raise outcome
+                del outcome  # it took room until now
+            async with self._room.of(entry.size_bytes, what):
+                tree = await self._pools.disk.run(self._encoded, snapshot, ino, entry)
+            if tree is not None:
+                return tree
+        raise Unavailable(f"{what} is dropped from the cache again and again: try later")
+
+    def _encoded(self, snapshot: Snapshot, ino: int, entry: TreeEntry) -> bytes | None:
+        entries = self._rows.entries(snapshot, ino)
+        packs = {segment.pack for segment in entry.segments}
+        own_pack = packs.pop() if len(packs) == 1 else None
+        return None if entries is None else encode_tree(entries, own_pack=own_pack)
 
     def _known_entries(self, snapshot: Snapshot, inos: Sequence[int]) -> list[Outcome | None]:
         found: list[Outcome | None] = []

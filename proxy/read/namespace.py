@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from lodefs.chunkstore.errors import LodefsError, NotADirectory, NotFound, TooLarge
+from lodefs.chunkstore.errors import NotADirectory, NotFound, TooLarge
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
-from lodefs.chunkstore.format.tree import Kind, encode_tree
+from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.connection import BODY_BYTES_MAX
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache import name_rows
@@ -62,6 +62,7 @@ class Namespace:
         self._resolved: Lru[tuple[str, str], tuple[float, Snapshot]] = Lru(RESOLVED_MAX)
         self._snapshots: Lru[tuple[str, str], Snapshot] = Lru(SNAPSHOTS_MAX)
         self._resolving: SharedTasks[tuple[str, str], Snapshot] = SharedTasks()
+        self._encoding: SharedTasks[tuple[str, int], bytes] = SharedTasks()
         self._lists = Revisions(store, pools, deadline_s=deadline_s)
 
     # --- snapshots
@@ -218,16 +219,11 @@ class Namespace:
 
     async def tree(self, snapshot: Snapshot, ino: int) -> bytes:
         """See proxy.node.Names."""
-        (entries,) = await self._loader.read_all(snapshot, [ino])
-        if isinstance(entries, LodefsError):
-            raise entries
         entry = name_rows.entry_of(self._rows.row(snapshot, ino))
-        packs = {segment.pack for segment in entry.segments}
-        own_pack = packs.pop() if len(packs) == 1 else None
-        tree = await self._pools.disk.run(lambda: encode_tree(entries, own_pack=own_pack))
-        if len(tree) > BODY_BYTES_MAX:
-            raise TooLarge(f"directory {ino} of {name_of(snapshot)} has {len(tree)} bytes")
-        return tree
+        if entry.size_bytes > BODY_BYTES_MAX:
+            raise TooLarge(f"directory {ino} of {name_of(snapshot)} has {entry.size_bytes} bytes")
+        key = (snapshot.commit, ino)  # of many who ask at once, all get one
+        return await self._encoding.run(key, lambda: self._loader.stored_form(snapshot, ino, entry))
 
     async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
         """The content ids of files that were looked up, in their order. Raises: NotFound."""

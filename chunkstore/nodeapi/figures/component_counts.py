@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from lodefs.chunkstore.errors import LodefsError, UnknownFormat
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.figures import figure_files
 
 ENDING = ".component"
@@ -148,7 +149,7 @@ def decode(data: bytes) -> ComponentFigures:
         body = data[_HEAD.size : _HEAD.size + size_bytes]
         if (magic, version) != (MAGIC, VERSION) or zlib.crc32(body) != crc:
             raise UnknownFormat("no figures of a component that this lodefs knows")
-        return msgspec.msgpack.decode(body, type=ComponentFigures)
+        return msgpack_decoder(ComponentFigures).decode(body)
     except (struct.error, ValueError, RecursionError) as error:
         raise UnknownFormat(f"no figures of a component: {error}") from error
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import UnknownFormat
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.figures.figure_files import living
 
 ENDING = ".mount"
@@ -152,7 +153,7 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
         if (magic, version, rows, width) != (MAGIC, VERSION, ROWS, ROW_WORDS):
             raise UnknownFormat(f"no counts of a mount that this lodefs knows (version {version})")
         info = data[_HEAD.size : min(_HEAD.size + info_bytes, _USED_OFFSET)]
-        description = msgspec.msgpack.decode(info, type=MountDescription)
+        description = msgpack_decoder(MountDescription).decode(info)
     except (struct.error, ValueError, RecursionError) as error:
         raise UnknownFormat(f"no counts of a mount: {error}") from error
     words = array.array("Q")

@@ -20,6 +20,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.push.workers.shared_slots import SharedSlots, Slot
 from lodefs.chunkstore.push.workers.worker import Reply, Task, Worker
 
@@ -37,7 +38,7 @@ class WorkerProcess:
         self.tasks = 0  # given and not answered
         self._arena = arena
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Reply)
+        self._decoder = msgpack_decoder(Reply)
 
     @classmethod
     def start(cls, arena: SharedSlots, params: ChunkingParams) -> WorkerProcess:
@@ -128,7 +129,7 @@ def _close_inherited(kept_fd: int) -> None:
 
 def _serve(sock: socket.socket, arena: SharedSlots, worker: Worker) -> None:
     encoder = msgspec.msgpack.Encoder()
-    decoder = msgspec.msgpack.Decoder(Task)
+    decoder = msgpack_decoder(Task)
     with contextlib.suppress(ConnectionError):  # the parent is gone
         while message := sock.recv(_NUMBER_BYTES):
             slot = arena.slots[int.from_bytes(message, "little")]

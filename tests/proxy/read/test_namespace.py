@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, Unavailable
+from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, NotFound, TooLarge, Unavailable
 from lodefs.chunkstore.format import inodes
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.read import directory_loader, directory_rows, namespace
+from lodefs.proxy.read.tree_budget import TreeRoom
 from lodefs.proxy.read.tree_source import Outcome
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
@@ -382,5 +383,39 @@ def test_a_name_that_comes_while_it_is_looked_up_is_found(tmp_path: Path) -> Non
             find, looks = rows.find, iter([None])
             rows.find = lambda *args: next(looks, find(*args))  # type: ignore[method-assign]
             assert (await node.names.lookup(snapshot, parent, b"f")).size_bytes == 1
+
+    asyncio.run(run())
+
+
+def test_stored_forms_take_room(tmp_path: Path) -> None:
+    """Who asks at once for the stored form of a loaded directory gets the same bytes; they are made
+    when there is room."""
+    rig = Rig(tmp_path, {b"n%04d" % n: b"%d" % n for n in range(100)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.names.snapshot(REPO, "main")
+            first, *others = await asyncio.gather(*(node.names.tree(snapshot, 1) for _ in range(5)))
+            assert all(other is first for other in others)
+            node.names._loader._room = TreeRoom(deadline_s=0.05, small_size_bytes=1)
+            async with node.names._loader._room.of(1, "another"):
+                with pytest.raises(DeadlineExceeded):
+                    await node.names.tree(snapshot, 1)
+            assert await node.names.tree(snapshot, 1) == first
+
+    asyncio.run(run())
+
+
+def test_stored_forms_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is too large for an answer is refused before anything of it is read."""
+    rig = Rig(tmp_path, {b"a": b"1"})
+    monkeypatch.setattr(namespace, "BODY_BYTES_MAX", 1)
+    monkeypatch.setattr(directory_loader.DirectoryLoader, "read_all", None)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.names.snapshot(REPO, "main")
+            with pytest.raises(TooLarge, match="directory 1 of"):
+                await node.names.tree(snapshot, 1)
 
     asyncio.run(run())
