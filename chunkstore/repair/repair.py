@@ -100,7 +100,7 @@ def repair(
         return _Repair(objects, sources, options, progress or Progress(), executor).run()
 
 
-class _Place(NamedTuple):
+class _CommitDirectory(NamedTuple):
     """A directory of a commit."""
 
     repo: str
@@ -295,13 +295,15 @@ class _Repair:
         """Names all packs of all commits; heals those of trees on the way, to see what is below:
         of many trees together, since a source searches all that it has each time."""
         self._progress.phase = "looking at trees"
-        waiting = [_Place(*at, b"", commit.root) for at, commit in self._commits.items()][::-1]
+        waiting = [_CommitDirectory(*at, b"", commit.root) for at, commit in self._commits.items()][
+            ::-1
+        ]
         add_named(self._chunks, [place.entry for place in waiting])
         while waiting:
             some = waiting[: -TOGETHER_MAX - 1 : -1]
             del waiting[-TOGETHER_MAX:]
             self._examine(some)
-            unread: list[_Place] = []
+            unread: list[_CommitDirectory] = []
             for place in some:
                 key = (place.entry.digest, place.entry.segments)
                 if key not in self._seen:
@@ -314,7 +316,7 @@ class _Repair:
                 if not self._read(place, waiting):
                     self._is_known = False
 
-    def _read(self, place: _Place, waiting: list[_Place]) -> bool:
+    def _read(self, place: _CommitDirectory, waiting: list[_CommitDirectory]) -> bool:
         """Names what a tree leads to; the directories are ``waiting`` then. False if it cannot be
         read."""
         try:
@@ -331,7 +333,7 @@ class _Repair:
                 self._packs.setdefault(segment.pack, None)
         return True
 
-    def _examine(self, places: Sequence[_Place]) -> None:
+    def _examine(self, places: Sequence[_CommitDirectory]) -> None:
         """Looks at the packs that hold trees, and heals them."""
         packs = dict.fromkeys(pack for place in places for pack in place.packs)
         new = [pack_id for pack_id in packs if pack_id not in self._examined]
@@ -339,7 +341,7 @@ class _Repair:
         self._packs |= dict.fromkeys(new)
         self._heal_bad(new, data=self._options.data)
 
-    def _examine_bytes(self, places: Sequence[_Place]) -> None:
+    def _examine_bytes(self, places: Sequence[_CommitDirectory]) -> None:
         """Looks at all bytes of packs whose index is fine, and that hold trees that cannot be
         read; heals them."""
         packs = dict.fromkeys(pack for place in places for pack in place.packs)
@@ -354,7 +356,7 @@ class _Repair:
             self._heal_all(bad)
             self._reader = PackReader(self._objects)  # that does not remember what was there
 
-    def _note_all(self, places: Sequence[_Place]) -> None:
+    def _note_all(self, places: Sequence[_CommitDirectory]) -> None:
         for place in places:
             for pack_id in place.packs:
                 if self._packs[pack_id] is not None:
