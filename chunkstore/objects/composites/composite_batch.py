@@ -62,7 +62,8 @@ class CompositeBatch:
         """Puts what was added. Afterwards ``stayed`` is up to date."""
         packs, seen, taken = self._packs, self._seen, self._taken
         self._packs, self._seen, self._taken, self._size_bytes = {}, {}, [], 0
-        if packs:
-            self.stayed |= packs.keys() - self._objects.tables.put_packs(packs, seen)
+        put = self._objects.tables.put_packs(packs, seen) if packs else set()
+        self.stayed |= packs.keys() - put
         for pack_id in taken:
-            self._objects.plain.delete(keys.pack(pack_id))
+            if pack_id in put:  # of one that stayed, an own object may have more than its place
+                self._objects.plain.delete(keys.pack(pack_id))

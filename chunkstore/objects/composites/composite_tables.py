@@ -36,6 +36,9 @@ from lodefs.chunkstore.types import Buffer
 
 RECENT_S = 60.0
 TRIES = 16  # of a change, while others change the table too
+# Each table with such a number has a composite without packs, of the same number: composites tell
+# about how far the tables went, when all tables are lost.
+MARK_EVERY = 256
 NO_TABLE = CompositeTable(-1)
 # Gives packs that may not be read as they are at those places (they have bytes that were purged
 # since), and what they are to be, in parts that fit into memory.
@@ -141,8 +144,9 @@ class CompositeTables:
         seen: Mapping[PackId, CompositePlace] | None,
         still: Callable[[], bool],
     ) -> set[PackId]:
+        tried: dict[CompositeName, set[PackId]] = {}
+        now = self.newest()
         for _ in range(TRIES):
-            now = self.newest()
             if now.number < 0:
                 raise Corrupt(f"{self._objects.url} has no table of composites: lodefs repair")
             some = {
@@ -157,11 +161,25 @@ class CompositeTables:
             after = replace(now, number=name.number, places={**now.places, **places})
             if self._append(after, now):
                 return set(some)
-            # Put all the same, if the answer to a first try was lost
-            if name in {place.composite for place in self.newest().places.values()}:
-                return set(some)
-            self._objects.delete(keys.composite(name))
+            tried[name] = set(some)
+            now = self.newest()
+            if (done := self._came_through(tried, now)) is not None:
+                return done
         raise self._conflict()
+
+    def _came_through(
+        self, tried: dict[CompositeName, set[PackId]], now: CompositeTable
+    ) -> set[PackId] | None:
+        """The packs of the try whose table was put all the same, if the answer to a first request
+        was lost. Composites that no table will name are deleted, and forgotten."""
+        named = {place.composite for place in now.places.values()}
+        if found := tried.keys() & named:
+            return tried[found.pop()]
+        # One with a higher number may be in a table that was not to be seen yet: a sweep deletes it
+        for name in [name for name in tried if name.number <= now.number]:
+            self._objects.delete(keys.composite(name))
+            del tried[name]
+        return None
 
     def remove(self, packs: Collection[PackId]) -> None:
         """Forgets packs that a collection has deleted for good, and so nobody names."""
@@ -197,7 +215,8 @@ class CompositeTables:
             if (tail := self._tail(name)) is not None:
                 lost = _newer(tail, now) if now.is_restored else {}
                 overlooked.update(lost)
-                if not lost and name.number <= now.number:
+                is_mark = not tail and now.number - name.number < MARK_EVERY
+                if not lost and name.number <= now.number and not is_mark:
                     self._objects.delete(keys.composite(name))
         for number, size_bytes in tables:
             if 0 <= number < now.number and size_bytes > _SUPERSEDED_SIZE_BYTES:
@@ -259,8 +278,10 @@ class CompositeTables:
             self._known = CompositeTable(last + 1, self._places_by_composites())
             return problem
         # One that is damaged may have any number up to the one after the last that is listed. What
-        # is yet to come has higher numbers than all composites, so that it is newer.
-        first = max(last, *(name.number for name in self._composites()), -1) + 1
+        # is yet to come has higher numbers than all composites, so that it is newer, and than all
+        # tables that were lost: who knows one of those meets an emptied one after it, and so learns
+        # of what is put here.
+        first = max(last, *(name.number for name in self._composites()), -1) + 1 + 2 * MARK_EVERY
         for number in range(last + 1, first + TRIES):
             if self._restore_as(number, cleaning if number >= first else None):
                 return problem
@@ -276,6 +297,7 @@ class CompositeTables:
             for packs in cleaning(places):
                 places.update(self._put_composite(number, packs)[1])
             table = CompositeTable(number, places, is_restored=True)
+            self._put_composite(number, {})
         try:
             key = keys.composite_table(number)
             self._objects.put(key, [encode_table(table)], if_absent=True)
@@ -348,6 +370,8 @@ class CompositeTables:
     def _append(self, table: CompositeTable, before: CompositeTable) -> bool:
         """Whether this table is now the newest. Then what it makes superfluous is deleted."""
         key = keys.composite_table(table.number)
+        if table.number % MARK_EVERY == 0:
+            self._put_composite(table.number, {})
         try:
             self._objects.put(key, [encode_table(table)], if_absent=True)
         except AlreadyExists:

@@ -213,6 +213,7 @@ def test_reads_a_golden_composite_and_its_table() -> None:
     place = places[golden.pack().pack_id]
     assert data[place.offset : place.offset + place.size_bytes] == read("pack")
     assert decode_table(read("composite-table"), 7) == golden.composite_table()
+    assert decode_tail(read("composite-mark"), MARK, "it") == {}
     assert decode_table(read("composite-table-superseded"), 6).is_superseded
     assert decode_table(read("composite-table-restored"), 7).is_restored
     with pytest.raises(Corrupt, match="is not the table 8"):
@@ -221,6 +222,7 @@ def test_reads_a_golden_composite_and_its_table() -> None:
         decode_tail(data, CompositeName(7, golden.COMPOSITE.token), "it")
 
 
+MARK = CompositeName(256, golden.COMPOSITE.token)
 READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
@@ -233,6 +235,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "store-2.json": decode_settings,
     "store-3.json": decode_settings,
     "composite": lambda data: decode_tail(data, golden.COMPOSITE, "it"),
+    "composite-mark": lambda data: decode_tail(data, MARK, "it"),
     "composites-looked": lambda data: decode_looked(data, "it"),
     "composite-table": lambda data: decode_table(data, 7),
     "composite-table-restored": lambda data: decode_table(data, 7),

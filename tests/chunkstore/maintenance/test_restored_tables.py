@@ -25,7 +25,7 @@ from tests.support.maintenance.composite_world import (
     merge,
 )
 from tests.support.maintenance.schedules import one_at_a_time
-from tests.support.maintenance.world import World, go_on_to
+from tests.support.maintenance.world import World, finish, go_on_to
 
 SECRET = Random(2).randbytes(5000)
 
@@ -138,3 +138,22 @@ def test_what_was_written_again_since_counts(world: World) -> None:
     number = through_composites(world.memory).tables.newest().number
     world.collect()
     assert through_composites(world.memory).tables.newest().number == number
+
+
+def test_a_merge_that_knows_a_lost_table(world: World) -> None:
+    """One that stood still while a repair made the table again, and a purge moved packs, puts its
+    own packs beside these: nothing is lost."""
+    merge(world)
+    for _ in range(4):
+        through_composites(world.memory).tables.fence()
+    for name in ("first", "second"):
+        world.push(world.source(name, a=name.encode() * 300), name, "two")
+    late = world.actor("late", lambda store: merge(world, store))
+    go_on_to(late, "put composites/data/")
+    lose_tables(world)
+    restore(world)
+    purge(world.store, plan_path(world.store, "r", b"f0"), clock=world.clock)
+    finish(late)
+    world.collect()
+    assert verify(world.store, data=True).problems == []
+    assert files_of(world.store, "second") == {b"a": b"second" * 300}

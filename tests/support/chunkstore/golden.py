@@ -271,6 +271,7 @@ def examples() -> dict[str, bytes]:
         "store-2.json": encode_settings(new_settings()),
         "store-3.json": encode_settings(replace(new_settings(), version=COMPOSITES_VERSION)),
         "composite": composite(),
+        "composite-mark": encode_tail(CompositeName(256, COMPOSITE.token), []),
         "composites-looked": encode_looked(Looked(3, {COMPOSITE: 17})),
         "composite-table": encode_table(composite_table()),
         "composite-table-restored": encode_table(replace(composite_table(), is_restored=True)),

@@ -8,6 +8,7 @@ from random import Random
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.composites.layout import TAIL_HEAD_SIZE_BYTES
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -46,8 +47,12 @@ def files_of(store: Store, branch: str = "main") -> dict[bytes, bytes]:
 
 
 def composites(world: World) -> set[str]:
-    """Their keys."""
-    return {key for key in world.memory.objects if key.startswith(keys.COMPOSITES)}
+    """The keys of those that have packs."""
+    return {
+        key
+        for key, data in world.memory.objects.items()
+        if key.startswith(keys.COMPOSITES) and len(data) > TAIL_HEAD_SIZE_BYTES
+    }
 
 
 def holders(world: World, data: bytes) -> list[str]:

@@ -15,6 +15,7 @@ from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import (
+    TAIL_HEAD_SIZE_BYTES,
     CompositeTable,
     decode_table,
 )
@@ -186,11 +187,15 @@ class Needs:
         return there
 
     def _loose_composites(self, hidden: set[str]) -> set[str]:
-        """Composites that the newest table does not name."""
+        """Composites that the newest table does not name, but for marks, which have no packs."""
         named = {
             keys.composite(place.composite) for place in self._newest_table()[1].places.values()
         }
-        composites = {key for key in self._objects.objects if key.startswith(keys.COMPOSITES)}
+        composites = {
+            key
+            for key, data in self._objects.objects.items()
+            if key.startswith(keys.COMPOSITES) and len(data) > TAIL_HEAD_SIZE_BYTES
+        }
         return composites - named - hidden
 
     def kept(self) -> int:
