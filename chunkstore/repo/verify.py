@@ -38,7 +38,7 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
-from lodefs.chunkstore.repo.verify_places import Places, find_places
+from lodefs.chunkstore.repo.verification.places import Places, find_places
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 

@@ -1,0 +1,1 @@
+"""Versions: stores, refs, history, reading packs and trees, verification."""
