@@ -1,1 +1,1 @@
-"""Versions: stores, refs, history, reading packs and trees, verification."""
+"""Where else a file is that verification found spoilt or purged."""
