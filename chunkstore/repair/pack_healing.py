@@ -183,10 +183,12 @@ def _write_again(
             pieces[number] = PURGED, b""
     rows = zip(ids, columns.raw_sizes, strict=True)
     found = hunt.find({one: size for n, (one, size) in enumerate(rows) if n not in pieces})
+    absent = [n for n, one in enumerate(ids) if n not in pieces and one not in found.raws]
+    damage.absent, damage.absent_of = sum(1 << number for number in absent), len(ids)
+    if absent:
+        return
     for number, chunk_id in enumerate(ids):
         if number not in pieces:
-            if chunk_id not in found.raws:
-                return
             pieces[number] = compress(found.raws[chunk_id])
     ordered = [pieces[number] for number in range(len(ids))]
     codecs = bytes(codec for codec, _ in ordered)

@@ -20,7 +20,8 @@ Pieces = dict[int, tuple[int, Buffer]]  # by chunk number: codec and stored byte
 class PackDamage:
     """A pack that is not whole. It holds no bytes: there may be very many. ``chunks``: how many it
     has, if its index can be read; ``good``: which of them are as they should be, bits of their
-    numbers; ``has_gone``: some were dropped or purged on purpose."""
+    numbers; ``has_gone``: some were dropped or purged on purpose; ``absent``: which chunks no
+    source has, of ``absent_of``, where a repair has looked for them."""
 
     pack_id: PackId
     is_lost: bool
@@ -29,6 +30,8 @@ class PackDamage:
     good: int = 0
     has_gone: bool = False
     healed_from: str | None = None
+    absent: int = 0
+    absent_of: int = 0
 
     @property
     def bad(self) -> Collection[int] | None:

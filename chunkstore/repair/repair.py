@@ -69,6 +69,7 @@ class Finding:
     what: str
     concerns: list[str] = field(default_factory=list)
     healed_from: str | None = None
+    lacks: str | None = None  # of a pack: the chunks that no source has, and files that need them
 
 
 @dataclass(slots=True)
@@ -143,6 +144,7 @@ class _Repair:
         self._chunks: dict[PackId, int] = {}  # that are named: bits of their numbers
         self._is_known = True  # nothing that could not be read hides what it names
         self._concerns: dict[PackId, list[str]] = defaultdict(list)
+        self._lacking: dict[PackId, list[str]] = defaultdict(list)  # files that no source has
         self._commits: dict[tuple[str, CommitId], Commit] = {}
         self._heals = 0  # packs that were healed
         self._tried: dict[PackId, int] = {}  # how many were, when a pack was looked for
@@ -173,7 +175,8 @@ class _Repair:
         for pack_id, pack in self._packs.items():
             if pack is not None:
                 concerns = self._concerns[pack_id]
-                finding = Finding(key_of(pack), pack.what, concerns, pack.healed_from)
+                lacks = _lacks(pack, self._lacking[pack_id])
+                finding = Finding(key_of(pack), pack.what, concerns, pack.healed_from, lacks)
                 result.findings.append(finding)
         result.packs = len(self._packs)
         journal.heal(self._chunks if self._is_known else None, self._commits, refs)
@@ -360,7 +363,7 @@ class _Repair:
         for place in places:
             for pack_id in place.packs:
                 if self._packs[pack_id] is not None:
-                    self._note(pack_id, place.where)
+                    _note(self._concerns[pack_id], place.where)
 
     def _heal_all(self, damages: Sequence[PackDamage]) -> None:
         heal(
@@ -384,12 +387,14 @@ class _Repair:
             if damage is not None:
                 self._packs[damage.pack_id] = damage
         bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
-        self._name(bad)
+        self._name(bad, self._concerns)
         self._progress.phase = "looking for what is lost"
         self._heal_all([damage for damage in bad if self._tried.get(damage.pack_id) != self._heals])
+        left = [damage for damage in bad if damage.absent and damage.healed_from is None]
+        self._name([replace(damage, good=~damage.absent) for damage in left], self._lacking)
 
-    def _name(self, bad: Sequence[PackDamage]) -> None:
-        """The files that need a chunk of the bad packs that is not there."""
+    def _name(self, bad: Sequence[PackDamage], names: dict[PackId, list[str]]) -> None:
+        """Adds the files that need a chunk of the bad packs that is not there."""
         damages = {damage.pack_id: damage for damage in bad}
         reader = PackReader(self._objects)
         self._seen.clear()
@@ -412,12 +417,7 @@ class _Repair:
                     for segment in child.segments:
                         damage = damages.get(segment.pack)
                         if damage is not None and damage.lacks(segment.first, segment.count):
-                            self._note(segment.pack, str(Spec(repo, commit_id.hex()[:12], at)))
-
-    def _note(self, pack_id: PackId, where: str) -> None:
-        concerns = self._concerns[pack_id]
-        if where not in concerns and len(concerns) < NAMED_MAX:
-            concerns.append(where)
+                            _note(names[segment.pack], str(Spec(repo, commit_id.hex()[:12], at)))
 
     def _shards(self) -> None:
         self._progress.phase = "looking at index shards"
@@ -441,3 +441,15 @@ class _Repair:
             what = f"no shard lists {len(found.listed)} packs"
             concerns = ["what pushes find to use again"]
             self._result.findings.append(Finding(keys.INDEX, what, concerns, "the packs"))
+
+
+def _note(names: list[str], where: str) -> None:
+    if where not in names and len(names) < NAMED_MAX:
+        names.append(where)
+
+
+def _lacks(pack: PackDamage, files: Sequence[str]) -> str | None:
+    if not pack.absent or pack.healed_from is not None:
+        return None
+    named = f", of {', '.join(files)}" if files else ""
+    return f"{pack.absent.bit_count()} of its {pack.absent_of} chunks{named}"

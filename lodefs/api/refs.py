@@ -158,7 +158,9 @@ def _create(store: Store, kind: str, target: Spec, name: str, *, force: bool) ->
     latest = refs.latest(kind, name)
     now = latest.commit if latest else None
     if now not in (None, commit_id) and not force:
-        raise AlreadyExists(f"{name} exists already, at {now.hex()[:12]}; --force moves it")
+        raise AlreadyExists(
+            f"{name} exists already, at {now.hex()[:12]}; --force moves it (in Python force=True)"
+        )
     if now is None:
         store.check_new_ref(target.repo, kind, name)
     if now != commit_id:

@@ -181,7 +181,10 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
 def _line(finding: Finding, *, dry_run: bool) -> str:
     concerns = ", ".join(finding.concerns)
     if finding.healed_from is None:
-        healed = "not healed: no source has all of it"
+        lacks = finding.lacks or "all of it"
+        healed = f"not healed: no source has {lacks}"
+        if finding.lacks:
+            healed += "; `lodefs push --check` of the files stores them again"
     else:
         healed = f"{'can be healed' if dry_run else 'healed'} from {finding.healed_from}"
     return text.escaped(f"{finding.key}: {finding.what}; of {concerns}: {healed}")

@@ -89,7 +89,7 @@ def retain(
 
 def _question(plan: RetentionPlan) -> str:
     going = text.count(len(plan.expiring), "commit")
-    return f"this keeps {plan.kept:,} of {plan.repo}, and lets {going} go"
+    return f"this keeps {text.count(plan.kept, 'commit')} of {plan.repo}, and lets {going} go"
 
 
 def _show(plan: RetentionPlan, *, with_commits: bool) -> None:

@@ -64,7 +64,7 @@ def scrub(session: Session, share: str, rate: int | None, workers: int, as_json:
         )
         ended = f", the last on {text.time(ledger.ended_s)}" if ledger.ended_s else ""
         write_line(
-            f"this round: {ledger.checked_packs:,} packs so far; "
+            f"this round: {text.count(ledger.checked_packs, 'pack')} so far; "
             f"{text.count(ledger.rounds, 'round')} before{ended}"
         )
     if result.spoilt:

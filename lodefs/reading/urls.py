@@ -28,10 +28,12 @@ def parse_url(url: str) -> Spec:
     """
     tail = stripped(url)
     repo, at, rest = tail.partition("@")
+    if "://" in repo:
+        raise InvalidInput(f"{url!r} is no {SCHEME} URL: write {SCHEME}://REPO@REV/PATH")
     if not at:
         raise InvalidInput(
             f"{url!r} names no revision: write {SCHEME}://REPO@REV/PATH, "
-            f"for example {SCHEME}://{repo or 'vision/flickr30k'}@main/PATH"
+            f"for example {SCHEME}://vision/flickr30k@main/images/1.jpg"
         )
     rev, _, path = rest.partition("/")
     check_repo(repo)

@@ -23,7 +23,9 @@ FIRST_TIME_S_MAX = 10.0  # until the beginning of the last attempt
 ATTEMPTS_MAX = 10  # of a call to a store that has answered before: about 20 s
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_COLON = re.compile(r"(s3|file|https?)//[^/]", re.IGNORECASE)  # s3//bucket
-NO_STORE = "no store is given: use --store URL, LODEFS_STORE or `store` in the config file"
+NO_STORE = (
+    "no store is given: use --store URL, LODEFS_STORE or `store` in ~/.config/lodefs/lodefs.toml"
+)
 PROXY_IS_NOT_ENOUGH = "; this command reads the store itself, so --proxy is not enough"
 
 

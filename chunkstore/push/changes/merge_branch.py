@@ -44,7 +44,8 @@ def merge_branch(
     """
     head = read_head(store, repo, branch)
     if head.id is None or head.commit is None:
-        raise NotFound(f"{repo} has no branch {branch}")
+        store.resolve(repo, branch)  # raises with a list of what there is, if it is nothing at all
+        raise NotFound(f"{repo} has no branch {branch}: that is a tag or a commit")
     base = common_ancestor(store, repo, head.id, other)
     if other in (base, head.id):
         return _result(head.id, head.commit, Changes(), unchanged=True)

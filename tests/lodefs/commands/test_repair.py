@@ -52,6 +52,12 @@ def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     trees.unlink()
     (source / "a").write_bytes(b"changed")
     assert lodefs("repair", "--from", str(source))[0] == 1
+    data.unlink()
+    trees.write_bytes(Path(copy, trees.relative_to(store)).read_bytes())
+    code, out, _ = lodefs("repair", "--from", str(source))
+    assert code == 1
+    assert "not healed: no source has 1 of its 1 chunks, of x/y@" in out
+    assert ":a; `lodefs push --check`" in out
     assert lodefs("repair", "--from", str(copy))[0] == 0
     assert lodefs("verify", "--data")[0] == 0
     for shard in Path(store, "index").iterdir():
