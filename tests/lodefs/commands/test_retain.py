@@ -26,7 +26,10 @@ def test_a_policy(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "expires  2 commits" in tried
     assert "number 0" in tried
     refused = lodefs("retain", "r", "--keep-last", "2")
-    assert (refused.code, "keeps 2 of r, and lets 2 commits go: say --yes" in refused.err) == (
+    assert (
+        refused.code,
+        "keeps 2 commits of r, and lets 2 commits go: say --yes" in refused.err,
+    ) == (
         2,
         True,
     )
