@@ -85,6 +85,16 @@ class PullTarget:
             part_name(path), name, src_dir_fd=self._state_fd, dst_dir_fd=handles.directory(parent)
         )
 
+    def drop(self, path: bytes, handles: DirectoryHandles, *, is_update: bool) -> None:
+        """Removes the part file of ``path``, which will not be whole; of an update also the older
+        version, which is in its place."""
+        with suppress(FileNotFoundError):
+            os.unlink(part_name(path), dir_fd=self._state_fd)
+        if is_update:
+            parent, _, name = path.rpartition(b"/")
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=handles.directory(parent))
+
     def set_aside(self, path: bytes, handles: DirectoryHandles) -> bytes | None:
         """Renames what took the place of ``path`` since a pull was interrupted, and gives the new
         path; None if nothing is there, or a directory, or a file without a byte, as a crash of the

@@ -421,7 +421,7 @@ def test_tree_with_a_wrong_file_digest(tmp_path: Path) -> None:
         segments = (*rest, last._replace(size_bytes=last.size_bytes + more_bytes))
         false = replace(entries[b"x"], size_bytes=size_bytes, segments=segments)
         made.commit_root("r", made.tree(b"", [false]), branch=branch)
-        with pytest.raises(Corrupt, match=f"'x': .* and should have {segments[-1].size_bytes}"):
+        with pytest.raises(Corrupt, match=f"x: .* and should have {segments[-1].size_bytes}"):
             pull(store, Spec("r", branch), tmp_path / branch)
         assert os.listdir(tmp_path / branch) == [STATE_DIR]
 
