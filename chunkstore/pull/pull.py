@@ -128,8 +128,7 @@ def pull(
     refused if anything differs. A file or symlink comes under its own name. Modification times are
     not part of a dataset: files get the time of the pull. A file of which bytes were purged ends it
     (Purged), or with ``skip_purged`` is left out, also where a copy had its older version. With
-    ``sync`` everything is on disk on return (syncfs once, at the end). Memory: about ``workers``
-    times 32 MiB.
+    ``sync`` everything is on disk on return. Memory: about ``workers`` times 32 MiB.
 
     Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
     target keeps what came, and its state, so that it does not look complete.
@@ -140,12 +139,7 @@ def pull(
     root = find_in(store.packs, commit.root, spec)
     if not spec.path:
         progress.files_total, progress.bytes_total = commit.files, commit.size_bytes
-    identity = {
-        "store": store.settings.store_id,
-        "repo": spec.repo,
-        "commit": commit_id.hex(),
-        "path": spec.path.hex(),
-    }
+    identity = _identity(store, spec, commit_id)
     result = PullResult(commit_id)
     started = _started(target, identity, since)
     old = None
@@ -181,6 +175,15 @@ def pull(
         write_record(target, identity)
         place.finish()
     return result
+
+
+def _identity(store: Store, spec: Spec, commit_id: CommitId) -> Identity:
+    return {
+        "store": store.settings.store_id,
+        "repo": spec.repo,
+        "commit": commit_id.hex(),
+        "path": spec.path.hex(),
+    }
 
 
 def _started(target: Path, identity: Identity, since: CommitId | None) -> CommitId | None:

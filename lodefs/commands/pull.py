@@ -74,24 +74,7 @@ def pull(
         interrupt.add_note("repeat the command to go on")
         raise
     if as_json:
-        write_json(
-            {
-                "commit": result.commit.hex(),
-                "unchanged": result.unchanged,
-                "files": result.files,
-                "symlinks": result.symlinks,
-                "directories": result.directories,
-                "size_bytes": result.size_bytes,
-                "fetched_bytes": result.fetched_bytes,
-                "updated_from": result.updated_from.hex() if result.updated_from else None,
-                "removed": result.removed,
-                "kept": [text.percent_encoded(path) for path in result.kept],
-                "skipped": [
-                    {"path": text.percent_encoded(path), "message": "purged"}
-                    for path in sorted(result.purged)
-                ],
-            }
-        )
+        write_json(_json_of(result))
         return
     _show_kept(result)
     _show_purged(result)
@@ -111,6 +94,25 @@ def pull(
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes
         write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")
+
+
+def _json_of(result: PullResult) -> dict[str, object]:
+    return {
+        "commit": result.commit.hex(),
+        "unchanged": result.unchanged,
+        "files": result.files,
+        "symlinks": result.symlinks,
+        "directories": result.directories,
+        "size_bytes": result.size_bytes,
+        "fetched_bytes": result.fetched_bytes,
+        "updated_from": result.updated_from.hex() if result.updated_from else None,
+        "removed": result.removed,
+        "kept": [text.percent_encoded(path) for path in result.kept],
+        "skipped": [
+            {"path": text.percent_encoded(path), "message": "purged"}
+            for path in sorted(result.purged)
+        ],
+    }
 
 
 def _show_purged(result: PullResult) -> None:
