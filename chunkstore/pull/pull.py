@@ -36,7 +36,7 @@ from lodefs.chunkstore.pull.target import (
 )
 from lodefs.chunkstore.pull.update import Update, carry_out, plan_update
 from lodefs.chunkstore.repo.history import find_in
-from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.pack_reader import LostPack, PackReader
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join, scan
@@ -306,23 +306,22 @@ class _Pull:
                 offset += segment.size_bytes
         if empty := [file for file in batch if not file.entry.segments]:
             yield empty
-        for pack, index in self._indexes(list(wanted)):
+        for pack, pending in self._indexes(list(wanted)):
             runs = wanted.pop(pack)
+            index = _index_for(runs[0].what.file, pending)
             for run in runs:
                 _check_run(index, run.what)
             for unit in units(index, runs):
                 yield pack, unit
 
-    def _indexes(self, packs: Sequence[PackId]) -> Iterator[tuple[PackId, PackIndex]]:
+    def _indexes(self, packs: Sequence[PackId]) -> Iterator[tuple[PackId, Future[PackIndex]]]:
         """Each pack with its index, which the threads read some packs ahead."""
         ahead: deque[tuple[PackId, Future[PackIndex]]] = deque()
         for pack in packs:
             ahead.append((pack, self._executor.submit(self._packs.index, pack)))
             if len(ahead) > self._jobs_max:
-                first, index = ahead.popleft()
-                yield first, index.result()
-        for last, index in ahead:
-            yield last, index.result()
+                yield ahead.popleft()
+        yield from ahead
 
     def _run_jobs(self, jobs: Iterator[Job | list[_File]]) -> None:
         """Runs all jobs, at most ``_jobs_max`` at once; the first error ends them."""
@@ -413,6 +412,14 @@ class _Pull:
             self._progress.bytes_sent += fetched_bytes
             self._progress.files_done += files
             self._result.fetched_bytes += fetched_bytes
+
+
+def _index_for(file: _File, index: Future[PackIndex]) -> PackIndex:
+    """Raises: LostPack, with the name of a file that needs it."""
+    try:
+        return index.result()
+    except LostPack as error:
+        raise LostPack(f"{file.path!r}: {error}") from error
 
 
 def _check_run(index: PackIndex, part: _Part) -> None:

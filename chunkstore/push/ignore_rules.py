@@ -8,7 +8,6 @@ excluded directory is never looked at, so it cannot be included again.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,26 +15,18 @@ from pathspec.patterns.gitignore.base import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.push.ignore_brackets import BadBracket, bracket_regex, read_bracket
 
 FILE_NAME = b".lodefsignore"  # in any directory of a source; for all below
 SIZE_BYTES_MAX = 1 << 20  # of such a file
 _BOM = b"\xef\xbb\xbf"
-# Without slashes, which no bracket matches, and without brackets and backslashes
-_CLASSES = {
-    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \t", "cntrl": "\x00-\x1f\x7f",
-    "digit": "0-9", "graph": "!-.0-~", "lower": "a-z", "print": " -.0-~", "punct": "!-.:-@^-`{-~",
-    "space": " \t-\r", "upper": "A-Z", "xdigit": "0-9a-fA-F",
-}  # fmt: skip
-_CLASS = re.compile(r"\[:([a-z]+):\]")
+_PLACEHOLDERS_FROM = 0xE000  # characters that no line has, which is decoded as latin-1
+_PLACEHOLDER = re.compile("[^\x00-\xff]")
 # What pathspec makes of *, of **/ at the beginning, and of /** before another name
 _STAR, _BEGIN, _BETWEEN = "[^/]*", "(?:.+/)?", "(?:/.+)?"
 _LAZY = {_BEGIN: "(?:.+?/)??", _BETWEEN: "(?:/.+?)??"}
-_BRACKET = r"\[\^?\]?[^]]*\]"
 _TOKEN = re.compile(
-    "|".join(
-        (*map(re.escape, (_STAR, _BEGIN, _BETWEEN)), rf"(?:\(\?!/\))?{_BRACKET}", r"\\.", ".")
-    ),
-    re.DOTALL,
+    "|".join((*map(re.escape, (_STAR, _BEGIN, _BETWEEN, "[^/]")), r"\\.", ".")), re.DOTALL
 )
 _ITSELF_OR_BELOW, _DIRECTORY_OR_BELOW = "(?:(?P<ps_d>/)|$)", "(?P<ps_d>/)"
 
@@ -102,36 +93,64 @@ class IgnoreRules:
 def check_patterns(lines: Iterable[bytes]) -> None:
     """Raises: InvalidInput for a pattern of the command line that can never match."""
     for line in lines:
-        is_comment = not line.strip() or line.startswith(b"#")
-        if b"\n" in line or is_comment or _compiled(line.decode("latin-1")) is None:
+        if b"\n" in line or _compiled(line.decode("latin-1")) is None:
             shown = line.decode("utf-8", "backslashreplace")
             raise InvalidInput(f"{shown!r} is no pattern that matches anything: see gitignore(5)")
 
 
 def _compiled(line: str) -> _Pattern | None:
     """A line; None of a comment, and of what can never match, which git ignores too."""
+    line = _without_last_spaces(line)
     if line.endswith("/**/"):
         line += "*/"  # below the directory, not itself
-    line = _CLASS.sub(_without_class, line)
     try:
+        line, regexes = _with_placeholders(line)
         regex, excludes = GitIgnoreSpecPattern.pattern_to_regex(line)
-        if regex is None or excludes is None:
-            return None
-        regex = regex.replace(_ITSELF_OR_BELOW, "/?$").replace(_DIRECTORY_OR_BELOW, "/$")
-        if regex.endswith("/"):  # of "foo/**": what is below
-            regex += "."
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # "[[" may mean something else some day
-            regex = _without_backtracking(_without_slashes(regex))
-            return _Pattern(re.compile(regex, re.DOTALL), excludes)
-    except (GitIgnorePatternError, re.error):
+    except (GitIgnorePatternError, BadBracket):
         return None
+    if regex is None or excludes is None:
+        return None
+    regex = regex.replace(_ITSELF_OR_BELOW, "/?$").replace(_DIRECTORY_OR_BELOW, "/$")
+    if regex.endswith("/"):  # of "foo/**": what is below
+        regex += "."
+    regex = _without_backtracking(regex)
+    regex = _PLACEHOLDER.sub(lambda found: regexes[ord(found[0]) - _PLACEHOLDERS_FROM], regex)
+    return _Pattern(re.compile(regex, re.DOTALL), excludes)
 
 
-def _without_slashes(regex: str) -> str:
-    """No bracket matches a slash, for git."""
-    tokens = _TOKEN.findall(regex)
-    return "".join(f"(?!/){t}" if t[0] == "[" and t not in (_STAR, "[^/]") else t for t in tokens)
+def _without_last_spaces(line: str) -> str:
+    """But the one that a backslash stands before. Other blanks stay."""
+    left = line.rstrip(" ")
+    is_escaped = (len(left) - len(left.rstrip("\\"))) % 2 == 1
+    return line[: len(left) + 1] if is_escaped else left
+
+
+def _with_placeholders(line: str) -> tuple[str, list[str]]:
+    """A line with one character for each thing that pathspec would read otherwise than git, and
+    the expressions for them: brackets, and a blank at the end, which may be half of a character.
+    Raises: BadBracket."""
+    parts, regexes, at, is_anchored = [""], list[str](), 0, False
+
+    def placeholder(regex: str) -> str:
+        regexes.append(regex)
+        return chr(_PLACEHOLDERS_FROM + len(regexes) - 1)
+
+    while at < len(line):
+        end = at + (2 if line[at] == "\\" else 1)
+        if line[at] == "[":
+            matched, end = read_bracket(line, at)
+            is_anchored = is_anchored or "/" in line[at:end]  # as by any other slash
+            parts.append(placeholder(bracket_regex(matched)))
+        else:
+            parts.append(line[at:end])
+        at = end
+    if parts[-1][-1:].isspace():
+        parts[-1] = parts[-1][:-1] + placeholder(re.escape(parts[-1][-1]))
+    text = "".join(parts)
+    if is_anchored:
+        mark = "!" if text.startswith("!") else ""
+        text = f"{mark}/{text.removeprefix(mark).removeprefix('/')}"
+    return text, regexes
 
 
 def _without_backtracking(regex: str) -> str:
@@ -168,13 +187,6 @@ def _names(tokens: Sequence[str]) -> str:
                 text += "".join(f"(?>[^/]*?{part})" for part in others[:-1]) + _STAR + others[-1]
             text, parts = text + "/", [""]
     return text[:-1]
-
-
-def _without_class(match: re.Match[str]) -> str:
-    """``[:alpha:]`` inside brackets as the ranges that it is, of ASCII."""
-    before = _CLASS.sub("", match.string[: match.start()])
-    is_inside = before.rfind("[") > before.rfind("]")
-    return _CLASSES.get(match[1], match[0]) if is_inside else match[0]
 
 
 def _is_below(path: bytes, above: bytes) -> bool:

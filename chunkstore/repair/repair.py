@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
@@ -55,6 +56,7 @@ from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 8
+TOGETHER_MAX = 4096  # trees that are looked at together
 NAMED_MAX = 8  # versions and paths that are told of one object
 
 
@@ -108,6 +110,25 @@ def repair(
         return _Repair(objects, sources, options, progress or Progress(), executor).run()
 
 
+class _CommitDirectory(NamedTuple):
+    """A directory of a commit."""
+
+    repo: str
+    commit: CommitId
+    path: bytes
+    entry: Entry
+
+    @property
+    def packs(self) -> Iterator[PackId]:
+        """Those that hold its tree."""
+        return (segment.pack for segment in self.entry.segments)
+
+    @property
+    def where(self) -> str:
+        """What it is, for people."""
+        return str(Spec(self.repo, self.commit.hex()[:12], self.path))
+
+
 class _Repair:
     """One repair."""
 
@@ -134,6 +155,8 @@ class _Repair:
         self._is_known = True  # nothing that could not be read hides what it names
         self._concerns: dict[PackId, list[str]] = defaultdict(list)
         self._commits: dict[tuple[str, CommitId], Commit] = {}
+        self._heals = 0  # packs that were healed
+        self._tried: dict[PackId, int] = {}  # how many were, when a pack was looked for
         self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
 
     def run(self) -> RepairResult:
@@ -156,6 +179,7 @@ class _Repair:
         self._repo_settings({ref.repo for ref in refs})
         for repo, commit_id in self._heads(refs, damages):
             self._history(repo, commit_id)
+        self._trees()
         self._data()
         for pack_id, pack in self._packs.items():
             if pack is not None:
@@ -268,7 +292,6 @@ class _Repair:
                 self._result.commits += 1
                 waiting += commit.parents
                 self._progress.phase = f"looking at {repo}@{at.hex()[:12]}"
-                self._trees(repo, at, commit)
 
     def _commit(self, repo: str, commit_id: CommitId) -> Commit | None:
         try:
@@ -292,42 +315,76 @@ class _Repair:
         self._is_known = False
         return None
 
-    def _trees(self, repo: str, commit_id: CommitId, commit: Commit) -> None:
-        """Names all packs of a commit; heals those of trees on the way, to see what is below."""
-        waiting = [(b"", commit.root)]
-        add_named(self._chunks, [commit.root])
+    def _trees(self) -> None:
+        """Names all packs of all commits; heals those of trees on the way, to see what is below:
+        of many trees together, since a source searches all that it has each time."""
+        self._progress.phase = "looking at trees"
+        waiting = [_CommitDirectory(*at, b"", commit.root) for at, commit in self._commits.items()][
+            ::-1
+        ]
+        add_named(self._chunks, [place.entry for place in waiting])
         while waiting:
-            path, entry = waiting.pop()
-            where = str(Spec(repo, commit_id.hex()[:12], path))
-            place = (entry.digest, entry.segments)
-            for segment in entry.segments:
-                self._examine(segment.pack, where)
-            if place in self._seen:
+            some = waiting[: -TOGETHER_MAX - 1 : -1]
+            del waiting[-TOGETHER_MAX:]
+            self._examine(some)
+            unread: list[_CommitDirectory] = []
+            for place in some:
+                key = (place.entry.digest, place.entry.segments)
+                if key not in self._seen:
+                    self._seen.add(key)
+                    if not self._read(place, waiting):
+                        unread.append(place)
+            self._examine_bytes(unread)
+            self._note_all(some)
+            for place in unread:
+                if not self._read(place, waiting):
+                    self._is_known = False
+
+    def _read(self, place: _CommitDirectory, waiting: list[_CommitDirectory]) -> bool:
+        """Names what a tree leads to; the directories are ``waiting`` then. False if it cannot be
+        read."""
+        try:
+            children = self._reader.read_tree(place.entry)
+        except (NotFound, Corrupt, UnknownFormat):
+            return False
+        add_named(self._chunks, children)
+        for child in children:
+            if child.kind is Kind.DIRECTORY:
+                path = join(place.path, child.name)
+                waiting.append(place._replace(path=path, entry=child))
                 continue
-            self._seen.add(place)
-            children = self._children(entry, where)
-            add_named(self._chunks, children)
-            for child in children:
-                if child.kind is Kind.DIRECTORY:
-                    waiting.append((join(path, child.name), child))
-                    continue
-                for segment in child.segments:
-                    self._packs.setdefault(segment.pack, None)
+            for segment in child.segments:
+                self._packs.setdefault(segment.pack, None)
+        return True
 
-    def _examine(self, pack_id: PackId, where: str) -> None:
-        """Looks at a pack that holds trees, and heals it."""
-        if pack_id not in self._examined:
-            self._examined.add(pack_id)
-            damage = examine(self._objects, pack_id, data=self._options.data)
-            self._packs[pack_id] = damage
-            if damage is not None:
-                self._heal(damage)
-        if self._packs[pack_id] is not None:
-            self._note(pack_id, where)
+    def _examine(self, places: Sequence[_CommitDirectory]) -> None:
+        """Looks at the packs that hold trees, and heals them."""
+        packs = dict.fromkeys(pack for place in places for pack in place.packs)
+        new = [pack_id for pack_id in packs if pack_id not in self._examined]
+        self._examined.update(new)
+        self._packs |= dict.fromkeys(new)
+        self._heal_bad(new, data=self._options.data)
 
-    def _heal(self, damage: PackDamage) -> None:
-        self._heal_all([damage])
-        self._reader = PackReader(self._objects)  # one that does not remember what was there
+    def _examine_bytes(self, places: Sequence[_CommitDirectory]) -> None:
+        """Looks at all bytes of packs whose index is fine, and that hold trees that cannot be
+        read; heals them."""
+        packs = dict.fromkeys(pack for place in places for pack in place.packs)
+        fine = [pack_id for pack_id in packs if self._packs.get(pack_id) is None]
+        self._heal_bad(fine, data=True)
+
+    def _heal_bad(self, packs: Sequence[PackId], *, data: bool) -> None:
+        found = self._executor.map(lambda one: examine(self._objects, one, data=data), packs)
+        bad = [damage for damage in found if damage is not None]
+        if bad:
+            self._packs |= {damage.pack_id: damage for damage in bad}
+            self._heal_all(bad)
+            self._reader = PackReader(self._objects)  # that does not remember what was there
+
+    def _note_all(self, places: Sequence[_CommitDirectory]) -> None:
+        for place in places:
+            for pack_id in place.packs:
+                if self._packs[pack_id] is not None:
+                    self._note(pack_id, place.where)
 
     def _heal_all(self, damages: Sequence[PackDamage]) -> None:
         heal(
@@ -338,23 +395,8 @@ class _Repair:
             dry_run=self._options.dry_run,
             roots=lambda: [Root(*at, commit.root) for at, commit in self._commits.items()],
         )
-
-    def _children(self, entry: Entry, where: str) -> list[Entry]:
-        try:
-            return self._reader.read_tree(entry)
-        except (NotFound, Corrupt, UnknownFormat):
-            for segment in entry.segments:
-                if self._packs.get(segment.pack) is None:  # its index is fine, its bytes are not
-                    damage = examine(self._objects, segment.pack, data=True)
-                    if damage is not None:
-                        self._packs[segment.pack] = damage
-                        self._note(segment.pack, where)
-                        self._heal(damage)
-        try:
-            return self._reader.read_tree(entry)
-        except (NotFound, Corrupt, UnknownFormat):
-            self._is_known = False
-            return []
+        self._heals += sum(damage.healed_from is not None for damage in damages)
+        self._tried |= dict.fromkeys((damage.pack_id for damage in damages), self._heals)
 
     def _data(self) -> None:
         """All packs of files, side by side; then names what the bad ones are of."""
@@ -368,7 +410,7 @@ class _Repair:
         bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
         self._name(bad)
         self._progress.phase = "looking for what is lost"
-        self._heal_all(bad)
+        self._heal_all([damage for damage in bad if self._tried.get(damage.pack_id) != self._heals])
 
     def _name(self, bad: Sequence[PackDamage]) -> None:
         """The files that need a chunk of the bad packs that is not there."""

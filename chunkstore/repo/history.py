@@ -12,7 +12,7 @@ from lodefs.chunkstore.errors import Corrupt, Expired, NotADirectory, NotFound, 
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec, split_path
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.pack_reader import LostPack, PackReader
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
 
@@ -109,7 +109,8 @@ def log(store: Store, repo: str, rev: str) -> Iterator[tuple[CommitId, Commit]]:
 def find(store: Store, spec: Spec) -> Entry:
     """The entry at REPO@REV:PATH; the root of the commit if there is no path.
 
-    Raises: NotFound; NotADirectory names the part of the path that is a file or a symlink.
+    Raises: NotFound; NotADirectory names the part of the path that is a file or a symlink;
+    LostPack, Corrupt.
     """
     commit_id = store.resolve(spec.repo, spec.rev)
     return find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
@@ -124,7 +125,11 @@ def find_in(packs: PackReader, root: Entry, spec: Spec) -> Entry:
             kind = entry.kind.name.lower()
             raise NotADirectory(f"{Spec(spec.repo, spec.rev, at)} is a {kind}, not a directory")
         at = join(at, name)
-        found = next((child for child in packs.read_tree(entry) if child.name == name), None)
+        try:
+            children = packs.read_tree(entry)
+        except LostPack as error:
+            raise LostPack(f"the directory of {Spec(spec.repo, spec.rev, at)}: {error}") from error
+        found = next((child for child in children if child.name == name), None)
         if found is None:
             raise NotFound(f"{Spec(spec.repo, spec.rev, at)} does not exist")
         entry = found

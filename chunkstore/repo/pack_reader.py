@@ -53,6 +53,10 @@ class WrongChunk(Corrupt):
         self.number = number
 
 
+class LostPack(Corrupt):
+    """The store lacks a pack that a commit or an index shard names."""
+
+
 class PackReader:
     """Chunks, trees and files out of the packs of one store. Safe for many threads.
 
@@ -75,14 +79,14 @@ class PackReader:
         )
 
     def index(self, pack_id: PackId) -> PackIndex:
-        """The index of a pack. Raises: NotFound, Corrupt, UnknownFormat."""
+        """The index of a pack. Raises: LostPack, Corrupt, UnknownFormat."""
         return self._version(pack_id).index
 
     def read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
         """The raw bytes of consecutive chunks, by one ranged GET: bound ``count`` accordingly.
 
         Raises: Corrupt if the bytes do not match the chunks' ids, also when they are read again;
-        Purged.
+        LostPack; Purged.
         """
         return self._with_retry(pack_id, lambda: self._read(pack_id, first, count))
 
@@ -98,7 +102,7 @@ class PackReader:
 
     def outline(self, entry: Entry) -> Outline:
         """What a directory says of packs and directories, for much less than ``read_tree``. Its
-        chunks are verified, its digest is not. Raises: Corrupt, UnknownFormat, NotFound."""
+        chunks are verified, its digest is not. Raises: Corrupt, UnknownFormat."""
         check_tree(entry)
         packs = {segment.pack for segment in entry.segments}
         own_pack = next(iter(packs)) if len(packs) == 1 else None
@@ -163,7 +167,7 @@ class PackReader:
         try:
             return read_index(self._objects, pack_id)
         except NotFound as error:
-            raise NotFound(f"pack {pack_id.hex()} is missing: {error}") from error
+            raise _lost(pack_id, error) from error
         except Corrupt:
             if not doubt(self._objects, keys.pack(pack_id)):
                 raise
@@ -172,17 +176,22 @@ class PackReader:
     def _with_retry(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
         """Reads again, from the index on, if the pack was rewritten or its bytes were wrong."""
         try:
-            return read()
-        except Changed:
-            self._indexes.forget(pack_id)
-        except Corrupt:
-            self._indexes.forget(pack_id)
-            return read()
-        try:
-            return read()
+            return self._read_twice(pack_id, read)
         except Changed:  # a compaction and a purge, say, one after the other
             self._indexes.forget(pack_id)
             return read()
+        except NotFound as error:  # since its index was read
+            self._indexes.forget(pack_id)
+            raise _lost(pack_id, error) from error
+
+    def _read_twice(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
+        try:
+            return read()
+        except LostPack:
+            raise
+        except (Changed, Corrupt):
+            self._indexes.forget(pack_id)
+        return read()
 
     def _read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
         version = self._version(pack_id)
@@ -233,6 +242,13 @@ class PackReader:
                 doubt(self._objects, keys.pack(segment.pack), etag)
                 raise
         return chunks
+
+
+def _lost(pack_id: PackId, error: NotFound) -> LostPack:
+    return LostPack(
+        f"pack {pack_id.hex()} is missing: {error}; `lodefs repair` says what else is lost, and "
+        "puts it back from a source that has it"
+    )
 
 
 def read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:

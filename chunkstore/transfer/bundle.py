@@ -15,6 +15,7 @@ from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
+from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.push.quota import check_arriving
 from lodefs.chunkstore.repo.pack_reader import check_bound
@@ -79,7 +80,7 @@ def create_bundle(
     if base is not None and not any(base in history.commit(at).parents for at in order):
         raise InvalidInput(f"{repo}@{rev} does not come after {since}, or is the same: nothing new")
     progress.phase = f"looking at {repo}@{rev}"
-    packs = list(_new_packs(store, history, order))
+    packs = list(_new_packs(store, history, order, base))
     before = {parent for at in order for parent in history.commit(at).parents} - {base, *order}
     expired = tuple(sorted(at for at in before if history.has_expired(at)))
     head = BundleHead(ref, base, tuple(order), sum(map(len, packs)), int(clock()), expired)
@@ -272,28 +273,43 @@ class _Unpack:
             root = None if parent is None else parent.root
             found, unreadable = named_packs(self._store.packs, commit.root, root)
             if lost := unreadable or self._landing.lacking(found):
-                raise Corrupt(
-                    f"{self._what} is not whole: commit {at.hex()[:12]} needs "
-                    f"{keys.pack(min(lost))}, which it lacks"
-                )
+                raise self._not_whole(at, min(lost))
             known[at] = commit
 
+    def _not_whole(self, at: CommitId, lost: PackId) -> Corrupt:
+        what = f"commit {at.hex()[:12]} needs {keys.pack(lost)}, which it lacks"
+        since = self._reader.head.since
+        if since is not None:
+            what += (
+                f", and {self._store.url} too: what is there of commit {since.hex()[:12]}, which "
+                f"it builds on, may be damaged (lodefs verify {self._reader.head.ref.repo})"
+            )
+        return Corrupt(f"{self._what} is not whole: {what}")
 
-def _new_packs(store: Store, history: History, order: list[CommitId]) -> Iterator[list[PackId]]:
-    """For each commit the packs that none before it named, trees first read first."""
+
+def _new_packs(
+    store: Store, history: History, order: list[CommitId], since: CommitId | None
+) -> Iterator[list[PackId]]:
+    """For each commit the packs that none before it named. A pack is left out if ``since`` names
+    all chunks of it that are needed: a store that has that commit has those, and perhaps no others
+    of the pack. For this all its trees are read; one that is damaged costs bytes, no more."""
+    there: NamedChunks = {}
+    if since is not None and not history.has_expired(since):
+        there = named_packs(store.packs, history.commit(since).root, None).found
     seen: set[PackId] = set()
     for at in order:
         commit = history.commit(at)
         parent = history.parent(commit)
-        base = None if parent is None else parent.root
-        found, unreadable = named_packs(store.packs, commit.root, base)
+        before = None if parent is None else parent.root
+        found, unreadable = named_packs(store.packs, commit.root, before)
         if unreadable:
             raise Corrupt(
                 f"commit {at.hex()[:12]} of {store.url} is not whole: "
                 f"{keys.pack(min(unreadable))} is missing or damaged; see `lodefs verify`"
             )
-        yield sorted(found.keys() - seen)
-        seen |= found.keys()
+        new = {pack for pack, chunks in found.items() if chunks & ~there.get(pack, 0)} - seen
+        yield sorted(new)
+        seen |= new
 
 
 def _fetched(

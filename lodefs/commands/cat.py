@@ -20,6 +20,7 @@ from lodefs.settings.session import Session
 def cat(session: Session, spec: Spec) -> None:
     """Write the file at PATH to standard output. Every byte is verified before it is written."""
     from lodefs.chunkstore.repo.history import find
+    from lodefs.chunkstore.repo.pack_reader import LostPack
 
     entry = find(session.store, spec)
     if entry.kind is not Kind.FILE:
@@ -27,8 +28,11 @@ def cat(session: Session, spec: Spec) -> None:
         what = f"; it points to {escaped(entry.target)}" if entry.kind is Kind.SYMLINK else ""
         raise InvalidInput(f"{spec} is a {kind}, not a file{what}")
     out = sys.stdout.buffer
-    for piece in session.store.packs.read_file(entry):
-        try:
-            out.write(piece)
-        except OSError as error:
-            raise output_error(error) from None
+    try:
+        for piece in session.store.packs.read_file(entry):
+            try:
+                out.write(piece)
+            except OSError as error:
+                raise output_error(error) from None
+    except LostPack as error:
+        raise LostPack(f"{spec}: {error}") from error

@@ -31,6 +31,7 @@ log = logging.getLogger("lodefs.cache")
 ROWS_MAX = 4096  # in one write
 USEFUL_SHARE_MIN = 0.5  # below it, bringing more than what is asked costs more than it saves
 EVIDENCE_PARTS = 16  # of the cache's size: what is evicted of it halves what older evidence counts
+ASKED_WEIGHT = 1 / 32  # of evicted bytes that were asked for: two caches of them halve it, too
 EVIDENCE_SIZE_BYTES_MIN = 1024 * 1024  # less says nothing
 PROTECTED_S = 3600.0  # after their last use files are an owner's, whose share protects them
 
@@ -92,12 +93,14 @@ class Usefulness:
     when they were fetched, of all such bytes that were evicted of late (the "accuracy" by which
     feedback directed prefetching is throttled: Srinath et al., HPCA 2007).
 
-    What was fetched because it was asked for is no evidence for either. One thread at a time tells
-    it; any may ask.
+    What was fetched because it was asked for is no evidence for either, but older evidence fades
+    with its evictions. It does so slowly, since readers at random then bring a cache in vain until
+    this is learnt anew. One thread at a time tells it; any may ask.
     """
 
     def __init__(self, cache_size_bytes: int) -> None:
         self._half_life_bytes = max(cache_size_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
+        self._least_bytes = max(self._half_life_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
         self._unasked_bytes = 0.0
         self._useful_bytes = 0.0
 
@@ -107,14 +110,15 @@ class Usefulness:
         unasked = max(size_bytes - asked_bytes, 0)
         read_again = max(read_bytes - asked_bytes, 0)  # of what was asked for as of the rest
         useful = unasked * min(read_again / max(size_bytes, 1), 1.0)
-        keep = 0.5 ** (unasked / self._half_life_bytes)
+        aged_bytes = unasked + ASKED_WEIGHT * (size_bytes - unasked)
+        keep = 0.5 ** (aged_bytes / self._half_life_bytes)
         self._unasked_bytes = self._unasked_bytes * keep + unasked
         self._useful_bytes = self._useful_bytes * keep + useful
 
     @property
     def share(self) -> float:
-        """1.0 while nothing is known."""
-        if self._unasked_bytes < EVIDENCE_SIZE_BYTES_MIN:
+        """1.0 while nothing is known, or nothing any more."""
+        if self._unasked_bytes < self._least_bytes:
             return 1.0
         return self._useful_bytes / self._unasked_bytes
 

@@ -16,6 +16,7 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrors.mirrored import doubt
 from lodefs.chunkstore.repo.pack_reader import (
+    LostPack,
     PackIndexVersion,
     WrongChunk,
     read_index,
@@ -89,7 +90,7 @@ class PackSource(Protocol):
         ...
 
 
-def lacking(objects: ObjectStore, error: NotFound) -> LodefsError:
+def lacking(objects: ObjectStore, error: NotFound | LostPack) -> LodefsError:
     """The error for a missing pack: damage, or a store that is gone as a whole, such as a directory
     whose file system was unmounted."""
     try:

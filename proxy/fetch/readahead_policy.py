@@ -19,8 +19,11 @@ UNITS_AHEAD = 6
 WINDOW_SIZE_BYTES_MAX = UNITS_AHEAD * UNIT_SIZE_BYTES_MAX
 STREAMS_MAX = 64  # readers of one file that are told apart
 STREAMS_DUE_MAX = 4  # of them, those looked at for each hit
-STREAMS_SURE_MAX = 16  # of them, those looked at where what is brought ahead is evicted unread
 SLACK_SIZE_BYTES = 128 * KIB  # a step of this size still counts as reading on
+
+# where what is brought ahead is evicted unread
+STREAMS_SURE_MAX = 16  # of the streams, those used last, whose next read may begin nearby
+STREAM_IDLE_STEPS_MAX = 4 * STREAMS_MAX  # after them a stream is taken for one of chance
 
 REGION_SIZE_BYTES = MIB
 REGIONS_MAX = 1024
@@ -48,6 +51,7 @@ class Stream:
     next: int
     issued: int
     window: int = 0
+    used_step: int = 0  # of the file: when it last read on
 
 
 class ReadAhead:
@@ -60,6 +64,7 @@ class ReadAhead:
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
         self._streams: list[Stream] = []  # the most recent one last
+        self._steps = 0
 
     def advance(
         self, first: int, end: int, asked_end: int, *, is_sure: bool = False
@@ -67,6 +72,7 @@ class ReadAhead:
         """A step [first, end) of a read that goes to ``asked_end``: what to bring ahead, and the
         size of the units to bring it in (0 if nobody reads on here). ``is_sure``: a read somewhere
         near a reader's place is not taken for his, since most of what is brought is in vain."""
+        self._steps += 1
         stream = self._match_surely(first, end) if is_sure else self._match(first)
         if stream is None:
             stream = self._new(end, is_sure=is_sure)
@@ -120,29 +126,38 @@ class ReadAhead:
                 found = at
         if found < 0:
             return None
-        stream = self._streams.pop(found)
-        self._streams.append(stream)
-        return stream
+        return self._renew(self._streams[found])
 
     def _match_surely(self, first: int, end: int) -> Stream | None:
-        """As ``_match``, of those that read last: the step begins where the last one ends, or
-        reaches the end of what was fetched, which is that of a chunk."""
+        """As ``_match``: the step begins where the last one ends, or reaches the end of what was
+        fetched, which is that of a chunk; of those that read last, nearly so is enough."""
+        for stream in reversed(self._streams):
+            if first == stream.next or (stream.window and first <= stream.issued <= end):
+                return self._renew(stream)
         for stream in reversed(self._streams[-STREAMS_SURE_MAX:]):
             is_next = abs(first - stream.next) <= SLACK_SIZE_BYTES
             if is_next or first - 2 * SLACK_SIZE_BYTES <= stream.issued <= end:
-                self._streams.remove(stream)
-                self._streams.append(stream)
-                return stream
+                return self._renew(stream)
         return None
+
+    def _renew(self, stream: Stream) -> Stream:
+        """Notes that a stream reads on."""
+        at = next(at for at, other in enumerate(self._streams) if other is stream)
+        del self._streams[at]
+        self._streams.append(stream)
+        stream.used_step = self._steps
+        return stream
 
     def _new(self, end: int, *, is_sure: bool) -> Stream:
         """A first read. Those of readers that did not read on are forgotten before others, unless
-        others read on by chance."""
+        others may have read on by chance, and not again for long."""
         streams = self._streams
         if len(streams) >= STREAMS_MAX:
+            idle_steps = self._steps - streams[0].used_step
             once = (at for at, stream in enumerate(streams) if not stream.window)
-            del streams[0 if is_sure else next(once, 0)]
-        streams.append(Stream(end, end))
+            is_idle = is_sure and idle_steps > STREAM_IDLE_STEPS_MAX
+            del streams[0 if is_idle else next(once, 0)]
+        streams.append(Stream(end, end, used_step=self._steps))
         return streams[-1]
 
 

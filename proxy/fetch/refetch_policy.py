@@ -54,12 +54,11 @@ class Refetches:
         """Of the chunks [first, end) around those of ``own``: these, and on both sides those that
         were never brought, up to the next that was."""
         chunks = self._chunks.get(pack, 0)
-        low, high = own.start, own.stop
-        while low > first and not chunks >> low - 1 & 1:
-            low -= 1
-        while high < end and not chunks >> high & 1:
-            high += 1
-        return range(low, high)
+        below = chunks & ((1 << own.start) - 1)
+        above = chunks >> own.stop
+        low = min(own.start, max(first, below.bit_length()))
+        next_known = own.stop + (above & -above).bit_length() - 1 if above else end
+        return range(low, max(own.stop, min(end, next_known)))
 
     def miss(self, pack: bytes, first: int, end: int) -> Range:
         """What to bring for a miss of the raw bytes [first, end) of a pack, which may begin before

@@ -11,7 +11,13 @@ from typing import Protocol
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable, UnknownFormat
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.pack_reader import WINDOW_SIZE_BYTES, PackReader, check_tree, tree_of
+from lodefs.chunkstore.repo.pack_reader import (
+    WINDOW_SIZE_BYTES,
+    LostPack,
+    PackReader,
+    check_tree,
+    tree_of,
+)
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_source import lacking
@@ -55,7 +61,7 @@ class StoreTrees:
     def _read_anew(self, entry: Entry) -> list[Entry]:
         try:
             return self._reader.read_tree(entry)
-        except NotFound as error:
+        except LostPack as error:
             raise lacking(self._objects, error) from error
 
     async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:

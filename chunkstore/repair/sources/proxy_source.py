@@ -64,6 +64,7 @@ class ProxySource(NoStore):
         self._search = Search({})
         self._places: list[_Place] = []
         self._of: dict[ChunkId, int] = {}  # by chunk: the number of a place
+        self._untold: set[tuple[str, str, bytes]] = set()  # trees that the node did not tell
         self._failures = 0
         self.notes: list[str] = []
 
@@ -77,6 +78,7 @@ class ProxySource(NoStore):
         self._search = search
         self._places.clear()
         self._of.clear()
+        self._untold.clear()
         seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
         for root in search.roots():
             waiting = [(b"", root.entry)]
@@ -131,7 +133,10 @@ class ProxySource(NoStore):
 
     def _children(self, root: Root, path: bytes, entry: Entry) -> Sequence[Entry]:
         """Files and directories of a directory; none if the node cannot tell."""
-        tree = self._asked(lambda: self._reader.tree(root.repo, root.commit.hex(), path))
+        where = (root.repo, root.commit.hex(), path)
+        tree = self._asked(lambda: self._reader.tree(*where))
+        if not tree:
+            self._untold.add(where)
         try:
             found = tree_of(entry, [tree])
         except (Corrupt, UnknownFormat):
@@ -154,6 +159,8 @@ class ProxySource(NoStore):
 
     def _bytes(self, place: _Place, first: int, size_bytes: int) -> bytes:
         where = (place.repo, place.commit, place.path)
+        if where in self._untold:
+            return b""
         if place.is_tree:
             tree = self._asked(lambda: self._reader.tree(*where))
             return tree[first : first + size_bytes]

@@ -32,8 +32,10 @@ from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.pull.target import STATE_DIR, part_name
+from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.cli.exit_codes import code_of
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
@@ -402,6 +404,16 @@ def test_wrong_bytes_are_never_written(tmp_path: Path) -> None:
         there = tmp_path / "t" / os.fsdecode(path)
         value = FILES[path]
         assert not there.exists() or there.read_bytes() == value
+
+
+def test_a_lost_pack_names_a_file_that_needs_it(tmp_path: Path) -> None:
+    """A pack that is gone is damage, not a mistyped name, and the file and the way out are told."""
+    store, objects = counting_store()
+    del objects.objects[keys.pack(find(store, Spec("r", path=b"a.txt")).segments[0].pack)]
+    with pytest.raises(Corrupt, match=r"is missing.*`lodefs repair`") as caught:
+        pull(store, Spec("r", path=b"a.txt"), tmp_path / "t")
+    assert "a.txt" in str(caught.value)
+    assert code_of(caught.value) == 8
 
 
 def test_tree_with_a_wrong_file_digest(tmp_path: Path) -> None:

@@ -58,10 +58,19 @@ def kept(patterns: bytes, paths: str) -> str:
         (b"d[!a]x\n/d[+-0]y", "d/x,dbx,d/y,d.y", "d/x d/y"),  # none matches a slash
         (b"[]a]", "],a,b", "b"),
         (b"[[:digit:]]x", "1x,ax", "ax"),
+        (b"[[:punct:]]\n[[:space:]]x", ":,\x0bx,\tx", "\x0bx"),
         (b"[![:alpha:][:digit:]]", "a,1,-", "a 1"),
+        (b"[a\\-c]", "a,b,c,-", "b"),  # a backslash takes its meaning from what follows
+        (b"[\\]]x", "]x,\\x", "\\x"),
+        (b"[c-a]\n[!c-a]x", "b,bx", "b"),  # an empty range
+        (b"d[/]x\n[a/]", "d/x,a,b/a", "d/x b/a"),  # a slash in a bracket anchors, and is no more
+        (b"[[:x]\n[[:no:]]", "[,:,x,n", "n"),  # no class; and one that there is not
         (b"[a", "[a,a", "[a a"),  # a bracket that is not closed matches nothing
         (b"f   ", "f,f   ", "f   "),  # blanks at the end go
         (b"f\\ ", "f,f ", "f"),
+        (b"f\\\\ ", "f\\,f\\ ", "f\\ "),
+        (b"f\t \n\x0b", "f,f\t,\x0b", "f"),  # no other blanks do
+        ("voilà\nÅ\nРР\r\nx\x85 ".encode(), "voilà,d/Å,РР,x\x85,voil", "voil"),  # nor halves
         (b" f", "f, f", "f"),
         (b"\\#a\n#b", "#a,#b", "#b"),
         (b"\\!a", "!a,a", "a"),

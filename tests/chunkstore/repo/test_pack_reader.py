@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Changed, Corrupt, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.compression import RAW
 from lodefs.chunkstore.format.names import ChunkId, Digest, PackId, digest_of
@@ -24,7 +24,7 @@ from lodefs.chunkstore.format.tree import (
 )
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo import pack_reader
-from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.pack_reader import LostPack, PackReader
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
 from tests.support.chunkstore.strategies import chunk_lists, pack_of
@@ -201,11 +201,17 @@ def test_a_pack_cut_after_its_index_was_read(objects: Objects) -> None:
 
 
 def test_a_missing_pack(objects: Objects) -> None:
-    """A missing pack is NotFound by its name, each time it is asked for."""
+    """A missing pack is damage, told by its name with the way out, each time it is asked for; so
+    is one that goes after its index was read."""
     reader = PackReader(objects)
     for _ in range(2):
-        with pytest.raises(NotFound, match=f"pack {'00' * 32} is missing"):
+        with pytest.raises(LostPack, match=f"pack {'00' * 32} is missing.*`lodefs repair`"):
             reader.read(PackId(bytes(32)), 0, 1)
+    pack_id = objects.put_pack(pack_of(RAWS))
+    reader.index(pack_id)
+    del objects.objects[keys.pack(pack_id)]
+    with pytest.raises(LostPack, match="is missing"):
+        reader.read(pack_id, 0, 1)
 
 
 @given(chunk_lists, chunk_lists)

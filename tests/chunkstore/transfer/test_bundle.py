@@ -117,6 +117,53 @@ def test_since(source: Source) -> None:
             source.bundle("main", since)
 
 
+def packs_in(data: bytes) -> set[bytes]:
+    records = BundleReader(BytesIO(data), "it").records()
+    return {bytes(record.data[:ID_BYTES]) for record in records if record.kind == PACK}
+
+
+def test_since_leaves_out_what_lies_beside_the_new(source: Source) -> None:
+    """Of a directory with a new file, of one that was renamed and of one that was copied, a bundle
+    since a revision has no pack that this names; and it is whole where the revision is."""
+    old = packs_in(source.bundle("v1"))
+    moved = {b"e/" + path: content for path, content in FILES.items()}
+    source.made.commit("r", {**MORE, **moved, b"d/small": b"2"})
+    part = source.bundle(since="v1")
+    assert packs_in(part)
+    assert not packs_in(part) & old
+    store = memory_store()
+    unpacked(source.bundle("v1"), store)
+    unpacked(part, store)
+    assert verify(store, data=True).problems == []
+
+
+def test_since_brings_packs_of_which_the_revision_names_other_chunks(source: Source) -> None:
+    """A pack comes again if a new file needs chunks of it that the revision does not name: a store
+    may have the revision and no more of that pack."""
+    both = {b"1": b"1" * 900, b"2": b"2" * 900}
+    source.made.commit("s", both)
+    one = source.made.commit("s", {b"1": both[b"1"]})
+    two = source.made.commit("s", both)
+    needed = {segment.pack for segment in source.made.entry(b"2", both[b"2"]).segments}
+    assert needed <= packs_in(source.bundle(since=one.hex(), repo="s"))
+    source.made.commit("s", {b"other/1": both[b"1"], **both})
+    assert not needed & packs_in(source.bundle(since=two.hex(), repo="s"))
+
+
+def test_a_base_that_has_lost_something_is_refused(source: Source) -> None:
+    """Where the store has lost a pack of what a bundle builds on, and this does not bring it, the
+    pack and the base are named, and the branch stays."""
+    store = memory_store()
+    unpacked(source.bundle("v1"), store)
+    (segment, *_) = source.made.entry(b"b", FILES[b"d/b"]).segments
+    store.objects.delete(keys.pack(segment.pack))
+    part = source.bundle(since="v1")
+    said = f"{keys.pack(segment.pack)}, which .* builds on, may be damaged"
+    with pytest.raises(Corrupt, match=said):
+        unpacked(part, store)
+    assert at(store) is None
+
+
 def test_a_ref_that_a_bundle_makes_is_never_elsewhere(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

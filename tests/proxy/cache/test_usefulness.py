@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,14 +24,41 @@ def test_nothing_is_known_at_first() -> None:
 
 
 def test_what_was_asked_for_is_no_evidence() -> None:
-    """Slabs of bytes that readers waited for change nothing, however small a part of the rest was
-    read before."""
+    """A cache of bytes that readers waited for changes nothing, however small a part of the rest
+    was read before."""
     usefulness = Usefulness(CACHE)
     usefulness.evicted(SLAB, 2 * MIB, 4 * MIB)
     before = usefulness.share
-    for _ in range(1000):
+    for _ in range(CACHE // SLAB):
         usefulness.evicted(SLAB, SLAB, 3 * SLAB)
-    assert usefulness.share == before < 0.1
+    assert usefulness.share == pytest.approx(before)
+    assert before < 0.1
+
+
+@pytest.mark.parametrize("cache_bytes", [CACHE // 8, CACHE, 1024 * CACHE])
+def test_evidence_fades_while_only_what_was_asked_for_goes(cache_bytes: int) -> None:
+    """After a job that read at random for long, a known set comes with its neighbours again, once
+    some caches of others have gone: how many does not depend on the cache's size."""
+    usefulness, slab = Usefulness(cache_bytes), cache_bytes // 128
+    for _ in range(1000):
+        usefulness.evicted(slab, 0, 0)
+    evicted_bytes = 0
+    while usefulness.is_low and evicted_bytes < 1000 * cache_bytes:
+        usefulness.evicted(slab, slab, slab)
+        evicted_bytes += slab
+    assert 4 < evicted_bytes / cache_bytes < 12
+
+
+def test_readers_at_random_seldom_learn_it_anew() -> None:
+    """Faded evidence has them bring a cache of neighbours in vain, of eight caches or more."""
+    usefulness, asked_bytes = Usefulness(CACHE), 0
+    slabs: deque[int] = deque([SLAB] * (CACHE // SLAB))  # what was asked for of each
+    count = 200 * len(slabs)
+    for _ in range(count):
+        usefulness.evicted(SLAB, slabs[0], slabs.popleft())
+        slabs.append(SLAB if usefulness.is_low else SLAB // 43)
+        asked_bytes += slabs[-1]
+    assert count * SLAB < 1.15 * asked_bytes
 
 
 def test_who_reads_on_finds_all_of_it() -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import random
 
-from lodefs.proxy.fetch.readahead_policy import KIB, MIB, UNIT_SIZE_BYTES_MAX, ReadAhead
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lodefs.proxy.fetch.readahead_policy import (
+    KIB,
+    MIB,
+    STREAMS_MAX,
+    UNIT_SIZE_BYTES_MAX,
+    ReadAhead,
+)
 from lodefs.proxy.fetch.refetch_policy import MISSES_KEPT, PACKS_MAX, Refetches
 
 PACK_BYTES = 64 * MIB
@@ -35,6 +45,23 @@ def test_only_what_was_never_brought_comes_along() -> None:
     assert refetches.new_around(pack(1), 0, 100, range(20, 22)) == range(15, 40)
     assert refetches.new_around(pack(1), 18, 30, range(20, 22)) == range(18, 30)
     assert refetches.new_around(pack(1), 0, 100, range(60, 61)) == range(41, 100)
+
+
+@given(
+    known=st.sets(st.integers(0, 63)),
+    bounds=st.lists(st.integers(0, 64), min_size=4, max_size=4).map(sorted),
+)
+def test_it_reaches_to_the_next_known_chunk(known: set[int], bounds: list[int]) -> None:
+    """On each side all that comes along is new, and the next is known or beyond the bounds."""
+    first, start, stop, end = bounds
+    refetches = Refetches()
+    for chunk in known:
+        refetches.note(pack(1), chunk, 1)
+    found = refetches.new_around(pack(1), first, end, range(start, stop))
+    assert first <= found.start <= start <= stop <= found.stop <= end
+    assert known.isdisjoint({*range(found.start, start), *range(stop, found.stop)})
+    assert found.start == first or found.start - 1 in known
+    assert found.stop == end or found.stop in known
 
 
 def test_packs_used_long_ago_are_forgotten() -> None:
@@ -132,3 +159,42 @@ def test_who_is_sure_sees_readers_read_on() -> None:
         units.append(unit)
     assert units[-1] == UNIT_SIZE_BYTES_MAX
     assert len(units) < 30
+
+
+def misses_in_turn(ahead: ReadAhead, readers: int, random_reads: int) -> tuple[int, int]:
+    """Steps of sequential readers of one file, each after those of all others, that brought nothing
+    ahead of their reader before they were made; and all steps. Between two rounds others read here
+    and there, out of their way."""
+    part, step, source = 16 * MIB, 256 * KIB, random.Random(6)
+    reach, misses = [0] * readers, 0
+    for at in range(0, part, step):
+        for reader in range(readers):
+            first = reader * part + at
+            wanted, _ = ahead.advance(first, first + step, first + step, is_sure=True)
+            misses += first + step > reach[reader]
+            reach[reader] = max(reach[reader], first + step if wanted is None else wanted.end)
+        for _ in range(random_reads):
+            elsewhere = source.randrange(readers * part // step, 16_000) * step
+            ahead.advance(elsewhere, elsewhere + step, elsewhere + step, is_sure=True)
+    return misses, readers * part // step
+
+
+@pytest.mark.parametrize(("readers", "random_reads"), [(16, 0), (17, 0), (64, 0), (32, 16)])
+def test_who_is_sure_knows_many_readers(readers: int, random_reads: int) -> None:
+    """Each of as many readers as are told apart keeps his window, also beside others at random."""
+    misses, steps = misses_in_turn(ReadAhead(4096 * MIB), readers, random_reads)
+    assert misses <= 3 * readers < steps / 10
+
+
+def test_readers_by_chance_are_forgotten() -> None:
+    """Many windows that nobody uses any more do not keep new readers out."""
+    ahead = ReadAhead(4096 * MIB)
+    misses_in_turn(ahead, 64, 0)
+    for at in range(2048 * MIB, 3072 * MIB, MIB):
+        ahead.advance(at, at + 4096, at + 4096, is_sure=True)
+    units = [
+        ahead.advance(at, at + MIB, at + MIB, is_sure=True)[1]
+        for at in range(3072 * MIB, 3136 * MIB, MIB)
+    ]
+    assert units[-1] == UNIT_SIZE_BYTES_MAX
+    assert sum(stream.window > 0 for stream in ahead._streams) < STREAMS_MAX // 4
