@@ -255,10 +255,10 @@ def _up_to_date(
 
 
 def _moment(store: Store, executor: Executor) -> Moment:
+    table = through_composites(store.objects).tables.newest().number
     journal = StoreJournal(store.objects)
     newest, condemning = newest_of(journal)
     found = WriterCheck(store, journal, executor).look(journal.ledger(), newest, condemning)
-    table = through_composites(store.objects).tables.newest().number
     return Moment(newest, frozenset(found.waiting), table)
 
 
