@@ -20,6 +20,7 @@ from lodefs.chunkstore.errors import (
     NotFound,
     UnknownFormat,
 )
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings
@@ -138,12 +139,21 @@ def _bring_back(store: Store, ref: RefName, clock: Clock) -> CommitId:
     try:
         store.commit(ref.repo, commit_id)
     except NotFound as error:
-        error.add_note("its grace time is over, and `lodefs gc` has deleted it")
-        raise
+        raise NotFound(
+            f"{ref.repo}@{commit_id.hex()[:12]} cannot be got back: its grace time is over, and "
+            f"`lodefs gc` has deleted it{_way_out(store, ref.repo)}"
+        ) from error
     if store.deletion(ref.repo) is None:
         store.check_new_ref(*ref)
     point_ref(store, ref, commit_id, expected_sequence=deleted.sequence, clock=clock)
     return commit_id
+
+
+def _way_out(store: Store, repo: str) -> str:
+    is_empty = next(iter(store.objects.list(keys.commits(repo), limit=1)), None) is None
+    if store.deletion(repo) is None or not is_empty:
+        return ""
+    return f"; `lodefs undelete --empty {repo}` frees the name"
 
 
 def free_name(store: Store, repo: str, clock: Clock = time.time) -> None:

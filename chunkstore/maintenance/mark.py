@@ -189,7 +189,7 @@ def _mark_trees(store: Store, root: Entry, marked: Marked, executor: Executor) -
 def _unknown(what: str, error: Exception) -> Corrupt:
     return Corrupt(
         f"{what} cannot be read to the end, so it is not known what it needs, and nothing more is "
-        f"deleted ({error}). If a branch moved meanwhile, repeat the command. Else see `lodefs "
-        "verify`: `lodefs push --check` may store again what is lost; or delete the branch or tag "
-        "that leads there"
+        f"deleted ({error}). If a branch moved meanwhile, repeat the command. Else `lodefs repair` "
+        "says what is lost, and puts it back from a source that has it; `lodefs push --check` "
+        "stores files again; or delete the branch or tag that leads there"
     )

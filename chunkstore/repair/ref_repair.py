@@ -7,8 +7,10 @@ is noticed where later ones are there, or the journal tells of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
@@ -18,6 +20,9 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.sources.source import RepairSource
 from lodefs.chunkstore.repo.refs import RefEntry, Refs, singular
+
+REQUESTS_MAX = 16  # at once
+READ_AHEAD = 1024
 
 
 class RefPlace(NamedTuple):
@@ -66,12 +71,16 @@ def ref_damages(
     there = {ref: set(sequences) for ref, sequences in logs.items()}
     for ref, sequence in (*lost, *collected.items()):
         logs[ref].add(sequence)
-    damages = [
-        damage
-        for ref, sequences in sorted(logs.items())
-        for damage in _of_log(objects, ref, max(sequences), there.get(ref, set()), lost, sources)
-    ]
-    return {ref: max(sequences) for ref, sequences in logs.items()}, damages
+    newest = {ref: max(sequences) for ref, sequences in sorted(logs.items())}
+    places = (RefPlace(ref, at) for ref, last in newest.items() for at in range(last + 1))
+    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-refs") as executor:
+        entries = _read_all(objects, executor, places, there)
+        damages = [
+            damage
+            for ref, last in newest.items()
+            for damage in _of_log(ref, islice(entries, last + 1), last, lost, sources)
+        ]
+    return newest, damages
 
 
 def heal_refs(objects: ObjectStore, damages: Sequence[RefDamage]) -> None:
@@ -82,26 +91,43 @@ def heal_refs(objects: ObjectStore, damages: Sequence[RefDamage]) -> None:
             refs.restore(damage.ref.kind, damage.ref.name, damage.commit, damage.sequence)
 
 
-def _of_log(
+def _read_all(
     objects: ObjectStore,
+    executor: Executor,
+    places: Iterator[RefPlace],
+    there: Mapping[RefName, Container[int]],
+) -> Iterator[RefEntry | str]:
+    """Entries in the order of their places, or what is wrong with them; several at once: one after
+    the other, each is a round trip."""
+
+    def read(place: RefPlace) -> RefEntry | str:
+        ref, sequence = place
+        if sequence not in there.get(ref, ()):
+            return "lost"
+        try:
+            return Refs(objects, ref.repo).entry(ref.kind, ref.name, sequence)
+        except (NotFound, Corrupt, UnknownFormat) as error:
+            return f"spoilt: {error}"
+
+    while some := list(islice(places, READ_AHEAD)):
+        yield from executor.map(read, some)
+
+
+def _of_log(
     ref: RefName,
+    entries: Iterable[RefEntry | str],
     newest: int,
-    there: Collection[int],
     told: Mapping[RefPlace, CommitId],
     sources: Sequence[RepairSource],
 ) -> Iterator[RefDamage]:
-    """Each entry of a log from its first one that is known."""
-    refs = Refs(objects, ref.repo)
+    """What is wrong with a log, of which these are all ``entries``, from its first one that is
+    known."""
     before: RefEntry | None = None
-    for sequence in range(newest + 1):
-        what = "lost"
-        if sequence in there:
-            try:
-                before = refs.entry(ref.kind, ref.name, sequence)
-                continue
-            except (NotFound, Corrupt, UnknownFormat) as error:
-                what = f"spoilt: {error}"
-        damage = RefDamage(ref, sequence, what)
+    for sequence, entry in enumerate(entries):
+        if isinstance(entry, RefEntry):
+            before = entry
+            continue
+        damage = RefDamage(ref, sequence, entry)
         is_newest = sequence == newest
         # a writer of a version before the journal announced nothing
         is_announcing = any(place.ref == ref for place in told)

@@ -269,10 +269,7 @@ class Store:
         else; AlreadyExists if the repository is deleted. Two writers that create a branch and a
         tag of one name at once both succeed."""
         if self.deletion(repo) is not None:
-            raise AlreadyExists(
-                f"{self._deleted_text(repo)}; `lodefs undelete --empty {repo}` frees the name for "
-                "a new one"
-            )
+            raise AlreadyExists(self._deleted_text(repo))
         other = TAGS if kind == BRANCHES else BRANCHES
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
@@ -361,9 +358,12 @@ class Store:
     def _deleted_text(self, repo: str) -> str:
         found = self.deletion(repo)
         when = "" if found is None else f" by {found.by} on {utc_text(found.time_s)}"
+        free = f"`lodefs undelete --empty {repo}` frees the name for a new one"
+        if not self._has(keys.commits(repo)):
+            return f"{repo} was deleted{when}, and `lodefs gc` has deleted its data since: {free}"
         return (
             f"{repo} was deleted{when}: `lodefs undelete {repo}` gets it back, until `lodefs gc` "
-            "has deleted its data"
+            f"has deleted its data; {free}"
         )
 
     def _expired_text(self, repo: str, commit: str) -> str:

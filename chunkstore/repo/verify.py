@@ -38,12 +38,14 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
+from lodefs.chunkstore.repo.verification.places import Places, find_places
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
 WORKERS = 8
 FILES_TOGETHER_MAX = 32_768  # checked at once; bounds memory
 TREES_TOGETHER_MAX = 1024
+PLACED_MAX = 10_000  # contents of which all places are told; bounds memory
 AHEAD = 4  # results for each worker that may wait to be looked at; bounds memory
 
 T = TypeVar("T")
@@ -54,11 +56,13 @@ _PROBLEMS = (NotFound, Corrupt, UnknownFormat, InvalidInput, Purged)
 @dataclass(slots=True)
 class VerifyResult:
     """What was checked, each thing once, and what is wrong: one line for each problem.
-    ``purged``: files of which somebody wanted bytes to be gone for good, which is none."""
+    ``purged``: files of which somebody wanted bytes to be gone for good, which is none.
+    ``commits_without_files``: older commits of one revision, whose files were not looked at."""
 
     problems: list[str] = field(default_factory=list)
     purged: list[str] = field(default_factory=list)
     commits: int = 0
+    commits_without_files: int = 0
     directories: int = 0
     files: int = 0
     data_bytes: int = 0  # of files, whose every byte was checked
@@ -74,6 +78,9 @@ class _Where(NamedTuple):
 
     def __str__(self) -> str:
         return f"{Spec(self.repo, self.commit.hex()[:12], self.path)}"
+
+
+_Checked = tuple[list[tuple[_Where, object]], int]  # what is wrong with which files; bytes
 
 
 def verify(
@@ -101,6 +108,7 @@ def verify(
             else:
                 heads = [(spec.repo, store.resolve(spec.repo, spec.rev))]
             work.commits(heads, with_trees_of_parents=spec is None)
+            work.places()
             return work.result
     finally:
         executor.shutdown(cancel_futures=True)
@@ -128,6 +136,9 @@ class _Verify:
         self._ahead = ahead
         self._seen = seen  # files and directories
         self._key = secrets.token_bytes(32)  # so that collisions here cannot be crafted
+        self._names: dict[tuple[str, CommitId], list[str]] = defaultdict(list)  # refs
+        self._looked: list[tuple[str, CommitId]] = []  # commits whose files were looked at
+        self._bad: dict[bytes, list[tuple[list[str], int]]] = {}  # lines that tell of a content
 
     def shards(self) -> None:
         """Every index shard decodes, and its packs are there: pushes trust them."""
@@ -155,6 +166,7 @@ class _Verify:
                         self._problem(f"{repo}, {kind}/{name}: {error}")
                         continue
                     if entry is not None and entry.commit is not None:
+                        self._names[repo, entry.commit].append(f"{repo}@{name}")
                         yield repo, entry.commit
 
     def commits(
@@ -178,7 +190,23 @@ class _Verify:
             self.result.commits += 1
             waiting.extend((repo, parent) for parent in commit.parents)
             if with_trees_of_parents or at in first:
+                self._looked.append(at)
                 self._commit(repo, commit_id, commit)
+            else:
+                self.result.commits_without_files += 1
+
+    def places(self) -> None:
+        """Says of each file that is spoilt or purged in which versions it is, and under which
+        other names: each content was looked at once."""
+        if not self._bad:
+            return
+        self._progress.phase = "looking for the versions that have these files"
+        found = {key: Places() for key in self._bad}
+        find_places(self._store, self._looked, self._names, found, self._key_of)
+        for key, lines in self._bad.items():
+            if found[key].commits:
+                for told, at in lines:
+                    told[at] += f"; {found[key]}"
 
     def _commit(self, repo: str, commit_id: CommitId, commit: Commit) -> None:
         self._progress.phase = f"checking {repo}@{commit_id.hex()[:12]}"
@@ -208,8 +236,11 @@ class _Verify:
 
     def _is_new(self, entry: Entry) -> bool:
         """Whether no other commit or path had the same content in the same place."""
+        return self._seen.add(self._key_of(entry))
+
+    def _key_of(self, entry: Entry) -> bytes:
         what = msgspec.msgpack.encode((entry.digest, entry.size_bytes, entry.segments))
-        return self._seen.add(blake3(what, key=self._key).digest(length=KEY_BYTES))
+        return blake3(what, key=self._key).digest(length=KEY_BYTES)
 
     def _check_files(self, batch: Sequence[_Where]) -> None:
         """Segments against pack indexes, pack by pack; then the bytes."""
@@ -226,10 +257,10 @@ class _Verify:
                 reason = error or (_misfit(index, segment) if index else None)
                 if isinstance(reason, Purged):
                     if where not in broken:
-                        self.result.purged.append(f"{where}: {reason}")
+                        self._of_file(where, reason, self.result.purged)
                     broken.add(where)
                 elif reason:
-                    self._problem(f"{where}: {reason}")
+                    self._of_file(where, reason, self.result.problems)
                     broken.add(where)
                 elif len(where.entry.segments) == 1:
                     good.append(Wanted(segment.first, segment.count, where))
@@ -257,17 +288,27 @@ class _Verify:
         for found, error in self._map(self._check_alone, [w for w in alone if w not in broken]):
             self._add(found, error)
 
-    def _add(self, found: tuple[list[str], int] | None, error: LodefsError | None) -> None:
+    def _of_file(self, where: _Where, reason: object, told: list[str]) -> None:
+        """One line for each problem: several segments of a file may have the same."""
+        text = f"{where}: {reason}"
+        lines = self._bad.get(key := self._key_of(where.entry), [])
+        if any(told[at] == text for one, at in lines if one is told):
+            return
+        if lines or len(self._bad) < PLACED_MAX:
+            self._bad.setdefault(key, []).append((told, len(told)))
+        told.append(text)
+
+    def _add(self, found: _Checked | None, error: LodefsError | None) -> None:
         if error or not found:
             self._problem(str(error))
             return
         problems, data_bytes = found
-        for problem in problems:
-            self._problem(problem)
+        for where, reason in problems:
+            self._of_file(where, reason, self.result.problems)
         self.result.data_bytes += data_bytes
         self._progress.bytes_done += data_bytes
 
-    def _check_unit(self, job: tuple[PackId, Unit[_Where]]) -> tuple[list[str], int]:
+    def _check_unit(self, job: tuple[PackId, Unit[_Where]]) -> _Checked:
         """Files that lie wholly in a unit: what is wrong with them, and their bytes."""
         pack, unit = job
         try:
@@ -277,7 +318,7 @@ class _Verify:
         except _PROBLEMS:
             numbers = range(unit.first, unit.first + unit.count)
             chunks = [self._chunk(pack, number) for number in numbers]
-        problems = []
+        problems: list[tuple[_Where, object]] = []
         for first, count, where, _ in unit.parts:
             start = first - unit.first
             for n in range(start, start + count):
@@ -286,20 +327,20 @@ class _Verify:
             problems += _wrong(where, chunks[start : start + count])
         return problems, sum(part[2].entry.size_bytes for part in unit.parts)
 
-    def _check_alone(self, where: _Where) -> tuple[list[str], int]:
+    def _check_alone(self, where: _Where) -> _Checked:
         """One file, whose bytes lie in several places or are many."""
         entry = where.entry
         try:
             for _ in self._packs.read_file(entry):
                 pass
         except _PROBLEMS as error:
-            problems = [
-                f"{where}: {chunk}"
+            problems: list[tuple[_Where, object]] = [
+                (where, chunk)
                 for segment in entry.segments
                 for number in range(segment.first, segment.first + segment.count)
                 if isinstance(chunk := self._chunk(segment.pack, number), LodefsError)
             ]
-            return problems or [f"{where}: {error}"], entry.size_bytes
+            return problems or [(where, error)], entry.size_bytes
         return [], entry.size_bytes
 
     def _chunk(self, pack: PackId, number: int) -> Buffer | LodefsError:
@@ -343,9 +384,10 @@ def _misfit(index: PackIndex, segment: Segment) -> LodefsError | None:
     return None
 
 
-def _wrong(where: _Where, chunks: Sequence[Buffer | LodefsError]) -> list[str]:
+def _wrong(where: _Where, chunks: Sequence[Buffer | LodefsError]) -> list[tuple[_Where, object]]:
     """What is wrong with a file, all of whose chunks are here."""
-    errors = [f"{where}: {chunk}" for chunk in chunks if isinstance(chunk, LodefsError)]
+    errors: list[tuple[_Where, object]]
+    errors = [(where, chunk) for chunk in chunks if isinstance(chunk, LodefsError)]
     if errors:
         return errors
     hashed = blake3()
@@ -353,5 +395,5 @@ def _wrong(where: _Where, chunks: Sequence[Buffer | LodefsError]) -> list[str]:
         if not isinstance(chunk, LodefsError):
             hashed.update(chunk)
     if hashed.digest() != where.entry.digest:
-        return [f"{where}: its chunks are right, but do not make the file's digest"]
+        return [(where, "its chunks are right, but do not make the file's digest")]
     return []

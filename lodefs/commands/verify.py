@@ -93,6 +93,7 @@ def _verify_store(
                 "problems": [{"message": problem} for problem in result.problems],
                 "purged": [{"message": purged} for purged in result.purged],
                 "commits": result.commits,
+                "commits_without_files": result.commits_without_files,
                 "directories": result.directories,
                 "files": result.files,
                 "read_bytes": result.data_bytes,
@@ -104,10 +105,14 @@ def _verify_store(
         for purged in result.purged:
             write_line(text.escaped(purged))
         read = f", {text.size(result.data_bytes)} read" if data else ""
+        older = result.commits_without_files
+        without = f" ({older:,} older: `lodefs verify` checks their files too)" if older else ""
         write_line(
-            f"{text.count(result.commits, 'commit')}, {text.count(result.files, 'file')}{read}: "
+            f"{text.count(result.commits, 'commit')}{without}, "
+            f"{text.count(result.files, 'file')}{read}: "
             + (text.count(len(result.problems), "problem") if result.problems else "all is well")
             + (f", {text.count(len(result.purged), 'file')} purged" if result.purged else "")
+            + ("; `lodefs repair` says what can be put back" if result.problems else "")
         )
     if result.problems:
         session.exit_code = exit_codes.FAILURE

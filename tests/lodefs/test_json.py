@@ -32,7 +32,10 @@ KEYS = {
     "tag delete": {"name", "commit", "deleted"},
     "copy": {"dry_run", "refs", "commits", "packs", "packs_by_server", "packs_there",
              "stored_bytes"},
-    "verify": {"problems", "commits", "directories", "files", "read_bytes", "purged"},
+    "verify": {
+        "problems", "commits", "commits_without_files", "directories", "files", "read_bytes",
+        "purged",
+    },
     "token create": {"name", "patterns", "token"},
     "token list": {"name", "patterns", "time_s"},
     "version": {"version"},

@@ -113,8 +113,11 @@ def test_its_data_goes_and_then_it_is_lost(objects: MemoryObjects) -> None:
     _collect(store, 0)
     assert _collect(store, 2) > 0
     assert not any(key.startswith("repos/r/commits/") for key in objects.objects)
+    with pytest.raises(NotFound, match="gc` has deleted its data since: `lodefs undelete --empty"):
+        store.resolve("r", "main")
     found = undelete_repo(store, "r")
     assert (found.refs, len(found.lost)) == ([], 3)
+    assert all("`lodefs undelete --empty r` frees the name" in why for _, why in found.lost)
     free_name(store, "r")
     Handmade(store).commit("r", {b"a": b"new"})
     assert list(store.repos()) == ["r", "r/s"]

@@ -127,6 +127,25 @@ def test_a_missing_pack(damaged: Damaged) -> None:
     assert any(p.startswith("index/") and key in p for p in problems)
 
 
+def test_every_place_of_a_spoilt_file_is_told(damaged: Damaged) -> None:
+    """A file of several segments in a lost pack is one line, which has its other paths, the
+    branches and tags that have it, and the number of commits; of one revision it is told that
+    older commits were not looked into."""
+    made = Handmade(damaged.store())
+    made.commit("r", {b"only": b"o" * 900, b"same": b"o" * 900}, branch="b")
+    made.commit("r", {b"else": b"e" * 900}, branch="b", message="without it")
+    made.commit("other", {b"only": b"o" * 900}, message="has it")
+    key = keys.pack(find(damaged.store(), Spec("other", path=b"only")).segments[0].pack)
+    del damaged.objects.objects[key]
+    lines = [line for line in damaged.check(data=False).problems if "o" * 3 not in line]
+    told = [line for line in lines if ":only: " in line or ":same: " in line]
+    assert len(told) == 1, lines
+    assert "in 2 commits, among them other@main, as " in told[0]
+    assert all(name in told[0] for name in ("r:only", "r:same", "other:only"))
+    whole = damaged.check(Spec("r", "b"), data=False)
+    assert (whole.problems, whole.commits_without_files) == ([], 1)
+
+
 def test_a_truncated_pack(damaged: Damaged) -> None:
     """A pack that lost its end is found without reading data."""
     key = damaged.pack_of(b"small")

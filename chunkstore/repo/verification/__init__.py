@@ -1,0 +1,1 @@
+"""Where else a file is that verification found spoilt or purged."""

@@ -1,0 +1,131 @@
+"""Where else a file is that verify found spoilt or purged: paths, branches, tags, commits.
+
+Verify looks at each content once. What it finds is looked for again in every commit; directories
+that have none of it are remembered on disk, so that only the others are read more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.repo.disk_key_set import DiskKeySet
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.tree_walk import join
+
+NAMED_MAX = 20  # paths, and as many refs, of one content
+
+KeyOf = Callable[[Entry], bytes]
+"""A key of content in its place, as a DiskKeySet takes it."""
+
+
+@dataclass(slots=True)
+class Places:
+    """Of one content: ``paths``: REPO:PATH, ``refs``: REPO@REV, NAMED_MAX of each; all
+    ``commits``."""
+
+    paths: dict[str, None] = field(default_factory=dict)
+    refs: dict[str, None] = field(default_factory=dict)
+    commits: int = 0
+    paths_left_out: bool = False
+    refs_left_out: bool = False
+    _last: tuple[str, CommitId] | None = None
+
+    def add(self, path: str, at: tuple[str, CommitId], refs: Iterable[str]) -> None:
+        """One path of a commit, which ``refs`` name. Commits come one after the other."""
+        self.paths_left_out |= _add(self.paths, path)
+        if at == self._last:
+            return
+        self._last = at
+        self.commits += 1
+        for ref in refs:
+            self.refs_left_out |= _add(self.refs, ref)
+
+    def __str__(self) -> str:
+        commits = "1 commit" if self.commits == 1 else f"{self.commits:,} commits"
+        refs = f", among them {_list(self.refs, is_cut=self.refs_left_out)}" if self.refs else ""
+        paths = (
+            f", as {_list(self.paths, is_cut=self.paths_left_out)}" if len(self.paths) > 1 else ""
+        )
+        return f"in {commits}{refs}{paths}"
+
+
+def find_places(
+    store: Store,
+    commits: Sequence[tuple[str, CommitId]],
+    names: Mapping[tuple[str, CommitId], Sequence[str]],
+    wanted: Mapping[bytes, Places],
+    key_of: KeyOf,
+) -> None:
+    """Adds to ``wanted``, by keys of contents, where each is. ``names``: refs at commits. What
+    cannot be read is left out: verify has told of it."""
+    with DiskKeySet() as clean:
+        for at in commits:
+            try:
+                root = store.commit(*at).root
+            except (NotFound, Corrupt, UnknownFormat):
+                continue
+            _find(store, root, at, names.get(at, ()), wanted, key_of, clean)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A directory whose children are being looked at."""
+
+    path: bytes
+    key: bytes
+    children: list[Entry]
+    has_any: bool = False
+
+
+def _find(
+    store: Store,
+    root: Entry,
+    at: tuple[str, CommitId],
+    refs: Sequence[str],
+    wanted: Mapping[bytes, Places],
+    key_of: KeyOf,
+    clean: DiskKeySet,
+) -> None:
+    def opened(path: bytes, entry: Entry) -> _Open:
+        try:
+            children = store.packs.read_tree(entry)
+        except (NotFound, Corrupt, UnknownFormat, InvalidInput):
+            children = []
+        return _Open(path, key_of(entry), children[::-1])
+
+    stack = [opened(b"", root)]
+    while stack:
+        top = stack[-1]
+        if not top.children:
+            stack.pop()
+            if not top.has_any:
+                clean.add(top.key)
+            elif stack:
+                stack[-1].has_any = True
+            continue
+        child = top.children.pop()
+        path, key = join(top.path, child.name), key_of(child)
+        if child.kind is Kind.DIRECTORY:
+            if key not in clean:
+                stack.append(opened(path, child))
+        elif child.kind is Kind.FILE and key in wanted:
+            top.has_any = True
+            wanted[key].add(f"{at[0]}:{path.decode('utf-8', 'surrogateescape')}", at, refs)
+
+
+def _add(names: dict[str, None], name: str) -> bool:
+    """Whether there was no room for it."""
+    if name in names:
+        return False
+    if len(names) >= NAMED_MAX:
+        return True
+    names[name] = None
+    return False
+
+
+def _list(names: Iterable[str], *, is_cut: bool) -> str:
+    return ", ".join(names) + (" and more" if is_cut else "")
