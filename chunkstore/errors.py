@@ -30,6 +30,10 @@ class Conflict(LodefsError):
     """Another writer moved the ref first. Nothing is lost, and the caller can retry."""
 
 
+class Diverged(LodefsError):
+    """Two sides went different ways, and somebody has to choose: to repeat changes nothing."""
+
+
 class Changed(LodefsError):
     """An object is not the version that was asked for (HTTP 412): read its index again."""
 

@@ -1,8 +1,8 @@
 """A pack that was read before a purge, and written after it, has the purged bytes again.
 
 The put of a pack has no condition, so each who writes packs again (a compaction, a merging, a
-repair, a purge) looks afterwards for what purges wanted to be gone: their documents are put before
-the packs are written (docs/decisions/0047).
+repair, a purge, a sweep of composites that a repair overlooked) looks afterwards for what purges
+wanted to be gone: their documents are put before the packs are written (docs/decisions/0047).
 """
 
 from __future__ import annotations

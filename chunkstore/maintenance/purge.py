@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote_from_bytes
 
 from lodefs.chunkstore.errors import Changed, Corrupt, InvalidInput, NotFound, UnknownFormat
@@ -45,10 +45,12 @@ Chunks = dict[PackId, int]  # of packs, by the bits of their numbers
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A moment of a store, before which all commits were put that came from writers up to the
-    journal's ``newest`` entry, but for those that are ``waiting``."""
+    journal's ``newest`` entry, but for those that are ``waiting``; ``table``: the number of the
+    newest table of composites, as a later one may name packs that a repair had overlooked."""
 
     newest: int
     waiting: frozenset[int]
+    table: int
 
 
 @dataclass(slots=True)
@@ -240,11 +242,12 @@ def _up_to_date(
     store: Store, plan: PurgePlan, own_entries: int, executor: Executor, progress: Progress
 ) -> PurgePlan:
     """A plan for the same chunks: which packs hold them now, and which paths need them now. If the
-    journal has only the purge's own entries since, it is the plan that was given."""
+    journal has only the purge's own entries since, and no pack was put into a composite, it is the
+    plan that was given."""
     if plan.seen is None:
         return plan
     now = _moment(store, executor)
-    if now == Moment(plan.seen.newest + own_entries, plan.seen.waiting):
+    if now == replace(plan.seen, newest=plan.seen.newest + own_entries):
         return plan
     again = PurgePlan(plan.what, plan.target, now, versions=plan.versions)
     _complete(store, again, set(plan.chunks), executor, progress, plan.packs)
@@ -252,10 +255,11 @@ def _up_to_date(
 
 
 def _moment(store: Store, executor: Executor) -> Moment:
+    table = through_composites(store.objects).tables.newest().number
     journal = StoreJournal(store.objects)
     newest, condemning = newest_of(journal)
     found = WriterCheck(store, journal, executor).look(journal.ledger(), newest, condemning)
-    return Moment(newest, frozenset(found.waiting))
+    return Moment(newest, frozenset(found.waiting), table)
 
 
 def _begun_before(store: Store, number: int, executor: Executor) -> int:

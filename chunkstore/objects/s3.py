@@ -21,6 +21,7 @@ from lodefs.chunkstore.errors import (
     Denied,
     InvalidInput,
     LodefsError,
+    NotFound,
     Unavailable,
     Unsupported,
 )
@@ -72,7 +73,7 @@ class S3Objects:
         self._range_reader: RangeReader | None = None
         self._is_range_reader_fit = True  # until boto3 succeeds after a range read failed
         self._learning = threading.Lock()  # of the two
-        self._is_md5_fit = True  # until a put that gave the MD5 was refused
+        self._is_md5_fit = True  # until a put that gave the MD5 was refused, or not confirmed
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if size == 0:
@@ -170,10 +171,24 @@ class S3Objects:
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         if isinstance(data, Md5Buffers) and self._is_md5_fit:
             try:
-                return self._put(key, data, data.md5, if_absent=if_absent)
-            except (Denied, InvalidInput):  # it is another one; or unsigned bodies are forbidden
-                self._is_md5_fit = False
+                etag = self._put(key, data, data.md5, if_absent=if_absent)
+                if etag.strip('"').lower() == data.md5.hex():
+                    return etag
+                if if_absent:
+                    self._is_md5_fit = False
+                    return self._read_back(key, data, etag)
+            except (Denied, InvalidInput, Unsupported):
+                pass  # it is another one; unsigned bodies are forbidden; or it knows no MD5
+            self._is_md5_fit = False  # nor is it where nothing tells what arrived
         return self._put(key, data, None, if_absent=if_absent)
+
+    def _read_back(self, key: str, data: Sequence[Buffer], etag: str) -> str:
+        """The ETag of what was just put, if it is ``data``. Raises: AlreadyExists."""
+        body = b"".join(data)
+        with suppress(Changed, NotFound):
+            if self.get(key, size=len(body) + 1, if_match=etag).data == body:
+                return etag
+        raise AlreadyExists(f"{key} in {self.url} is not what was put there")
 
     def _put(self, key: str, data: Sequence[Buffer], md5: bytes | None, *, if_absent: bool) -> str:
         """Puts a body that the server checks by its MD5, else by its SHA-256."""

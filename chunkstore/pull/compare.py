@@ -13,6 +13,8 @@ from lodefs.chunkstore.pull.target import STATE_DIR, DirectoryHandles, has_conte
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.tree_walk import Directory, join, scan
 
+MayLack = Callable[[bytes, Entry], bool]  # of a path, and what the dataset has there
+
 SHARE_FILES = 64  # read by one thread at a time
 _NOT_ALIKE = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENOENT, errno.EISDIR, errno.ENXIO)
 
@@ -33,51 +35,70 @@ def first_difference(
     path: Path,
     executor: Executor,
     alike: Callable[[Entry], None],
+    may_lack: MayLack = lambda _path, _entry: False,
 ) -> bytes | None:
     """The path, in the directory, of something that differs from ``root`` or that only one of
     them has; None if they are alike: names, kinds, contents, executable bits, symlinks.
 
     Looks at names from the top down, so that another directory is known at once. ``alike`` is
-    called with each entry below ``root`` that is the same. Raises: Denied.
+    called with each entry below ``root`` that is the same; ``may_lack`` is asked once of each file
+    that is not there, whether that is as it should be. Raises: Denied.
     """
     with translated(path):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return _first_difference(packs, root, fd, executor, alike)
+            return _first_difference(packs, root, fd, executor, alike, may_lack)
         finally:
             os.close(fd)
 
 
 def _first_difference(
-    packs: PackReader, root: Entry, fd: int, executor: Executor, alike: Callable[[Entry], None]
+    packs: PackReader,
+    root: Entry,
+    fd: int,
+    executor: Executor,
+    alike: Callable[[Entry], None],
+    may_lack: MayLack,
 ) -> bytes | None:
     is_one = root.kind is not Kind.DIRECTORY  # it lies in the directory, under its own name
     directories = [Directory(b"", root, [root])] if is_one else scan(packs, root, executor)
     with DirectoryHandles(fd) as handles:
         for directory in directories:
-            found = _of_directory(directory, fd, handles, executor)
+            found, same = _of_directory(directory, fd, handles, executor, may_lack)
             if found is not None:
                 return found
-            for child in directory.children:
+            for child in same:
                 alike(child)
     return None
 
 
 def _of_directory(
-    directory: Directory, fd: int, handles: DirectoryHandles, executor: Executor
-) -> bytes | None:
-    path, children = directory.path, directory.children
+    directory: Directory,
+    fd: int,
+    handles: DirectoryHandles,
+    executor: Executor,
+    may_lack: MayLack,
+) -> tuple[bytes | None, Sequence[Entry]]:
+    """Something that differs, and what is there and does not."""
+    path = directory.path
     try:
         names = set(map(os.fsencode, os.listdir(handles.directory(path))))
     except OSError as error:
-        return _differs(error, path)
+        return _differs(error, path), ()
+    children = [
+        child
+        for child in directory.children
+        if child.name in names
+        or child.kind is not Kind.FILE
+        or not may_lack(join(path, child.name), child)
+    ]
     if other := names ^ {child.name for child in children}:
-        return join(path, min(other))
+        return join(path, min(other)), ()
     shares = [children[at : at + SHARE_FILES] for at in range(0, len(children), SHARE_FILES)]
     for found in executor.map(lambda share: _of_share(path, share, fd), shares):
         if found is not None:
-            return found
-    return None
+            return found, ()
+    return None, children
 
 
 def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> bytes | None:

@@ -64,6 +64,8 @@ class PullResult:
     removed: int = 0  # files and symlinks that an update removed
     # where that is now which took the place of a file since the first pull was interrupted
     kept: list[bytes] = field(default_factory=list)
+    # files that are left out, of which bytes were purged; counted nowhere above
+    purged: list[bytes] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
         """Counts one more entry."""
@@ -75,6 +77,12 @@ class PullResult:
             self.files += 1
             self.size_bytes += entry.size_bytes
 
+    def leave_out(self, path: bytes, entry: Entry) -> None:
+        """A file that was counted and does not come, since bytes of it were purged."""
+        self.files -= 1
+        self.size_bytes -= entry.size_bytes
+        self.purged.append(path)
+
 
 @dataclass(slots=True, eq=False)
 class _File:
@@ -83,6 +91,7 @@ class _File:
     path: bytes
     entry: Entry
     left_bytes: int
+    is_purged: bool = False  # and to be left out
 
 
 class _Part(NamedTuple):
@@ -105,6 +114,7 @@ def pull(
     progress: Progress | None = None,
     sync: bool = True,
     since: CommitId | None = None,
+    skip_purged: bool = False,
 ) -> PullResult:
     """Copies what ``spec`` names into the directory ``target``.
 
@@ -116,8 +126,9 @@ def pull(
     the chunks that are there; another file in the place of one gets another name. One that is
     filled is only looked at: it is fine if it is just what ``spec`` names, byte by byte, and
     refused if anything differs. A file or symlink comes under its own name. Modification times are
-    not part of a dataset: files get the time of the pull. With ``sync`` everything is on disk on
-    return (syncfs once, at the end). Memory: about ``workers`` times 32 MiB.
+    not part of a dataset: files get the time of the pull. A file of which bytes were purged ends it
+    (Purged), or with ``skip_purged`` is left out, also where a copy had its older version. With
+    ``sync`` everything is on disk on return. Memory: about ``workers`` times 32 MiB.
 
     Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
     target keeps what came, and its state, so that it does not look complete.
@@ -128,12 +139,7 @@ def pull(
     root = find_in(store.packs, commit.root, spec)
     if not spec.path:
         progress.files_total, progress.bytes_total = commit.files, commit.size_bytes
-    identity = {
-        "store": store.settings.store_id,
-        "repo": spec.repo,
-        "commit": commit_id.hex(),
-        "path": spec.path.hex(),
-    }
+    identity = _identity(store, spec, commit_id)
     result = PullResult(commit_id)
     started = _started(target, identity, since)
     old = None
@@ -142,17 +148,21 @@ def pull(
         identity["from"] = started.hex()
         result.updated_from = started
     elif is_filled(target):
-        _compare(store, spec, root, target, result, progress, workers)
+        _compare(store, spec, root, target, result, progress, workers, skip_purged=skip_purged)
         write_record(target, identity)
         return result
     with open_target(target, identity, is_update=old is not None) as place, translated(target):
         executor = ThreadPoolExecutor(workers, thread_name_prefix="pull")
         try:
-            run = _Pull(store.packs, place, executor, workers, result, progress)
+            run = _Pull(
+                store.packs, place, executor, workers, result, progress, skip_purged=skip_purged
+            )
             if old is None:
                 run.run(root)
             else:
                 run.update(plan_update(store, old, root, place.fd))
+        except Purged as error:
+            raise _named(error, spec, commit_id, is_one=root.kind is Kind.FILE) from error
         except InvalidInput:
             if old is not None and not place.resumed:
                 place.finish()  # nothing was changed
@@ -167,6 +177,15 @@ def pull(
     return result
 
 
+def _identity(store: Store, spec: Spec, commit_id: CommitId) -> Identity:
+    return {
+        "store": store.settings.store_id,
+        "repo": spec.repo,
+        "commit": commit_id.hex(),
+        "path": spec.path.hex(),
+    }
+
+
 def _started(target: Path, identity: Identity, since: CommitId | None) -> CommitId | None:
     """The commit that a filled target is a copy of, as far as is known."""
     if (interrupted := updated_from(target)) is not None:
@@ -174,6 +193,14 @@ def _started(target: Path, identity: Identity, since: CommitId | None) -> Commit
     if not is_filled(target):
         return None
     return since or recorded_commit(target, identity)
+
+
+def _named(error: Purged, spec: Spec, commit_id: CommitId, *, is_one: bool) -> Purged:
+    """The error with the version that was pulled, and the way out."""
+    other = "Pull a version that has other bytes there (lodefs log names them)"
+    if not is_one:
+        other += ", or go on without such files: lodefs pull --skip-purged"
+    return Purged(f"{spec} ({commit_id.hex()[:12]}): {error}. {other}")
 
 
 def _compare(
@@ -184,6 +211,8 @@ def _compare(
     result: PullResult,
     progress: Progress,
     workers: int,
+    *,
+    skip_purged: bool,
 ) -> None:
     """Compares a directory that is filled. Raises: InvalidInput if it differs."""
     progress.phase = "comparing"
@@ -196,10 +225,16 @@ def _compare(
             progress.files_done += 1
             progress.bytes_done += entry.size_bytes if entry.kind is Kind.FILE else 0
 
+    def may_lack(path: bytes, entry: Entry) -> bool:
+        if not skip_purged or not _is_purged(store.packs, entry):
+            return False
+        result.purged.append(path)
+        return True
+
     with ThreadPoolExecutor(workers, thread_name_prefix="pull") as executor:
-        found = first_difference(store.packs, root, target, executor, alike)
+        found = first_difference(store.packs, root, target, executor, alike, may_lack)
     if found is not None:
-        shown = found.decode("utf-8", "backslashreplace")
+        shown = _shown(found)
         raise InvalidInput(
             f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. "
             "Nothing was changed: pull into a directory that is empty or does not exist, or say "
@@ -219,7 +254,11 @@ class _Pull:
         workers: int,
         result: PullResult,
         progress: Progress,
+        *,
+        skip_purged: bool,
     ) -> None:
+        self._skip_purged = skip_purged
+        self._is_update = False
         self._packs = packs
         self._target = target
         self._executor = executor
@@ -241,6 +280,7 @@ class _Pull:
     def update(self, plan: Update) -> None:
         """Brings a copy to another version."""
         self._progress.phase = "updating"
+        self._is_update = True
         carry_out(plan, self._target.fd)
         for entry in (entry for _, entry in (*plan.symlinks, *plan.files)):
             self._result.add(entry)
@@ -363,7 +403,9 @@ class _Pull:
                 file.left_bytes -= size_bytes
                 left_bytes = file.left_bytes
             self._count(size_bytes, 0, 0)
-            if left_bytes == 0:
+            if left_bytes == 0 and file.is_purged:
+                self._leave_out(file, handles)
+            elif left_bytes == 0:
                 self._complete(file, handles)
 
     def _write(self, unit: Unit[_Part], chunks: Sequence[Buffer]) -> None:
@@ -372,17 +414,28 @@ class _Pull:
             run = chunks[start : start + count]
             if not all(run):
                 self._check_there(file, segment.pack, first, count)
+                file.is_purged = True
+            if file.is_purged:
+                continue
             if before == 0 and len(file.entry.segments) == 1:
                 _check_digest(file, run)
             self._target.write(file.path, file.entry, offset + before, run)
 
     def _check_there(self, file: _File, pack: PackId, first: int, count: int) -> None:
-        """Raises: Purged, Corrupt for chunks that are gone, with the file's name."""
+        """Raises: Purged, Corrupt for chunks that are gone, with the file's name, unless purged
+        ones are to be left out."""
+        shown = _shown(file.path)
         try:
             self._packs.index(pack).check_there(first, count)
-        except (Purged, Corrupt) as error:
-            raise type(error)(f"{file.path!r}: {error}") from error
-        raise Corrupt(f"{file.path!r}: a chunk of pack {pack.hex()} is gone")
+        except Purged as error:
+            if self._skip_purged:
+                return
+            raise Purged(
+                f"{shown} was purged, its bytes are gone for good (lodefs purge)"
+            ) from error
+        except Corrupt as error:
+            raise Corrupt(f"{shown}: {error}") from error
+        raise Corrupt(f"{shown}: a chunk of pack {pack.hex()} is gone")
 
     def _is_there(self, pack: PackId, unit: Unit[_Part]) -> bool:
         """Whether an interrupted pull brought all of a unit; its chunks are read and checked."""
@@ -406,6 +459,12 @@ class _Pull:
         self._target.complete(file.path, file.entry, handles)
         self._count(0, 0, 1)
 
+    def _leave_out(self, file: _File, handles: DirectoryHandles) -> None:
+        self._target.drop(file.path, handles, is_update=self._is_update)
+        with self._lock:
+            self._result.leave_out(file.path, file.entry)
+        self._count(0, 0, 1)
+
     def _count(self, done_bytes: int, fetched_bytes: int, files: int) -> None:
         with self._lock:
             self._progress.bytes_done += done_bytes
@@ -427,7 +486,21 @@ def _check_run(index: PackIndex, part: _Part) -> None:
     try:
         index.check_run(*part.segment[1:])
     except Corrupt as error:
-        raise Corrupt(f"{part.file.path!r}: {error}") from error
+        raise Corrupt(f"{_shown(part.file.path)}: {error}") from error
+
+
+def _is_purged(packs: PackReader, entry: Entry) -> bool:
+    """Whether bytes of a file were purged."""
+    try:
+        for segment in entry.segments:
+            packs.index(segment.pack).check_there(segment.first, segment.count)
+    except Purged:
+        return True
+    return False
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
 
 
 def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:
@@ -438,4 +511,5 @@ def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:
     for chunk in chunks:
         hashed.update(chunk)
     if hashed.digest() != file.entry.digest:
-        raise Corrupt(f"{file.path!r}: its chunks are right, but do not make the file's digest")
+        shown = _shown(file.path)
+        raise Corrupt(f"{shown}: its chunks are right, but do not make the file's digest")

@@ -85,6 +85,16 @@ class PullTarget:
             part_name(path), name, src_dir_fd=self._state_fd, dst_dir_fd=handles.directory(parent)
         )
 
+    def drop(self, path: bytes, handles: DirectoryHandles, *, is_update: bool) -> None:
+        """Removes the part file of ``path``, which will not be whole; of an update also the older
+        version, which is in its place."""
+        with suppress(FileNotFoundError):
+            os.unlink(part_name(path), dir_fd=self._state_fd)
+        if is_update:
+            parent, _, name = path.rpartition(b"/")
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=handles.directory(parent))
+
     def set_aside(self, path: bytes, handles: DirectoryHandles) -> bytes | None:
         """Renames what took the place of ``path`` since a pull was interrupted, and gives the new
         path; None if nothing is there, or a directory, or a file without a byte, as a crash of the
@@ -98,7 +108,7 @@ class PullTarget:
         if stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and not found.st_size):
             return None
         for number in count(1):
-            aside = name[:KEPT_NAME_SIZE_BYTES_MAX] + KEPT_SUFFIX
+            aside = _beginning(name) + KEPT_SUFFIX
             aside += b"" if number == 1 else b"-%d" % number
             with suppress(FileExistsError):
                 _move(name, aside, directory)
@@ -189,10 +199,16 @@ def has_content(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
     """Whether a file is in its place, with these very bytes (all are read)."""
     parent, _, name = path.rpartition(b"/")
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(name, flags, dir_fd=handles.directory(parent))
+        directory = handles.directory(parent)
     except FileNotFoundError:
         return False
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # none, a symlink, a socket
+            return False
+        raise
     try:
         found = os.fstat(fd)
         return (
@@ -203,6 +219,13 @@ def has_content(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
         )
     finally:
         os.close(fd)
+
+
+def _beginning(name: bytes) -> bytes:
+    """As much of a name as fits before KEPT_SUFFIX; of UTF-8, whole characters."""
+    ends = range(KEPT_NAME_SIZE_BYTES_MAX, KEPT_NAME_SIZE_BYTES_MAX - 4, -1)
+    is_inside = [name[end : end + 1] >= b"\x80" and name[end] < 0xC0 for end in ends]
+    return name[: ends[0] if all(is_inside) else ends[is_inside.index(False)]]
 
 
 def _move(name: bytes, to: bytes, directory: int) -> None:

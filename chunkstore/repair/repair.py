@@ -19,16 +19,26 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.names import CommitId, Digest, PackId, Spec
+from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, Spec
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.journal.named_packs import add_named
-from lodefs.chunkstore.maintenance.in_composites.restored_tables import restore_tables
+from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.in_composites.restored_tables import (
+    purged_in_places,
+    restore_tables,
+)
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.pack_healing import heal
 from lodefs.chunkstore.repair.packs import PackDamage, examine, key_of
-from lodefs.chunkstore.repair.purge_repair import heal_purges, listed_purges, purge_problems
+from lodefs.chunkstore.repair.purge_repair import (
+    heal_purges,
+    known_purged,
+    listed_purges,
+    purge_problems,
+)
 from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
 from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources.source import RepairSource, Root
@@ -142,6 +152,7 @@ class _Repair:
         self._packs: dict[PackId, PackDamage | None] = {}  # that are named; None: no damage known
         self._examined: set[PackId] = set()
         self._chunks: dict[PackId, int] = {}  # that are named: bits of their numbers
+        self._is_table_restored = False
         self._is_known = True  # nothing that could not be read hides what it names
         self._concerns: dict[PackId, list[str]] = defaultdict(list)
         self._lacking: dict[PackId, list[str]] = defaultdict(list)  # files that no source has
@@ -190,12 +201,21 @@ class _Repair:
 
     def _composites(self) -> None:
         """Without the table, all packs that lie in composites seem to be lost."""
-        what = restore_tables(self._objects, self._executor, dry_run=self._options.dry_run)
+        dry_run = self._options.dry_run
+        what = restore_tables(self._objects, self._executor, self._purged, dry_run=dry_run)
+        self._is_table_restored = bool(what)
         if what:
             concerns = ["where small packs lie"]
             self._result.findings.append(
                 Finding(keys.COMPOSITE_TABLES, what, concerns, "the composites")
             )
+
+    def _purged(self) -> set[ChunkId]:
+        """All that is known of, without a table of composites and by purges that may be spoilt."""
+        purged = known_purged(self._objects)
+        if purge_problems(listed_purges(self._objects)):
+            purged |= purged_in_places(self._objects, self._executor)
+        return purged
 
     def _settings(self) -> None:
         try:
@@ -222,9 +242,13 @@ class _Repair:
         """Before packs are written again: without what a purge says, its bytes could come back."""
         purges = listed_purges(self._objects)
         problems = purge_problems(purges)
+        is_all_known = not problems or not self._is_table_restored
         if not self._options.dry_run:
             for number in heal_purges(self._objects, purges, self._options.clock):
                 del problems[keys.purge(number)]
+            if not is_all_known:  # when the table was made again
+                packs = self._objects.tables.newest().places
+                drop_purged(self._objects, packs, self._executor, Rate(None))
         for key, what in problems.items():
             finding = Finding(key, what, ["what was purged"], "what packs say was purged")
             self._result.findings.append(finding)

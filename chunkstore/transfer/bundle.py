@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound
+from lodefs.chunkstore.errors import Corrupt, Diverged, InvalidInput, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
@@ -110,7 +110,7 @@ def unpack_bundle(
     the end.
 
     Raises: Corrupt, UnknownFormat for the bundle; NotFound if the store lacks the commit that it
-    builds on; Conflict if the ref has gone another way; Collected, OverQuota, as a copy; what the
+    builds on; Diverged if the ref has gone another way; Collected, OverQuota, as a copy; what the
     store raises. After an error no ref has moved.
     """
     progress = progress or Progress()
@@ -184,7 +184,7 @@ class _Unpack:
                 future.exception()
 
     def _standing(self) -> RefEntry | None:
-        """Where the store's ref is. Raises: NotFound, Conflict, InvalidInput."""
+        """Where the store's ref is. Raises: NotFound, Diverged, InvalidInput."""
         head = self._reader.head
         repo, kind, name = head.ref
         before = self._store.refs(repo).latest(kind, name)
@@ -195,7 +195,7 @@ class _Unpack:
             kind == "tags" and at != head.commit
         ):
             between = "; what came before it had expired where it was made" if head.expired else ""
-            raise Conflict(
+            raise Diverged(
                 f"{singular(kind)} {name} of {repo} is at {at.hex()[:12]} in {self._store.url}, "
                 f"which {self._what} does not come after{between}"
             )

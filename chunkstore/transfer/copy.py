@@ -102,7 +102,7 @@ def copy(
     is checked.
 
     A ref that has gone another way in the destination, moved meanwhile, is over the quota there,
-    needs what was once deleted there, or what the source lacks, is an error (Conflict,
+    needs what was once deleted there, or what the source lacks, is an error (Diverged, Conflict,
     AlreadyExists, OverQuota, Collected, NotFound, Corrupt) and stays where it is; where all were
     asked for, it is among those that are ``refused``, and the others come.
 

@@ -10,6 +10,7 @@ from lodefs.chunkstore.errors import (
     AlreadyExists,
     Conflict,
     Corrupt,
+    Diverged,
     Expired,
     InvalidInput,
     LodefsError,
@@ -25,7 +26,16 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.transfer.there import There
 
 # what concerns one ref, and maybe no other; what was deleted there, or has expired, is NotFound
-REFUSALS = (AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound, OverQuota, UnknownFormat)
+REFUSALS = (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Diverged,
+    InvalidInput,
+    NotFound,
+    OverQuota,
+    UnknownFormat,
+)
 
 Refuse = Callable[[RefName, LodefsError], None]
 
@@ -245,12 +255,12 @@ def _go_on_from(start: CommitId, one: RefPlan, history: History, there: There) -
 
 
 def _check_descends(source: Store, destination: Store, one: RefPlan, history: History) -> None:
-    """Raises: Conflict unless the source's commit comes after the destination's, or did before
+    """Raises: Diverged unless the source's commit comes after the destination's, or did before
     what lies between has expired: the log of the source's branch knows."""
     assert one.at is not None
     here, where = one.head.hex()[:12], f"at {one.at.hex()[:12]} in {destination.url}"
     if one.ref.kind == TAGS:
-        raise Conflict(
+        raise Diverged(
             f"{one} is {where}, and at {here} in the source: a tag does not move. Delete it there "
             f"first (lodefs tag --delete {one.ref.repo} {one.ref.name}), if it is not wanted"
         )
@@ -263,7 +273,7 @@ def _check_descends(source: Store, destination: Store, one: RefPlan, history: Hi
         )
         if one.is_cut_off:
             return
-        raise Conflict(
+        raise Diverged(
             f"{one} is {where}, which has expired in the source, as has what may lie between that "
             f"and {here}. Name it there (lodefs tag {repo}@{name} NAME) if its history is to stay, "
             f"then delete the branch there (lodefs branch --delete {repo} {name})"
@@ -273,11 +283,11 @@ def _check_descends(source: Store, destination: Store, one: RefPlan, history: Hi
     except NotFound:
         is_ahead = False
     if is_ahead:
-        raise Conflict(
+        raise Diverged(
             f"{one} is ahead: it is {where}, which comes after {here} of the source. Copy in the "
             "other direction, or not at all"
         )
-    raise Conflict(
+    raise Diverged(
         f"{one} has diverged: it is {where}, and {here} of the source does not come after that. "
         f"Delete it there first (lodefs branch --delete {one.ref.repo} {one.ref.name}), if it is "
         "not wanted"

@@ -1,8 +1,8 @@
 """Packs that an S3 server copies itself, from one of its buckets to another.
 
 Their index is read here, before and after. Of their chunks the server vouches: by the ETag, which
-is the MD5 of what a put has brought; where the copy has another one, all of it is read back and
-checked (docs/decisions/0052).
+is the MD5 of what a put has brought; where the copy has another one, or one that is no MD5, all of
+it is read back and checked (docs/decisions/0052).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.objects.composites.composite_objects import split_etag
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
-from lodefs.chunkstore.transfer.pack_copy import fetch_pack
+from lodefs.chunkstore.transfer.pack_copy import fetch_pack, md5_of
 
 
 class ServerCopies:
@@ -71,7 +71,7 @@ class ServerCopies:
     def _is_copy(self, pack_id: PackId, original: PackIndexVersion, etag: str) -> bool:
         try:
             copied = read_index(self._destination, pack_id)
-            if etag != original.etag:  # by a key of another bucket, say
+            if etag != original.etag or md5_of(etag) is None:  # by a key of another bucket, say
                 fetch_pack(self._destination, pack_id)
         except (Changed, Corrupt, NotFound):
             return False

@@ -24,6 +24,7 @@ def pull(
     workers: int = WORKERS,
     sync: bool = True,
     since: str | None = None,
+    skip_purged: bool = False,
     progress: Progress | None = None,
     store: str | None = None,
     session: Session | None = None,
@@ -39,8 +40,11 @@ def pull(
     Where an interrupted pull goes on, files that were changed in the meantime get another name:
     ``kept`` of the result names them.
 
+    A file of which bytes were purged (``lodefs purge``) is an error; with ``skip_purged`` it is
+    left out, and ``purged`` of the result names it.
+
     ``workers``: parallel reads; ``sync``: wait until all is on disk. ``store`` and ``session``: as
-    of ``push``. Raises: NotFound, AlreadyExists, Corrupt, NoSpace, Unavailable.
+    of ``push``. Raises: NotFound, AlreadyExists, Corrupt, Purged, NoSpace, Unavailable.
     """
     from lodefs.chunkstore.pull.pull import pull as pull_into
 
@@ -61,4 +65,5 @@ def pull(
             progress=progress or Progress(),
             sync=sync,
             since=at,
+            skip_purged=skip_purged,
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lodefs.api.sessions import opened, revision_of, spec_of
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
-from lodefs.chunkstore.format.names import Spec, check_ref_name
+from lodefs.chunkstore.format.names import Spec, check_ref_name, split_path
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.settings.session import Session
 
@@ -134,6 +134,8 @@ def merge(
     *,
     message: str = "",
     author: str | None = None,
+    ours: Iterable[str | bytes] = (),
+    theirs: Iterable[str | bytes] = (),
     dry_run: bool = False,
     store: str | None = None,
     session: Session | None = None,
@@ -141,13 +143,17 @@ def merge(
     """Brings what ``REPO@REV`` has changed into a branch of REPO: moves the branch there if REV
     follows it, else commits on both. Contents of a file are never merged.
 
-    Raises: Conflict that names paths which both changed, each in its own way; NotFound.
+    A path that both changed, each in its own way, is as the branch has it if it is one of ``ours``,
+    or below one; as REV has it with ``theirs``. The nearest counts; "" is all of them.
+
+    Raises: Diverged that names such paths which are in neither; InvalidInput; NotFound.
     """
     from lodefs.chunkstore.push.changes.merge_branch import merge_branch
     from lodefs.chunkstore.push.push_options import PushOptions
 
     source = revision_of(spec)
     check_ref_name(branch)
+    choices = _choices(ours, theirs)
     with opened(session, store=store) as settings:
         options = PushOptions(
             message=message or f"merge {source.rev} into {branch}",
@@ -157,7 +163,20 @@ def merge(
             dry_run=dry_run,
         )
         other = settings.store.resolve(source.repo, source.rev)
-        return merge_branch(settings.store, source.repo, branch, other, options)
+        return merge_branch(settings.store, source.repo, branch, other, options, choices=choices)
+
+
+def _choices(
+    ours: Iterable[str | bytes], theirs: Iterable[str | bytes]
+) -> dict[tuple[bytes, ...], bool]:
+    found: dict[tuple[bytes, ...], bool] = {}
+    for paths, is_theirs in ((ours, False), (theirs, True)):
+        for path in paths:
+            names = tuple(split_path(os.fsencode(path)))
+            if found.setdefault(names, is_theirs) != is_theirs:
+                shown = os.fsdecode(path)
+                raise InvalidInput(f"{shown!r} is in both ours and theirs: one side can stay")
+    return found
 
 
 def is_directory(

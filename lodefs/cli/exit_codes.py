@@ -28,6 +28,7 @@ CODES: tuple[tuple[type[errors.LodefsError], int], ...] = (
     (errors.Unsupported, 12),
     (errors.SourceChanged, 13),
     (errors.TooManyRemovals, 14),
+    (errors.Diverged, 15),
 )
 
 

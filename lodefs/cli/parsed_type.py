@@ -26,10 +26,17 @@ class ParsedType(click.ParamType[T]):
     def convert(
         self,
         value: Any,
-        param: click.Parameter | None,  # noqa: ARG002
+        param: click.Parameter | None,
         ctx: click.Context | None,  # noqa: ARG002
     ) -> T:
-        return value if isinstance(value, self._kind) else self._parse(value)
+        if isinstance(value, self._kind):
+            return value
+        try:
+            return self._parse(value)
+        except InvalidInput as error:
+            if isinstance(param, click.Option):  # an argument's words say themselves what they are
+                raise InvalidInput(f"{param.opts[0]} {value}: {error}") from error
+            raise
 
 
 class FiniteRange(click.FloatRange):

@@ -72,12 +72,12 @@ def create(session: Session, file: str, spec: Spec, since: str | None, as_json: 
     )
 )
 @click.argument("file", metavar="FILE")
-@click.argument("destination_url", metavar="STORE")
+@click.argument("destination_url", metavar="[STORE]", required=False)
 @json_option
-@session_command()
-def unpack(session: Session, file: str, destination_url: str, as_json: bool) -> None:
+@session_command(store=True)
+def unpack(session: Session, file: str, destination_url: str | None, as_json: bool) -> None:
     """Bring what is in FILE (-: standard input) to a store, with its ids, and move its branch or
-    tag there.
+    tag there. STORE is the one of --store or LODEFS_STORE unless it is given.
 
     A FILE is read to its end first, so that a damaged one, or one over the quota there, changes
     nothing. From standard input data arrives as it is read, but the branch moves only when all of
@@ -86,7 +86,7 @@ def unpack(session: Session, file: str, destination_url: str, as_json: bool) -> 
     from lodefs.chunkstore.transfer.bundle import unpack_bundle
     from lodefs.chunkstore.transfer.bundle_file import check_bundle
 
-    store = session.store_at(destination_url)
+    store = session.store if destination_url is None else session.store_at(destination_url)
     what, size_bytes = _shown(file), None
     with show_progress() as progress, _read(file) as source:
         if file != STDIO:
@@ -167,7 +167,13 @@ def _written(file: str) -> Iterator[BinaryIO]:
     if file == STDIO:
         if sys.stdout.isatty():
             raise InvalidInput("a bundle is not for a terminal: name a FILE, or a pipe")
-        yield sys.stdout.buffer
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise  # the reader has enough: no error of ours
+        except OSError as error:
+            raise kind_of(error)(f"standard output: {error.strerror}") from error
         return
     path = Path(file)
     if os.path.lexists(path):

@@ -31,6 +31,7 @@ EPILOG = examples(
 @click.argument("directory", metavar="DIR")
 @click.option("--workers", type=click.IntRange(1, 256), default=WORKERS, help="Parallel reads [8].")
 @click.option("--from", "since", metavar="REV", help="DIR is a copy of REV: update it.")
+@click.option("--skip-purged", is_flag=True, help="Leave out files whose bytes were purged.")
 @click.option("--no-sync", is_flag=True, help="Do not wait until all is on disk.")
 @json_option
 @session_command(store=True)
@@ -40,6 +41,7 @@ def pull(
     directory: str,
     workers: int,
     since: str | None,
+    skip_purged: bool,
     no_sync: bool,
     as_json: bool,
 ) -> None:
@@ -52,6 +54,9 @@ def pull(
 
     After an interruption, repeat the command: it goes on where it stopped. A file that was changed
     in the meantime stays, as NAME.lodefs-kept. Every byte is verified.
+
+    A file of which bytes were purged (lodefs purge) ends the pull with exit code 8. With
+    --skip-purged it is left out, and named on standard error; the exit code is 0 then.
     """
     try:
         with show_progress() as progress:
@@ -61,6 +66,7 @@ def pull(
                 workers=workers,
                 sync=not no_sync,
                 since=since,
+                skip_purged=skip_purged,
                 progress=progress,
                 session=session,
             )
@@ -68,22 +74,10 @@ def pull(
         interrupt.add_note("repeat the command to go on")
         raise
     if as_json:
-        write_json(
-            {
-                "commit": result.commit.hex(),
-                "unchanged": result.unchanged,
-                "files": result.files,
-                "symlinks": result.symlinks,
-                "directories": result.directories,
-                "size_bytes": result.size_bytes,
-                "fetched_bytes": result.fetched_bytes,
-                "updated_from": result.updated_from.hex() if result.updated_from else None,
-                "removed": result.removed,
-                "kept": [text.percent_encoded(path) for path in result.kept],
-            }
-        )
+        write_json(_json_of(result))
         return
     _show_kept(result)
+    _show_purged(result)
     links = f"{text.count(result.symlinks, 'symlink')}, " if result.symlinks else ""
     what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
     if result.unchanged:
@@ -100,6 +94,34 @@ def pull(
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes
         write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")
+
+
+def _json_of(result: PullResult) -> dict[str, object]:
+    return {
+        "commit": result.commit.hex(),
+        "unchanged": result.unchanged,
+        "files": result.files,
+        "symlinks": result.symlinks,
+        "directories": result.directories,
+        "size_bytes": result.size_bytes,
+        "fetched_bytes": result.fetched_bytes,
+        "updated_from": result.updated_from.hex() if result.updated_from else None,
+        "removed": result.removed,
+        "kept": [text.percent_encoded(path) for path in result.kept],
+        "skipped": [
+            {"path": text.percent_encoded(path), "message": "purged"}
+            for path in sorted(result.purged)
+        ],
+    }
+
+
+def _show_purged(result: PullResult) -> None:
+    for path in sorted(result.purged):
+        shown = text.escaped(path.decode("utf-8", "surrogateescape"))
+        click.echo(f"lodefs: skipped: {shown}: purged", err=True)
+    if result.purged:
+        count = text.count(len(result.purged), "file")
+        click.echo(f"lodefs: left out of the copy: {count}, named above", err=True)
 
 
 def _show_kept(result: PullResult) -> None:

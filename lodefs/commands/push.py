@@ -61,7 +61,7 @@ class _Words:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@click.argument("sources", metavar="SRC...", nargs=-1)
 @click.argument("repo", metavar="REPO[@BRANCH][:PATH]")
 @click.option("-m", "--message", default="", help="The commit's message.")
 @click.option("--author", default=None, help="The commit's author [the user's name].")
@@ -126,6 +126,10 @@ def push(
     Reads only what changed since the last push from here, and sends only what the store does not
     have. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
     """
+    if not sources:
+        raise click.UsageError(
+            f"{repo} is the only argument: name what to push and where, SRC... REPO[@BRANCH][:PATH]"
+        )
     _check_order(sources, repo)
     options = _Words(**words, exclude=_patterns(exclude, exclude_from))
     spec = spec_from(repo)

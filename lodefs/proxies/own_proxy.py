@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import lodefs
-from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import lease
@@ -39,6 +40,7 @@ UNUSED_TIMEOUT_S = 600.0  # of a user's own proxy, unless the settings say anoth
 ASK_TIMEOUT_S = 10.0
 POLL_S = 0.02
 LOG_TAIL_BYTES = 2000
+NO_STORE_CODE = 3  # a proxy's exit code (lodefs.cli.exit_codes) where its store is not there
 _RUNS_ON = {"unused_timeout_s", "listen", "peer_listen", "peers", "peers_file", "peers_dns"}
 
 
@@ -77,8 +79,8 @@ def proxy_url(session: Session, unused_timeout_s: float = UNUSED_TIMEOUT_S) -> s
     """A proxy that is ready: the one that the settings name, else the node's where it serves the
     same store, else the user's own, which is started, and ends when it is unused for so long.
 
-    InvalidInput where neither proxy nor store are given, Denied where the node's is not for this
-    user; Unavailable.
+    InvalidInput where neither proxy nor store are given, NotFound where there is no such store,
+    Denied where the node's is not for this user; Unavailable.
     """
     found, store = _found(session)
     if found:
@@ -101,7 +103,7 @@ def is_own(session: Session, url: str) -> bool:
 def start_again(session: Session, url: str) -> None:
     """Starts the user's own proxy at ``url`` unless it runs. Those of others are left to them.
 
-    Unavailable, Denied.
+    Unavailable, Denied, NotFound.
     """
     own = _own_at(session, url)
     if own is not None:
@@ -222,7 +224,8 @@ def served_store(status: Mapping[str, object]) -> object:
 
 
 def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Starts a proxy unless it runs, and returns when it is ready. Unavailable with its words.
+    """Starts a proxy unless it runs, and returns when it is ready. NotFound if its store is not
+    there, and nothing stays of it then; Unavailable with its words.
 
     Of several that start one at once, one does and the others wait for it.
     """
@@ -234,6 +237,7 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
     with _locked(own.directory / "starting"):
         if ready(own.url):
             return
+        _make(own)  # another one may have removed it, whose store was not there
         leave = None if namespaces.in_first_user_namespace() else _leave_namespace
         with own.log.open("ab") as log:
             begin = log.tell()
@@ -269,7 +273,12 @@ def _await(own: OwnProxy, process: subprocess.Popen[bytes], log_begin: int) -> N
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not ready(own.url):
         if process.poll() is not None:
-            raise Unavailable(f"the proxy ended at once: {_last_words(own, log_begin)}")
+            words = _last_words(own, log_begin)
+            if process.returncode == NO_STORE_CODE:
+                _remove_unused(own)
+                raise NotFound(words)
+            more = f" (more in {own.log})" if words else f"see {own.log}"
+            raise Unavailable(f"the proxy ended at once: {words}{more}")
         if time.monotonic() > deadline_s:
             process.terminate()
             process.wait()
@@ -283,8 +292,13 @@ def _last_words(own: OwnProxy, log_begin: int) -> str:
     with own.log.open("rb") as log:
         log.seek(log_begin)
         lines = log.read()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
-    last = lines[-1].removeprefix("lodefs: error: ") if lines else ""
-    return f"{last} (more in {own.log})" if last else f"see {own.log}"
+    return lines[-1].removeprefix("lodefs: error: ") if lines else ""
+
+
+def _remove_unused(own: OwnProxy) -> None:
+    """What a proxy left whose store is not there, unless it ran once. Called under its lock."""
+    if not own.store_file.exists():
+        shutil.rmtree(own.directory, ignore_errors=True)
 
 
 def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:

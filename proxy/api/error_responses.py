@@ -24,6 +24,7 @@ STATUS_OF: dict[type[LodefsError], int] = {
     errors.Purged: 410,
     errors.UnknownFormat: 502,
     errors.Conflict: 409,
+    errors.Diverged: 409,
     errors.Changed: 500,
     errors.NoSpace: 500,
     errors.Unsupported: 501,

@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Denied, NotFound
+from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import EVERYBODY, Reader, Request
@@ -90,7 +91,10 @@ def admit(
     foreign web page), NotFound (only programs of this machine may ask; rules of access).
     """
     if route.kind in _LOCAL_ROUTES and not endpoint.is_local:
-        raise NotFound("this is answered on the proxy's Unix socket alone")
+        raise NotFound(
+            "this is answered on the proxy's Unix socket alone: run it on that proxy's node, "
+            f"with --proxy unix:PATH (mostly unix:{SOCKET_DEFAULT})"
+        )
     token = bearer_of(asked.headers.get("Authorization"))
     from_cookie = None if token is not None else _cookie_of(endpoint, asked)
     if route.kind not in _ANY_HOST_ROUTES and not _is_verified(endpoint, route, token):

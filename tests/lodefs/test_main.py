@@ -96,6 +96,7 @@ def test_codes_are_fixed() -> None:
         errors.Unsupported: 12,
         errors.SourceChanged: 13,
         errors.TooManyRemovals: 14,
+        errors.Diverged: 15,
     }
     assert {kind: exit_codes.code_of(kind("x")) for kind in expected} == expected
 

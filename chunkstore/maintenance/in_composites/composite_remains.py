@@ -28,7 +28,8 @@ from lodefs.chunkstore.objects.composites.layout import CompositePlace
 @dataclass(frozen=True, slots=True)
 class Remains:
     """Bytes of chunks in a composite, at a place of a pack that counts no more. ``index``: of the
-    pack as it is there; None if that, or the composite's list, is damaged: it may have them."""
+    pack as it is there; None if that, or the composite's list, is damaged or hidden: it may have
+    them."""
 
     composite: CompositeName
     pack: PackId
@@ -117,8 +118,9 @@ def _remains(
     try:
         part = objects.plain.get(key, offset=place.offset, size=place.size_bytes)
         index = PackIndex.decode(pack, part.data)
-    except NotFound:
-        return None
+    except NotFound:  # one that a list shows all the same is hidden, and may have them
+        is_listed = next(iter(objects.plain.list(key, limit=1)), None) is not None
+        return Remains(place.composite, pack, None) if is_listed else None
     except (Corrupt, UnknownFormat):
         return Remains(place.composite, pack, None)
     held = (index.chunk_id(n) for n in range(len(index)) if not index.is_gone(n))

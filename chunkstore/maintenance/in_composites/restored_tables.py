@@ -11,31 +11,37 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.in_composites.whole_packs import verified
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.composites.composite_batch import composite_parts
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import CompositePlace
 from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.types import Buffer
 
 _TRIES = 2  # of one that was damaged on its way, maybe
 
 Places = Mapping[PackId, CompositePlace]
+Purged = Callable[[], AbstractSet[ChunkId]]
 
 
-def restore_tables(objects: CompositeObjects, executor: Executor, *, dry_run: bool) -> str:
+def restore_tables(
+    objects: CompositeObjects, executor: Executor, purged: Purged, *, dry_run: bool
+) -> str:
     """Makes a lost table again from the composites; no pack that it names has bytes that were
-    purged. What was wrong; "" if nothing was. Raises: what the store does, Corrupt for a purge's
-    document."""
+    purged, as far as ``purged`` knows. What was wrong; "" if nothing was. Raises: what the store
+    and ``purged`` do."""
 
     def cleaning(places: Places) -> Iterator[dict[PackId, Buffer]]:
-        if purged := _purged(objects):
-            for read in _read(objects, places, purged, executor, lambda one: one.is_hit):
+        if gone := purged():
+            for read in _read(objects, places, gone, executor, lambda one: one.is_hit):
                 yield {one.pack: one.data for one in read}
 
     what = objects.tables.restore(dry_run=dry_run, cleaning=cleaning)
@@ -44,17 +50,58 @@ def restore_tables(objects: CompositeObjects, executor: Executor, *, dry_run: bo
     return what
 
 
+def purged_in_places(objects: CompositeObjects, executor: Executor) -> set[ChunkId]:
+    """What packs say was purged, wherever they lie: as their own objects, and in all composites
+    that a list shows, also where they count no more. It reads all of these."""
+    own = ((pack, None) for i in objects.plain.list(keys.PACKS) if (pack := keys.pack_of(i.key)))
+    found: set[ChunkId] = set()
+    for some in executor.map(
+        lambda one: _purged_at(objects, *one), [*own, *objects.tables.listed_places()]
+    ):
+        found.update(some)
+    return found
+
+
+def _purged_at(
+    objects: CompositeObjects, pack: PackId, place: CompositePlace | None
+) -> list[ChunkId]:
+    try:
+        if place is None:
+            index = read_index(objects.plain, pack).index
+        else:
+            key = keys.composite(place.composite)
+            part = objects.plain.get(key, offset=place.offset, size=place.size_bytes)
+            index = PackIndex.decode(pack, part.data)
+    except (NotFound, Changed, Corrupt, UnknownFormat):
+        return []
+    codecs = enumerate(index.codecs if index.has_gone else b"")
+    return [index.chunk_id(number) for number, codec in codecs if codec == PURGED]
+
+
 def sweep_composites(objects: CompositeObjects, executor: Executor) -> None:
     """Deletes composites that no table names. Of those that a repair may have overlooked, the packs
-    are put again first. Raises: as of restore_tables."""
-    overlooked = objects.tables.sweep()
-    if not overlooked:
-        return
-    before = objects.tables.newest().places
+    are put again first. Raises: what the store does, Corrupt for a purge's document."""
+    for _ in range(_TRIES):
+        overlooked = objects.tables.sweep()
+        if not overlooked or _put_again(objects, overlooked, executor):
+            break
+    if overlooked:
+        objects.tables.sweep()
+
+
+def _put_again(objects: CompositeObjects, overlooked: Places, executor: Executor) -> bool:
+    """False if somebody purged meanwhile: what was read may be purged since, and is not put."""
+    purges, before = Purges(objects), objects.tables.newest().places
+    newest = purges.newest()
+
+    def still() -> bool:
+        return purges.newest(newest) == newest
+
     wanted = lambda one: one.is_sound or one.pack not in before  # noqa: E731
     for read in _read(objects, overlooked, _purged(objects), executor, wanted):
-        objects.tables.put_packs({one.pack: one.data for one in read}, before)
-    objects.tables.sweep()
+        objects.tables.put_packs({one.pack: one.data for one in read}, before, still)
+        drop_purged(objects, [one.pack for one in read], executor, Rate(None))
+    return still()
 
 
 class _Read(NamedTuple):

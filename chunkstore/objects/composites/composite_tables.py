@@ -275,7 +275,7 @@ class CompositeTables:
         except Corrupt as error:
             problem = str(error)
         if dry_run:  # who reads through this goes by it
-            self._known = CompositeTable(last + 1, self._places_by_composites())
+            self._known = CompositeTable(last + 1, dict(self.listed_places()))
             return problem
         # One that is damaged may have any number up to the one after the last that is listed. What
         # is yet to come has higher numbers than all composites, so that it is newer, and than all
@@ -293,7 +293,7 @@ class CompositeTables:
         the next."""
         table = CompositeTable(number, is_superseded=True)
         if cleaning is not None:
-            places = self._places_by_composites()
+            places = dict(self.listed_places())
             for packs in cleaning(places):
                 places.update(self._put_composite(number, packs)[1])
             table = CompositeTable(number, places, is_restored=True)
@@ -308,11 +308,11 @@ class CompositeTables:
             return False
         return cleaning is not None
 
-    def _places_by_composites(self) -> dict[PackId, CompositePlace]:
-        places: dict[PackId, CompositePlace] = {}
+    def listed_places(self) -> Iterator[tuple[PackId, CompositePlace]]:
+        """Where packs lie by all composites that a list shows, the older places first. No table is
+        read."""
         for name in sorted(self._composites()):
-            places.update(self._tail(name) or {})
-        return places
+            yield from (self._tail(name) or {}).items()
 
     def _composites(self) -> Iterator[CompositeName]:
         for info in self._objects.list(keys.COMPOSITES):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Conflict, NotADirectory
+from lodefs.chunkstore.errors import Conflict, Diverged, NotADirectory
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -21,7 +21,7 @@ from lodefs.chunkstore.push.changes.overlay import Item, Overlay
 from lodefs.chunkstore.push.changes.overlay_counts import count, count_files
 from lodefs.chunkstore.push.changes.overlay_writer import OverlayWriter
 from lodefs.chunkstore.push.changes.stored_changes import StoredChanges
-from lodefs.chunkstore.push.changes.three_way import merge
+from lodefs.chunkstore.push.changes.three_way import Choices, merge
 from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
 from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, read_head
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement
@@ -59,7 +59,8 @@ class ChangesResult:
 @dataclass(frozen=True, slots=True)
 class CommitJob:
     """Which branch gets a commit, and how. ``base``: the commit that was asked for, if one was;
-    ``merged``: parents besides the branch's head."""
+    ``merged``: parents besides the branch's head; ``choices``: whose side is taken where that and
+    the branch are in conflict."""
 
     store: Store
     branch: RefName
@@ -67,6 +68,7 @@ class CommitJob:
     progress: Progress
     base: CommitId | None = None
     merged: tuple[CommitId, ...] = ()
+    choices: Choices = field(default_factory=dict)
 
     @property
     def target(self) -> PushTarget:
@@ -211,13 +213,17 @@ class _Commits:
         return self._base
 
     def _merged(self, target: CommitBase) -> Item:
-        """The changes on top of what others committed since the base. Raises: Conflict."""
+        """The changes on top of what others committed since the base. Raises: Conflict; of a merge,
+        which no repetition helps, Diverged."""
         if target.root is None:
             return self._ours
         # what was put here is known; of another branch neither side is
         proof = () if self._stored is None else (self._stored.is_same,)
         found = merge(self._trees, self._base.root, self._ours, target.root, *proof)
-        found.check()
+        found.decide(self._job.choices)
+        if self._job.merged:
+            found.check(Diverged, _WAY_OUT)
+        found.check(Conflict)
         overlay = Overlay(self._trees.read_tree, target.root)
         found.into(overlay)
         return overlay.root
@@ -252,6 +258,12 @@ class _Commits:
 
     def _sent(self, size_bytes: int) -> None:
         self._job.progress.bytes_sent += size_bytes
+
+
+_WAY_OUT = (
+    ". Say for each of them, or for a directory above, which side stays: --ours PATH for the "
+    "branch's, --theirs PATH for that of the revision that comes into it"
+)
 
 
 class _Overtaken(Conflict):

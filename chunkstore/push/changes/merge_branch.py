@@ -20,6 +20,7 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     run_commits,
 )
 from lodefs.chunkstore.push.changes.overlay_counts import count
+from lodefs.chunkstore.push.changes.three_way import Choices
 from lodefs.chunkstore.push.changes.unstored_trees import RecentTrees
 from lodefs.chunkstore.push.committer import Head, read_head
 from lodefs.chunkstore.push.push_options import PushOptions
@@ -35,12 +36,15 @@ def merge_branch(
     other: CommitId,
     options: PushOptions,
     progress: Progress | None = None,
+    choices: Choices | None = None,
 ) -> ChangesResult:
     """Brings the commit ``other`` into a branch: by moving it there if the branch is an ancestor;
-    else by a commit with both as parents. Nothing if ``other`` is in the branch already.
+    else by a commit with both as parents. Nothing if ``other`` is in the branch already. A path
+    that both sides changed, each in its own way, is as ``choices`` say for it or a directory above
+    it: True as in ``other``, False as in the branch.
 
-    Raises: Conflict that names paths which both sides changed, each in its own way; NotFound;
-    TooManyRemovals; what the store raises.
+    Raises: Diverged that names such paths which nothing was chosen for; NotFound; TooManyRemovals;
+    Conflict if the branch moves all the time; what the store raises.
     """
     head = read_head(store, repo, branch)
     if head.id is None or head.commit is None:
@@ -51,8 +55,9 @@ def merge_branch(
         return _result(head.id, head.commit, Changes(), unchanged=True)
     if base == head.id and not options.dry_run:
         return _moved(store, RefName(repo, BRANCHES, branch), head, other)
+    ref = RefName(repo, BRANCHES, branch)
     job = CommitJob(
-        store, RefName(repo, BRANCHES, branch), options, progress or Progress(), merged=(other,)
+        store, ref, options, progress or Progress(), merged=(other,), choices=choices or {}
     )
 
     def prepare(desk: Desk, head: Head) -> PreparedCommit:  # noqa: ARG001

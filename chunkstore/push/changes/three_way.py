@@ -5,10 +5,10 @@ Only directories that both sides changed are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import Conflict
+from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.push.changes.change import shown
 from lodefs.chunkstore.push.changes.overlay import Item, Names, Overlay, is_directory
@@ -17,24 +17,36 @@ from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
 
 NAMED_MAX = 20  # conflicts that an error lists
 
+Choices = Mapping[Names, bool]  # by path: whether our side is taken, theirs otherwise
 IsProven = Callable[[Entry, Entry], bool]
 
 
 @dataclass(slots=True)
 class Merge:
     """``taken``: what to put (None: remove) on their side, by path; ``conflicts``: paths that both
-    sides changed, each in its own way."""
+    sides changed, each in its own way, with what our side has there."""
 
     taken: list[tuple[Names, Item | None]] = field(default_factory=list)
-    conflicts: list[Names] = field(default_factory=list)
+    conflicts: dict[Names, Item | None] = field(default_factory=dict)
 
-    def check(self) -> None:
-        """Raises: Conflict that names the paths."""
+    def decide(self, choices: Choices) -> None:
+        """Decides conflicts by what is chosen for the path, or for the nearest one above it."""
+        for names in list(self.conflicts):
+            above = (names[:size] for size in range(len(names), -1, -1))
+            nearest = next((path for path in above if path in choices), None)
+            if nearest is None:
+                continue
+            our = self.conflicts.pop(names)
+            if choices[nearest]:
+                self.taken.append((names, our))
+
+    def check(self, kind: type[LodefsError], way_out: str = "") -> None:
+        """Raises: ``kind`` that names the paths of conflicts."""
         if self.conflicts:
             named = ", ".join(sorted(map(shown, self.conflicts))[:NAMED_MAX])
             more = len(self.conflicts) - NAMED_MAX
             more_text = f" and {more:,} more" if more > 0 else ""
-            raise Conflict(f"both sides changed {named}{more_text}: nothing was committed")
+            raise kind(f"both sides changed {named}{more_text}: nothing was committed{way_out}")
 
     def into(self, overlay: Overlay) -> None:
         """Applies what is taken to an overlay of their root."""
@@ -76,7 +88,7 @@ def merge(
                 for name in new.keys() | other.keys() | old.keys()
             ]
         else:
-            found.conflicts.append(names)
+            found.conflicts[names] = our
     return found
 
 

@@ -18,11 +18,21 @@ from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.lifecycle.handover import ControlServer
 from lodefs.mount.lifecycle.process_end import is_over
-from lodefs.mount.lifecycle.supervisor import WorkerContext
+from lodefs.mount.lifecycle.supervisor import WorkerContext, ended
 from lodefs.mount.shm.process_table import ProcessTable
 
 TICK_S = 0.05  # how often requests are looked at whose interrupt waits
 WATCH_S = 1.0  # how often those without a supervisor look at each other
+
+
+def is_mount_over(fd: int, life_fd: int) -> bool:
+    """Whether a worker that ends is the last of its mount's: the connection ``fd`` is over, or what
+    the mount lives for is (``life_fd``; -1: nothing). Else its colleagues serve on."""
+    return ended(fd) or _is_life_over(life_fd)
+
+
+def _is_life_over(life_fd: int) -> bool:
+    return life_fd >= 0 and is_over(life_fd)
 
 
 class EndEvent(Event):
@@ -74,10 +84,10 @@ class WorkerMain:
             self._poll.register(self._supervisor_fd, select.POLLIN)
             self._poll.register(self._made_fd, select.POLLIN)
 
-    def run(self, ended: Event) -> None:
+    def run(self, end: Event) -> None:
         """Return when the connection is over, or is to end and there is no supervisor to do it."""
         next_s = 0.0
-        while not ended.is_set() and not (self.alone and self._is_to_end()):
+        while not end.is_set() and not (self.alone and self._is_to_end()):
             fds = {fd for fd, _ in self._poll.poll(self._pause_s() * 1000)}
             if self._made_fd in fds:
                 self._poll.unregister(self._made_fd)
@@ -98,7 +108,7 @@ class WorkerMain:
                 next_s = time.monotonic() + TICK_S
 
     def _is_to_end(self) -> bool:
-        return self._life_fd >= 0 and is_over(self._life_fd)
+        return _is_life_over(self._life_fd)
 
     def _pause_s(self) -> float:
         if self._open:

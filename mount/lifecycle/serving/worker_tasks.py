@@ -20,7 +20,7 @@ from lodefs.mount.lifecycle import mount_resources
 from lodefs.mount.lifecycle.handover import MountResources
 from lodefs.mount.lifecycle.mount_log import Log
 from lodefs.mount.lifecycle.serving.process_rows import ProcessRows
-from lodefs.mount.lifecycle.serving.worker_main import EndEvent, WorkerMain
+from lodefs.mount.lifecycle.serving.worker_main import EndEvent, WorkerMain, is_mount_over
 from lodefs.mount.lifecycle.supervisor import WorkerContext, ended
 from lodefs.mount.options import MountOptions
 from lodefs.mount.read.cache_monitor import CacheMonitor
@@ -50,7 +50,7 @@ def serve_requests(
         interrupts.wake(context.index)
         emit(LOOK_UP)
 
-    ended = EndEvent(wake)
+    end = EndEvent(wake)
     handles = mount_resources.handles(resources)
     rows = ProcessRows(context, resources)
     counter = rows.traffic()
@@ -63,7 +63,7 @@ def serve_requests(
         threads=options.threads,
         marks=context.marks,
         log=log,
-        ended=ended,
+        ended=end,
         pending=pending,
         on_interrupt=interrupts.notify,
         trace=rows.trace(),
@@ -74,8 +74,9 @@ def serve_requests(
         context, interrupts, pending, control_server, mount_resources.process_table(resources), log
     )
     context.serving()
-    attendant.run(ended)
-    if attendant.alone and resources.place is not None:
+    attendant.run(end)
+    is_last = attendant.alone and is_mount_over(context.fd, context.life_fd)
+    if is_last and resources.place is not None:
         resources.place.remove()
 
 

@@ -17,6 +17,8 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
 from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.in_composites.unused import Unused
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
@@ -549,3 +551,29 @@ def test_a_dry_run_foresees_what_is_joined(world: World) -> None:
     would = world.collect(dry_run=True)
     done = world.collect()
     assert (would.size_bytes, would.garbage) == (done.size_bytes, done.garbage)
+
+
+def test_a_hidden_composite_is_looked_at_again(world: World) -> None:
+    """One that a list shows, and that a read does not find, may have what was purged: it is not
+    noted as one without, and the next collection removes it."""
+    world.push(world.source("other", y=GONE), "other", "two")
+    world.push(world.source("more", z=b"z" * 900), "more", "two")
+    merge(world)
+    world.delete("other")
+    world.collect_all()
+    [composite] = holders(world, GONE)
+    Purges(world.memory).append([ChunkId(digest_of(GONE))], "", 0)  # who put it died then
+    get = world.memory.get
+
+    def hidden(key: str, **which: Any) -> Part:
+        if key == composite and which.get("offset", 0) >= 0:
+            raise NotFound(f"{key} is missing")
+        return get(key, **which)
+
+    objects = through_composites(world.memory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.memory, "get", hidden)
+        drop_purged_remains(objects, InlineExecutor(), Rate(None))
+    assert holders(world, GONE) == [composite]
+    drop_purged_remains(objects, InlineExecutor(), Rate(None))
+    assert holders(world, GONE) == []

@@ -12,9 +12,11 @@ import pytest
 
 from lodefs.chunkstore.errors import Purged
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.maintenance.purge import plan_path, purge
+from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
+from lodefs.chunkstore.maintenance.purge import plan_chunk, plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
+from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.maintenance.composite_world import (
     FILES,
@@ -157,3 +159,129 @@ def test_a_merge_that_knows_a_lost_table(world: World) -> None:
     world.collect()
     assert verify(world.store, data=True).problems == []
     assert files_of(world.store, "second") == {b"a": b"second" * 300}
+
+
+def overlooked_secret(world: World) -> str:
+    """A pack that has the secret lies in a composite that a repair overlooked, whose key this is,
+    and another one that has it lies in none."""
+    secret = SECRET[:1500]
+    merge(world)
+    [first] = composites(world)
+    world.push(world.source("other", secret=secret), "other", "two")
+    merge(world)
+    [second] = composites(world) - {first}
+    listed = world.memory.list
+    with pytest.MonkeyPatch.context() as patch:  # so that the bytes are stored again
+        patch.setattr(
+            world.memory,
+            "list",
+            lambda prefix, **w: (i for i in listed(prefix, **w) if not i.key.startswith("index/")),
+        )
+        world.push(world.source("again", secret=secret, z=b"z" * 700), "again", "three")
+    lose_tables(world)
+    restore(world, second)
+    return second
+
+
+@pytest.mark.parametrize("is_planned_before", [True, False])
+@pytest.mark.parametrize("request_of_sweep", ["put composites/data/", "put composites/tables/", ""])
+def test_a_purge_beside_a_collection_that_finds_a_composite(
+    world: World, request_of_sweep: str, is_planned_before: bool
+) -> None:
+    """Which stands anywhere as it puts the packs again, or does all between the plan and the purge:
+    what was purged is nowhere."""
+    overlooked_secret(world)
+    chunk = ChunkId(digest_of(SECRET[:1500]))
+    plan = plan_chunk(world.store, chunk)
+    late = world.actor("late", lambda store: world.collect(store=store))
+    if request_of_sweep:
+        go_on_to(late, request_of_sweep)
+    else:
+        finish(late)
+    if not is_planned_before:
+        plan = plan_chunk(world.store, chunk)
+    assert purge(world.store, plan, clock=world.clock).left == []
+    if not late.has_ended:
+        finish(late)
+    assert readable_by_index(world, chunk) == []
+    world.collect()
+    assert holders(world, SECRET[:1500]) == []
+    with pytest.raises(Purged):
+        files_of(world.store, "other")
+
+
+def test_a_sweep_that_dies_beside_a_purge(world: World) -> None:
+    """Who has read packs of an overlooked composite before their purge puts no table of them, also
+    if a list has hidden it from the purge."""
+    second = overlooked_secret(world)
+    chunk = ChunkId(digest_of(SECRET[:1500]))
+    late = world.actor("late", lambda store: world.collect(store=store))
+    go_on_to(late, "put composites/tables/")
+    listed = world.memory.list
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            world.memory,
+            "list",
+            lambda prefix, **which: (i for i in listed(prefix, **which) if i.key != second),
+        )
+        purge(world.store, plan_chunk(world.store, chunk), clock=world.clock)
+    late.step()
+    while not late.has_ended:
+        assert readable_by_index(world, chunk) == []
+        late.step()
+
+
+def test_a_table_that_is_put_in_the_middle_of_a_purge(world: World) -> None:
+    """Between its document and its own table: who put the packs looks for purges afterwards."""
+    overlooked_secret(world)
+    chunk = ChunkId(digest_of(SECRET[:1500]))
+    late = world.actor("late", lambda store: world.collect(store=store))
+    go_on_to(late, "put composites/tables/")
+    plan = plan_chunk(world.store, chunk)
+    one = world.actor("purge", lambda store: purge(store, plan, clock=world.clock))
+    go_on_to(one, "put composites/tables/")
+    finish(late)
+    finish(one)
+    assert readable_by_index(world, chunk) == []
+
+
+def readable_by_index(world: World, chunk: ChunkId) -> list[PackId]:
+    """The packs in which readers find a chunk."""
+    objects = through_composites(world.memory)
+    found = []
+    for info in objects.list(keys.PACKS):
+        index = read_index(objects, keys.pack_of(info.key) or PackId(b"")).index
+        if any(index.chunk_id(n) == chunk and not index.is_gone(n) for n in range(len(index))):
+            found.append(index.pack_id)
+    return found
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("is_in_composite", [False, True])
+def test_tables_are_lost_together_with_purges(
+    world: World, is_lost: bool, is_in_composite: bool
+) -> None:
+    """A repair makes both again, and no reader gets what was purged: what no purge tells any more,
+    the packs do, wherever they lie."""
+    merge(world)
+    world.push(world.source("other", secret=SECRET), "other", "two")
+    if is_in_composite:
+        merge(world)
+    world.push(world.source("others", more=b"m" * 900), "others", "two")
+    late = world.actor("late", lambda store: merge(world, store))
+    go_on_to(late, "put composites/data/")
+    purge(world.store, plan_path(world.store, "r", b"secret"), clock=world.clock)
+    late.kill(after_request=True)
+    lose_tables(world)
+    purges = sorted(key for key in world.memory.objects if key.startswith(keys.PURGES))
+    for key in purges[:1] if is_lost else purges:
+        if is_lost:
+            del world.memory.objects[key]
+        else:
+            world.memory.objects[key] = b"damaged"
+    restore(world)
+    with pytest.raises(Purged):
+        files_of(world.store, "other")
+    assert verify(world.store, data=True).problems == []
+    world.collect()
+    assert holders(world, SECRET) == []

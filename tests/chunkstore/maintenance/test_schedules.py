@@ -39,7 +39,7 @@ def test_any_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "given_up",
         "merged",
     ):
-        assert sum(getattr(one, what) for one in played) > SCHEDULES / 5, what
+        assert sum(getattr(one, what) for one in played) > SCHEDULES / 4, what
     for what in ("purged", "repaired"):
         assert any(getattr(one, what) for one in played), what
 

@@ -114,7 +114,9 @@ def test_busy_server_is_asked_again(server: BadServer) -> None:
 def test_put_with_an_md5(server: BadServer, objects: S3Objects) -> None:
     """It is sent, and signed, in place of the body; after a refusal bodies are signed again."""
     data = Md5Buffers([b"ab", b"cd"], bytes(range(16)))
-    assert objects.put("a", data) == '"1"'
+    etag = f'"{data.md5.hex()}"'
+    server.script = lambda _: Answer(200, headers={"ETag": etag})
+    assert objects.put("a", data) == etag
     (first,) = server.requests
     assert first.body == b"abcd"
     assert first.headers["content-md5"] == "AAECAwQFBgcICQoLDA0ODw=="
@@ -129,6 +131,36 @@ def test_put_with_an_md5(server: BadServer, objects: S3Objects) -> None:
     assert "content-md5" in refused.headers
     sha256 = hashlib.sha256(b"abcd").hexdigest()
     assert [(r.body, r.headers["x-amz-content-sha256"]) for r in later] == [(b"abcd", sha256)] * 2
+
+
+@pytest.mark.parametrize(
+    "answer", [error_answer(501, "NotImplemented"), Answer(200, headers={"ETag": f'"{"0" * 32}"'})]
+)
+def test_a_server_that_does_not_check_an_md5(
+    server: BadServer, objects: S3Objects, answer: Answer
+) -> None:
+    """It refuses it, or answers with another one: the body is put once more, now signed, and so
+    are later ones."""
+    server.script = lambda request: answer if "content-md5" in request.headers else Answer(200)
+    for _ in range(2):
+        assert objects.put("a", Md5Buffers([b"abcd"], bytes(16)[:-1] + b"1")) == '"1"'
+    assert ["content-md5" in request.headers for request in server.requests] == [True, False, False]
+
+
+def test_a_new_object_that_a_server_did_not_check(server: BadServer) -> None:
+    """It is read back: as the put was conditional, it cannot be repeated."""
+    partial = {"ETag": '"1"', "Content-Range": "bytes 0-3/4"}
+    data = Md5Buffers([b"ab", b"cd"], bytes(16))
+    for body in (b"abcd", b"abce"):
+        server.script = lambda request, body=body: (
+            Answer(206, body, partial) if request.method == "GET" else Answer(200)
+        )
+        for objects in opened(server.endpoint_url):
+            if body == b"abcd":
+                assert objects.put("a", data, if_absent=True) == '"1"'
+            else:
+                with pytest.raises(AlreadyExists, match="not what was put"):
+                    objects.put("a", data, if_absent=True)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -291,9 +291,10 @@ def test_changes_between_an_interruption_and_the_next_pull_are_kept(
     """Whatever took the place of a file gets a free name beside it, also without hard links; an
     empty file is what a crash leaves, and is replaced."""
     store = memory_store()
-    files: Files = {b"a": b"1", b"d/" + b"n" * 255: b"2", b"d/x": b"3", b"e": b"4"}
+    name = b"n" * 229 + "ü".encode() + b"n" * 24
+    files: Files = {b"a": b"1", b"d/" + name: b"2", b"d/x": b"3", b"e": b"4", b"f": b"5"}
     Handmade(store).commit("r", files)
-    target, aside = tmp_path / "t", b"n" * 230 + b".lodefs-kept"
+    target, aside = tmp_path / "t", b"n" * 229 + b".lodefs-kept"
     pull(store, Spec("r"), target)
     commit = store.resolve("r", "main").hex()
     state = {"commit": commit, "path": "", "repo": "r", "store": store.settings.store_id}
@@ -307,12 +308,19 @@ def test_changes_between_an_interruption_and_the_next_pull_are_kept(
         (target / STATE_DIR).mkdir()
         (target / STATE_DIR / "state.json").write_text(json.dumps(state))
         (target / "a").write_bytes(b"my own")
-        Path(os.fsdecode(os.fsencode(target) + b"/d/" + b"n" * 255)).write_bytes(b"mine")
+        Path(os.fsdecode(os.fsencode(target) + b"/d/" + name)).write_bytes(b"mine")
         (target / "d" / "x").write_bytes(b"")
         (target / "e").unlink()
+        (target / "f").unlink()
+        (target / "f").symlink_to("e")
         result = pull(store, Spec("r"), target)
         end = b"" if has_links else b"-2"
-        assert sorted(result.kept) == [b"a.lodefs-kept" + end, b"d/" + aside + end]
+        wanted = [b"a.lodefs-kept", b"d/" + aside, b"f.lodefs-kept"]
+        assert sorted(result.kept) == [path + end for path in wanted]
+        link = target / os.fsdecode(b"f.lodefs-kept" + end)
+        assert link.readlink() == Path("e")
+    for link in target.glob("f.lodefs-kept*"):
+        link.unlink()
     kept: Files = {b"a.lodefs-kept": b"my own", b"d/" + aside: b"mine"}
     check(target, {**files, **kept, **{path + b"-2": text for path, text in kept.items()}})
 
@@ -433,7 +441,7 @@ def test_tree_with_a_wrong_file_digest(tmp_path: Path) -> None:
         segments = (*rest, last._replace(size_bytes=last.size_bytes + more_bytes))
         false = replace(entries[b"x"], size_bytes=size_bytes, segments=segments)
         made.commit_root("r", made.tree(b"", [false]), branch=branch)
-        with pytest.raises(Corrupt, match=f"'x': .* and should have {segments[-1].size_bytes}"):
+        with pytest.raises(Corrupt, match=f"x: .* and should have {segments[-1].size_bytes}"):
             pull(store, Spec("r", branch), tmp_path / branch)
         assert os.listdir(tmp_path / branch) == [STATE_DIR]
 

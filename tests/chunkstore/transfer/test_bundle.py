@@ -8,7 +8,7 @@ from io import BytesIO
 
 import pytest
 
-from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Diverged, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import encode_commit
@@ -258,7 +258,7 @@ def test_history_that_has_expired_since(source: Source) -> None:
     assert old.has_commit("r", source.second)
     assert not old.has_expired("r", source.second)
     assert verify(old, data=True).problems == []
-    with pytest.raises(Conflict, match="had expired where it was made"):
+    with pytest.raises(Diverged, match="had expired where it was made"):
         unpacked(data, older)
     assert at(older) == source.first
 
@@ -316,10 +316,10 @@ def test_older_bundles_after_newer_ones(source: Source) -> None:
     store = memory_store()
     unpacked(source.bundle(), store)
     Handmade(store).commit("r", {b"other": b"o" * 2000})
-    with pytest.raises(Conflict, match="branch main of r is at"):
+    with pytest.raises(Diverged, match="branch main of r is at"):
         unpacked(source.bundle(), store)
     store.refs("r").advance(TAGS, "v1", source.second, expected_sequence=None)
-    with pytest.raises(Conflict, match="tag v1 of r is at"):
+    with pytest.raises(Diverged, match="tag v1 of r is at"):
         unpacked(old, store)
 
 

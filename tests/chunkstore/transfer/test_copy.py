@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.errors import (
+    Conflict,
+    Corrupt,
+    Diverged,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, CommitId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED
@@ -233,15 +240,15 @@ def test_other_ways_are_refused(stores: Stores) -> None:
     stores.copy()
     other = Handmade(stores.destination).commit("r", {b"other": b"o" * 3000})
     stores.objects.forget()
-    with pytest.raises(Conflict, match="branch main of r is ahead"):
+    with pytest.raises(Diverged, match="branch main of r is ahead"):
         stores.copy()
     stores.made.commit("r", {b"mine": b"m"})
-    with pytest.raises(Conflict, match="branch main of r has diverged"):
+    with pytest.raises(Diverged, match="branch main of r has diverged"):
         stores.copy()
     stores.source.refs("r").advance(TAGS, "v1", stores.commits[1], expected_sequence=None)
     stores.destination.refs("r").advance(TAGS, "v1", other, expected_sequence=None)
     stores.objects.forget()
-    with pytest.raises(Conflict, match="tag v1 of r is at"):
+    with pytest.raises(Diverged, match="tag v1 of r is at"):
         stores.copy("v1")
     assert stores.objects.count("put") == 0
     assert stores.at() == other

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lodefs.chunkstore.errors import Conflict, NotFound
+from lodefs.chunkstore.errors import Diverged, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -184,7 +184,7 @@ def test_a_branch_aside_of_what_has_expired(source: Source) -> None:
     refs.advance(BRANCHES, "dev", source.made.commit("r", files(6)), expected_sequence=0)
     destination.refs("r").advance(BRANCHES, "dev", source.commits[2], expected_sequence=None)
     expire(source.store)
-    with pytest.raises(Conflict, match="has expired in the source"):
+    with pytest.raises(Diverged, match="has expired in the source"):
         source.to(destination, "dev")
     assert at(destination, "dev") == source.commits[2]
 

@@ -17,6 +17,7 @@ from lodefs.chunkstore.repo.store import create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
 from lodefs.chunkstore.transfer.server_copies import can_be_copied
+from tests.support.chunkstore import memory_objects
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -177,4 +178,18 @@ def test_another_etag(stores: Stores) -> None:
     stores.server.instead = encrypted
     assert stores.copy().packs_by_server == len(stores.packs)
     assert stores.put() == 0
+    stores.check()
+
+
+def test_an_etag_that_is_no_md5(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It vouches for nothing, also where it is the same: a server may copy it without the bytes."""
+    etag_of = memory_objects._etag
+    monkeypatch.setattr(memory_objects, "_etag", lambda data: f'{etag_of(data)[:-1]}-2"')
+
+    def copied(key: str, etag: str) -> str:
+        stores.memory.put(key, [_spoilt(stores.source.objects[key])])
+        return etag
+
+    stores.server.instead = copied
+    assert stores.copy().packs_by_server == 0
     stores.check()

@@ -53,7 +53,8 @@ def test_diff_in_short(lodefs: Lodefs) -> None:
 
 
 def test_merge_and_blame(lodefs: Lodefs, tmp_path: Path) -> None:
-    """What dev changed comes into main; blame says since when; a conflict has its exit code."""
+    """What dev changed comes into main; blame says since when; a conflict has its exit code, until
+    it is said who wins."""
     lodefs("push", str(tmp_path / "a.txt"), "r:e", "-m", "fifth")
     dry = lodefs("merge", "--dry-run", "--json", "r@dev", "main").json
     done = lodefs("merge", "--json", "r@dev", "main").json
@@ -68,4 +69,8 @@ def test_merge_and_blame(lodefs: Lodefs, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text(text)
         lodefs("push", str(tmp_path / "a.txt"), f"r@{branch}:a.txt")
     refused = lodefs("merge", "r@dev", "main")
-    assert (refused.code, "both sides changed a.txt" in refused.err) == (5, True)
+    assert (refused.code, "both sides changed a.txt" in refused.err) == (15, True)
+    both = ("--ours", "a.txt", "--theirs", "./a.txt")
+    assert lodefs("merge", "r@dev", "main", *both).code == 2
+    assert lodefs("merge", "r@dev", "main", *both[2:]).code == 0
+    assert lodefs("cat", "r:a.txt").out == "y"

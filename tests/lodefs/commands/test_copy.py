@@ -56,7 +56,7 @@ def test_one_that_is_refused(
     stores: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With --all, a branch that is ahead there is named, all else is copied, and the exit code is
-    1; alone it is refused with that of a conflict."""
+    1; alone it is refused with that of sides that went apart."""
     here, there = stores
     assert lodefs(tmp_path, "copy", here, there, "--all") == 0
     (tmp_path / "source" / "b").write_text("b" * 9000)
@@ -73,7 +73,7 @@ def test_one_that_is_refused(
     assert [(one["repo"], one["kind"], one["name"]) for one in found["refused"]] == [
         ("x/y", "branch", "main")
     ]
-    assert lodefs(tmp_path, "copy", here, there, "x/y") == 5
+    assert lodefs(tmp_path, "copy", here, there, "x/y") == 15
 
 
 def test_bad_lines(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Denied, InvalidInput, Unavailable
+from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.proxies.own_proxy import (
     OwnProxy,
     ask,
@@ -128,6 +128,21 @@ def test_a_proxy_that_fails_is_told_with_its_words() -> None:
             Unavailable, match=r"ended at once: the cache is in use \(more in .*log"
         ):
             start(own, [sys.executable, "-c", script], dict(os.environ))
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_store_that_is_not_there(*, has_run: bool) -> None:
+    """A proxy that ends with the exit code of what is not found is NotFound, as other commands say
+    it, and leaves nothing behind; of one that ran before the cache stays."""
+    with private_directory() as folder:
+        own = OwnProxy(folder / "proxy")
+        if has_run:
+            own.directory.mkdir()
+            own.store_file.write_text("store")
+        script = "import sys; print('lodefs: error: /nope is not a store'); sys.exit(3)"
+        with pytest.raises(NotFound, match=r"^/nope is not a store$"):
+            start(own, [sys.executable, "-c", script], dict(os.environ))
+        assert own.directory.exists() == has_run
 
 
 def test_one_lease_however_often_it_is_started(

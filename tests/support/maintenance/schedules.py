@@ -262,7 +262,7 @@ class Schedule:
             (self._point, 3),
             (self._read, 4),
             (self._copy, 3),
-            (self._change, 3),
+            (self._change, 4),
             (self._remove, 1),
             (self._restore, 2),
             (self._retain, 2),

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Conflict, NotFound
+from lodefs.chunkstore.errors import Diverged, NotFound
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import CopyFrom, Put, Remove, Rename
 from lodefs.chunkstore.push.changes.merge_branch import common_ancestor, merge_branch
+from lodefs.chunkstore.push.changes.three_way import Choices
 from lodefs.chunkstore.repo.history import blame
 from tests.chunkstore.push.changes.test_commit_changes import Branches
 
@@ -29,9 +30,12 @@ def commit_of(text: str) -> CommitId:
     return CommitId(bytes.fromhex(text))
 
 
-def merged(branches: Branches, rev: str = "dev", into: str = "main") -> ChangesResult:
+def merged(
+    branches: Branches, rev: str = "dev", into: str = "main", choices: Choices | None = None
+) -> ChangesResult:
     other = branches.store.resolve("r", rev)
-    return merge_branch(branches.store, "r", into, other, branches.options(time_s=9))
+    options = branches.options(time_s=9)
+    return merge_branch(branches.store, "r", into, other, options, choices=choices)
 
 
 def blamed(branches: Branches, path: bytes) -> dict[bytes, int]:
@@ -64,9 +68,24 @@ def test_conflicts_are_named_and_nothing_is_committed(branches: Branches) -> Non
         Put("a", b"1"), Remove("b"), Put("x/y", b"x"), Put("same", b"s"), on="dev", time_s=2
     )
     head = branches.change(Put("a", b"2"), Put("b", b"3"), Put("x", b"x"), Put("same", b"s")).commit
-    with pytest.raises(Conflict, match="both sides changed a, b, x: nothing"):
+    with pytest.raises(Diverged, match=r"both sides changed a, b, x: nothing.* --ours PATH"):
         merged(branches)
     assert branches.store.resolve("r", "main").hex() == head
+
+
+def test_conflicts_are_decided_by_what_is_chosen(branches: Branches) -> None:
+    """For each conflict the nearest choice at or above its path counts, for a removal too; what one
+    side alone changed comes whatever is chosen; without a choice for one nothing is committed."""
+    branches.change(
+        Put("a", b"1"), Remove("b"), Put("d/e", b"1"), Put("d/f", b"1"), on="dev", time_s=2
+    )
+    branches.change(Put("a", b"2"), Put("b", b"2"), Put("d/e", b"2"), Put("g", b"2"))
+    with pytest.raises(Diverged, match="both sides changed a, d/e: nothing"):
+        merged(branches, choices={(b"b",): True, (b"d", b"x"): True, (b"other",): False})
+    done = merged(branches, choices={(): True, (b"d",): False, (b"d", b"e", b"below"): True})
+    assert branches.files(done.commit) == {b"a": b"1", b"d/e": b"2", b"d/f": b"1", b"g": b"2"}
+    assert len(branches.head().parents) == 2
+    branches.assert_sound()
 
 
 def test_a_branch_that_is_behind_moves(branches: Branches) -> None:
