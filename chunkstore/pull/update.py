@@ -60,8 +60,8 @@ def plan_update(store: Store, before: Entry, after: Entry, target_fd: int) -> Up
         names = [path.decode("utf-8", "backslashreplace") for path in list(changed)[:NAMED_MAX]]
         more = f" and {len(changed) - NAMED_MAX:,} more" if len(changed) > NAMED_MAX else ""
         raise InvalidInput(
-            f"{', '.join(names)}{more} would be replaced, and were changed since the copy was "
-            "pulled. Nothing was changed: save or undo these, and repeat the pull"
+            f"the pull would replace what was changed in the copy: {', '.join(names)}{more}. "
+            "Nothing was written: save or undo these changes, and repeat the pull"
         )
     return plan
 

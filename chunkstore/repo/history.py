@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Corrupt, Expired, NotADirectory, NotFound, UnknownFormat
@@ -87,23 +88,28 @@ def _move_of(
     return RefMoveKind.RESTORED if at == deleted_at else RefMoveKind.CREATED
 
 
-def log(store: Store, repo: str, rev: str) -> Iterator[tuple[CommitId, Commit]]:
-    """The commits from ``rev`` back along first parents, newest first, read as they are asked for,
-    as far as they have not expired.
+def log(
+    store: Store, repo: str, rev: str, *, first_parent: bool = False
+) -> Iterator[tuple[CommitId, Commit]]:
+    """``rev`` and the commits before it, newest first by their times, each after one whose parent
+    it is; with ``first_parent`` only those along first parents. They are read as they are asked
+    for, as far as they have not expired.
 
     Raises: NotFound, Corrupt.
     """
-    commit_id: CommitId | None = store.resolve(repo, rev)
-    commit: Commit | None = None
-    while commit_id is not None:
-        try:
-            commit = store.commit(repo, commit_id)
-        except Expired:
-            if commit is None:
-                raise
-            return
+    start = store.resolve(repo, rev)
+    waiting = [(0, 0, start, store.commit(repo, start))]
+    seen = {start}
+    while waiting:
+        *_, commit_id, commit = heappop(waiting)
         yield commit_id, commit
-        commit_id = commit.parents[0] if commit.parents else None
+        for parent in commit.parents[: 1 if first_parent else None]:
+            if parent in seen:
+                continue
+            seen.add(parent)
+            with contextlib.suppress(Expired):
+                found = store.commit(repo, parent)
+                heappush(waiting, (-found.time_s, len(seen), parent, found))
 
 
 def find(store: Store, spec: Spec) -> Entry:

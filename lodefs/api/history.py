@@ -23,15 +23,22 @@ class LogEntry(NamedTuple):
 
 
 def log(
-    spec: str | Spec, *, store: str | None = None, session: Session | None = None
+    spec: str | Spec,
+    *,
+    first_parent: bool = False,
+    store: str | None = None,
+    session: Session | None = None,
 ) -> Iterator[LogEntry]:
-    """The commits of ``REPO[@REV]``, newest first, along first parents. They are read as they are
-    asked for. ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
+    """The commit ``REPO[@REV]`` and those before it, newest first; with ``first_parent`` without
+    those that merges brought. They are read as they are asked for. ``store`` and ``session``: as of
+    ``push``. Raises: NotFound, Corrupt."""
     from lodefs.chunkstore.repo.history import log as commits
 
     found = revision_of(spec)
     with opened(session, store=store) as settings:
-        for commit_id, commit in commits(settings.store, found.repo, found.rev):
+        for commit_id, commit in commits(
+            settings.store, found.repo, found.rev, first_parent=first_parent
+        ):
             yield LogEntry(commit_id.hex(), commit)
 
 

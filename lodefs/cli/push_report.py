@@ -54,7 +54,9 @@ def show(result: PushResult | ChangesResult, spec: Spec, *, dry_run: bool) -> No
     write_line(f"{'to send' if dry_run else 'stored '} {text.size(result.stored_bytes)}")
     if result.lost_packs:
         packs = text.count(result.lost_packs, "pack")
-        write_line(f"lost    {packs}: missing in the store, and stored again")
+        write_line(
+            f"gone    {packs}: no longer in the store (collected, or lost), and stored again"
+        )
     if result.excluded:
         write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
     _show_commit(result, spec, dry_run=dry_run)

@@ -18,20 +18,22 @@ from lodefs.settings.session import Session
 @click.command(epilog=examples("lodefs log -n 10 vision/flickr30k"))
 @click.argument("spec", metavar="REPO[@REV]", type=SPEC)
 @click.option("-n", "limit", type=click.IntRange(1), help="At most this many commits.")
+@click.option("--first-parent", is_flag=True, help="Leave out what merges brought.")
 @json_option
 @session_command(store=True)
-def log(session: Session, spec: Spec, limit: int | None, as_json: bool) -> None:
-    """Show the commits of a revision, newest first, along first parents."""
+def log(session: Session, spec: Spec, limit: int | None, first_parent: bool, as_json: bool) -> None:
+    """Show the commits of a revision, newest first."""
     no_path(spec)
-    shown = 0
-    commit: Commit | None = None
-    for commit_id, commit in islice(commits(spec, session=session), limit):
-        shown += 1
+    shown, parents = set[str](), set[str]()
+    found = commits(spec, first_parent=first_parent, session=session)
+    for commit_id, commit in islice(found, limit):
+        shown.add(commit_id)
+        parents.update(parent.hex() for parent in commit.parents[: 1 if first_parent else None])
         if as_json:
             write_json(_json_of(commit_id, commit))
         else:
             write_line(_shown(commit_id, commit))
-    if commit is not None and commit.parents and shown != limit:
+    if parents - shown and len(shown) != limit:
         click.echo(f"older commits of {spec.repo} have expired: see `lodefs retain`", err=True)
 
 

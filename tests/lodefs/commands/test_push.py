@@ -191,7 +191,10 @@ def test_a_checked_push_tells_what_was_lost(
         objects.delete(info.key)
     ran = lodefs("push", "--check", str(source), "r")
     assert ran.code == 0, ran.err
-    assert "pack: missing in the store, and stored again\n" in ran.out.replace("packs", "pack")
+    assert (
+        "pack: no longer in the store (collected, or lost), and stored again\n"
+        in ran.out.replace("packs", "pack")
+    )
     assert lodefs("cat", "r:a.txt").out == "hello\n"
     assert lodefs("push", "--check", "--json", str(source), "r").json["lost_packs"] == 0
 

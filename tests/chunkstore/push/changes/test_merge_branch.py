@@ -13,7 +13,7 @@ from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import CopyFrom, Put, Remove, Rename
 from lodefs.chunkstore.push.changes.merge_branch import common_ancestor, merge_branch
 from lodefs.chunkstore.push.changes.three_way import Choices
-from lodefs.chunkstore.repo.history import blame
+from lodefs.chunkstore.repo.history import blame, log
 from tests.chunkstore.push.changes.test_commit_changes import Branches
 
 
@@ -59,6 +59,20 @@ def test_disjoint_changes_come_together(branches: Branches) -> None:
     assert blamed(branches, b"") == {b"a": 3, b"c": 2, b"d": 9}
     assert blamed(branches, b"d") == {b"d/e": 1, b"d/new": 2, b"d/f": 3}
     branches.assert_sound()
+
+
+def test_a_log_has_what_a_merge_brought(branches: Branches) -> None:
+    """All commits that led there, each once; or along first parents."""
+    branches.change(Put("d/new", b"n"), on="dev", time_s=2)
+    branches.change(Put("a", b"aa"), time_s=3)
+    merged(branches)
+
+    def times(*, first_parent: bool) -> list[int]:
+        found = log(branches.store, "r", "main", first_parent=first_parent)
+        return [commit.time_s for _, commit in found]
+
+    assert times(first_parent=False) == [9, 3, 2, 1]
+    assert times(first_parent=True) == [9, 3, 1]
 
 
 def test_conflicts_are_named_and_nothing_is_committed(branches: Branches) -> None:
