@@ -68,8 +68,8 @@ def _read(objects: ObjectStore) -> set[str]:
 
 def remove_shards(objects: ObjectStore, names: Collection[str]) -> None:
     """Deletes shards that list nothing, or nothing but packs that are about to be deleted for good.
-    First the document says so: whoever misses one finds it there. Of two processes that do this at
-    once one may take away what the other says."""
+    The document says so first, and a machine that misses a shard looks there. If two processes do
+    this at once, one may take away what the other says."""
     ids = {push_id_of(name) for name in names if _ID.match(push_id_of(name))}
     if ids:
         objects.put(keys.REMOVED_SHARDS, [encode_removed_shards(ids | removed_shards(objects))])

@@ -369,8 +369,8 @@ class _Repair:
         self._heal_bad(new, data=self._options.data)
 
     def _examine_bytes(self, places: Sequence[_CommitDirectory]) -> None:
-        """Looks at all bytes of packs whose index is fine, and that hold trees that cannot be
-        read; heals them."""
+        """Heals packs that have a sound index and hold trees that cannot be read, after a look at
+        all of their bytes."""
         packs = dict.fromkeys(pack for place in places for pack in place.packs)
         fine = [pack_id for pack_id in packs if self._packs.get(pack_id) is None]
         self._heal_bad(fine, data=True)

@@ -27,8 +27,8 @@ AHEAD = 64
 @dataclass(slots=True)
 class ShardRepair:
     """``spoilt``: keys of shards that could not be read; ``outdated``: of those that named packs
-    that are gone; ``empty``: of those that list nothing; ``listed``: packs that no shard listed,
-    and one does now; ``unreadable``: packs whose index is damaged."""
+    that are gone; ``empty``: of those that list nothing; ``listed``: packs that no shard listed
+    before; ``unreadable``: packs whose index is damaged."""
 
     shards: int = 0
     spoilt: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ def _replace(
 
 
 def _delete(objects: ObjectStore, key: str) -> None:
-    """Whoever knows the shard reads all of them anew."""
+    """A machine that knows the shard reads all of them anew."""
     forget_removed(objects, key[len(keys.INDEX) :])
     objects.delete(key)
 

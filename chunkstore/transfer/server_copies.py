@@ -50,7 +50,7 @@ class ServerCopies:
             if not can_be_copied(version, purged):
                 return None
             etag = self._copied(pack_id, version.etag)
-        except (Changed, Corrupt, NotFound):  # whoever reads all of it tries again, or says so
+        except (Changed, Corrupt, NotFound):  # the copy through here tries again, or says so
             return None
         except (Denied, InvalidInput, Unsupported):
             self._is_refused = True

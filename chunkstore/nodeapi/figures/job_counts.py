@@ -119,7 +119,7 @@ def gap_of(head: bytes) -> int:
 
 
 def rows_used(head: bytes) -> list[int]:
-    """By process. Raises: UnknownFormat, where that is no head of such a file."""
+    """Rows in use, by process. Raises: UnknownFormat if this is not the head of such a file."""
     if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
         raise UnknownFormat("no figures of jobs that this lodefs knows")
     words = array.array("Q", head)

@@ -59,8 +59,8 @@ class ChangesResult:
 @dataclass(frozen=True, slots=True)
 class CommitJob:
     """Which branch gets a commit, and how. ``base``: the commit that was asked for, if one was;
-    ``merged``: parents besides the branch's head; ``choices``: whose side is taken where that and
-    the branch are in conflict."""
+    ``merged``: parents besides the branch's head; ``choices``: whose side is taken at a path
+    that is in conflict."""
 
     store: Store
     branch: RefName
