@@ -60,7 +60,9 @@ def _as_seen(nodes: list[Mapping[str, object]]) -> list[Finding]:
 def _mend(words: str) -> str:
     """What to do about a node, by what is said of it."""
     if "secret" in words:
-        return "the same peer_secret_file on all nodes; then restart their proxies"
+        return "the same peer_secret_file on all nodes; it is read again within seconds"
+    if "peer_address" in words:
+        return "peer_address on that node: the IP address and port that the others connect to"
     if "clock" in words:
         return "set the clocks of both nodes (NTP)"
     if "certificate" in words:

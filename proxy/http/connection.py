@@ -18,6 +18,7 @@ from lodefs.proxy.api.request import EVERYBODY
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.http import local_readers
 from lodefs.proxy.http.acceptor import last_answer
+from lodefs.proxy.peers.membership.addresses import place_of
 from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.tracing.request_scope import ID_HEADER, serving
@@ -85,6 +86,13 @@ class Connection(web.RequestHandler):
         self.reader = EVERYBODY  # if it needs no token
         self.blocks = manager.endpoint.blocks
         self.owner = REMOTE
+
+    @property
+    def place(self) -> str:
+        """The IP address and port of this machine that the client is connected to; "" at a Unix
+        socket, and when it is gone."""
+        name = self._wire.get_extra_info("sockname") if self._wire is not None else None
+        return place_of(*name[:2]) if isinstance(name, tuple) else ""
 
     @property
     def protocol(self) -> Connection:

@@ -417,6 +417,7 @@ class ProxyServer:
                 request.raw_path,
                 request.headers,
                 lambda: body_of(request, route.body_bytes_max),
+                at=connection.place,
             )
         except Denied:
             raise

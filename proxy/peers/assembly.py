@@ -13,9 +13,10 @@ from lodefs.proxy.config import Config
 from lodefs.proxy.peers.client.connection_pool import IDLE_MAX, ConnectionPool
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.rate_limit import RateLimiter
-from lodefs.proxy.peers.membership.addresses import Addresses
+from lodefs.proxy.peers.membership.addresses import Addresses, is_ip, place_of
 from lodefs.proxy.peers.membership.cluster import Cluster, membership
 from lodefs.proxy.peers.membership.members import follow
+from lodefs.proxy.peers.membership.peer import split_address
 from lodefs.proxy.peers.membership.prober import CONCURRENCY, LOOK_MAX, Prober
 from lodefs.proxy.peers.membership.readiness import probe
 from lodefs.proxy.peers.membership.self_detection import SelfDetector
@@ -81,6 +82,7 @@ async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator
         secret_file=config.peer_secret_file,
         tls_files=tls_files(config),
         allow_anonymous=config.peer_allow_anonymous,
+        reached_at=_reached_at(config.peer_address),
     )
     tls = trust.tls
     context = PeerContext(
@@ -114,6 +116,12 @@ async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator
         await prober.close()
         await cluster.close()
         peering.close()
+
+
+def _reached_at(peer_address: str | None) -> str:
+    """What others connect to, where the settings say it as an IP address and not as a name."""
+    host, port = split_address(peer_address) if peer_address else ("", 0)
+    return place_of(host, port) if is_ip(host) else ""
 
 
 def tls_files(config: Config) -> TlsFiles | None:

@@ -9,14 +9,22 @@ import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.proxy.peers.client.http_attempt import HttpAttempt
-from lodefs.proxy.peers.membership.addresses import SocketAddress
+from lodefs.proxy.peers.membership.addresses import SocketAddress, place_of
 
 IDLE_MAX = 256  # of all peers together
 IDLE_OF_PEER_MAX = 8
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+
+
+class _Connection(NamedTuple):
+    """A socket, and the IP address and port that it was connected to."""
+
+    sock: socket.socket
+    place: str
 
 
 class ConnectionPool:
@@ -35,14 +43,14 @@ class ConnectionPool:
         self._endpoints = endpoints
         self._tls = tls
         self._lock = threading.Lock()  # guards the fields below
-        self._idle: OrderedDict[str, list[socket.socket]] = OrderedDict()
+        self._idle: OrderedDict[str, list[_Connection]] = OrderedDict()
         self._count = 0
         self._closed = False
 
     def begin(
         self,
         address: str,
-        request: Callable[[], bytes],
+        request: Callable[[str], bytes],
         body_size_bytes_max: int,
         *,
         fresh: bool = False,
@@ -50,17 +58,19 @@ class ConnectionPool:
         """A request to a peer, to be advanced, on a kept connection unless ``fresh``. Unavailable
         if the peer is nowhere.
 
-        ``request`` makes it: what is sent again is signed anew.
+        ``request`` makes it for the IP address and port that the connection leads to: what is sent
+        again is signed anew.
         """
-        sock = None if fresh else self._take(address)
-        reused = sock is not None
+        kept = None if fresh else self._take(address)
+        sock, place = kept or _connect(address, self._endpoints(address))
         return HttpAttempt(
             address,
-            sock or _connect(address, self._endpoints(address)),
-            request(),
+            sock,
+            request(place),
             body_size_bytes_max,
-            is_reused=reused,
-            tls=None if reused else self._tls(),
+            is_reused=kept is not None,
+            tls=None if kept is not None else self._tls(),
+            place=place,
         )
 
     def end(self, attempt: HttpAttempt) -> None:
@@ -70,7 +80,7 @@ class ConnectionPool:
                 idle = self._idle.setdefault(attempt.address, [])
                 self._idle.move_to_end(attempt.address)
                 if not self._closed and len(idle) < IDLE_OF_PEER_MAX:
-                    idle.append(attempt.sock)
+                    idle.append(_Connection(attempt.sock, attempt.place))
                     self._count += 1
                     self._drop_surplus()
                     return
@@ -81,11 +91,11 @@ class ConnectionPool:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, OrderedDict()
-        for socks in idle.values():
-            for sock in socks:
-                sock.close()
+        for connections in idle.values():
+            for connection in connections:
+                connection.sock.close()
 
-    def _take(self, address: str) -> socket.socket | None:
+    def _take(self, address: str) -> _Connection | None:
         with self._lock:
             idle = self._idle.get(address)
             if not idle:
@@ -95,13 +105,13 @@ class ConnectionPool:
 
     def _drop_surplus(self) -> None:
         while self._count > self._idle_max:
-            _, socks = self._idle.popitem(last=False)
-            self._count -= len(socks)
-            for sock in socks:
-                sock.close()
+            _, connections = self._idle.popitem(last=False)
+            self._count -= len(connections)
+            for connection in connections:
+                connection.sock.close()
 
 
-def _connect(address: str, endpoints: Sequence[SocketAddress]) -> socket.socket:
+def _connect(address: str, endpoints: Sequence[SocketAddress]) -> _Connection:
     """A socket that is being connected, to the first of the addresses that can be. Raises:
     Unavailable."""
     why = "its name has no address"
@@ -111,7 +121,7 @@ def _connect(address: str, endpoints: Sequence[SocketAddress]) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = sock.connect_ex((host, port))
         if code in (0, *_IN_PROGRESS):
-            return sock
+            return _Connection(sock, place_of(host, port))
         sock.close()
         why = os.strerror(code)
     raise Unavailable(f"peer {address}: {why}")

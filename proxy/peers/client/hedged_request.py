@@ -117,11 +117,11 @@ class HedgedRequest(Generic[T]):
         self._running[attempt.fileno()] = _Running(attempt, action, now_s, phases, span)
         self._poll.register(attempt.fileno(), attempt.events)
 
-    def _encoded(self, action: AskPeer) -> bytes:
+    def _encoded(self, action: AskPeer, to: str) -> bytes:
         target, address = self._request.target, action.peer.address
         if action.cached:
             target += f"{'&' if '?' in target else '?'}cached=1"
-        signed = self._context.authenticator.sign("GET", target, to=address)
+        signed = self._context.authenticator.sign("GET", target, to=to)
         headers = [("Host", address), *signed, *outgoing_headers().items()]
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         return f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")

@@ -49,9 +49,11 @@ class HttpAttempt:
         *,
         is_reused: bool = False,
         tls: ssl.SSLContext | None = None,
+        place: str = "",
     ) -> None:
-        """``tls``: to be spoken on a new connection."""
+        """``tls``: to be spoken on a new connection. ``place``: where ``sock`` leads."""
         self.address = address
+        self.place = place
         self.sock = sock
         self.is_reused = is_reused
         self.began = False

@@ -84,8 +84,8 @@ class PeerJobClient:
     def _ask(self, method: str, address: str, target: str, body: bytes) -> PeerAnswer:
         """On a connection of its own: what may have been taken must not be sent twice."""
 
-        def request() -> bytes:
-            signed = self._context.authenticator.sign(method, target, to=address)
+        def request(to: str) -> bytes:
+            signed = self._context.authenticator.sign(method, target, to=to)
             headers = [("Host", address), ("Content-Length", str(len(body))), *signed]
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
             return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.proxy.peers.membership.members import named
-from lodefs.proxy.peers.membership.peer import Peer, split_address
+from lodefs.proxy.peers.membership.peer import Peer, join_address, split_address
 from lodefs.proxy.runtime.thread_pools import Pool
 
 log = logging.getLogger("lodefs.peers")
@@ -64,7 +64,7 @@ class Addresses:
         return tuple(_endpoint(ip, port) for ip in self._ips(host))
 
     def _ips(self, host: str) -> tuple[str, ...]:
-        return (host,) if _is_ip(host) else self._known.get(host, ())
+        return (host,) if is_ip(host) else self._known.get(host, ())
 
     async def refresh(self, members: Iterable[Peer]) -> float:
         """Look up names of members that are new or were looked up long ago; when to look next.
@@ -72,7 +72,7 @@ class Addresses:
         A name that fails keeps its last addresses, and is logged once.
         """
         hosts = {host for host, _ in (split_address(peer.address) for peer in members)}
-        names = {host for host in hosts if not _is_ip(host)}
+        names = {host for host in hosts if not is_ip(host)}
         for gone in self._asked_s.keys() - names:
             self._known.pop(gone, None)
             del self._asked_s[gone]
@@ -109,12 +109,20 @@ class Addresses:
         await self._pool.close()
 
 
-def _is_ip(host: str) -> bool:
+def is_ip(host: str) -> bool:
+    """Whether a host of ``split_address`` is an IP address, and no name."""
     return ":" in host or host.replace(".", "").isdigit()
 
 
 def _endpoint(ip: str, port: int) -> SocketAddress:
     return SocketAddress(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip, port)
+
+
+def place_of(host: str, port: int) -> str:
+    """The IP address and port of one end of a connection, in one spelling for both ends."""
+    ip = ipaddress.ip_address(host.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return join_address(str(mapped or ip), port)
 
 
 def is_local(endpoint: SocketAddress) -> bool:

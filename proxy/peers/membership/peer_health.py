@@ -265,7 +265,9 @@ class PeerHealth:
                 is_down = record.down and record.fault is Fault.UNREACHABLE
                 state, reason = DOWN if is_down else record.fault, record.error
             elif is_refused:
-                state, reason = REFUSED, record.refused
+                ago_s = now_s - record.refused_s
+                state = REFUSED
+                reason = f"{ago_s:.0f} s ago (shown for {REFUSED_S:.0f} s): {record.refused}"
             return PeerStatus(
                 state=state,
                 reason=reason,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.proxy.peers.membership.addresses import SocketAddress
+from lodefs.proxy.peers.membership.addresses import SocketAddress, place_of
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.peers.security.request_signing import Authenticator
 
@@ -39,7 +39,8 @@ async def probe(
     found = ProbeResult(Fault.UNREACHABLE, "its name has no address")
     for endpoint in endpoints(address):
         for target in (READY, wire.PEER_HELLO):
-            signed = authenticator.sign("GET", target, to=address) if target != READY else []
+            place = place_of(endpoint.host, endpoint.port)
+            signed = authenticator.sign("GET", target, to=place) if target != READY else []
             found = await _asked(endpoint, address, target, signed, tls() if tls else None)
             if found.fault is not None:
                 break

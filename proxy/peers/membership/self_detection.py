@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 
-from lodefs.proxy.peers.membership.addresses import SocketAddress, is_local
+from lodefs.proxy.peers.membership.addresses import SocketAddress, is_ip, is_local
 from lodefs.proxy.peers.membership.members import named
 from lodefs.proxy.peers.membership.peer import Peer
 
 log = logging.getLogger("lodefs.peers")
+
+
+def _is_everywhere(host: str) -> bool:
+    return not host or not is_ip(host) or ip_address(host.partition("%")[0]).is_unspecified
+
+
+def _is_loopback(host: str) -> bool:
+    return ip_address(host.partition("%")[0]).is_loopback
 
 
 class SelfDetector:
@@ -48,18 +57,21 @@ class SelfDetector:
         if self._port is None:
             return
         places = {peer.address: set(endpoints(peer.address)) for peer in members}
-        # two nodes of one machine may have one port, each at an address of its own
-        exact = [one for one in places if any(map(self._is_the_door, places[one]))]
-        found = sorted(exact or (one for one in places if any(map(self._leads_here, places[one]))))
+        found = sorted(one for one in places if any(map(self._leads_here, places[one])))
         first = [self._setting] if self._setting else found[:1]
         self._addresses = tuple(dict.fromkeys(first + found))
         self._log_once(self._complaint([peer.address for peer in members]))
 
-    def _is_the_door(self, endpoint: SocketAddress) -> bool:
-        return (endpoint.host, endpoint.port) == (self._host, self._port)
-
     def _leads_here(self, endpoint: SocketAddress) -> bool:
-        return endpoint.port == self._port and self._is_local(endpoint)
+        """Whether it is the door, or the door of a machine is at all of its addresses. Two nodes of
+        one machine may have one port, each at an address of its own; only the loopback address
+        that /etc/hosts may give a machine's own name is nobody else's there."""
+        if endpoint.port != self._port:
+            return False
+        if _is_everywhere(self._host):
+            return self._is_local(endpoint)
+        is_own_name = _is_loopback(endpoint.host) and not _is_loopback(self._host)
+        return endpoint.host == self._host or is_own_name
 
     def _complaint(self, members: Sequence[str]) -> str:
         if not members:

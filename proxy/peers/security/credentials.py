@@ -29,8 +29,10 @@ class Credentials:
         secret_file: Path | None = None,
         tls_files: TlsFiles | None = None,
         allow_anonymous: bool = False,
+        reached_at: str = "",
     ) -> None:
         """Reads the files. ``own_addresses``: as of Cluster. ``disk`` runs what blocks.
+        ``reached_at``: as of HmacAuthenticator.
 
         InvalidInput: a file cannot be used, or there is none and nobody allowed that.
         """
@@ -44,7 +46,9 @@ class Credentials:
         self.authenticator: Authenticator = NoAuthenticator(own_addresses)
         if self._secrets is not None:
             secrets = self._secrets
-            self.authenticator = HmacAuthenticator(lambda: secrets.value, own_addresses)
+            self.authenticator = HmacAuthenticator(
+                lambda: secrets.value, own_addresses, reached_at=reached_at
+            )
 
     async def refresh(self) -> float:
         """Look at the files again; when to look next, in seconds. For ``membership.follow``."""

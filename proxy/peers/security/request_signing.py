@@ -1,8 +1,10 @@
 """Authenticators: how a node shows another that it belongs to the cluster.
 
 A request carries ``Authorization: Lodefs-HMAC-SHA256 peer=…,to=…,time=…,nonce=…,mac=…``. The MAC
-(RFC 2104) is over these and over method and target; docs/protocol.md has it in full. Requests
-have no bodies, and answers need no MAC: every chunk in them is checked against its BLAKE3.
+(RFC 2104) is over these and over method and target; docs/protocol.md has it in full. ``to`` is
+where the connection of the request leads, not a name: so a machine that the members' list names by
+mistake cannot pass the request on. Requests have no bodies, and answers need no MAC: every chunk
+in them is checked against its BLAKE3.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ WINDOW_S = 30
 NONCES_MAX = 1 << 18
 UNKNOWN = "unknown"  # the name of a node that does not know its own address
 _NONCE_BYTES = 16
-_DOMAIN = "lodefs peer request 1"
+_DOMAIN = "lodefs peer request 2"
 _NAME = re.compile(r"[A-Za-z0-9._:\[\]-]{1,261}\Z")
 _CREDENTIALS = re.compile(
     r"peer=([A-Za-z0-9._:\[\]-]{1,261}),to=([A-Za-z0-9._:\[\]-]{1,261}),"
@@ -35,12 +37,13 @@ class Authenticator(Protocol):
     """Both sides of a request between nodes. Usable by any thread."""
 
     def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:
-        """Headers to send with a request for ``target`` (path and query) to the node whose
-        address is ``to``. Good for one request: sign again to repeat it."""
+        """Headers to send with a request for ``target`` (path and query) on a connection to the
+        IP address and port ``to``. Good for one request: sign again to repeat it."""
         ...
 
-    def check(self, method: str, target: str, headers: Mapping[str, str]) -> str:
-        """The name (address) of the node that asks. Denied, which says what is wrong.
+    def check(self, method: str, target: str, headers: Mapping[str, str], *, at: str) -> str:
+        """The name (address) of the node that asks, on a connection to this node's IP address and
+        port ``at``. Denied, which says what is wrong.
 
         A name is only as good as the cluster's secret: who holds it can take any.
         """
@@ -58,7 +61,14 @@ class NoAuthenticator:
         """As of Authenticator."""
         return [(PEER_HEADER, _name(self._own_addresses()))]
 
-    def check(self, method: str, target: str, headers: Mapping[str, str]) -> str:  # noqa: ARG002
+    def check(
+        self,
+        method: str,  # noqa: ARG002
+        target: str,  # noqa: ARG002
+        headers: Mapping[str, str],
+        *,
+        at: str,  # noqa: ARG002
+    ) -> str:
         """As of Authenticator."""
         name = headers.get(PEER_HEADER, "")
         return name if _NAME.match(name) else UNKNOWN
@@ -67,8 +77,8 @@ class NoAuthenticator:
 class HmacAuthenticator:
     """Nodes that share a secret. ``shared`` gives the secrets: the first signs, all are accepted.
 
-    ``own_addresses`` gives this node's addresses among the members, its name first; while there
-    are none, requests that were signed for another node are accepted too.
+    ``own_addresses`` gives this node's addresses among the members, its name first. ``reached_at``:
+    the IP address and port that others connect to, where that is none of this machine's (NAT).
     """
 
     def __init__(
@@ -76,11 +86,13 @@ class HmacAuthenticator:
         shared: Callable[[], Sequence[bytes]],
         own_addresses: Callable[[], Sequence[str]],
         *,
+        reached_at: str = "",
         clock_s: Callable[[], float] = time.time,
         nonces_max: int = NONCES_MAX,
     ) -> None:
         self._shared = shared
         self._own_addresses = own_addresses
+        self._reached_at = reached_at
         self._clock_s = clock_s
         self._seen = SeenNonces(
             since_ms=int(clock_s() * 1000), window_s=WINDOW_S, nonces_max=nonces_max
@@ -95,7 +107,7 @@ class HmacAuthenticator:
         value = f"{SCHEME} peer={peer},to={to},time={time_ms},nonce={nonce},mac={mac}"
         return [("Authorization", value)]
 
-    def check(self, method: str, target: str, headers: Mapping[str, str]) -> str:
+    def check(self, method: str, target: str, headers: Mapping[str, str], *, at: str) -> str:
         """As of Authenticator."""
         scheme, _, rest = headers.get("Authorization", "").partition(" ")
         match = _CREDENTIALS.match(rest)
@@ -105,9 +117,12 @@ class HmacAuthenticator:
         good = [_mac(one, method, target, peer, to, time_ms, nonce) for one in self._shared()]
         if not any(hmac.compare_digest(mac, one) for one in good):
             raise Denied("the request is not signed with this cluster's secret (peer_secret_file)")
-        own = self._own_addresses()
-        if own and to not in own:
-            raise Denied(f"the request was signed for {to}; this node is {own[0]} (peer_address)")
+        here = self._reached_at or at
+        if to != here:
+            raise Denied(
+                f"the request was signed for {to}; this node is at {here}: behind NAT, set "
+                "peer_address to the IP address and port that others connect to"
+            )
         now_ms = int(self._clock_s() * 1000)
         skew_s = (int(time_ms) - now_ms) / 1000
         if abs(skew_s) > WINDOW_S:

@@ -96,12 +96,15 @@ class PeerServer:
         target: str,
         headers: Mapping[str, str],
         body: Callable[[], Awaitable[bytes]] = _no_body,
+        *,
+        at: str,
     ) -> Answer:
         """The answer to a node. Raises: Denied if it is none of the cluster; errors of fetching.
+        ``at``: the IP address and port of this node that it is connected to.
 
         ``body`` reads the request's; nobody else's is read."""
         try:
-            peer = self._context.authenticator.check(method, target, headers)
+            peer = self._context.authenticator.check(method, target, headers, at=at)
         except Denied as error:
             self._refuse(claimed(headers), error)
             raise

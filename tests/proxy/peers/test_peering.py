@@ -8,8 +8,8 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -483,6 +483,43 @@ def test_who_is_refused_here_is_named(rig: Rig, caplog: pytest.LogCaptureFixture
             assert [other.address in line for line in told] == [True, False]
             await other.node.look()
             assert states(one)[other.address] == (WELL, "")
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def passing_on_to(address: str) -> AsyncIterator[str]:
+    """The address of a machine without the secret that passes requests on, and reads answers."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(*address.split(":"))
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def test_who_passes_requests_on_gets_no_data(rig: Rig) -> None:
+    """A machine that the members' list names and that has no secret gets 403 for what it passes on,
+    also from a node that does not know which member it is."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 2, knows_itself=False) as (one, other):
+            signing = other.peering.context.authenticator
+            async with passing_on_to(one.address) as relay:
+                found = await probe(relay, Addresses(time.monotonic).of, signing)
+            assert found.fault is Fault.REFUSING
+            assert f"was signed for {relay}; this node is at {one.address}" in found.why
+            assert one.count(Counter.PEER_UNTRUSTED) == 1
+            direct = await probe(one.address, Addresses(time.monotonic).of, signing)
+            assert direct.fault is None
 
     asyncio.run(run())
 

@@ -68,11 +68,12 @@ async def cluster_of(
     secrets: Sequence[bytes] = (),
     clock_s: Callable[[], float] = time.monotonic,
     tracer: Tracer = NO_TRACER,
+    knows_itself: bool = True,
 ) -> AsyncIterator[list[Member]]:
     """So many nodes over the rig's store, all of them members of one cluster; ``others`` are
     members that the test runs itself. ``tls``, ``secrets``: of each node, if any. ``seen``: makes
     of the members what nodes see of them. ``clock_s``: by which they lose patience. ``tracer``:
-    who records their requests."""
+    who records their requests. ``knows_itself``: each node knows which member it is."""
     async with AsyncExitStack() as stack:
         listeners = [listen_tcp("127.0.0.1", 0) for _ in range(count)]
         addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in listeners]
@@ -86,7 +87,7 @@ async def cluster_of(
             connections = ConnectionPool(
                 addresses_of.of, own_tls.client if own_tls else lambda: None
             )
-            own = partial(tuple[str, ...], (address,))
+            own = partial(tuple[str, ...], (address,) if knows_itself else ())
             secret = secrets[number] if secrets else SECRET
             authenticator = HmacAuthenticator(partial(list[bytes], (secret,)), own)
             context = PeerContext(

@@ -17,7 +17,7 @@ from lodefs.proxy.peers.client.phases import Phase
 from lodefs.proxy.peers.membership.addresses import SocketAddress
 
 
-def request() -> bytes:
+def request(_place: str) -> bytes:
     return b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 

@@ -173,12 +173,15 @@ def test_which_member_this_node_is(
         ("127.0.0.2", ["127.0.0.1", "127.0.0.2"], ["127.0.0.2:7441"]),
         ("127.0.0.1", ["127.0.0.1", "127.0.0.2"], ["127.0.0.1:7441"]),
         ("0.0.0.0", ["127.0.0.1", "127.0.0.2"], ["127.0.0.1:7441", "127.0.0.2:7441"]),
-        ("127.0.0.2", ["127.0.0.1", "192.0.2.1"], ["127.0.0.1:7441"]),
+        ("127.0.0.2", ["127.0.0.1", "192.0.2.1"], []),
+        ("::", ["127.0.0.1"], ["127.0.0.1:7441"]),
+        ("192.0.2.1", ["127.0.1.1", "192.0.2.2"], ["127.0.1.1:7441"]),
     ],
 )
 def test_the_doors_own_address_wins(host: str, members: list[str], expected: list[str]) -> None:
     """Of members with this machine's addresses and one port, the node is the one at the address
-    that its door listens on; without such a one, all of them."""
+    that its door listens on; one that is not listed is none of the others. The loopback address of
+    /etc/hosts stands for the machine's own."""
     peers = [parse_peer(text) for text in members]
     addresses = Addresses(lambda: 0.0)
     asyncio.run(addresses.refresh(peers))

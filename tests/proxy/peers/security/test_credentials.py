@@ -24,7 +24,7 @@ def secret_file(path: Path, data: bytes) -> Path:
 def passes(asker: Credentials, answerer: Credentials) -> bool:
     headers = dict(asker.authenticator.sign("GET", "/x", to="b:1"))
     try:
-        return answerer.authenticator.check("GET", "/x", headers) == "a:1"
+        return answerer.authenticator.check("GET", "/x", headers, at="b:1") == "a:1"
     except Denied:
         return False
 

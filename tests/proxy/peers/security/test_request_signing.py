@@ -35,11 +35,16 @@ class Clock:
 
 
 def node(
-    address: str | None, clock: Clock, *shared: bytes, nonces_max: int = 1000
+    address: str | None,
+    clock: Clock,
+    *shared: bytes,
+    nonces_max: int = 1000,
+    reached_at: str = "",
 ) -> HmacAuthenticator:
     return HmacAuthenticator(
         lambda: shared or (NEW,),
         lambda: (address,) if address else (),
+        reached_at=reached_at,
         clock_s=clock,
         nonces_max=nonces_max,
     )
@@ -54,10 +59,10 @@ def test_a_signed_request_passes_once() -> None:
     clock = Clock()
     headers = asked(node("a:1", clock))
     answerer = node("b:1", clock)
-    assert answerer.check("GET", TARGET, headers) == "a:1"
+    assert answerer.check("GET", TARGET, headers, at="b:1") == "a:1"
     with pytest.raises(Denied, match="replayed"):
-        answerer.check("GET", TARGET, headers)
-    assert answerer.check("GET", TARGET, asked(node("a:1", clock))) == "a:1"
+        answerer.check("GET", TARGET, headers, at="b:1")
+    assert answerer.check("GET", TARGET, asked(node("a:1", clock)), at="b:1") == "a:1"
 
 
 def test_the_secret_is_not_in_the_headers() -> None:
@@ -95,7 +100,7 @@ def test_forged_headers_are_refused(forge: Forge) -> None:
     headers = asked(node("a:1", clock))
     forge(headers)
     with pytest.raises(Denied):
-        node("b:1", clock).check("GET", TARGET, headers)
+        node("b:1", clock).check("GET", TARGET, headers, at="b:1")
 
 
 @pytest.mark.parametrize(
@@ -105,16 +110,27 @@ def test_a_signature_is_for_one_request(method: str, target: str) -> None:
     """Another method or target needs another signature."""
     clock = Clock()
     with pytest.raises(Denied, match="secret"):
-        node("b:1", clock).check(method, target, asked(node("a:1", clock)))
+        node("b:1", clock).check(method, target, asked(node("a:1", clock)), at="b:1")
 
 
-def test_a_request_for_another_node_is_refused() -> None:
-    """What one node was asked cannot be sent on to another, once that one knows its address."""
+def test_a_request_for_another_place_is_refused() -> None:
+    """What was signed for a connection to one place passes on no connection to another, whatever
+    the node that is asked knows of its own name."""
     clock = Clock()
-    headers = asked(node("a:1", clock), to="b:1")
-    with pytest.raises(Denied, match=r"for b:1; this node is c:1"):
-        node("c:1", clock).check("GET", TARGET, headers)
-    assert node(None, clock).check("GET", TARGET, headers) == "a:1"
+    for name in ("b:1", "c:1", None):
+        headers = asked(node("a:1", clock), to="b:1")
+        with pytest.raises(Denied, match=r"for b:1; this node is at c:1: .*peer_address"):
+            node(name, clock).check("GET", TARGET, headers, at="c:1")
+        assert node(name, clock).check("GET", TARGET, headers, at="b:1") == "a:1"
+
+
+def test_behind_nat_the_setting_alone_counts() -> None:
+    """Where others connect to another address, that one is accepted, and the machine's own not."""
+    clock = Clock()
+    answerer = node("b:1", clock, reached_at="b:1")
+    assert answerer.check("GET", TARGET, asked(node("a:1", clock)), at="c:1") == "a:1"
+    with pytest.raises(Denied, match="this node is at b:1"):
+        answerer.check("GET", TARGET, asked(node("a:1", clock), to="c:1"), at="c:1")
 
 
 @pytest.mark.parametrize(("ahead_s", "word"), [(300, "300 s ahead"), (-300, "300 s behind")])
@@ -124,7 +140,7 @@ def test_clocks_apart(ahead_s: float, word: str) -> None:
     answerer = node("b:1", clock)
     other.now_s += ahead_s
     with pytest.raises(Denied, match=word):
-        answerer.check("GET", TARGET, asked(node("a:1", other)))
+        answerer.check("GET", TARGET, asked(node("a:1", other)), at="b:1")
 
 
 def test_clocks_a_little_apart() -> None:
@@ -134,14 +150,14 @@ def test_clocks_a_little_apart() -> None:
     clock.now_s += 100
     for skew_s in (-WINDOW_S, WINDOW_S):
         other.now_s = clock.now_s + skew_s
-        assert answerer.check("GET", TARGET, asked(node("a:1", other))) == "a:1"
+        assert answerer.check("GET", TARGET, asked(node("a:1", other)), at="b:1") == "a:1"
 
 
 def test_another_secret() -> None:
     """Who holds another secret is refused, and told which setting it is."""
     clock = Clock()
     with pytest.raises(Denied, match="peer_secret_file"):
-        node("b:1", clock, OLD).check("GET", TARGET, asked(node("a:1", clock, NEW)))
+        node("b:1", clock, OLD).check("GET", TARGET, asked(node("a:1", clock, NEW)), at="b:1")
 
 
 def test_a_secret_is_changed_without_a_stop() -> None:
@@ -151,7 +167,7 @@ def test_a_secret_is_changed_without_a_stop() -> None:
     for before, after in pairwise(steps):
         for first, second in ((before, after), (after, before)):
             headers = asked(node("a:1", clock, *first))
-            assert node("b:1", clock, *second).check("GET", TARGET, headers) == "a:1"
+            assert node("b:1", clock, *second).check("GET", TARGET, headers, at="b:1") == "a:1"
 
 
 def test_a_restart_is_no_way_to_replay() -> None:
@@ -160,7 +176,7 @@ def test_a_restart_is_no_way_to_replay() -> None:
     headers = asked(node("a:1", clock))
     clock.now_s += 1
     with pytest.raises(Denied, match="before this node started"):
-        node("b:1", clock).check("GET", TARGET, headers)
+        node("b:1", clock).check("GET", TARGET, headers, at="b:1")
 
 
 @given(
@@ -200,17 +216,17 @@ def test_a_clock_that_was_ahead_at_the_start_and_is_set_right() -> None:
     own = Clock(clock.now_s + 3600)
     answerer = node("b:1", own)
     own.now_s = clock.now_s = clock.now_s + 1
-    assert answerer.check("GET", TARGET, asked(node("a:1", clock))) == "a:1"
+    assert answerer.check("GET", TARGET, asked(node("a:1", clock)), at="b:1") == "a:1"
     with pytest.raises(Denied, match="before this node started"):
-        answerer.check("GET", TARGET, headers)
+        answerer.check("GET", TARGET, headers, at="b:1")
 
 
 def test_without_a_check_everybody_passes() -> None:
     """Names are taken as they are given, where they look like names."""
     asker = NoAuthenticator(lambda: ("a:1",))
-    assert asker.check("GET", TARGET, asked(asker)) == "a:1"
-    assert asker.check("GET", TARGET, {"X-Lodefs-Peer": "a b"}) == "unknown"
-    assert asker.check("GET", TARGET, {}) == "unknown"
+    assert asker.check("GET", TARGET, asked(asker), at="b:1") == "a:1"
+    assert asker.check("GET", TARGET, {"X-Lodefs-Peer": "a b"}, at="b:1") == "unknown"
+    assert asker.check("GET", TARGET, {}, at="b:1") == "unknown"
 
 
 def secret_file(path: Path, data: bytes, mode: int = 0o600) -> Path:
