@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 
-from lodefs.chunkstore.errors import LodefsError, Unavailable, Unsupported
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable, Unsupported
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.kernel.mount_table import mount_id_of
@@ -58,11 +58,14 @@ def copied_from(root_fd: int, place: str) -> int:
 
 def put(fd: int, directory_fd: int, directory: str) -> None:
     """Mount what a descriptor holds on the directory that another one is of, in this process's
-    mount namespace. Needs CAP_SYS_ADMIN there. ``directory`` is for errors: Unsupported."""
+    mount namespace. Needs CAP_SYS_ADMIN there. ``directory`` is for errors: InvalidInput (it was
+    removed), Unsupported."""
     how = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
     try:
         libc.call("syscall", _MOVE_MOUNT, fd, b"", directory_fd, b"", how)
     except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise InvalidInput(f"{directory}: {error.strerror}") from error
         raise Unsupported(
             f"{directory}: move_mount(2) says {error.strerror}; is it forbidden here, as in some "
             "containers? LODEFS_ATTACH_SOCKET=none mounts without it"
