@@ -1,11 +1,25 @@
-"""Opens files below a directory by paths of any length, without following a symlink at the end."""
+"""Opens, makes and removes what lies at paths of which somebody else may change a part.
+
+``open_below`` takes paths of any length, and follows no symlink at the end. All others follow none
+anywhere: openat2(2), from Linux 5.6 on. They work with descriptors, so that what was checked is
+what is used.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from lodefs.chunkstore.system import libc
 
 PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, without its NUL
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PLACE = os.O_PATH | os.O_DIRECTORY  # of a directory that is not read: nobody's server is asked
+_STEP = PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPENAT2, _AT_FDCWD = 437, -100  # on every architecture
+_NO_SYMLINKS, _BENEATH = 4, 8  # linux/openat2.h
 
 
 def open_below(root_fd: int, path: bytes, flags: int) -> int:
@@ -24,3 +38,80 @@ def open_below(root_fd: int, path: bytes, flags: int) -> int:
     finally:
         if base_fd != root_fd:
             os.close(base_fd)
+
+
+def open_plain(path: str, flags: int, mode: int = 0) -> int:
+    """A descriptor of what lies at an absolute path in which no name is a symlink.
+
+    Raises: OSError, with ELOOP where one is, and ENOSYS before Linux 5.6.
+    """
+    if not os.path.isabs(path):
+        raise OSError(errno.EINVAL, "the path is relative", path)
+    return _opened(_AT_FDCWD, path, flags, mode, _NO_SYMLINKS)
+
+
+def open_within(dir_fd: int, path: str, flags: int, mode: int = 0) -> int:
+    """A descriptor of what lies below a directory, at a path that leads nowhere else.
+
+    Raises: OSError, with EXDEV where the path leaves the directory, and as ``open_plain``.
+    """
+    return _opened(dir_fd, path, flags, mode, _NO_SYMLINKS | _BENEATH)
+
+
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """A descriptor, for as long as a block needs it."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def make_within(dir_fd: int, path: str, mode: int = 0o755) -> int:
+    """A descriptor (``PLACE``) of a directory below another. It and its parents are made where they
+    are missing; names that are no directories are errors. Raises: OSError."""
+    fd = open_within(dir_fd, ".", PLACE)
+    for name in filter(None, path.split("/")):
+        with closing(fd):
+            with suppress(FileExistsError):
+                os.mkdir(name, mode, dir_fd=fd)
+            fd = open_within(fd, name, PLACE)
+    return fd
+
+
+def remove_within(dir_fd: int, name: str) -> None:
+    """Remove a directory and the directories in it; fine where there is none. Each is looked into
+    once, so nobody who makes new ones keeps this going. Raises: OSError, where anything but
+    directories is in it, or one is a mountpoint (EBUSY)."""
+    left, seen = [name], set[str]()
+    while left:
+        try:
+            _remove(dir_fd, left[-1])
+            left.pop()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or left[-1] in seen:
+                raise
+            seen.add(left[-1])
+            left += [f"{left[-1]}/{below}" for below in _names(dir_fd, left[-1])]
+
+
+def _remove(dir_fd: int, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    with suppress(FileNotFoundError), closing(open_within(dir_fd, parent or ".", PLACE)) as fd:
+        os.rmdir(name, dir_fd=fd)
+
+
+def _names(dir_fd: int, path: str) -> list[str]:
+    with closing(open_within(dir_fd, path, os.O_RDONLY | os.O_DIRECTORY)) as fd:
+        return os.listdir(fd)
+
+
+def _opened(dir_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise OSError(errno.EINVAL, "a path with NUL", path)
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)  # struct open_how
+    try:
+        return libc.call("syscall", _OPENAT2, dir_fd, name, how, len(how))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None  # with its kind and its path

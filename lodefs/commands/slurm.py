@@ -138,7 +138,7 @@ def epilog(session: Session, mounter: Path, as_json: bool) -> None:
         except Exception as error:  # noqa: BLE001 - whatever it is, the mounts must go
             unknown = f"what job {job} read is not known: {error}"
         _mounts(mounter).end(job)
-    except (LodefsError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - Slurm would drain the node
         _say(f"{error}; `lodefs slurm sweep` tries again")
     if unknown:
         _say(unknown)
@@ -175,13 +175,12 @@ def sweep(session: Session, mounter: Path) -> None:
     steps = job_liveness.jobs_with_steps()
     is_at_work = job_liveness.ask_controller(session.environment)
     for job in records.jobs():
-        if job in steps or records.age_s(job, time.time()) < SWEEP_AGE_S:
-            continue
         try:
-            if not is_at_work(job):
-                mounts.end(job)
-                write_line(f"job {job} is gone: its mounts were released")
-        except (LodefsError, OSError) as error:
+            if job in steps or records.age_s(job, time.time()) < SWEEP_AGE_S or is_at_work(job):
+                continue
+            mounts.end(job)
+            write_line(f"job {job} is gone: its mounts were released")
+        except Exception as error:  # noqa: BLE001 - whatever one job has, others are swept
             _say(f"job {job}: {error}")
             session.exit_code = exit_codes.FAILURE
 

@@ -18,6 +18,8 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.settings.datasets import Dataset, check_places, parse_list
 
 COMMENT_BYTES_MAX = 16384
+DIRECTORY_BYTES_MAX, DIRECTORY_NAMES_MAX = 1024, 32  # a node makes all of them, in /run
+_TOO_LONG = "too many datasets, or names too long, for a job's comment"
 _MARK = re.compile(r"(?:\A|(?<=\s))lodefs=")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 # Programs of root read these; a job that could cover them would choose what root reads.
@@ -37,6 +39,8 @@ def datasets_in(comment: str) -> list[Dataset]:
 
 def parsed(words: str) -> list[Dataset]:
     """A list ``REPO[@REV][:PATH]:DIR[,...]`` with plain directories. Raises: InvalidInput."""
+    if len(os.fsencode(words)) > COMMENT_BYTES_MAX:
+        raise InvalidInput(_TOO_LONG)
     datasets = [_plain(dataset) for dataset in parse_list(words)]
     if not datasets:
         raise InvalidInput("no dataset is named: write REPO@REV:DIR")
@@ -50,7 +54,7 @@ def with_datasets(comment: str, datasets: Sequence[Dataset]) -> str:
     text = (comment[: found.start()] if found else comment).strip()
     written = f"{text} lodefs={written_list(datasets)}".strip()
     if len(os.fsencode(written)) > COMMENT_BYTES_MAX:
-        raise InvalidInput("too many datasets, or names too long, for a job's comment")
+        raise InvalidInput(_TOO_LONG)
     return written
 
 
@@ -80,6 +84,13 @@ def _plain(dataset: Dataset) -> Dataset:
     directory = posixpath.normpath("/" + dataset.directory.lstrip("/"))
     if ".." in dataset.directory.split("/"):
         raise InvalidInput(f"{dataset}: a directory with '..'; write where it leads")
+    if len(os.fsencode(directory)) > DIRECTORY_BYTES_MAX or (
+        directory.count("/") > DIRECTORY_NAMES_MAX
+    ):
+        raise InvalidInput(
+            f"{directory[:80]}...: a directory of more than {DIRECTORY_BYTES_MAX} bytes or "
+            f"{DIRECTORY_NAMES_MAX} names; choose a shorter one"
+        )
     check_directory(directory)
     return msgspec.structs.replace(dataset, directory=directory)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lodefs.chunkstore.errors import Unavailable
@@ -13,21 +15,31 @@ SCONTROL_TIMEOUT_S = 10.0
 _AT_WORK = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING"}
 )
+_PROGRAM = "slurmstepd"
 _STEP = re.compile(rb"slurmstepd: \[(\d+)[.\]]")
+_UID = re.compile(rb"^Uid:\t(\d+)\t", re.MULTILINE)
 _STATE = re.compile(r"\bJobState=(\w+)")
 
 
 def jobs_with_steps(proc: Path = Path("/proc")) -> set[int]:
-    """Jobs that have a slurmstepd here."""
+    """Jobs that have a slurmstepd of root's here."""
     found = set()
-    for path in proc.glob("[0-9]*/cmdline"):
-        try:
-            step = _STEP.match(path.read_bytes())
-        except OSError:
-            continue
-        if step:
-            found.add(int(step[1]))
+    for name in filter(str.isdecimal, os.listdir(proc)):
+        with suppress(OSError):  # it has ended
+            step = _STEP.match(_title(proc / name))
+            if step:
+                found.add(int(step[1]))
     return found
+
+
+def _title(process: Path) -> bytes:
+    """What a process calls itself; b"" where it is not root's, or not Slurm's: anybody can have any
+    title, a setuid program too, and the kernel reads it from memory that a user's file system may
+    never give."""
+    uid = _UID.search((process / "status").read_bytes())
+    program = os.path.basename(os.readlink(process / "exe")).removesuffix(" (deleted)")
+    is_roots = uid is not None and int(uid[1]) == 0 and program == _PROGRAM
+    return (process / "cmdline").read_bytes() if is_roots else b""
 
 
 def ask_controller(environ: Mapping[str, str]) -> Callable[[int], bool]:

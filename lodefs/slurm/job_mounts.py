@@ -6,43 +6,42 @@ and the job says it by itself.
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.access import told
-from lodefs.chunkstore.system import libc
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
+from lodefs.mount.kernel import detached_mounts
 from lodefs.mount.node.interface import Source
 from lodefs.mount.service.interface import Held, MountService, Wanted
 from lodefs.settings.datasets import Dataset
 from lodefs.slurm.job_comment import datasets_in, is_fixed
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
+from lodefs.slurm.job_tree import JobTrees, copy_of
 
 NOT_DONE = "the prolog of the job did not come to its end on this node"
 PIN_WHILE_USED = 0
 PATIENCE_S = 15.0  # with a service or a proxy that is being started again
 RELEASE_TIMEOUT_S = 5.0
 _PAUSE_S = 0.3
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096  # linux/mount.h
 
-Bind = Callable[[str, str], None]
+Bind = Callable[[str, Shown, int], None]
+"""Puts a copy of the mount at a place, which is of a dataset, onto the directory of a descriptor.
+Raises: OSError, LodefsError."""
 CheckRead = Callable[[int, str], None]
 """Raises NotFound where a user (by number) may not read a repository."""
 T = TypeVar("T")
 
 
 class JobMounts:
-    """Those of one node. ``bind`` shows a mount on another directory, read-only. ``check_read``:
-    of users who submit jobs, since the node mounts with its own rights."""
+    """Those of one node. ``check_read``: of users who submit jobs, since the node mounts with its
+    own rights."""
 
     def __init__(
         self,
@@ -54,6 +53,7 @@ class JobMounts:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._records = records
+        self._trees = JobTrees(records)
         self._service = service
         self._bind = bind or bind_read_only
         self._check_read = check_read
@@ -75,24 +75,28 @@ class JobMounts:
             for shown in record.datasets:
                 self._check_read(record.uid, shown.repo)
             self._records.write(msgspec.structs.replace(record, problem=NOT_DONE))
+            self._trees.make(record.job)
             for shown in record.datasets:
                 self._show(record, shown, PIN_WHILE_USED if pinned else None, deadline_s)
-            _give(self._records.tree(record.job), record.uid)
+            self._trees.give(record.job, record.uid)
         except LodefsError as error:
             record = msgspec.structs.replace(record, problem=str(error))
-            _hide(self._records.tree(record.job))
+            with suppress(LodefsError):  # the end says so
+                self._trees.remove(record.job)
         self._records.write(record)  # with its datasets, so that the end releases them
         return record.problem
 
     def end(self, job: int) -> None:
         """Take all that a job has on this node away; fine where it has nothing. Readers keep what
-        they have open. Where the service does not answer, the record stays for another call.
-        Raises: LodefsError."""
+        they have open. What cannot be removed keeps nothing else, and where the service does not
+        answer, the record stays for another call. Raises: LodefsError."""
         record = self._records.read(job)
-        _hide(self._records.tree(job))
-        deadline_s = time.monotonic() + self._patience_s
-        for user in record.users if record is not None else ():
-            _patiently(partial(self._service.release, user, RELEASE_TIMEOUT_S), deadline_s)
+        try:
+            self._trees.remove(job)
+        finally:
+            deadline_s = time.monotonic() + self._patience_s
+            for user in record.users if record is not None else ():
+                _patiently(partial(self._service.release, user, RELEASE_TIMEOUT_S), deadline_s)
         self._records.remove(job)
 
     def _show(self, record: JobRecord, shown: Shown, pin_s: int | None, deadline_s: float) -> None:
@@ -107,9 +111,8 @@ class JobMounts:
                 raise told(error, shown.repo) from error
 
         held = _patiently(acquire, min(deadline_s, time.monotonic() + self._patience_s))
-        place = self._records.place(record.job, shown)
-        place.mkdir(parents=True)
-        self._bind(held.place, str(place))
+        with self._trees.made_place(record.job, shown) as place_fd:
+            self._bind(held.place, shown, place_fd)
 
 
 def _patiently(call: Callable[[], T], deadline_s: float) -> T:
@@ -123,14 +126,13 @@ def _patiently(call: Callable[[], T], deadline_s: float) -> T:
         time.sleep(_PAUSE_S)
 
 
-def bind_read_only(source: str, target: str) -> None:
-    """Show a mount on a directory too. Raises: Unavailable."""
-    flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV
-    try:
-        libc.call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None)
-        libc.call("mount", b"none", os.fsencode(target), None, flags, None)
-    except OSError as error:
-        raise Unavailable(f"{target}: mount(2) says {error.strerror}") from error
+def bind_read_only(place: str, shown: Shown, directory_fd: int) -> None:
+    """See ``Bind``."""
+    with (
+        closing(open_plain(place, PLACE)) as root_fd,
+        copy_of(root_fd, shown) as copy_fd,
+    ):
+        detached_mounts.put(copy_fd, directory_fd, shown.directory)
 
 
 def _fixed(datasets: Sequence[Dataset]) -> tuple[Shown, ...]:
@@ -141,23 +143,3 @@ def _fixed(datasets: Sequence[Dataset]) -> tuple[Shown, ...]:
                 "lacks lodefs' cli_filter.lua; name a commit in full, or ask your administrator"
             )
     return tuple(Shown(d.spec.repo, d.spec.rev, d.spec.path, d.directory) for d in datasets)
-
-
-def _give(tree: Path, uid: int) -> None:
-    """Only the job's user may look into its tree. It is given last: before that, its owner could
-    put symlinks in the way of what root mounts."""
-    tree.chmod(0o500)
-    os.chown(tree, uid, -1)
-
-
-def _hide(tree: Path) -> None:
-    """Unmount all below, whatever state it is in, and remove the directories."""
-    if not tree.is_dir():
-        return
-    os.chown(tree, 0 if os.geteuid() == 0 else -1, -1)  # nobody else changes names in it any more
-    tree.chmod(0o700)
-    for mounted in reversed(mount_table.read_table()):
-        if mounted.mountpoint.startswith(f"{tree}/"):
-            with suppress(InvalidInput):  # somebody was faster
-                mount_syscalls.detach(mounted.mountpoint, lazy=True)
-    shutil.rmtree(tree, ignore_errors=True)

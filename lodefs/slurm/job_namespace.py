@@ -2,24 +2,23 @@
 
 Runs as root in the mount namespace that the plug-in has made for the step. A dataset may cover
 nothing: its directory must be empty, and no directory of the system. The plug-in forbids the step
-new privileges, so no setuid program ever trusts what a job shows it.
+new privileges, so no setuid program ever trusts what a job shows it. What is mounted, and where,
+are descriptors: the user opens the one, and the other lies where only root makes names.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
-import subprocess
 from collections.abc import Sequence
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
-from lodefs.chunkstore.system import libc
+from lodefs.chunkstore.system.safe_open import closing
+from lodefs.mount.kernel import detached_mounts
 from lodefs.settings.datasets import Dataset
 from lodefs.slurm.job_comment import check_directory
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
-
-MKDIR_TIMEOUT_S = 10.0
-_MS_BIND = 4096  # linux/mount.h
+from lodefs.slurm.job_tree import JobTrees
+from lodefs.slurm.user_directory import opened_as
 
 
 def enter(records: JobRecords, job: int, asked: Sequence[Dataset]) -> None:
@@ -37,7 +36,7 @@ def enter(records: JobRecords, job: int, asked: Sequence[Dataset]) -> None:
         raise Unavailable(record.problem)
     check_asked(record, asked)
     for shown in record.datasets:
-        _show(str(records.place(job, shown)), shown, record.uid)
+        _show(JobTrees(records), job, shown, record.uid)
 
 
 def check_asked(record: JobRecord, asked: Sequence[Dataset]) -> None:
@@ -51,51 +50,8 @@ def check_asked(record: JobRecord, asked: Sequence[Dataset]) -> None:
             )
 
 
-def _show(place: str, shown: Shown, uid: int) -> None:
-    if not os.path.lexists(shown.directory):
-        _make(shown.directory, uid)
-    real = os.path.realpath(shown.directory)
-    check_directory(real)
-    try:
-        directory_fd = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise InvalidInput(f"{shown.directory}: {error.strerror}; name a directory") from error
-    try:
-        path = f"/proc/self/fd/{directory_fd}"
-        if os.readlink(path) != real:  # a part of the path has become a symlink meanwhile
-            raise InvalidInput(f"{shown.directory}: it changes while it is mounted")
-        if os.listdir(directory_fd):
-            raise InvalidInput(
-                f"{shown.directory} is not empty, and a mount would hide what is in it; choose an "
-                "empty directory, or one that does not exist yet"
-            )
-        libc.call("mount", os.fsencode(place), path.encode(), None, _MS_BIND, None)
-    except OSError as error:
-        raise Unavailable(f"{shown.directory}: mount(2) says {error.strerror}") from error
-    finally:
-        os.close(directory_fd)
-
-
-def _make(directory: str, uid: int) -> None:
-    """Make a directory with the rights of the job's user alone."""
-    try:
-        user = pwd.getpwuid(uid)
-        groups = os.getgrouplist(user.pw_name, user.pw_gid)
-        done = subprocess.run(
-            ["mkdir", "-p", "--", directory],
-            user=uid,
-            group=user.pw_gid,
-            extra_groups=groups,
-            capture_output=True,
-            text=True,
-            timeout=MKDIR_TIMEOUT_S,
-            check=False,
-        )
-    except (KeyError, OSError, subprocess.TimeoutExpired) as error:
-        raise InvalidInput(f"{directory} does not exist, and cannot be made: {error}") from error
-    if done.returncode:
-        why = done.stderr.strip().rpartition(": ")[2] or "mkdir failed"
-        raise InvalidInput(
-            f"{directory} does not exist, and you may not make it ({why}); name a directory that "
-            "is there, or one below your home or /tmp"
-        )
+def _show(trees: JobTrees, job: int, shown: Shown, uid: int) -> None:
+    with closing(opened_as(uid, shown.directory)) as directory_fd:
+        check_directory(os.readlink(f"/proc/self/fd/{directory_fd}"))  # where symlinks have led to
+        with trees.copy(job, shown) as copy_fd:
+            detached_mounts.put(copy_fd, directory_fd, shown.directory)

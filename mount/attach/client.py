@@ -18,6 +18,7 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.attach import wire
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
 from lodefs.mount.kernel import detached_mounts
@@ -34,7 +35,11 @@ class Attached(NamedTuple):
     def put(self, directory: str) -> None:
         """Mount it on a directory, an absolute path without symlinks, in this process's mount
         namespace. InvalidInput, Unsupported."""
-        detached_mounts.put(self.fd, directory)
+        try:
+            with closing(open_plain(directory, PLACE)) as directory_fd:
+                detached_mounts.put(self.fd, directory_fd, directory)
+        except OSError as error:
+            raise InvalidInput(f"{directory}: {error.strerror}") from error
 
 
 class AttachClient:

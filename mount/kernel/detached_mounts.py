@@ -13,55 +13,69 @@ import struct
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable, Unsupported
 from lodefs.chunkstore.system import libc
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
+from lodefs.mount.kernel.mount_table import mount_id_of
 
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # on every architecture but Alpha
-_OPEN_TREE_CLONE, _AT_FDCWD, _AT_EMPTY_PATH, _MOVE_FROM_EMPTY_PATH = 1, -100, 0x1000, 4
+_OPEN_TREE_CLONE, _AT_EMPTY_PATH, _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 1, 0x1000, 4, 0x40
 _RDONLY, _NOSUID, _NODEV, _MS_PRIVATE = 1, 2, 4, 1 << 18  # linux/mount.h
+_MNT_DETACH = 2
 _MISSING = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def copied(place: str) -> int:
-    """A descriptor of a copy of the mount on ``place``, which is nowhere yet: read-only, and
-    private, so that nothing that is mounted in it comes back here.
+    """A descriptor of a copy of the mount on ``place``, an absolute path without symlinks; as
+    ``copied_from``. Unsupported (an older kernel), Unavailable (nothing is mounted there)."""
+    folder = os.path.dirname(place)
+    try:
+        with closing(open_plain(place, PLACE)) as root_fd, closing(open_plain(folder, PLACE)) as fd:
+            if mount_id_of(root_fd) == mount_id_of(fd):
+                raise Unavailable(f"{place}: nothing is mounted there just now; try again")
+            return copied_from(root_fd, place)
+    except OSError as error:
+        raise _translated(error, place) from error
 
-    Unsupported (an older kernel), Unavailable (nothing is mounted there).
-    """
+
+def copied_from(root_fd: int, place: str) -> int:
+    """A descriptor of a copy of the mount whose root is ``root_fd``, which is nowhere yet:
+    read-only, without setuid programs and devices, and private, so that nothing that is mounted in
+    it comes back here. ``place`` is for errors: Unsupported, Unavailable."""
     try:
         fd = libc.call(
-            "syscall", _OPEN_TREE, _AT_FDCWD, os.fsencode(place), _OPEN_TREE_CLONE | os.O_CLOEXEC
+            "syscall", _OPEN_TREE, root_fd, b"", _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
         )
+        try:
+            # Attributes to set and to clear, propagation, user namespace: struct mount_attr.
+            wanted = struct.pack("=QQQQ", _RDONLY | _NOSUID | _NODEV, 0, _MS_PRIVATE, 0)
+            libc.call("syscall", _MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, wanted, len(wanted))
+        except OSError:
+            os.close(fd)
+            raise
     except OSError as error:
         raise _translated(error, place) from error
-    try:
-        # Attributes to set and to clear, propagation, user namespace: struct mount_attr.
-        wanted = struct.pack("=QQQQ", _RDONLY | _NOSUID | _NODEV, 0, _MS_PRIVATE, 0)
-        libc.call("syscall", _MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, wanted, len(wanted))
-        if os.fstat(fd).st_dev == os.stat(os.path.dirname(place)).st_dev:
-            raise Unavailable(f"{place}: nothing is mounted there just now; try again")
-    except OSError as error:
-        os.close(fd)
-        raise _translated(error, place) from error
-    except LodefsError:
-        os.close(fd)
-        raise
     return fd
 
 
-def put(fd: int, directory: str) -> None:
-    """Mount what a descriptor holds on a directory, an absolute path without symlinks, in this
-    process's mount namespace. Needs CAP_SYS_ADMIN there. InvalidInput, Unsupported."""
+def put(fd: int, directory_fd: int, directory: str) -> None:
+    """Mount what a descriptor holds on the directory that another one is of, in this process's
+    mount namespace. Needs CAP_SYS_ADMIN there. ``directory`` is for errors: InvalidInput (it was
+    removed), Unsupported."""
+    how = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
     try:
-        libc.call(
-            "syscall", _MOVE_MOUNT, fd, b"", _AT_FDCWD, os.fsencode(directory),
-            _MOVE_FROM_EMPTY_PATH,
-        )  # fmt: skip
+        libc.call("syscall", _MOVE_MOUNT, fd, b"", directory_fd, b"", how)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno == errno.ENOENT:
             raise InvalidInput(f"{directory}: {error.strerror}") from error
         raise Unsupported(
             f"{directory}: move_mount(2) says {error.strerror}; is it forbidden here, as in some "
             "containers? LODEFS_ATTACH_SOCKET=none mounts without it"
         ) from error
+
+
+def take_off(root_fd: int) -> None:
+    """Unmount the mount whose root a descriptor is of, wherever it is by now; readers keep what
+    they have open. Raises: OSError, with EINVAL where it is not mounted any more."""
+    libc.call("umount2", f"/proc/self/fd/{root_fd}".encode(), _MNT_DETACH)
 
 
 def _translated(error: OSError, place: str) -> LodefsError:

@@ -18,7 +18,8 @@ ANSWER_TIMEOUT_S = 2.0
 SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
 _DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _OCTAL = re.compile(rb"\\([0-7]{3})")
-_OWNER = re.compile(rb"[ ,]user_id=(\d+)")
+_OWNER = re.compile(rb"(?:^|,)user_id=(\d+)")
+_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 _TABLE = Path("/proc/self/mountinfo")
 
 
@@ -31,6 +32,7 @@ class Mount(NamedTuple):
     source: bytes
     device: str  # MAJOR:MINOR
     owner: int | None = None  # the user who made it; FUSE tells
+    mount_id: int = 0  # of this mount; a file system may have several
 
     @property
     def is_lodefs(self) -> bool:
@@ -65,15 +67,15 @@ def source_of(repo: str, commit: str, path: bytes) -> bytes:
 def parse(table: bytes) -> list[Mount]:
     """The lines of a mountinfo table, in its order: of two on one directory the later is on top."""
     mounts = []
-    for line in table.splitlines():
+    for line in table.split(b"\n"):  # the kernel escapes no other line break in names
         left, dash, right = line.partition(b" - ")
         fields, tail = left.split(b" "), right.split(b" ")
-        if dash and len(fields) >= 5 and len(tail) >= 2:
+        if dash and len(fields) >= 5 and len(tail) >= 2 and fields[0].isdigit():
             mountpoint = os.fsdecode(_plain(fields[4]))
-            kind, source, device = tail[0].decode(), _plain(tail[1]), fields[2].decode()
-            owner = _OWNER.search(right)
+            kind, source, device = os.fsdecode(tail[0]), _plain(tail[1]), fields[2].decode()
+            owner = _OWNER.search(tail[2]) if len(tail) > 2 else None
             uid = int(owner[1]) if owner else None
-            mounts.append(Mount(mountpoint, kind, source, device, uid))
+            mounts.append(Mount(mountpoint, kind, source, device, uid, int(fields[0])))
     return mounts
 
 
@@ -85,6 +87,22 @@ def read_table() -> list[Mount]:
 def on_top(mountpoint: str) -> Mount | None:
     """The topmost mount on a directory (an absolute path without symlinks); None without any."""
     return next((m for m in reversed(read_table()) if m.mountpoint == mountpoint), None)
+
+
+def mount_id_of(fd: int) -> int:
+    """The id of the mount that an open file lies in; nothing is asked of its server.
+    Raises: OSError."""
+    found = _ID.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
+    if found is None:
+        raise OSError(errno.ENOSYS, "the kernel does not tell mounts of open files")
+    return int(found[1])
+
+
+def mount_of(fd: int) -> Mount | None:
+    """The mount that an open file lies in; None where this mount namespace does not have it.
+    Raises: OSError."""
+    mount_id = mount_id_of(fd)
+    return next((m for m in read_table() if m.mount_id == mount_id), None)
 
 
 def plain(mountpoint: str) -> str:

@@ -5,6 +5,7 @@ case "${SLURM_JOB_COMMENT:-}${SPANK__SLURM_SPANK_OPTION_lodefs_lodefs:+lodefs=}"
   *lodefs=*) ;;
   *) exit 0 ;;
 esac
+umask 022 # the job's user looks into what is made
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 [ ! -r /etc/default/lodefs-slurm ] || . /etc/default/lodefs-slurm
 # shellcheck disable=SC2086  # options fall apart into words

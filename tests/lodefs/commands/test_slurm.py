@@ -1,19 +1,22 @@
-"""``lodefs slurm epilog``: the mounts go, whatever becomes of the figures."""
+"""``lodefs slurm epilog`` and ``sweep``: the mounts go, whatever becomes of the rest."""
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from lodefs.commands import slurm
-from lodefs.slurm import job_report
+from lodefs.slurm import job_liveness, job_record, job_report
+from lodefs.slurm.job_record import JobRecord, JobRecords
 from lodefs.slurm.job_report import JobReport
 from tests.support.lodefs.command_line import Lodefs
 
 
 class Mounts:
-    """Notes which jobs' were taken away."""
+    """Notes which jobs' were taken away. That of job 13 fails, by a fault of lodefs."""
 
     def __init__(self, done: list[str]) -> None:
         self._done = done
@@ -21,6 +24,8 @@ class Mounts:
     def end(self, job: int) -> None:
         """As of JobMounts."""
         self._done.append(f"end {job}")
+        if job == 13:
+            raise RecursionError("too deep")
 
 
 @pytest.fixture
@@ -65,3 +70,27 @@ def test_json_has_null_for_what_is_not_known(
     found = json.loads(lodefs("slurm", "epilog", "--json", SLURM_JOB_ID="7").out)
     assert (found["job"], found["whole"], found["cache_bytes"]) == (7, False, None)
     assert done == ["end 7", "job 7 read: not known: uid=5"]
+
+
+def test_an_epilog_that_fails_says_so_and_drains_no_node(lodefs: Lodefs, done: list[str]) -> None:
+    """Whatever fails."""
+    result = lodefs("slurm", "epilog", SLURM_JOB_ID="13")
+    assert (result.code, done) == (0, ["end 13"])
+    assert "too deep; `lodefs slurm sweep` tries again" in result.err
+
+
+def test_a_job_that_cannot_be_swept_holds_up_no_other(
+    lodefs: Lodefs, done: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever is wrong with it."""
+    records = JobRecords(tmp_path)
+    monkeypatch.setattr(job_record, "JobRecords", lambda: records)
+    monkeypatch.setattr(job_liveness, "jobs_with_steps", lambda: {11})
+    monkeypatch.setattr(job_liveness, "ask_controller", lambda _environ: lambda job: job == 12)
+    for job in (11, 12, 13, 14):
+        records.write(JobRecord(job=job, uid=5))
+        os.utime(tmp_path / f"{job}.json", (0, 0))
+    result = lodefs("slurm", "sweep")
+    assert done == ["end 13", "end 14"]
+    assert (result.code, result.out) == (1, "job 14 is gone: its mounts were released\n")
+    assert "job 13: too deep" in result.err

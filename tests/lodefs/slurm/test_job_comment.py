@@ -65,7 +65,9 @@ def test_a_comment_has_a_longest_length() -> None:
 
 @pytest.mark.parametrize("words", ["", ",", "cats", "cats:rel", "cats:/tmp/../etc", "cats:/etc/x",
                                    "cats:/", "cats://", "cats:/a,dogs:/a/b",
-                                   ",".join(f"cats:/d{n}" for n in range(65))])  # fmt: skip
+                                   ",".join(f"cats:/d{n}" for n in range(65)),
+                                   "cats:/d" + "/d" * 32, "cats:/d/" + "d" * 1024,
+                                   "," * (COMMENT_BYTES_MAX + 1) + "cats:/d"])  # fmt: skip
 def test_what_no_job_may_have_is_refused(words: str) -> None:
     """What no job may have is refused."""
     with pytest.raises(InvalidInput):

@@ -9,10 +9,9 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable, UnknownFormat
 from lodefs.settings.datasets import parse
-from lodefs.slurm.job_liveness import jobs_with_steps
 from lodefs.slurm.job_mounts import NOT_DONE, JobMounts
 from lodefs.slurm.job_namespace import check_asked
-from lodefs.slurm.job_record import JobRecord, JobRecords
+from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 from tests.support.docker.memory_mounts import Repo
 from tests.support.service.memory_service import MemoryService
 
@@ -32,9 +31,9 @@ class Node:
         self.bound: list[str] = []
         self.mounts = JobMounts(self.records, self.service, self.bind, patience_s=0)
 
-    def bind(self, source: str, target: str) -> None:
-        assert source.startswith(str(self.service.root))
-        self.bound.append(target)
+    def bind(self, place: str, shown: Shown, directory_fd: int) -> None:
+        assert place.startswith(str(self.service.root))
+        self.bound.append(os.readlink(f"/proc/self/fd/{directory_fd}"))
 
     def begin(self, comment: str = COMMENT, *, timeout_s: float = LONG_S) -> str:
         return self.mounts.begin(JOB, comment, pinned=False, timeout_s=timeout_s)
@@ -50,13 +49,39 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_datasets_are_shown_below_the_jobs_tree_which_is_its_users_alone(node: Node) -> None:
-    """Datasets are shown below the job's tree which is its user's alone."""
+def test_datasets_are_shown_below_the_jobs_tree(node: Node) -> None:
+    """Each on its directory."""
     assert node.begin() == ""
-    tree = node.records.tree(7)
+    tree = os.path.realpath(node.records.tree(7))
     assert node.bound == [f"{tree}/data/cats", f"{tree}/data/dogs"]
-    assert tree.stat().st_mode & 0o777 == 0o500
     assert node.held == ["/data/cats", "/data/dogs"]
+
+
+def test_what_is_left_of_a_job_is_not_built_upon(node: Node) -> None:
+    """What cannot be removed fails the job, whose mounts are held no more."""
+    node.begin()
+    file = node.records.tree(7) / "data/file"
+    file.touch()
+    assert "Not a directory" in node.begin()
+    assert (node.held, len(node.bound)) == ([], 2)
+    file.unlink()
+    assert node.begin() == ""
+
+
+def test_the_end_of_a_job_releases_its_mounts_whatever_is_in_its_tree(node: Node) -> None:
+    """What cannot be removed is said, and its record stays for another call; what is deep can."""
+    node.begin()
+    tree = node.records.tree(7)
+    place = os.path.join(tree, *["d"] * 900)
+    os.makedirs(place)
+    (tree / "file").touch()
+    with pytest.raises(Unavailable, match="Not a directory"):
+        node.mounts.end(7)
+    assert node.held == []
+    assert [*node.records.jobs()] == [7]
+    (tree / "file").unlink()
+    node.mounts.end(7)
+    assert [*node.records.jobs()] == []
 
 
 def test_the_end_leaves_nothing_and_may_be_repeated(node: Node) -> None:
@@ -146,7 +171,7 @@ def test_a_service_that_is_being_started_is_waited_for(
 def test_a_prolog_that_is_killed_leaves_a_record_that_says_so(node: Node) -> None:
     """A prolog that is killed leaves a record that says so."""
 
-    def die(source: str, target: str) -> None:
+    def die(_place: str, _shown: Shown, _directory_fd: int) -> None:
         raise KeyboardInterrupt
 
     mounts = JobMounts(node.records, node.service, die, patience_s=0)
@@ -180,12 +205,3 @@ def test_a_step_may_ask_for_what_its_job_has(node: Node) -> None:
     check_asked(record, [parse("cats@main:/data/cats")])
     with pytest.raises(InvalidInput, match="belong to a whole job"):
         check_asked(record, [parse("cats@main:/elsewhere")])
-
-
-def test_jobs_with_steps_are_known_by_their_processes(tmp_path: Path) -> None:
-    """Jobs with steps are known by their processes."""
-    commands = [b"slurmstepd: [12.extern]\0", b"slurmstepd: [13.0]\0", b"sleep\0012\0", b""]
-    for pid, command in enumerate(commands):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "cmdline").write_bytes(command)
-    assert jobs_with_steps(tmp_path) == {12, 13}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 
-from lodefs.mount.kernel.mount_table import Mount, parse, pid_of, read_table, source_of
+import pytest
+
+from lodefs.mount.kernel.mount_table import (
+    Mount,
+    mount_of,
+    parse,
+    pid_of,
+    read_table,
+    source_of,
+)
 
 COMMIT = "ab" * 32
 TABLE = (
@@ -19,7 +28,7 @@ TABLE = (
 def test_lines() -> None:
     """Fields are found behind any number of optional ones, and octal escapes are undone."""
     root, one, two, other = parse(TABLE)
-    assert root == Mount("/", "ext4", b"/dev/root", "254:0")
+    assert root == Mount("/", "ext4", b"/dev/root", "254:0", mount_id=22)
     assert one.mountpoint == "/mnt/with blank\nline"
     assert (one.repo, one.commit, one.path) == ("vision/set", COMMIT, b"a b")
     assert one.is_lodefs
@@ -33,6 +42,21 @@ def test_mount_points_that_are_not_utf8() -> None:
     """A mount point's bytes come back from the text that stands for them."""
     (mount,) = parse(b"1 2 0:3 / /mnt/\xff\xfe rw - tmpfs tmpfs rw\n")
     assert os.fsencode(mount.mountpoint) == b"/mnt/\xff\xfe"
+
+
+@pytest.mark.parametrize("name", [b"a\rb", b"a\x0bb", b"a\x0cb", b"a\x1cb", b"a\x85b"])
+def test_line_breaks_that_the_kernel_does_not_escape_are_parts_of_names(name: bytes) -> None:
+    """Only a line feed ends a line, and only it is escaped."""
+    (mount,) = parse(b"1 2 0:3 / /mnt/" + name + b" rw - fuse.lodefs a@b ro,user_id=0\n")
+    assert os.fsencode(mount.mountpoint) == b"/mnt/" + name
+    assert mount.is_lodefs
+
+
+def test_what_a_user_writes_into_a_mount_is_neither_its_owner_nor_an_error() -> None:
+    """The owner is what the kernel says at the end; a type in no encoding hides no other mount."""
+    forged = b"1 2 0:3 / /mnt/a rw - fuse.lodefs x,user_id=0 rw,user_id=1001,group_id=1\n"
+    odd = b"4 2 0:5 / /mnt/b rw - fuse.\xff y rw,user_id=1001\n"
+    assert [mount.owner for mount in parse(forged + odd)] == [1001, 1001]
 
 
 def test_source_names_what_is_mounted() -> None:
@@ -49,3 +73,14 @@ def test_the_real_table() -> None:
     """The running system's table holds its root, which is no lodefs mount."""
     assert any(mount.mountpoint == "/" for mount in read_table())
     assert pid_of("/") is None
+
+
+def test_the_mount_of_an_open_file() -> None:
+    """Found by the kernel's id, whatever its path is by now."""
+    fd = os.open("/proc/self", os.O_PATH)
+    try:
+        found = mount_of(fd)
+    finally:
+        os.close(fd)
+    assert found is not None
+    assert (found.mountpoint, found.fs_type) == ("/proc", "proc")

@@ -1,0 +1,157 @@
+"""Paths of which somebody else may change a part lead nowhere else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.system.safe_open import (
+    PLACE,
+    closing,
+    make_within,
+    open_plain,
+    open_within,
+    remove_within,
+)
+
+TRIES = 10_000
+
+
+@pytest.fixture
+def folder_fd(tmp_path: Path) -> Iterator[int]:
+    """A directory whose names others change, as a descriptor; beside it lies ``secret``."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "secret").mkdir()
+    with closing(os.open(tmp_path / "folder", PLACE)) as fd:
+        yield fd
+
+
+@pytest.fixture
+def folder(tmp_path: Path, folder_fd: int) -> Path:
+    """The same as a path."""
+    return tmp_path / "folder"
+
+
+@pytest.mark.parametrize("target", ["../secret", "/proc", "real", "/proc/self/cwd"])
+@pytest.mark.parametrize("rest", ["", "/below"])
+def test_no_symlink_is_followed_anywhere(
+    folder: Path, folder_fd: int, target: str, rest: str
+) -> None:
+    """Neither at the end nor before, neither outside nor inside, by no call."""
+    (folder / "real/below").mkdir(parents=True)
+    (folder / "link").symlink_to(target)
+    calls: list[Callable[[], int]] = [
+        lambda: open_within(folder_fd, f"link{rest}", PLACE),
+        lambda: open_plain(f"{os.path.realpath(folder)}/link{rest}", PLACE),
+        lambda: make_within(folder_fd, f"link{rest}"),
+    ]
+    for call in calls:
+        with pytest.raises(OSError) as raised:
+            call()
+        assert raised.value.errno == errno.ELOOP
+    with pytest.raises(OSError):
+        remove_within(folder_fd, f"link{rest}")
+    assert (folder / "real/below").is_dir()
+
+
+@pytest.mark.parametrize("path", ["..", "../secret", "/", "a/../../secret"])
+def test_no_path_leaves_the_directory(folder: Path, folder_fd: int, path: str) -> None:
+    """By its own names."""
+    (folder / "a").mkdir()
+    with pytest.raises(OSError) as raised:
+        open_within(folder_fd, path, PLACE)
+    assert raised.value.errno == errno.EXDEV
+
+
+def test_a_relative_path_is_refused() -> None:
+    """It would depend on where the process is."""
+    with pytest.raises(OSError, match="relative"):
+        open_plain("tmp", PLACE)
+
+
+def test_a_path_with_nul_is_refused(folder_fd: int) -> None:
+    """C would read another one."""
+    with pytest.raises(OSError, match="NUL"):
+        open_within(folder_fd, "a\0b", PLACE)
+
+
+def test_directories_are_made_with_their_parents_and_removed_with_what_is_in_them(
+    folder: Path, folder_fd: int
+) -> None:
+    """Both may be repeated."""
+    for _ in range(2):
+        with closing(make_within(folder_fd, "a/b/c")) as fd:
+            assert os.path.samestat(os.stat(folder / "a/b/c"), os.stat(f"/proc/self/fd/{fd}"))
+    (folder / "a/d").mkdir()
+    for _ in range(2):
+        remove_within(folder_fd, "a")
+        assert not (folder / "a").exists()
+
+
+def test_a_tree_is_removed_however_deep_it_is(folder: Path, folder_fd: int) -> None:
+    """Deeper than Python recurses."""
+    make = "/".join("d" for _ in range(1500))
+    os.close(make_within(folder_fd, f"a/{make}"))
+    remove_within(folder_fd, "a")
+    assert not (folder / "a").exists()
+
+
+def test_only_directories_are_removed(folder: Path, folder_fd: int) -> None:
+    """A file stays, and so does what lies above it."""
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/file").touch()
+    with pytest.raises(NotADirectoryError):
+        remove_within(folder_fd, "a")
+    assert (folder / "a/b/file").exists()
+
+
+def test_who_fills_a_directory_again_and_again_does_not_keep_its_removal_going(
+    folder: Path, folder_fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each directory is looked into once."""
+    (folder / "a/0").mkdir(parents=True)
+    real, made = os.rmdir, iter(range(1, 10_000))
+
+    def refilled(name: str, *, dir_fd: int) -> None:
+        real(name, dir_fd=dir_fd)
+        (folder / f"a/{next(made)}").mkdir()
+
+    monkeypatch.setattr("lodefs.chunkstore.system.safe_open.os.rmdir", refilled)
+    with pytest.raises(OSError) as raised:
+        remove_within(folder_fd, "a")
+    assert raised.value.errno == errno.ENOTEMPTY
+
+
+_SWAP = """
+import os
+while True:
+    for one, two in (("name", "aside"), ("other", "name"), ("name", "other"), ("aside", "name")):
+        os.rename(one, two)
+    print(flush=True)
+"""
+
+
+def test_a_name_that_is_swapped_all_the_time_is_never_followed(
+    tmp_path: Path, folder: Path, folder_fd: int
+) -> None:
+    """Ten thousand tries while a directory and a symlink take turns at a name."""
+    (folder / "name").mkdir()
+    (folder / "other").symlink_to(tmp_path / "secret")
+    words = [sys.executable, "-c", _SWAP]
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE) as swapper:
+        try:
+            assert swapper.stdout is not None
+            assert swapper.stdout.readline()
+            for _ in range(TRIES):
+                with suppress(OSError):
+                    os.close(make_within(folder_fd, "name/planted"))
+        finally:
+            swapper.kill()
+    assert not [*(tmp_path / "secret").iterdir()]
