@@ -181,7 +181,7 @@ def test_what_is_used_again_is_looked_for_always(machine: Machine) -> None:
 
 def test_what_looking_costs(machine: Machine) -> None:
     """An unchanged push asks for no pack; one that uses chunks again reads once the index of
-    each pack that these lie in; a checked one reads the index of each pack that is named, and the trees."""
+    each pack that these lie in; a checked one reads that of each pack that is named, and trees."""
     machine.push_in_parts()
     machine.objects.forget()
     machine.push()
