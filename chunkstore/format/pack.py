@@ -109,6 +109,15 @@ class PackIndex:
         """Whether the bytes of chunk ``n``, which is in the pack, are not there any more."""
         return self.codecs[n] >= DROPPED
 
+    def lacks(self, named: int, gone: bytes = GONE) -> int:
+        """Those of some chunks (bits of their numbers) whose bytes are not there: the pack has no
+        such chunk, or one of these codecs says so. This is what tells whether a commit may name
+        chunks of a pack: that it is there says nothing of them."""
+        lacking = named >> len(self) << len(self)
+        if self.has_gone:
+            lacking |= sum(1 << n for n, codec in enumerate(self.codecs) if codec in gone) & named
+        return lacking
+
     def live_runs(self, first: int, count: int) -> list[tuple[int, int]]:
         """The chunks of a run whose bytes are there, as runs (first, count)."""
         if not self.has_gone:

@@ -39,8 +39,13 @@ _Pair = tuple[Entry, Entry | None]  # a directory, and what base has there
 def add_named(found: dict[PackId, int], entries: Iterable[Entry]) -> None:
     """Adds the chunks that entries name to bits of chunks' numbers by pack. Those that follow each
     other, as neighbours' do, are added at once: the bits of a pack are many."""
+    add_segments(found, (segment for entry in entries for segment in entry.segments))
+
+
+def add_segments(found: dict[PackId, int], segments: Iterable[Segment]) -> None:
+    """As ``add_named``, of what they name."""
     runs: dict[PackId, tuple[int, int]] = {}
-    for pack, first, count, _ in (segment for e in entries for segment in e.segments):
+    for pack, first, count, _ in segments:
         begin, end = runs.get(pack, (first, first))
         if first == end:
             runs[pack] = (begin, first + count)

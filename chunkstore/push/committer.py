@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.errors import Conflict
@@ -28,8 +28,8 @@ from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.pack_check import (
     PacksCollected,
     PacksLost,
-    missing_below,
-    missing_packs,
+    lacking_below,
+    lacking_chunks,
 )
 from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
@@ -82,13 +82,12 @@ class Committer:
         self._sent = sent
 
     def check_reused(self) -> None:
-        """Raises: PacksLost if the store lacks packs whose chunks are about to be used again."""
-        if reused := self._index.reused():
-            self._require(missing_packs(self._store.objects, reused))
+        """Raises: PacksLost if the store lacks chunks that are about to be used again."""
+        self._require(lacking_chunks(self._store.objects, self._index.reused()))
 
     def check_all(self, root: Entry) -> None:
-        """Raises: PacksLost if the store lacks packs that the directory ``root`` leads to."""
-        self._require(missing_below(self._store.objects, root, self._index.added()))
+        """Raises: PacksLost if the store lacks chunks that the directory ``root`` leads to."""
+        self._require(lacking_below(self._store.objects, root, self._index.added()))
 
     def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
@@ -119,14 +118,23 @@ class Committer:
                 "something was purged (lodefs purge) while this push was under way: repeat it"
             )
 
-    def _require(self, lost: set[PackId]) -> None:
-        if lost:
-            require_there(self._store.objects)
+    def _require(self, lacking: Mapping[PackId, int | None]) -> None:
+        if not lacking:
+            return
+        require_there(self._store.objects)
+        if lost := {pack for pack, bits in lacking.items() if bits is None}:
             raise PacksLost(
                 f"the store lacks {len(lost)} packs that the commit would name, such as "
                 f"{keys.pack(min(lost))}, also after they were stored again",
                 lost,
             )
+        chunks = {pack: bits for pack, bits in lacking.items() if bits}
+        raise PacksCollected(
+            f"the store lacks chunks of {len(chunks)} packs that the commit would name, such as "
+            f"{keys.pack(min(chunks))}, also after they were stored again",
+            set(),
+            chunks,
+        )
 
     def _save(self, root: Entry, base: Entry | None, condemned: CondemnedRows) -> None:
         """Saves what the commit will name and a collection has condemned, but for what the head

@@ -1,25 +1,25 @@
-"""Which of the packs that a commit will name the store has lost.
+"""What the store lacks of the chunks that a commit will name.
 
-A push that builds on what the store has would otherwise name packs that are not there, although the
-source has their bytes.
+A push that builds on what the store has would otherwise name bytes that are not there, although the
+source has them. That a pack is there does not say that it has all of its chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import Digest, PackId
-from lodefs.chunkstore.format.pack import DROPPED
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import DROPPED, GONE
+from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 
 REQUESTS_MAX = 16  # at once
-TREES_AHEAD = 64  # directories that are read at once; bounds memory
 
 
 class PacksLost(Corrupt):
@@ -48,81 +48,41 @@ def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[Pac
         return _failing(executor, partial(_is_there, objects), pack_ids)
 
 
-def packs_lacking(objects: ObjectStore, named: Mapping[PackId, int]) -> set[PackId]:
-    """Those of the packs that are not in the store, or lack bytes of chunks (bits of their
-    numbers): reads the index of each."""
+def lacking_chunks(
+    objects: ObjectStore, named: Mapping[PackId, int], gone: bytes = GONE
+) -> dict[PackId, int | None]:
+    """What the store lacks of some chunks (bits of their numbers, by pack), as the index of each
+    pack says, which is read: the chunks that have one of the codecs ``gone``; None of a pack that
+    is missing, damaged, or of a format that is not known."""
     if not named:
-        return set()
+        return {}
 
-    def has(pack_id: PackId) -> bool:
+    def lacking(pack_id: PackId) -> int | None:
         try:
-            index = read_index(objects, pack_id).index
-        except (NotFound, Corrupt):
-            return False
-        dropped = (n for n in range(len(index)) if index.codecs[n] == DROPPED)
-        return not index.has_gone or not any(named[pack_id] >> n & 1 for n in dropped)
-
-    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
-        return _failing(executor, has, named)
-
-
-def missing_below(objects: ObjectStore, root: Entry, own: Collection[PackId]) -> set[PackId]:
-    """Packs that a directory's tree, or one below it, names and that are missing, cut off, or hold
-    no such tree: reads all trees, and the index of each pack but ``own``.
-
-    What lies below a tree that cannot be read is not looked at.
-    """
-    packs = PackReader(objects)  # not one that still knows what was there
-    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
-        return _Walk(packs, objects, executor, set(own)).run(root)
-
-
-class _Walk:
-    def __init__(
-        self, packs: PackReader, objects: ObjectStore, executor: Executor, seen: set[PackId]
-    ) -> None:
-        self._packs = packs
-        self._objects = objects
-        self._executor = executor
-        self._seen = seen  # packs that were looked at
-        self._trees: set[tuple[Digest, tuple[Segment, ...]]] = set()
-        self._lost: set[PackId] = set()
-
-    def run(self, root: Entry) -> set[PackId]:
-        stack = [root]
-        while stack:
-            some, stack = stack[-TREES_AHEAD:], stack[:-TREES_AHEAD]
-            self._look_at(some)
-            whole = [entry for entry in some if self._lost.isdisjoint(_packs_of([entry]))]
-            for entry, children in zip(whole, self._executor.map(self._read, whole), strict=True):
-                if children is None:
-                    self._lost |= _packs_of([entry])
-                    continue
-                self._look_at(children)
-                stack += [child for child in reversed(children) if self._is_new_tree(child)]
-        return self._lost
-
-    def _is_new_tree(self, entry: Entry) -> bool:
-        tree = (entry.digest, entry.segments)  # trees of one digest may lie in other packs
-        if entry.kind is not Kind.DIRECTORY or tree in self._trees:
-            return False
-        self._trees.add(tree)
-        return True
-
-    def _read(self, entry: Entry) -> list[Entry] | None:
-        try:
-            return self._packs.read_tree(entry)
-        except (Corrupt, NotFound, UnknownFormat):
+            return read_index(objects, pack_id).index.lacks(named[pack_id], gone)
+        except (NotFound, Corrupt, UnknownFormat):
             return None
 
-    def _look_at(self, entries: Sequence[Entry]) -> None:
-        new = _packs_of(entries) - self._seen
-        self._seen |= new
-        self._lost |= _failing(self._executor, partial(is_whole, self._objects), new)
+    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
+        found = zip(named, executor.map(lacking, named), strict=True)
+        return {pack: bits for pack, bits in found if bits is None or bits}
 
 
-def _packs_of(entries: Iterable[Entry]) -> set[PackId]:
-    return {segment.pack for entry in entries for segment in entry.segments}
+def packs_lacking(objects: ObjectStore, named: Mapping[PackId, int]) -> set[PackId]:
+    """Those of the packs that are not in the store, or lack chunks (bits of their numbers) that
+    were not purged."""
+    return set(lacking_chunks(objects, named, bytes((DROPPED,))))
+
+
+def lacking_below(
+    objects: ObjectStore, root: Entry, own: Collection[PackId]
+) -> dict[PackId, int | None]:
+    """As ``lacking_chunks``, of all that a directory leads to but the packs in ``own``; packs of
+    trees that cannot be read are damaged, and what lies below is not looked at."""
+    found, unreadable = named_packs(PackReader(objects), root, None)  # not what was there before
+    named = {pack: bits for pack, bits in found.items() if pack not in own}
+    lacking = lacking_chunks(objects, named)
+    return {**lacking, **dict.fromkeys(unreadable - lacking.keys())}
 
 
 def _failing(

@@ -47,8 +47,8 @@ def repair_index(
     dry_run: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ShardRepair:
-    """Lists every pack in a shard that can be read; shards that cannot are written again, and those
-    that list nothing are deleted. With
+    """Lists every pack that has all of its chunks in a shard that can be read; shards that cannot
+    are written again, and those that list nothing are deleted. With
     ``keeps``, which tells of a pack whether refs may lead to it, a shard that names one which is
     gone and not kept is written again without it. What a shard says of the others helps to get them
     back.
@@ -136,7 +136,8 @@ def _indexes(
 ) -> Iterator[PackChunks]:
     def read(pack_id: PackId) -> PackIndex | None:
         try:
-            return read_index(objects, pack_id).index
+            index = read_index(objects, pack_id).index
+            return None if index.has_gone else index
         except NotFound:
             return None
         except (Corrupt, UnknownFormat):

@@ -230,8 +230,8 @@ class _Unpack:
         payload = memoryview(data)[ID_BYTES : ID_BYTES + index.offsets[-1]]
         check_payload(index, payload)
         left = without_purged(index, payload, self._landing.purged)
-        sent_bytes = put_pack(self._store.objects, *left)
-        self._landing.landed(left[0])
+        there, sent_bytes = put_pack(self._store.objects, *left)
+        self._landing.landed(there)
         self._progress.bytes_done += payload.nbytes
         self._progress.bytes_sent += sent_bytes
 

@@ -102,8 +102,8 @@ class Landing:
             return True
 
     def landed(self, pack: PackIndex) -> None:
-        """A pack was put. One that is not whole is in no index shard: nobody who does not know
-        what it lacks may build on it."""
+        """A pack was put, and this is there now. One that is not whole is in no index shard: nobody
+        who does not know what it lacks may build on it."""
         with self._lock:
             if not pack.has_gone:
                 self._unpublished.append(pack)

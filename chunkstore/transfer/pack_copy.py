@@ -22,12 +22,12 @@ def copy_pack(
     source: ObjectStore, destination: ObjectStore, pack_id: PackId, purged: Collection[ChunkId]
 ) -> tuple[PackIndex, int]:
     """Copies a pack, whose chunks are all checked, without those that were purged in the
-    destination. Gives the index of what was put, and the bytes that were sent. Raises: as
+    destination. Gives the index of what is there then, and the bytes that were sent. Raises: as
     fetch_pack; what the stores raise."""
     version, payload = _fetch_twice(source, pack_id)
     index, left = without_purged(version.index, payload, purged)
     md5 = md5_of(version.etag) if index is version.index else None
-    return index, put_pack(destination, index, left, md5=md5)
+    return put_pack(destination, index, left, md5=md5)
 
 
 def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
@@ -53,10 +53,11 @@ def put_pack(
     *,
     overwrite: bool = False,
     md5: bytes | None = None,
-) -> int:
-    """Puts a pack that was checked; gives the bytes that were sent, 0 if it was there already. With
-    ``overwrite`` also over what is there; but chunks that only this has, and that were not purged,
-    stay. ``md5``: what that of the object may be."""
+) -> tuple[PackIndex, int]:
+    """Puts a pack that was checked, without what was purged in the destination; gives the index of
+    what is there then, and the bytes that were sent, 0 if it was there already. What lies there
+    gains the chunks that it lacks, and loses none; with ``overwrite`` the pack goes over it, as it
+    is. ``md5``: what that of the object may be."""
     buffers: list[Buffer] = [payload, index.encode()]
     if md5 is not None:
         buffers = Md5Buffers(buffers, md5)
@@ -73,7 +74,7 @@ def _put_pack(
     buffers: list[Buffer],
     *,
     overwrite: bool,
-) -> int:
+) -> tuple[PackIndex, int]:
     key = keys.pack(index.pack_id)
     try:
         destination.put(key, buffers, if_absent=not overwrite)
@@ -82,10 +83,10 @@ def _put_pack(
         if there is not None:
             joined, parts = _joined(*there, index, payload)
             if joined.codecs == there[0].codecs:
-                return 0
-            buffers = [*parts, joined.encode()]
+                return joined, 0
+            index, buffers = joined, [*parts, joined.encode()]
         destination.put(key, buffers)
-    return sum(memoryview(buffer).nbytes for buffer in buffers)
+    return index, sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
 def _there(destination: ObjectStore, index: PackIndex) -> tuple[PackIndex, Buffer] | None:
@@ -120,12 +121,14 @@ def without_purged(
 def _joined(
     there: PackIndex, there_payload: Buffer, index: PackIndex, payload: Buffer
 ) -> tuple[PackIndex, list[Buffer]]:
-    """A pack with the chunks that either of two copies has, but those that were purged in the
-    first."""
+    """A pack with the chunks that either of two copies has. The second lacks what was purged where
+    the first lies; what is purged there by its codec alone was so in the store that it came
+    from."""
     parts: list[Buffer] = []
     codecs, stored_sizes = bytearray(), array("I")
     for n, codec in enumerate(there.codecs):
-        one, data = (index, payload) if codec == DROPPED else (there, there_payload)
+        is_better = codec == DROPPED or (codec == PURGED and not index.is_gone(n))
+        one, data = (index, payload) if is_better else (there, there_payload)
         parts.append(memoryview(data)[one.offsets[n] : one.offsets[n + 1]])
         codecs.append(one.codecs[n])
         stored_sizes.append(one.stored_sizes[n])

@@ -4,7 +4,7 @@ is whole all the same."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -180,8 +180,8 @@ def test_what_is_used_again_is_looked_for_always(machine: Machine) -> None:
 
 
 def test_what_looking_costs(machine: Machine) -> None:
-    """An unchanged push asks for no pack; one that uses chunks again asks once for each pack that
-    these lie in; a checked one reads the index of each pack that is named, and the trees."""
+    """An unchanged push asks for no pack; one that uses chunks again reads once the index of
+    each pack that these lie in; a checked one reads that of each pack that is named, and trees."""
     machine.push_in_parts()
     machine.objects.forget()
     machine.push()
@@ -192,7 +192,9 @@ def test_what_looking_costs(machine: Machine) -> None:
     )
     machine.objects.forget()
     machine.push()
-    assert machine.objects.count("head", keys.PACKS) == 1
+    assert machine.objects.count("head", keys.PACKS) == 0
+    packs = [pack for path, pack in named_packs(machine) if path == b"copy"]
+    assert [machine.objects.count("get", pack) for pack in packs] == [1]
     machine.objects.forget()
     machine.push(check=True)
     named = {pack for _, pack in named_packs(machine)}
@@ -208,11 +210,11 @@ def test_a_pack_that_stays_lost_ends_the_push(
     before = machine.store.resolve("r", "main")
     asked: list[int] = []
 
-    def absent(objects: ObjectStore, packs: Collection[PackId]) -> set[PackId]:
-        asked.append(len(packs))
-        return {PackId(b"p" * 32)}
+    def absent(objects: ObjectStore, named: Mapping[PackId, int]) -> dict[PackId, int | None]:
+        asked.append(len(named))
+        return {PackId(b"p" * 32): None}
 
-    monkeypatch.setattr(committer, "missing_packs", absent)
+    monkeypatch.setattr(committer, "lacking_chunks", absent)
     write_files(machine.source, {"one/new": b"new"})
     with pytest.raises(PacksLost, match="such as packs/70/7070"):
         machine.push(index="new")

@@ -35,6 +35,7 @@ from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.journal.named_packs import add_segments
 from lodefs.chunkstore.journal.removed_shards import removed_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
@@ -70,6 +71,7 @@ CREATE TABLE directories (source INTEGER, key BLOB, state BLOB NOT NULL, stats B
     PRIMARY KEY (source, key)) WITHOUT ROWID;
 """
 _FIND_AT_ONCE = 256
+_SEGMENTS_TOGETHER = 4096
 _PLACE_HEAD = struct.Struct("<IQ")  # checksum, size of the tree
 _PLACE_SEGMENT = struct.Struct("<32sQQQ")
 
@@ -108,6 +110,8 @@ class PushIndex:
         self.purges_seen = -1  # the number of the newest purge that ``refused`` knows
         self._pack_ids: dict[int, PackId] = {}
         self._added: set[PackId] = set()
+        self._segments: list[Segment] = []  # that were given, and are not yet in ``_named``
+        self._named: dict[PackId, int] = {}  # bits of chunks' numbers
         self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))
         self._any_trees = bool(self.select("SELECT 1 FROM trees LIMIT 1"))
 
@@ -189,7 +193,11 @@ class PushIndex:
                 if crc32(rows[0][0], number & 0xFFFFFFFF) != rows[0][1]:
                     raise ValueError
             pack_id = self._pack_ids[number] = PackId(rows[0][0])
-        return Segment(pack_id, first, run.chunks, run.size_bytes)
+        segment = Segment(pack_id, first, run.chunks, run.size_bytes)
+        self._segments.append(segment)
+        if len(self._segments) >= _SEGMENTS_TOGETHER:
+            self._name_segments()
+        return segment
 
     def add_packs(self, packs: Iterable[PackChunks], *, shard_id: str | None = None) -> None:
         """Remembers packs that are in the store: from a shard, or just uploaded (no shard yet)."""
@@ -228,9 +236,15 @@ class PushIndex:
         """Packs that were uploaded since this index was opened."""
         return self._added
 
-    def reused(self) -> set[PackId]:
-        """The other packs of which ``segment`` gave segments: what is built relies on them."""
-        return set(self._pack_ids.values()) - self._added
+    def reused(self) -> dict[PackId, int]:
+        """The chunks of other packs (bits of their numbers) of which ``segment`` gave segments:
+        what is built relies on them."""
+        self._name_segments()
+        return {pack: bits for pack, bits in self._named.items() if pack not in self._added}
+
+    def _name_segments(self) -> None:
+        add_segments(self._named, self._segments)
+        self._segments.clear()
 
     def forget_packs(self, pack_ids: Collection[PackId]) -> None:
         """Forgets packs that the store has lost: their chunks; and all trees, of which some lead to

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Purged, UnknownFormat
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -21,7 +21,7 @@ def has_same_chunks(packs: PackReader, own: Entry, claimed: Entry) -> bool:
     """Whether the directory ``claimed`` leads to the same chunks as ``own``, all the way down.
 
     Only trees and indexes of packs that differ are read. False also if those of ``claimed``
-    cannot be read. Raises: Unavailable, Denied.
+    cannot be read, or their bytes are gone. Raises: Unavailable, Denied.
     """
     stack = [(own, claimed)]
     try:
@@ -36,18 +36,19 @@ def has_same_chunks(packs: PackReader, own: Entry, claimed: Entry) -> bool:
                 stack += zip(*children, strict=True)  # as many: their digest is the same
             elif _chunks_of(packs, mine.segments) != _chunks_of(packs, theirs.segments):
                 return False
-    except (Corrupt, NotFound, UnknownFormat, Changed):
+    except (Corrupt, NotFound, Purged, UnknownFormat, Changed):
         return False
     return True
 
 
 def _chunks_of(packs: PackReader, segments: Sequence[Segment]) -> bytes:
-    """A digest of the ids and sizes of the chunks in ``segments``. Raises: Corrupt if a pack has
-    not what a segment says."""
+    """A digest of the ids and sizes of the chunks in ``segments``. Raises: Corrupt, Purged if a
+    pack has not what a segment says, or not its bytes."""
     ids, sizes = blake3(), blake3()
     for pack, first, count, size_bytes in segments:
         index = packs.index(pack)
         index.check_run(first, count, size_bytes)
+        index.check_there(first, count)
         ids.update(index.ids[first * ID_BYTES : (first + count) * ID_BYTES])
         sizes.update(index.raw_sizes[first : first + count].tobytes())
     return ids.digest() + sizes.digest()

@@ -64,9 +64,10 @@ class World:
         store: Store | None = None,
         *,
         dry_run: bool = False,
+        check: bool = False,
     ) -> PushResult:
         """Pushes it to a branch."""
-        options = replace(self._options(machine), dry_run=dry_run)
+        options = replace(self._options(machine), dry_run=dry_run, check_packs=check)
         return push(store or self.store, source, REPO, branch, options)
 
     def change(self, branch: str, base: CommitId, change: Change) -> ChangesResult:

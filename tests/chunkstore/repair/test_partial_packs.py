@@ -1,0 +1,147 @@
+"""Packs that lack some of their chunks, in a store that others copy, repair and push to: no push
+relies on chunks that are not there, and what was good stays good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import PackId, Spec
+from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
+from lodefs.chunkstore.repair.sources.source import StoreSource
+from lodefs.chunkstore.repo.pack_reader import read_pack
+from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.transfer.copy import CopyOptions, copy
+from lodefs.chunkstore.transfer.pack_copy import put_pack
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import REPO, World
+
+FILES = {name: name.encode() * 3000 for name in ("a", "b", "c")}
+
+
+class Trio:
+    """Three stores, of which the first has three files in one pack."""
+
+    def __init__(self, directory: Path) -> None:
+        self.one, self.two, self.three = (World(directory / name) for name in ("1", "2", "3"))
+        self.source = self.one.source("full", **FILES)
+        self.one.push(self.source)
+        packs = map(_id, self.one.packs())
+        (self.pack,) = (
+            pack for pack in packs if len(read_pack(self.one.memory, pack)[0].index) == len(FILES)
+        )
+
+    def copy(self, source: World, destination: World) -> None:
+        copy(source.store, destination.store, [REPO], None, CopyOptions(workers=1))
+
+    def copy_all(self) -> None:
+        for world in (self.two, self.three):
+            self.copy(self.one, world)
+
+    def lose(self, world: World, codec: int, *names: str) -> None:
+        """Takes the bytes of files out of the pack in a store."""
+        version, payload = read_pack(world.memory, self.pack)
+        index = version.index
+        gone = sum(1 << n for n, name in enumerate(sorted(FILES)) if name in names)
+        left = index.without(gone, codec)
+        parts = [
+            bytes(payload[index.offsets[n] : index.offsets[n + 1]])
+            for n in range(len(index))
+            if not gone >> n & 1
+        ]
+        world.memory.put(keys.pack(self.pack), [b"".join(parts), left.encode()])
+
+    def rot(self, world: World) -> None:
+        """One bit of the first chunk."""
+        key = keys.pack(self.pack)
+        data = bytearray(world.memory.objects[key])
+        data[3] ^= 1
+        world.memory.put(key, [bytes(data)])
+
+    def codecs(self, world: World) -> bytes:
+        return read_pack(world.memory, self.pack)[0].index.codecs
+
+
+def _id(key: str) -> PackId:
+    return PackId(bytes.fromhex(key.rpartition("/")[2]))
+
+
+def spec_of(branch: str) -> Spec:
+    return Spec(REPO, branch, b"")
+
+
+def listed(world: World) -> set[PackId]:
+    shards = [info.key for info in world.memory.list(keys.INDEX)]
+    return {pack.pack_id for key in shards for pack in read_shard(world.memory, key)}
+
+
+def repaired(world: World, *sources: World, data: bool = True) -> RepairResult:
+    return repair(
+        through_composites(world.memory),
+        [StoreSource(source.memory) for source in sources],
+        RepairOptions(data=data, clock=world.clock),
+    )
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Trio]:
+    with one_at_a_time():
+        yield Trio(tmp_path)
+
+
+def test_a_repair_lists_no_pack_that_lacks_chunks(trio: Trio) -> None:
+    """A pack that arrived in part stays in no shard, and that is no damage."""
+    trio.copy(trio.one, trio.two)
+    for info in list(trio.two.memory.list(keys.INDEX)):
+        trio.two.memory.delete(info.key)
+    trio.lose(trio.two, PURGED, "b")
+    assert repaired(trio.two).findings[0].what == "no shard lists 1 packs"  # that of trees
+    assert trio.pack not in listed(trio.two)
+    assert repaired(trio.two).findings == []
+
+
+@pytest.mark.parametrize("codec", [DROPPED, PURGED])
+@pytest.mark.parametrize("check", [False, True])
+def test_a_push_stores_again_what_a_listed_pack_lacks(trio: Trio, codec: int, check: bool) -> None:
+    """That a shard lists a pack, and that it is there, says nothing of its bytes."""
+    trio.copy(trio.one, trio.two)
+    trio.lose(trio.two, codec, "b", "c")
+    result = trio.two.push(trio.source, "other", machine="fresh", check=check)
+    assert result.lost_packs == 1
+    spec = spec_of("other")
+    assert verify(trio.two.store, spec, data=True).problems == []
+    assert verify(trio.two.store, spec, data=True).purged == []
+
+
+def test_a_checking_push_mends_an_unchanged_branch(trio: Trio) -> None:
+    """The branch names chunks that were dropped: its files are stored again, though their trees
+    have the digests that they had."""
+    trio.copy(trio.one, trio.two)
+    trio.two.push(trio.source, machine="own")
+    trio.lose(trio.two, DROPPED, "b")
+    assert not trio.two.push(trio.source, machine="own", check=True).unchanged
+    assert verify(trio.two.store, spec_of("main"), data=True).problems == []
+
+
+def test_a_shard_lists_what_is_there_and_not_what_was_sent(trio: Trio) -> None:
+    """A whole pack arrives where a part of it lies, of which some was purged elsewhere: what is
+    there then is whole, and listed; where something stays purged, it is not."""
+    whole, payload = read_pack(trio.one.memory, trio.pack)
+    trio.copy(trio.one, trio.two)
+    trio.lose(trio.two, DROPPED, "a")
+    trio.lose(trio.two, PURGED, "b")
+    there, _ = put_pack(trio.two.memory, whole.index, payload)
+    assert not there.has_gone
+    assert trio.codecs(trio.two) == whole.index.codecs
+    trio.lose(trio.one, DROPPED, "a", "c")
+    partial, payload = read_pack(trio.one.memory, trio.pack)
+    trio.lose(trio.two, PURGED, "a")
+    there, sent_bytes = put_pack(trio.two.memory, partial.index, payload)
+    assert (there.codecs, sent_bytes) == (trio.codecs(trio.two), 0)
+    assert there.codecs[0] == PURGED
