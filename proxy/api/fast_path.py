@@ -95,16 +95,23 @@ class KnownHeaders:
 
     def __init__(self) -> None:
         self._repos: OrderedDict[bytes, set[str]] = OrderedDict()
+        self._owners: dict[bytes, str] = {}
         self.generation = 0
 
-    def add(self, headers: bytes, repo: str, generation: int) -> None:
+    def add(self, headers: bytes, repo: str, generation: int, *, owner: str = "") -> None:
         """Remember that requests with these headers may read ``repo`` and are plain, as was found
-        in a generation."""
+        in a generation; and for whom, if they say that by a token."""
         if generation != self.generation:
             return
         self._repos.setdefault(headers, set()).add(repo)
+        self._owners[headers] = owner
         if len(self._repos) > HEADER_BLOCKS_MAX:
-            self._repos.popitem(last=False)
+            oldest, _ = self._repos.popitem(last=False)
+            del self._owners[oldest]
+
+    def owner_of(self, headers: bytes, otherwise: str) -> str:
+        """For whom requests with these headers are."""
+        return self._owners.get(headers) or otherwise
 
     def allow(self, headers: bytes, repo: str) -> bool:
         """Whether ``add`` was called with both."""
@@ -113,6 +120,7 @@ class KnownHeaders:
     def clear(self) -> None:
         """Forget all, as when tokens changed."""
         self._repos.clear()
+        self._owners.clear()
         self.generation += 1
 
 

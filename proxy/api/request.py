@@ -13,13 +13,14 @@ class Reader:
     """Who asks. ``may_read``: whether a repository; ``is_known``: whether still at all, since a
     token may be deleted while its answer goes on; ``is_limited``: whether anything is hidden, so
     that nothing is told of the store itself; ``uid``: the user for whom rules of access count, by
-    which a repository that may not be read is as one that does not exist.
+    which a repository that may not be read is as one that does not exist; ``name``: of the token.
     """
 
     may_read: Callable[[str], bool] = lambda _repo: True
     is_known: Callable[[], bool] = lambda: True
     is_limited: bool = False
     uid: int | None = None
+    name: str = ""
 
     def check(self, repo: str) -> None:
         """Raises: NotFound, as for a repository that does not exist."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import StreamReader, web
@@ -19,7 +21,7 @@ from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.http import local_readers
 from lodefs.proxy.http.acceptor import last_answer
 from lodefs.proxy.peers.membership.addresses import place_of
-from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE
+from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE, is_remote
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.tracing.request_scope import ID_HEADER, serving
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from lodefs.proxy.http.server import EndpointServer
 
 SWEEP_INTERVAL_S = 1.0
+UNSENT_BYTES_MAX = 16 * 1024  # of a connection, of which the owner has many
 HEADER_LINE_BYTES_MAX = 8190
 HEADERS_MAX = 64
 HEAD_BYTES_MAX = 65536  # of a request's line and headers together
@@ -51,6 +54,7 @@ class Connection(web.RequestHandler):
         "_server",
         "_wire",
         "blocks",
+        "is_bounded",
         "is_spare",
         "opening",
         "owner",
@@ -86,6 +90,7 @@ class Connection(web.RequestHandler):
         self.reader = EVERYBODY  # if it needs no token
         self.blocks = manager.endpoint.blocks
         self.owner = REMOTE
+        self.is_bounded = False
 
     @property
     def place(self) -> str:
@@ -125,6 +130,19 @@ class Connection(web.RequestHandler):
         if self.owner == NOBODY and named.isascii() and named.isdecimal() and len(named) <= 10:
             return named
         return self.owner
+
+    def bound_unsent(self) -> None:
+        """From now on little is kept here, and in the kernel, that the client has not read."""
+        if self._wire is not None and not self.is_bounded:
+            self.is_bounded = True
+            self._wire.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+            sock = self._wire.get_extra_info("socket")
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+
+    async def drained(self) -> None:
+        """Returns when little waits to be sent. Raises: ConnectionError."""
+        await self._drain_helper()
 
     def failed(self) -> None:
         """The connection did not open."""
@@ -194,7 +212,9 @@ class Connection(web.RequestHandler):
         if transport is None:
             return False
         owner = self.owner
-        if owner == NOBODY:
+        if is_remote(owner):
+            owner = self.blocks.owner_of(plain_get.headers, owner)
+        elif owner == NOBODY:
             named = plain_get.headers.lower().partition(_USER_LINE)[2].partition(b"\r")[0]
             owner = self._owner_if(named.strip().decode("latin-1"))
         fast_path = self._server.fast_path

@@ -14,7 +14,7 @@ from lodefs.chunkstore.nodeapi.current_rules import CurrentRules
 from lodefs.chunkstore.system.sockets import Peer, peer_of
 from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import Reader
-from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE
+from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE, remote_owner
 
 KINDS_MAX = 1024  # of users, by the groups that rules name
 _NOBODY = Peer(0xFFFFFFFE, frozenset())
@@ -87,11 +87,11 @@ def _gid_of(group: str) -> int | None:
 
 
 def owner_of(sock: socket.socket) -> str:
-    """For whom a connection is, as thread_pools.current_owner: NOBODY is root, or the proxy's own
-    user, who may say for whom."""
-    if sock.family != socket.AF_UNIX:
-        return REMOTE
+    """For whom a connection is, as thread_pools.current_owner, before a token says more: NOBODY is
+    root, or the proxy's own user, who may say for whom."""
     try:
+        if sock.family != socket.AF_UNIX:
+            return remote_owner(sock.getpeername()[0])
         uid = peer_of(sock).uid
     except OSError:
         return REMOTE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -51,7 +52,7 @@ from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
 from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics, Use
-from lodefs.proxy.runtime.thread_pools import REMOTE, current_owner
+from lodefs.proxy.runtime.thread_pools import current_owner, is_remote, remote_owner
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects
 from lodefs.proxy.s3.service import LABEL, S3Service
@@ -63,6 +64,7 @@ from lodefs.proxy.tracing.request_scope import (
 )
 from lodefs.proxy.tracing.spans import Span
 
+OWNER_ANSWERS_MANY = 8  # in pieces at a time, of one owner on TCP
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
 
@@ -149,6 +151,7 @@ class ProxyServer:
             more=PageHandlers(node, self._live).of,
         )
         self._endpoints: list[EndpointServer] = []
+        self._sending: Counter[str] = Counter()  # answers in pieces under way, by owner
         self._all_gone = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self.tokens = TokenWatch(())
@@ -289,7 +292,9 @@ class ProxyServer:
                 served.hot_objects.learn(request.raw_path, all_headers(request), answer)
             elif answer.target and plain_get and is_plain(request, answer, plain_get):
                 self.fast_path.learn(plain_get, answer.target)
-                blocks.add(plain_get.headers, answer.target.repo, generation)
+                owner = current_owner.get()
+                named = owner if owner != connection.owner else ""
+                blocks.add(plain_get.headers, answer.target.repo, generation, owner=named)
             first_s = perf_counter() - started
             response = await self._send(request, answer)
         finally:
@@ -341,6 +346,8 @@ class ProxyServer:
                 return label, reader
             if needs_token(endpoint, route):
                 connection.allowed()
+            if reader.name:
+                current_owner.set(remote_owner(reader.name))
             body = await body_of(request, route.body_bytes_max) if request.method == "POST" else b""
             asked = replace(asked, reader=reader, body=body)
             return label, await self._admitted(endpoint, route, asked)
@@ -384,7 +391,7 @@ class ProxyServer:
     ) -> Answer:
         """The answer to a client of S3, with its first piece."""
         path = request.raw_path
-        current_owner.set(REMOTE)
+        current_owner.set(connection.owner)
         try:
             if served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1
@@ -448,24 +455,29 @@ class ProxyServer:
         if scope is not None and scope.is_named:
             headers[ID_HEADER] = scope.id
         place = self._place_of(answer)
+        owner = current_owner.get()
         if pieces is None:
             response = web.Response(status=answer.status, headers=headers, body=answer.body)
             if answer.close:
                 response.force_close()
             return await _sent(request, response)
         stream = web.StreamResponse(status=answer.status, headers=headers)
+        self._sending[owner] += 1
         try:
             await place.enter()
             if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
                 await pieces.aclose()
                 whole = web.Response(status=answer.status, headers=headers, body=first)
                 return await _sent(request, whole)
+            self._bound(request)
             await stream.prepare(request)
             await stream.write(first)
+            await _drained(request)
             sent_bytes = len(first)
             async for piece in pieces:
                 await place.enter()
                 await stream.write(piece)
+                await _drained(request)
                 sent_bytes += len(piece)
             if sent_bytes != answer.size_bytes and not answer.is_endless:
                 raise Corrupt(f"{sent_bytes} bytes came where {answer.size_bytes} belong")
@@ -479,8 +491,29 @@ class ProxyServer:
             _cut(request)
         finally:
             place.leave()
+            self._sending[owner] -= 1
+            if not self._sending[owner]:
+                del self._sending[owner]
             await pieces.aclose()
         return stream
+
+    def _bound(self, request: web.BaseRequest) -> None:
+        """Bounds what waits for a client that may not read, where its owner has many such answers:
+        it is the memory, and the event loop's time, of all others."""
+        owner = current_owner.get()
+        if is_remote(owner) and self._sending[owner] > OWNER_ANSWERS_MANY:
+            connection = request.protocol
+            assert isinstance(connection, Connection)
+            connection.bound_unsent()
+
+
+async def _drained(request: web.BaseRequest) -> None:
+    """Returns when the client of a bounded connection has read on: aiohttp waits for that only
+    after every 64 KiB."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    if connection.is_bounded:
+        await connection.drained()
 
 
 async def _sent(request: web.BaseRequest, response: web.Response) -> web.Response:

@@ -205,6 +205,11 @@ class TokenBook:
         found = self._tokens.by_digest.get(_digest(token))
         return found is not None and found.sees_all
 
+    def name_of(self, token: str) -> str:
+        """The name of a token; "" if it is not known."""
+        found = self._tokens.by_digest.get(_digest(token))
+        return "" if found is None else found.name
+
     def access_key(self, name: str) -> AccessKey | None:
         """The key for S3 of a token, by its name; None if it has none."""
         return self._tokens.access_keys.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import time
 from bisect import bisect_right
@@ -32,7 +33,7 @@ from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.readahead import ReadaheadScheduler, unit_around
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
-from lodefs.proxy.runtime.thread_pools import Pools
+from lodefs.proxy.runtime.thread_pools import Pools, current_owner, is_remote
 
 log = logging.getLogger("lodefs.cache")
 
@@ -42,6 +43,8 @@ PIECE_SIZE_BYTES = MIB  # what a reader holds at once
 PLACE_SIZE_BYTES_MAX = 8 * MIB  # that a reader of the cache's files is told of at once
 SMALL_PIECE_SIZE_BYTES = 128 * 1024  # what each holds if there are many, who may all be slow
 READERS_MANY = 64
+OWNER_READERS_MANY = 8  # of one owner on TCP: what more of them hold grows as they read
+FIRST_PIECE_SIZE_BYTES = 16 * 1024  # of these
 LOOKUP_CHUNKS_MAX = 256  # of one lookup in the index
 TRIES = 2  # through the cache, before the reader is served past it
 LOOP_SEGMENTS_BYTES_MAX = 64 * 1024  # of a file; more of them are decoded in a thread
@@ -58,7 +61,9 @@ class FileStream:
         self.known = known
         self.first: Buffer = b""
         self.origin: Origin | None = None
-        self.at = self.end = at
+        self.at = self.begin = self.end = at
+        self.owner = current_owner.get()
+        self.is_wary = False  # many others of its owner's may not be read
         self.tries = 0  # fetches since the last piece
         self.advanced = 0  # up to where the readahead policy knows of this read
         self.ahead: tuple[Range | None, int] = (None, 0)  # what it wants, not begun yet
@@ -82,7 +87,7 @@ class FileStream:
     async def aclose(self) -> None:
         """Ends the read."""
         if self._reader is not None:
-            self._reader.ended()
+            self._reader.ended(self.owner)
             self._reader = None
 
 
@@ -111,6 +116,7 @@ class FileReader:
         self._files: OrderedDict[bytes, DatasetFile] = OrderedDict()
         self._segments = 0  # of all of them
         self._readers = 0
+        self._readers_of: collections.Counter[str] = collections.Counter()  # by owner
         self._readahead = ReadaheadScheduler(
             fetcher, indexes, cache.eviction.usefulness, clock_s=clock_s
         )
@@ -201,6 +207,9 @@ class FileReader:
         stream = FileStream(self, file, known, first)
         stream.end += size_bytes
         self._readers += 1
+        self._readers_of[stream.owner] += 1
+        is_many = self._readers_of[stream.owner] > OWNER_READERS_MANY
+        stream.is_wary = is_many and is_remote(stream.owner)
         return stream
 
     async def next_piece(self, stream: FileStream) -> Buffer:
@@ -228,7 +237,11 @@ class FileReader:
         known, at = stream.known, stream.at
         step = Range(at, min(at + PIECE_SIZE_BYTES, stream.end))
         many = self._readers > READERS_MANY
-        piece_end = min(step.end, at + (SMALL_PIECE_SIZE_BYTES if many else PIECE_SIZE_BYTES))
+        piece_size_bytes = SMALL_PIECE_SIZE_BYTES if many else PIECE_SIZE_BYTES
+        if stream.is_wary:
+            taken_bytes = max(at - stream.begin, FIRST_PIECE_SIZE_BYTES)
+            piece_size_bytes = min(piece_size_bytes, taken_bytes)
+        piece_end = min(step.end, at + piece_size_bytes)
         if known.ahead is not None and step.end > stream.advanced:
             is_sure = self._cache.eviction.usefulness.is_low
             stream.ahead = known.ahead.advance(at, step.end, stream.end, is_sure=is_sure)
@@ -342,9 +355,12 @@ class FileReader:
 
     # --- known files
 
-    def ended(self) -> None:
-        """A stream was closed."""
+    def ended(self, owner: str) -> None:
+        """A stream of an owner's was closed."""
         self._readers -= 1
+        self._readers_of[owner] -= 1
+        if not self._readers_of[owner]:
+            del self._readers_of[owner]
 
     def corrupt(self, file: SnapshotFile, error: Corrupt) -> Corrupt:
         """Logs an error, and returns it with the file's path."""

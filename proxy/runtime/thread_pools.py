@@ -22,8 +22,8 @@ from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 
 NOBODY, REMOTE = "", "remote"
 current_owner: ContextVar[str] = ContextVar("current_owner", default=NOBODY)
-"""For whom something is done: a user of this machine by number, REMOTE for all clients that are
-not on it, NOBODY for the node itself. Tasks inherit it."""
+"""For whom something is done: a user of this machine by number, a client that is not on it as
+``remote_owner`` has it, NOBODY for the node itself. Tasks inherit it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,6 +39,17 @@ DISK_THREADS = 4
 QUEUE_CALLS_MAX = 4096
 CLOSE_TIMEOUT_S = 2.0  # for calls that run at the end: a store may hang for minutes
 _SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+
+
+def remote_owner(name: str) -> str:
+    """The owner of what clients on TCP want: ``name`` is that of their token or key for S3, or
+    their address where there are none."""
+    return f"{REMOTE} {name}"
+
+
+def is_remote(owner: str) -> bool:
+    """Whether an owner is a client on TCP."""
+    return owner.startswith(REMOTE)
 
 
 class Pool:

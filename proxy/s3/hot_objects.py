@@ -20,6 +20,7 @@ from typing import NamedTuple
 from lodefs.proxy.api.fast_path import TARGETS_MAX, FastPath, Target
 from lodefs.proxy.api.ranges import ByteRange
 from lodefs.proxy.api.responses import Answer
+from lodefs.proxy.runtime.thread_pools import REMOTE, remote_owner
 from lodefs.proxy.s3.buckets import place_of
 from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.objects import one_range
@@ -181,7 +182,10 @@ class HotClient:
         if wanted is None or not self._may(shape, values, found, is_get=is_get):
             return False
         send = self._objects.fast_path.send
-        return send(found.target, wanted, transport, fd, started=started, with_body=is_get)
+        owner = REMOTE if shape.claim is None else remote_owner(shape.claim.name)
+        return send(
+            found.target, wanted, transport, fd, started=started, with_body=is_get, owner=owner
+        )
 
     def _learn(self, data: bytes, end: int) -> tuple[RequestShape, list[bytes]] | None:
         """The shape of a request that is read for the first time, and what it says."""

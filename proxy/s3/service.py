@@ -12,6 +12,7 @@ from lodefs.proxy.api import disclosure
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.node import Node
 from lodefs.proxy.runtime.metrics import Metrics
+from lodefs.proxy.runtime.thread_pools import current_owner, remote_owner
 from lodefs.proxy.s3.bucket_answers import (
     REGION,
     bucket_setting,
@@ -70,6 +71,8 @@ class S3Service:
         key = None
         try:
             key = None if self.verifier is None else self.verifier.verify(asked)
+            if key is not None:
+                current_owner.set(remote_owner(key.name))
             allowed()
             if method not in METHODS:
                 what = "this is read-only: `lodefs push` writes"

@@ -21,7 +21,7 @@ from lodefs.proxy.api.error_responses import STATUS_OF, status_of
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import IMMUTABLE, OCTETS, file_answer, file_headers
 from lodefs.proxy.node import SnapshotFile
-from lodefs.proxy.runtime.thread_pools import REMOTE
+from lodefs.proxy.runtime.thread_pools import remote_owner
 from lodefs.proxy.s3.buckets import S3Settings
 from tests.support.proxy.fake_node import DictNode, exchange, start_proxy
 from tests.support.proxy.rig import file_of
@@ -241,7 +241,11 @@ def test_while_two_owners_read_each_has_one_answer_at_a_time() -> None:
         answers = [pool.submit(one.get, target, X_Lodefs_User="5001") for one in (first, second)]
         answers.append(pool.submit(other.get, target))
         proxy.until(lambda: node.begun == 3)
-        proxy.until(lambda: places.owners.is_busy("5001") and places.owners.is_busy(REMOTE))
+        proxy.until(
+            lambda: (
+                places.owners.is_busy("5001") and places.owners.is_busy(remote_owner("127.0.0.1"))
+            )
+        )
         assert not proxy.call(lambda: places.owners.enter("5001"))
         assert asking.get("/list/demo@main").status == 200
         assert asking.get(target, method="HEAD").status == 200
