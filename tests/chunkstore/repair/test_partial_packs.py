@@ -145,3 +145,98 @@ def test_a_shard_lists_what_is_there_and_not_what_was_sent(trio: Trio) -> None:
     there, sent_bytes = put_pack(trio.two.memory, partial.index, payload)
     assert (there.codecs, sent_bytes) == (trio.codecs(trio.two), 0)
     assert there.codecs[0] == PURGED
+
+
+@pytest.mark.parametrize("codec", [DROPPED, PURGED])
+def test_a_repair_takes_no_good_chunks_away(trio: Trio, codec: int) -> None:
+    """One chunk is spoilt, and the source lacks others: the store keeps those, and gets that one.
+    What the source has purged is not purged here."""
+    trio.copy_all()
+    trio.rot(trio.two)
+    trio.lose(trio.one, codec, "b", "c")
+    assert not repaired(trio.two, trio.one).left
+    assert verify(trio.two.store, data=True).problems == []
+    assert trio.codecs(trio.two) == trio.codecs(trio.three)
+
+
+@pytest.mark.parametrize("codec", [DROPPED, PURGED])
+def test_a_lost_pack_is_joined_from_all_sources(trio: Trio, codec: int) -> None:
+    """No source has all of it, and together they have."""
+    trio.copy_all()
+    trio.two.memory.delete(keys.pack(trio.pack))
+    trio.lose(trio.one, codec, "b", "c")
+    trio.lose(trio.three, codec, "a")
+    assert not repaired(trio.two, trio.one, trio.three).left
+    assert verify(trio.two.store, data=True).problems == []
+    assert trio.pack in listed(trio.two)
+
+
+def test_a_lost_pack_that_comes_back_in_part(trio: Trio) -> None:
+    """What versions name is missing: that is not healed, and told; what is there is there, and the
+    pack in no shard. A later source brings the rest."""
+    trio.copy_all()
+    trio.two.memory.delete(keys.pack(trio.pack))
+    trio.lose(trio.one, PURGED, "b", "c")
+    (left,) = repaired(trio.two, trio.one).left
+    assert left.lacks is not None
+    assert left.lacks.startswith("2 of its 3 chunks")
+    assert trio.pack not in listed(trio.two)
+    found = verify(trio.two.store, data=True)
+    assert (len(found.problems), found.purged) == (2, [])
+    assert not repaired(trio.two, trio.three, data=False).left
+    assert verify(trio.two.store, data=True).problems == []
+
+
+def test_chunks_that_are_named_and_dropped_come_back(trio: Trio) -> None:
+    """They are damage, whatever the pack says of them; what nobody has stays as it is."""
+    trio.copy_all()
+    trio.lose(trio.two, DROPPED, "b", "c")
+    trio.lose(trio.one, DROPPED, "c")
+    (left,) = repaired(trio.two, trio.one, data=False).left
+    assert left.lacks is not None
+    assert left.lacks.startswith("1 of its 3 chunks")
+    assert trio.codecs(trio.two)[2:] == bytes([DROPPED])
+    assert not repaired(trio.two, trio.three, data=False).left
+    assert verify(trio.two.store, data=True).problems == []
+
+
+@pytest.mark.parametrize("way", ["spoilt", "lost", "cut off"])
+def test_a_compacted_pack_is_healed_from_one_like_it(trio: Trio, way: str) -> None:
+    """What versions name is there in the source; what none names need not be."""
+    trio.one.push(trio.one.source("part", a=FILES["a"]), "part")
+    trio.one.delete("main")
+    trio.lose(trio.one, DROPPED, "b", "c")
+    trio.copy(trio.one, trio.two)
+    key = keys.pack(trio.pack)
+    if way == "spoilt":
+        trio.rot(trio.one)
+    elif way == "lost":
+        trio.one.memory.delete(key)
+    else:
+        trio.one.memory.put(key, [trio.one.memory.objects[key][:-9]])
+    assert not repaired(trio.one, trio.two).left
+    assert verify(trio.one.store, data=True).problems == []
+    assert (trio.pack in listed(trio.one)) == (way == "spoilt")
+
+
+def test_a_shard_forgets_a_damaged_pack_that_nothing_names(trio: Trio) -> None:
+    """No version needs it, so nothing brings it back: the next push is not to build on it."""
+    key = keys.pack(trio.pack)
+    trio.one.push(trio.one.source("other", x=b"x" * 5000), "other")
+    trio.one.delete("main")
+    trio.one.memory.put(key, [trio.one.memory.objects[key][:-9]])
+    assert not repaired(trio.one).left
+    assert trio.pack not in listed(trio.one)
+    trio.one.push(trio.source, "again", machine="fresh")
+    assert verify(trio.one.store, data=True).problems == []
+
+
+def test_a_bit_of_a_packs_version(trio: Trio) -> None:
+    """No newer lodefs wrote it, as its checksum shows: the repair goes on, and heals it too."""
+    trio.copy_all()
+    key = keys.pack(trio.pack)
+    data = bytearray(trio.one.memory.objects[key])
+    data[-64 + 9] ^= 2
+    trio.one.memory.put(key, [bytes(data)])
+    assert not repaired(trio.one, trio.two).left
+    assert verify(trio.one.store, data=True).problems == []
