@@ -5,13 +5,18 @@ Every message names the thing (key, path, repository) and the remedy, if there i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class LodefsError(Exception):
     """Base of all errors that lodefs raises on purpose."""
 
 
 class NotFound(LodefsError):
-    """The named thing (object, repository, revision, path) does not exist."""
+    """The named thing (object, repository, revision, path) does not exist. ``instead``, if it is
+    set, reads the store and says what it has, for who may see all of it: the message never does."""
+
+    instead: Callable[[], str] | None = None
 
 
 class Expired(NotFound):

@@ -9,10 +9,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.cli import exit_codes
 from lodefs.cli.options import output_error, write_line
 from lodefs.cli.text import escaped
@@ -190,7 +191,7 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
     except LodefsError as error:
         if session.debug:
             raise
-        message = "; ".join([str(error), *_notes_of(error)])
+        message = "; ".join([str(error), *_notes_of(error), *_what_there_is(error)])
         return _failed(escaped(message), exit_codes.code_of(error))
     except OSError as error:  # the local file system, at the edge: a full disk, a missing file
         if session.debug:
@@ -210,6 +211,14 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
 def _notes_of(error: BaseException) -> list[str]:
     """Hints that a command added to an error."""
     return getattr(error, "__notes__", [])
+
+
+def _what_there_is(error: LodefsError) -> list[str]:
+    """What the store has instead of what was not found: the command line may see all of it."""
+    with suppress(LodefsError):
+        if isinstance(error, NotFound) and error.instead is not None:
+            return [error.instead()]
+    return []
 
 
 def _flush_output() -> None:

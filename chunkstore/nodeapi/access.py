@@ -15,7 +15,6 @@ from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.system.sockets import Peer
 
 EVERYBODY = "*"
-NO_REPOSITORY = "has no repository"  # what is said where there is none, and of others besides
 
 GidOf = Callable[[str], int | None]
 """The number of a group, None where there is none of that name."""
@@ -70,11 +69,6 @@ NO_RULES = AccessRules()
 def hidden(repo: str) -> NotFound:
     """What is said of a repository that a user may not read, and of one that there is not."""
     return NotFound(f"there is no repository {repo} that you may read")
-
-
-def told(error: NotFound, repo: str) -> NotFound:
-    """What a user for whom rules count hears of an error: no names of other repositories."""
-    return hidden(repo) if NO_REPOSITORY in str(error) else error
 
 
 def parse_rules(table: object) -> dict[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 
 import msgspec
@@ -37,7 +38,7 @@ from lodefs.chunkstore.format.names import (
     is_hex,
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
-from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
+from lodefs.chunkstore.nodeapi.access import hidden
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
@@ -223,7 +224,8 @@ class Store:
         return Refs(self.objects, repo)
 
     def require_repo(self, repo: str) -> None:
-        """Raises: NotFound, which lists what exists, if a repository has no commits and refs."""
+        """Raises: NotFound, whose ``instead`` lists what exists, if a repository has no commits and
+        refs."""
         check_repo(repo)
         first = self._first(f"{keys.REPOS}{repo}/refs/")
         if first is not None and self._is_deleted(repo, first):
@@ -231,10 +233,14 @@ class Store:
         if first is not None or self._has(keys.commits(repo)):
             return
         require_there(self.objects)
+        error = hidden(repo)
+        error.instead = partial(self._instead_of, repo)
+        raise error
+
+    def _instead_of(self, repo: str) -> str:
         there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
         known = ", ".join(dict.fromkeys(there))
-        hint = self._path_hint(repo)
-        raise NotFound(f"{self.url} {NO_REPOSITORY} {repo}; it has {known or 'none yet'}{hint}")
+        return f"{self.url} has {known or 'none yet'}{self._path_hint(repo)}"
 
     def _path_hint(self, repo: str) -> str:
         """How to write REPO/PATH, if there is a repository REPO; else ""."""
@@ -292,7 +298,7 @@ class Store:
         except NotFound:
             if self.has_expired(repo, commit_id):
                 raise Expired(self._expired_text(repo, commit_id.hex())) from None
-            raise
+            raise NotFound(f"{repo} has no commit {commit_id.hex()[:12]}") from None
         if commit_id_of(data) != commit_id:
             raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
         return decode_commit(data, key)

@@ -14,8 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable
-from lodefs.chunkstore.nodeapi.access import told
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.kernel import detached_mounts
 from lodefs.mount.node.interface import Source
@@ -105,10 +104,7 @@ class JobMounts:
 
         def acquire() -> Held:
             left_s = max(deadline_s - time.monotonic(), 0.001)
-            try:
-                return self._service.acquire(record.user(shown), wanted, None, left_s)
-            except NotFound as error:
-                raise told(error, shown.repo) from error
+            return self._service.acquire(record.user(shown), wanted, None, left_s)
 
         held = _patiently(acquire, min(deadline_s, time.monotonic() + self._patience_s))
         with self._trees.made_place(record.job, shown) as place_fd:

@@ -5,11 +5,9 @@ The proxy knows only who asks, so the rules of access of this machine's settings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
-from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.nodeapi.access import AccessRules, told
+from lodefs.chunkstore.nodeapi.access import AccessRules
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.settings.access_rules import access_rules, user_of
 from lodefs.settings.datasets import Dataset
@@ -36,15 +34,6 @@ class JobUser:
     def readable(self, datasets: Sequence[Dataset]) -> list[Dataset]:
         """Those that the user may read."""
         return [one for one in datasets if self._rules.may_read(self._user, one.spec.repo)]
-
-    @contextmanager
-    def told(self, dataset: Dataset) -> Iterator[None]:
-        """Errors that name other repositories become those that name none."""
-        try:
-            yield
-        except NotFound as error:
-            is_limited = bool(self._rules) and self._rules.kind_of(self._user) is not None
-            raise told(error, dataset.spec.repo) if is_limited else error from error
 
 
 def job_user(session: Session, uid: int | None) -> JobUser:

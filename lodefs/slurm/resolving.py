@@ -25,14 +25,9 @@ def fixed(
 
     Raises: NotFound, InvalidInput, Denied, Unavailable.
     """
-    if user is None:
-        return [_fixed(session, dataset) for dataset in datasets]
-    user.check(datasets)
-    found = []
-    for dataset in datasets:
-        with user.told(dataset):
-            found.append(_fixed(session, dataset))
-    return found
+    if user is not None:
+        user.check(datasets)
+    return [_fixed(session, dataset) for dataset in datasets]
 
 
 def _fixed(session: Session, dataset: Dataset) -> Dataset:

@@ -122,8 +122,7 @@ def warm_nodes(session: Session, call: Scontrol, job: int, patience_s: float) ->
         request = msgspec.structs.replace(
             request_of(dataset.spec, None, pin_s=PIN_S), nodes=nodes, owner=owner_of(job)
         )
-        with user.told(dataset):
-            checked(_warmed(Follower(_client(session), request), str(dataset.spec), patience_s))
+        checked(_warmed(Follower(_client(session), request), str(dataset.spec), patience_s))
 
 
 def release(session: Session, job: int) -> None:

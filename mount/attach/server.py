@@ -21,13 +21,12 @@ from lodefs.chunkstore.errors import (
     InvalidInput,
     LodefsError,
     NoSpace,
-    NotFound,
     Unavailable,
     Unsupported,
 )
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.names import check_repo
-from lodefs.chunkstore.nodeapi.access import NO_RULES, AccessRules, told
+from lodefs.chunkstore.nodeapi.access import NO_RULES, AccessRules
 from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.chunkstore.system.sockets import Peer, peer_of
 from lodefs.mount.attach import wire
@@ -174,13 +173,8 @@ class AttachServer:
         source = Source(repo=call.repo, path=call.path)
         begun_s = time.monotonic()
         check_repo(call.repo)
-        rules = self._rules()
-        rules.check(peer, call.repo)
-        try:
-            got = self._attachments.attach(peer.uid, source, call.rev, timeout_s)
-        except NotFound as error:
-            is_limited = bool(rules) and rules.kind_of(peer) is not None
-            raise told(error, call.repo) if is_limited else error from error
+        self._rules().check(peer, call.repo)
+        got = self._attachments.attach(peer.uid, source, call.rev, timeout_s)
         handed.append(got.user)
         fds.append(self._copied(got.place))
         took_s = time.monotonic() - begun_s

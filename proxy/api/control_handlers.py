@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.nodeapi.cache_control import (
     OWNER,
     EvictRequest,
     PinView,
     WarmJobs,
     WarmRequest,
+    WarmStatus,
 )
-from lodefs.proxy.api import routes
+from lodefs.proxy.api import disclosure, routes
 from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer
 from lodefs.proxy.api.routes import Route
@@ -51,14 +51,12 @@ class CacheControlHandlers:
         reader = request.reader
         if request.method != "POST":
             jobs = (await self._cache_control.warm_jobs()).jobs
-            return json_answer(WarmJobs([job for job in jobs if reader.may_read(job.repo)]))
+            shown = [self._told(job, reader) for job in jobs if reader.may_read(job.repo)]
+            return json_answer(WarmJobs(shown))
         wanted = parsed(request.body, WarmRequest)
         reader.check(wanted.repo)
         wanted = replace(wanted, owner=own_name(wanted.owner, reader))
-        try:
-            job = await self._cache_control.warm(wanted)
-        except NotFound as error:
-            raise told(error, wanted.repo) if reader.is_limited else error from error
+        job = await self._cache_control.warm(wanted)
         return json_answer(job, status=202, headers=[("Location", f"/warm/{job.id}")])
 
     async def _warm_job(self, route: Route, request: Request) -> Answer:
@@ -68,12 +66,23 @@ class CacheControlHandlers:
             if not request.reader.may_read(job.repo):
                 raise no_job(job_id)
         if request.method == "DELETE":
-            return json_answer(await self._cache_control.cancel_warm(job_id))
-        return json_answer(await self._cache_control.warm_status(job_id))
+            job = await self._cache_control.cancel_warm(job_id)
+        else:
+            job = await self._cache_control.warm_status(job_id)
+        return json_answer(self._told(job, request.reader))
+
+    def _told(self, job: WarmStatus, reader: Reader) -> WarmStatus:
+        """A job as its reader may see it: its errors may say where the store is."""
+        if not reader.is_limited:
+            return job
+        return disclosure.told_job(job, disclosure.places_of(self._node.status()))
 
     async def _pins(self, _route: Route, request: Request) -> Answer:
         view = await self._cache_control.pins()
-        return json_answer(replace(view, pins=_shown(view.pins, request.reader)))
+        if request.reader.is_limited:
+            pins = _shown(view.pins, request.reader)
+            view = replace(view, pins=pins, pinned_bytes=sum(one.size_bytes for one in pins))
+        return json_answer(view)
 
     async def _evict(self, _route: Route, request: Request) -> Answer:
         wanted, reader = parsed(request.body, EvictRequest), request.reader

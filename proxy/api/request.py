@@ -11,8 +11,9 @@ from lodefs.chunkstore.nodeapi.access import hidden
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Who asks. ``may_read``: whether a repository; ``is_known``: whether still at all, since a
-    token may be deleted while its answer goes on; ``is_limited``: whether rules of access count,
-    by which a repository that may not be read is as one that does not exist, for the user ``uid``.
+    token may be deleted while its answer goes on; ``is_limited``: whether anything is hidden, so
+    that nothing is told of the store itself; ``uid``: the user for whom rules of access count, by
+    which a repository that may not be read is as one that does not exist.
     """
 
     may_read: Callable[[str], bool] = lambda _repo: True

@@ -140,4 +140,5 @@ def _with_token(book: TokenBook, token: str | None, route: Route) -> Reader | An
     return Reader(
         may_read=lambda repo: book.check(token, repo) is Verdict.ALLOWED,
         is_known=lambda: book.check(token, None) is Verdict.ALLOWED,
+        is_limited=not book.sees_all(token),
     )

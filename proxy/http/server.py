@@ -23,12 +23,10 @@ from lodefs.chunkstore.errors import (
     Denied,
     InvalidInput,
     LodefsError,
-    NotFound,
     Unavailable,
 )
-from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
-from lodefs.proxy.api import error_responses, routes
+from lodefs.proxy.api import disclosure, error_responses, routes
 from lodefs.proxy.api.answer_places import AnswerPlace, AnswerPlaces
 from lodefs.proxy.api.fast_path import FastPath
 from lodefs.proxy.api.handlers import Handlers
@@ -347,8 +345,6 @@ class ProxyServer:
             asked = replace(asked, reader=reader, body=body)
             return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
-            if isinstance(error, NotFound) and connection.reader.is_limited and route.repo:
-                error = told(error, route.repo)
             return label, error_responses.failure_answer(error)
         except TimeoutError:
             late = DeadlineExceeded("the answer took longer than it may")
@@ -372,7 +368,12 @@ class ProxyServer:
     async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:
         if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
             return login.answer(endpoint, route, asked)
-        return await self._handlers.answer(route, asked)
+        try:
+            return await self._handlers.answer(route, asked)
+        except LodefsError as error:
+            if not asked.reader.is_limited:
+                raise
+            raise disclosure.told(error, disclosure.places_of(self.node.status())) from error
 
     async def _of_s3(
         self,

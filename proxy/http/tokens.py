@@ -48,6 +48,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether this token may read a repository."""
         return any(fnmatchcase(repo, pattern) for pattern in self.patterns)
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether it covers every repository, whatever its name."""
+        return "*" in self.patterns
+
     def forwards(self, bucket: str) -> bool:
         """Whether this token may read a bucket of another S3: no pattern of repositories says so,
         not '*' either."""
@@ -195,6 +200,11 @@ class TokenBook:
             return Verdict.FORBIDDEN
         return Verdict.ALLOWED
 
+    def sees_all(self, token: str) -> bool:
+        """Whether a token covers every repository, whatever its name."""
+        found = self._tokens.by_digest.get(_digest(token))
+        return found is not None and found.sees_all
+
     def access_key(self, name: str) -> AccessKey | None:
         """The key for S3 of a token, by its name; None if it has none."""
         return self._tokens.access_keys.get(name)
@@ -220,6 +230,7 @@ def access_keys_of(path: Path, tokens: Iterable[Token]) -> dict[str, AccessKey]:
             s3_keys.secret_of(key, token.name, token.s3_salt),
             token.allows,
             token.forwards,
+            token.sees_all,
         )
         for token in signing
     }

@@ -20,6 +20,7 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmStatus
 from lodefs.chunkstore.nodeapi.figures.mount_counts import Column, MountCounts, read_all
+from lodefs.proxy.api import disclosure
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.node import Node
 from lodefs.proxy.runtime.counters import Counts
@@ -242,10 +243,20 @@ def reads_of(counts: Counts) -> Iterator[RepositoryBytes]:
 def shown_to(reader: Reader, state: StateView) -> StateView:
     """What a reader may know: of repositories, those of its token."""
     may_read = reader.may_read
+    pins = [one for one in state.pins if may_read(one.repo)]
+    jobs = [one for one in state.jobs if may_read(one.repo)][:SHOWN_MAX]
+    figures, pinned_bytes = state.figures, state.pinned_bytes
+    if reader.is_limited:
+        places = disclosure.places_of(figures)
+        jobs = [disclosure.told_job(one, places) for one in jobs]
+        figures = disclosure.without_places(figures)
+        pinned_bytes = sum(one.size_bytes for one in pins)
     return msgspec.structs.replace(
         state,
-        jobs=[one for one in state.jobs if may_read(one.repo)][:SHOWN_MAX],
-        pins=[one for one in state.pins if may_read(one.repo)][:SHOWN_MAX],
+        figures=figures,
+        pinned_bytes=pinned_bytes,
+        jobs=jobs,
+        pins=pins[:SHOWN_MAX],
         datasets=[one for one in state.datasets if may_read(one.repo)][:SHOWN_MAX],
         mounts=[one for one in state.mounts if may_read(one.repo)][:SHOWN_MAX],
         reads=list(islice((one for one in state.reads if may_read(one.repo)), SHOWN_MAX)),

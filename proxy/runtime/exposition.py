@@ -23,6 +23,7 @@ K = TypeVar("K", bound=tuple[str, ...])
 
 _REPOSITORY = re.compile(rb'[{,]repository="((?:[^"\\]|\\.)*)"')
 _MOUNTPOINT = re.compile(rb'[{,]mountpoint="((?:[^"\\]|\\.)*)"')
+_JOB = re.compile(rb'[{,]job="((?:[^"\\]|\\.)*)"')
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -90,13 +91,11 @@ def labelled(definition: Definition, values: Mapping[K, float]) -> Family:
 
 
 def readable(body: bytes, may_read: Callable[[str], bool]) -> bytes:
-    """A text in either format without what names repositories that a reader may not read: their
-    samples, and those of their mounts."""
+    """A text in either format without what tells of repositories that a reader may not read: their
+    samples, those of their mounts, and those of jobs, which may have read anything."""
     lines = body.split(b"\n")  # not splitlines: a label may hold a carriage return
     found = {match[1] for line in lines if (match := _REPOSITORY.search(line))}
     hidden = {repo for repo in found if repo != OTHER.encode() and not may_read(repo.decode())}
-    if not hidden:
-        return body
     mounts = {
         match[1]
         for line in lines
@@ -105,7 +104,9 @@ def readable(body: bytes, may_read: Callable[[str], bool]) -> bytes:
     kept = [
         line
         for line in lines
-        if _label(_REPOSITORY, line) not in hidden and _label(_MOUNTPOINT, line) not in mounts
+        if _label(_REPOSITORY, line) not in hidden
+        and _label(_MOUNTPOINT, line) not in mounts
+        and _label(_JOB, line) is None
     ]
     return b"\n".join(kept)
 

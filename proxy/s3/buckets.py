@@ -73,7 +73,7 @@ def root_of(settings: S3Settings, bucket: str, key: bytes) -> Root | None:
     if alias is not None:
         return Root(alias.repo, alias.rev, alias.path)
     if bucket != settings.bucket:
-        raise S3Error("NoSuchBucket", "the specified bucket does not exist", more=_name(bucket))
+        raise no_such_bucket(bucket)
     found = split_key(key)
     if found is None:
         return None
@@ -106,5 +106,7 @@ def no_such_key(key: bytes, why: str = "the specified key does not exist") -> S3
     return S3Error("NoSuchKey", why, more=(("Key", key.decode("utf-8", "replace")),))
 
 
-def _name(bucket: str) -> tuple[tuple[str, str], ...]:
-    return (("BucketName", bucket),)
+def no_such_bucket(bucket: str) -> S3Error:
+    """The refusal of a bucket."""
+    what = "the specified bucket does not exist"
+    return S3Error("NoSuchBucket", what, more=(("BucketName", bucket),))

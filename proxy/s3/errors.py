@@ -66,6 +66,11 @@ class S3Error(LodefsError):
         self.more = more
         self.headers = headers
 
+    def without_why(self) -> S3Error:
+        """The same refusal, with nothing but its code for a message."""
+        status, more, headers = self.status, self.more, self.headers
+        return S3Error(self.code, self.code, status=status, more=more, headers=headers)
+
 
 def error_answer(error: LodefsError, resource: str, *, close: bool = False) -> Answer:
     """The answer for an error, about the resource that was asked for."""

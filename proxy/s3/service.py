@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.system.lru import Lru
+from lodefs.proxy.api import disclosure
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.node import Node
 from lodefs.proxy.runtime.metrics import Metrics
@@ -20,7 +21,7 @@ from lodefs.proxy.s3.bucket_answers import (
     object_setting,
     query_of,
 )
-from lodefs.proxy.s3.buckets import S3Settings, place_of, root_of
+from lodefs.proxy.s3.buckets import S3Settings, no_such_bucket, place_of, root_of
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.forwarding import Forwarder
 from lodefs.proxy.s3.listing.listing_token import ListingToken
@@ -66,6 +67,7 @@ class S3Service:
         """The answer to a request, errors too; names of ``headers`` are in lower case. ``allowed``
         is called for a client that may ask."""
         asked = parse_request(method, raw_target, headers, self.settings.domain)
+        key = None
         try:
             key = None if self.verifier is None else self.verifier.verify(asked)
             allowed()
@@ -74,7 +76,16 @@ class S3Service:
                 raise S3Error("MethodNotAllowed", what, headers=(("Allow", "GET, HEAD"),))
             return await self._answer(asked, key)
         except LodefsError as error:
+            if key is not None and not key.sees_all:
+                error = self._told(error)
             return error_answer(error, asked.resource, close=method not in METHODS)
+
+    def _told(self, error: LodefsError) -> LodefsError:
+        """An error as it is told to a key that may not read everything."""
+        places = disclosure.places_of(self._node.status())
+        if not isinstance(error, S3Error):
+            return disclosure.told(error, places)
+        return error.without_why() if disclosure.names_place(str(error), places) else error
 
     async def _answer(self, asked: S3Request, key: AccessKey | None) -> Answer:
         if not asked.bucket:
@@ -82,12 +93,12 @@ class S3Service:
             return buckets_answer(names, self._started_s)
         if self._is_forwarded(asked.bucket, key) and self._forwarder is not None:
             return await self._forwarder.answer(asked)
+        if not self._may_open(key, asked.bucket):  # no different from one that there is not
+            raise no_such_bucket(asked.bucket)
         root = root_of(self.settings, asked.bucket, asked.key or asked.query.get("prefix", b""))
         if root is not None and not _may_read(key, root.repo):
-            what = f"the bucket {asked.bucket!r}"  # what is behind it is not for everybody
-            if asked.bucket not in self.settings.aliases:
-                what = f"the repository {root.repo!r}"
-            raise S3Error("AccessDenied", f"this key may not read {what}")
+            what = f"this key may not read the repository {root.repo!r}"
+            raise S3Error("AccessDenied", what)
         if asked.key:
             return await self._object(asked)
         return await self._bucket(asked, key)

@@ -38,13 +38,14 @@ _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z\Z")
 
 
 class AccessKey(NamedTuple):
-    """A key that requests may be signed with, which repositories it may read, and which buckets of
-    another S3."""
+    """A key that requests may be signed with, which repositories it may read, which buckets of
+    another S3, and whether it may read every repository."""
 
     name: str
     secret: str
     allows: Callable[[str], bool]
     forwards: Callable[[str], bool] = lambda _: False
+    sees_all: bool = False
 
     def __repr__(self) -> str:
         """Without the secret."""

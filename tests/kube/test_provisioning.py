@@ -73,7 +73,7 @@ def test_a_claim_is_named_as_its_dataset(node: Node, controller: Installation) -
 
         def explained() -> bool:
             told = node.kubectl("describe", "pvc", "no-such-dataset", "-n", namespace)
-            return "ProvisioningFailed" in told and f"it has {REPO}" in told
+            return "ProvisioningFailed" in told and "there is no repository" in told
 
         node.until(explained, "an event names the datasets")
         assert _phase(node, "no-such-dataset", namespace) == "Pending"

@@ -112,7 +112,8 @@ def test_an_unknown_repository_is_explained(node: Node, lodefs: Installation) ->
 
     node.until(explained, "an event names the repository")
     assert any(
-        "NotFound" in line and f"it has {REPO}" in line for line in _warnings(lodefs, "lost")
+        "NotFound" in line and "there is no repository" in line
+        for line in _warnings(lodefs, "lost")
     )
 
 

@@ -155,7 +155,7 @@ def test_bad_input(lodefs: Lodefs, arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("vision/dogs", "has no repository vision/dogs; it has vision/cats"),
+        ("vision/dogs", "no repository vision/dogs that you may read; memory: has vision/cats"),
         ("vision/cats@v9", "vision/cats has no branch, tag or commit v9; its branches: main"),
         ("vision/cats:dir/none", "dir/none does not exist"),
         ("vision/cats:a.txt/x", "a.txt is a file, not a directory"),
@@ -246,7 +246,7 @@ def test_part_of_a_repository(lodefs: Lodefs, command: str) -> None:
     """The first part of a repository's name is told what lies below it."""
     ran = lodefs(command, "vision")
     assert ran.code == 3
-    assert "has no repository vision; it has vision/cats" in ran.err
+    assert "no repository vision that you may read; memory: has vision/cats" in ran.err
 
 
 @pytest.mark.parametrize("command", ["branch", "tag", "log"])
@@ -255,7 +255,7 @@ def test_lists_of_an_unknown_repository(lodefs: Lodefs, command: str) -> None:
     for arguments in ([], ["--json"]):
         ran = lodefs(command, *arguments, "vision/dogs")
         assert (ran.code, ran.out) == (3, "")
-        assert "has no repository vision/dogs; it has vision/cats" in ran.err
+        assert "no repository vision/dogs that you may read; memory: has vision/cats" in ran.err
 
 
 @pytest.mark.parametrize("command", ["branch", "tag"])
@@ -264,7 +264,7 @@ def test_refs_of_an_unknown_repository(lodefs: Lodefs, command: str) -> None:
     for arguments in (["vision/dogs", "new"], ["--delete", "vision/dogs", "main"]):
         ran = lodefs(command, *arguments)
         assert ran.code == 3
-        assert "has no repository vision/dogs" in ran.err
+        assert "no repository vision/dogs" in ran.err
 
 
 def test_no_tags_yet(lodefs: Lodefs, store: Store) -> None:

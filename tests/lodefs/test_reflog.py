@@ -111,7 +111,7 @@ def test_reflog_without_a_commit(
 @pytest.mark.parametrize(
     ("line", "code", "told"),
     [
-        ("reflog none", 3, "has no repository none"),
+        ("reflog none", 3, "there is no repository none"),
         ("reflog r@none", 3, "r never had a branch or tag none"),
         ("reflog r:path", 2, "without a path"),
         ("branch --undelete r", 2, "NAME is missing"),

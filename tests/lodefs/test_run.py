@@ -64,7 +64,7 @@ def test_with_a_proxy_of_its_own(user: JobUser) -> None:
     assert "Read-only file system" in err
     assert list((user.home / "there").iterdir()) == list((user.home / "s").iterdir()) == []
     for words, text in [
-        (user.lodefs("run", "nosuch:./d", "ls"), "has no repository nosuch; it has cats"),
+        (user.lodefs("run", "nosuch:./d", "ls"), "there is no repository nosuch"),
         (user.lodefs("run", "cats@v9:./d", "ls"), "no branch, tag or commit v9"),
     ]:
         code, out, err = user.run(*words)

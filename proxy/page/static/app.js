@@ -51,7 +51,7 @@ const follower = new Follower({
   sample: (sample) => node.sample(sample),
   node: (state) => {
     node.node(state);
-    document.getElementById("about").textContent = `lodefs ${state.figures.version}, ${state.figures.store}`;
+    document.getElementById("about").textContent = [`lodefs ${state.figures.version}`, state.figures.store].filter(Boolean).join(", ");
   },
 }, (state) => {
   linkState.dataset.state = state;

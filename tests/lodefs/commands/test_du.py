@@ -45,7 +45,7 @@ def test_one(lodefs: Lodefs) -> None:
     ("words", "code", "message"),
     [
         (["fine:b"], 2, "without a path"),
-        (["fin"], 3, "has no repository fin; it has fine, large"),
+        (["fin"], 3, "no repository fin that you may read; memory: has fine, large"),
         (["fine@v9"], 3, "no branch, tag or commit v9"),
         (["@x"], 2, "not a repository"),
     ],

@@ -51,7 +51,7 @@ def test_rubbish(lodefs: Lodefs) -> None:
     """What is not there, a commit, and a path are refused, each with the way out."""
     commit = lodefs("log", "r", "--json").json["commit"]
     for words, code, message in (
-        (["rm", "x", "-y"], 3, "has no repository x; it has r"),
+        (["rm", "x", "-y"], 3, "no repository x that you may read; memory: has r"),
         (["rm", "r@v9", "-y"], 3, "has no branch, tag or commit v9"),
         (["rm", f"r@{commit[:8]}", "-y"], 3, "neither a branch nor a tag"),
         (["rm", "r:a", "-y"], 2, "without a path"),

@@ -12,8 +12,6 @@ from lodefs.app import run
 from lodefs.chunkstore.errors import NotFound
 from lodefs.settings.session import Session
 from lodefs.slurm import staging
-from lodefs.slurm.job_comment import parsed
-from lodefs.slurm.job_user import job_user
 from lodefs.slurm.staging import owner_of, shown_job
 
 SHOWN = """\
@@ -83,15 +81,6 @@ def test_what_the_jobs_user_may_not_read_is_not_staged(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=hidden):
         staging.warm_nodes(session(tmp_path), partial(job, comment), 7, 1.0)
     assert asked == [["show", "job", "7"]] * 3
-
-
-def test_what_a_limited_user_is_told(tmp_path: Path) -> None:
-    """Not the names of other repositories; root is."""
-    (dataset,) = parsed("vision/nosuch@main:/d")
-    for uid, named in ((3999999, False), (None, False), (0, True)):
-        with pytest.raises(NotFound) as caught, job_user(session(tmp_path), uid).told(dataset):
-            raise NotFound("the store has no repository vision/nosuch; it has medical/x")
-        assert ("medical/x" in str(caught.value)) == named
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
 from tests.support.chunkstore.handmade import Files, Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -182,8 +183,12 @@ def serve_rig(
     *,
     socket_path: Path | None = None,
     local_readers: LocalReaders | None = None,
+    tokens_file: Path | None = None,
+    s3: S3Settings | None = None,
+    tcp_is_local: bool = False,
 ) -> Iterator[tuple[RunningProxy, StoreNode]]:
-    """A node of the rig behind a proxy that serves in a thread of this process."""
+    """A node of the rig behind a proxy that serves in a thread of this process, as of
+    ``start_proxy``."""
     nodes: list[StoreNode] = []
 
     @asynccontextmanager
@@ -192,7 +197,14 @@ def serve_rig(
             nodes.append(node)
             yield node
 
-    with start_proxy(opened, socket_path=socket_path, local_readers=local_readers) as proxy:
+    with start_proxy(
+        opened,
+        socket_path=socket_path,
+        local_readers=local_readers,
+        tokens_file=tokens_file,
+        s3=s3,
+        tcp_is_local=tcp_is_local,
+    ) as proxy:
         yield proxy, nodes[0]
 
 
