@@ -202,9 +202,9 @@ class _Mending:
         if not needed:
             damage.healed_from = ", ".join(sorted(joined.places)) or "its own bytes"
 
-    def _joined(self, damage: PackDamage, columns: PackChunks | None) -> _Joined:
+    def _joined(self, damage: PackDamage, columns: PackChunks | None) -> _JoinedPieces:
         own = find_pieces(self._objects, damage.pack_id)
-        joined = _Joined(own, columns)
+        joined = _JoinedPieces(own, columns)
         if own is not None:
             joined.columns = own.index
             dropped = dropped_of(own.index, self._bits(damage))
@@ -221,7 +221,7 @@ class _Mending:
             joined.add(*found, source.url)
         return joined
 
-    def _leave_out_purged(self, joined: _Joined) -> None:
+    def _leave_out_purged(self, joined: _JoinedPieces) -> None:
         for number, chunk_id in enumerate(_chunk_ids(joined.columns) if joined.columns else ()):
             if chunk_id in self._purged:
                 joined.pieces[number] = PURGED, b""
@@ -232,7 +232,7 @@ class _Mending:
     def _is_named(self, damage: PackDamage, number: int) -> bool:
         return self._named is None or bool(self._bits(damage) >> number & 1)
 
-    def _write(self, damage: PackDamage, columns: PackChunks, joined: _Joined) -> None:
+    def _write(self, damage: PackDamage, columns: PackChunks, joined: _JoinedPieces) -> None:
         ordered = [joined.pieces[number] for number in range(len(columns.raw_sizes))]
         codecs = bytes(codec for codec, _ in ordered)
         sizes = array("I", (len(piece) for _, piece in ordered))
@@ -243,7 +243,7 @@ class _Mending:
 
 
 @dataclass(slots=True)
-class _Joined:
+class _JoinedPieces:
     """The good chunks of one pack, from wherever they are, and these places but the pack itself;
     ``own``: what of it is there; ``columns``: None if nobody has told yet which chunks it has."""
 
