@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.errors import NoSpace
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId, Spec
+from lodefs.chunkstore.format.names import PackId, Spec, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
+from lodefs.chunkstore.repair.state_check import check_state
 from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from lodefs.chunkstore.transfer.pack_copy import put_pack
+from tests.support.chunkstore.faulty_store import fail
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World
 
@@ -167,7 +171,8 @@ def test_a_lost_pack_is_joined_from_all_sources(trio: Trio, codec: int) -> None:
     trio.lose(trio.one, codec, "b", "c")
     trio.lose(trio.three, codec, "a")
     assert not repaired(trio.two, trio.one, trio.three).left
-    assert verify(trio.two.store, data=True).problems == []
+    found = verify(trio.two.store, data=True)
+    assert (found.problems, found.purged) == ([], [])
     assert trio.pack in listed(trio.two)
 
 
@@ -240,3 +245,30 @@ def test_a_bit_of_a_packs_version(trio: Trio) -> None:
     trio.one.memory.put(key, [bytes(data)])
     assert not repaired(trio.one, trio.two).left
     assert verify(trio.one.store, data=True).problems == []
+
+
+def test_a_purge_made_again_takes_no_good_chunks(trio: Trio) -> None:
+    """What a copied pack says was purged, and another pack of the store has, was purged in the
+    other store."""
+    trio.copy(trio.one, trio.two)
+    trio.lose(trio.two, PURGED, "b", "c")
+    trio.two.push(trio.two.source("own", b=FILES["b"]), "own", machine="fresh")
+    trio.two.memory.put(keys.purge(0), [b"rubbish"])
+    assert not repaired(trio.two).left
+    (purge,) = Purges(trio.two.memory).after(-1)
+    assert purge.chunks == (digest_of(FILES["c"]),)
+
+
+def test_a_ledger_that_no_collection_came_to_put(trio: Trio) -> None:
+    """A collection that deletes something, and fails then, leaves a sound journal."""
+    trio.one.delete("main")
+    ledgers = trio.one.objects.add(fail(NoSpace("full")), "put", keys.LEDGER)
+    with pytest.raises(NoSpace):
+        trio.one.collect()
+    trio.one.objects.rules.remove(ledgers)
+    trio.one.hours += 25
+    trio.one.objects.add(fail(NoSpace("full")), "put", keys.LEDGER, first=2)
+    with pytest.raises(NoSpace):
+        trio.one.collect()
+    assert any("/done/" in key for key in trio.one.memory.objects)
+    assert list(check_state(trio.one.store.objects, trio.one.clock)) == []
