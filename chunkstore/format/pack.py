@@ -255,6 +255,8 @@ class Trailer(NamedTuple):
         if magic != MAGIC:
             raise Corrupt(f"{what} does not end like a pack: cut off, or not a pack")
         if version not in (VERSION, VERSION_GONE) or flags or place_size:
+            if _matches_known_version(data, size):
+                raise Corrupt(f"{what}: its version is not what its checksum was made of")
             raise UnknownFormat(
                 f"{what} is of format {version} with flags {flags:#x}; this lodefs knows formats "
                 f"{VERSION} and {VERSION_GONE} without flags: a newer lodefs is needed"
@@ -262,6 +264,20 @@ class Trailer(NamedTuple):
         if not 0 < chunks <= PACK_CHUNKS_LIMIT or size != chunks * ROW_SIZE_BYTES:
             raise Corrupt(f"{what}: {chunks} chunks and an index of {size} bytes do not fit")
         return cls(chunks, offset, size, version)
+
+
+def _matches_known_version(data: Buffer, index_size_bytes: int) -> bool:
+    """Whether the checksum at the end of a pack is that of an index and a trailer of a version that
+    is known: then no newer lodefs has written it. False also if ``data`` lacks the index."""
+    begin = len(data) - TRAILER_SIZE_BYTES - index_size_bytes
+    if begin < 0:
+        return False
+    view = memoryview(data)[begin:]
+    body, checksum = view[:index_size_bytes], view[-ID_BYTES:]
+    head = list(_TRAILER_HEAD.unpack_from(view, index_size_bytes))
+    heads = ([*head[:1], known, 0, *head[3:6], 0] for known in (VERSION, VERSION_GONE))
+    packed = (_TRAILER_HEAD.pack(*one) for one in heads)
+    return any(blake3(body).update(one).digest() == checksum for one in packed)
 
 
 def pack_id_of(ids_and_sizes: Iterable[tuple[ChunkId, int]]) -> PackId:

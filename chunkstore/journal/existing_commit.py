@@ -54,8 +54,9 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
     # Before the look at the refs: a collection that ends between the two looks may have deleted
     # what was living at the first, and would be taken for one of those that could not.
     undone = journal.undone(previous)
-    is_living = _is_living(store, repo, commit_id)
-    condemned.add(undone if is_living else [*journal.condemning(previous)][::-1])
+    condemned.add(
+        undone if is_living(store, repo, commit_id) else [*journal.condemning(previous)][::-1]
+    )
     if condemned.newest is None:
         return
     ids: set[bytes] = set()
@@ -117,7 +118,7 @@ def _is_kept(write: RefWrite, condemned: MemoryCondemned, repo: str, at: CommitI
     return True
 
 
-def _is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
+def is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
     """Whether a ref of the repository leads to a commit, now. A list that lacks something can only
     make this say no."""
     refs = store.refs(repo)

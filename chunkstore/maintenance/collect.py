@@ -217,6 +217,8 @@ class _Collection:
         if (self._upgraded_s or 0) > now_s:
             self._result.upgraded_s = self._upgraded_s
         self._early = decisions.from_the_future(undone, ledger.silences, now_s)
+        if undone and ledger == Ledger() and not options.dry_run:
+            self._journal.put_ledger(ledger)  # it is there where fates were carried out
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.condemned for entry in left], sizes)
         before = self._condemned_before(left)

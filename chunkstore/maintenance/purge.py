@@ -18,6 +18,7 @@ from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, parse_id
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.existing_commit import is_living
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges
@@ -57,7 +58,8 @@ class Moment:
 class PurgePlan:
     """What a purge would remove. ``versions``: commits that lead there; ``shared``: other paths
     ("REPO:PATH") that need some of these chunks; ``unreadable``: packs with a
-    damaged index, which may hold the bytes too."""
+    damaged index, which may hold the bytes too; ``damaged``: commits that cannot be read, and that
+    no branch or tag leads to: what they alone lead to is not looked at."""
 
     what: str
     target: tuple[str, bytes] | None = None  # the repository and path
@@ -68,6 +70,7 @@ class PurgePlan:
     versions: int = 0
     shared: list[str] = field(default_factory=list)
     unreadable: list[PackId] = field(default_factory=list)
+    damaged: list[CommitId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -96,13 +99,15 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
         plan.seen = _moment(store, executor)
         progress.phase = f"looking for {plan.what}"
         for commit_id in _commits(store, repo):
-            entry = _entry_at(store, store.commit(repo, commit_id).root, path)
-            if entry is not None:
+            try:
+                files = _files_at(store, store.commit(repo, commit_id).root, path)
+            except (Corrupt, UnknownFormat):
+                if is_living(store, repo, commit_id):
+                    raise
+                plan.damaged.append(commit_id)
+                continue
+            if files is not None:
                 plan.versions += 1
-                files = [entry] if entry.kind is Kind.FILE else []
-                if entry.kind is Kind.DIRECTORY:
-                    below = (child for _, child in store.packs.walk(entry))
-                    files = [child for child in below if child.kind is Kind.FILE]
                 add_named(named, files)
         if not plan.versions:
             raise NotFound(f"no version of {repo} has {path.decode(errors='replace')!r}")
@@ -379,6 +384,16 @@ def _entry_at(store: Store, root: Entry, path: bytes) -> Entry | None:
             return None
         entry = next((one for one in store.packs.read_tree(entry) if one.name == name), None)
     return entry
+
+
+def _files_at(store: Store, root: Entry, path: bytes) -> list[Entry] | None:
+    """The file of that path, or all files below the directory; None if there is neither."""
+    entry = _entry_at(store, root, path)
+    if entry is None or entry.kind is Kind.FILE:
+        return None if entry is None else [entry]
+    if entry.kind is not Kind.DIRECTORY:
+        return []
+    return [child for _, child in store.packs.walk(entry) if child.kind is Kind.FILE]
 
 
 def _commits(store: Store, repo: str) -> Iterator[CommitId]:

@@ -195,7 +195,7 @@ class DirectoryObjects:
                 if may_hold and (key > after or after.startswith(key)):
                     yield from self._walk(key[:-1], prefix, after)
             elif key.startswith(prefix) and key > after:
-                with suppress(NotFound):  # deleted since
+                with suppress(NotFound, InvalidInput):  # deleted since; somebody's, and no key
                     yield self.head(key)
 
     def _names(self, folder: str) -> Sequence[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,17 +16,17 @@ from functools import partial
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
-from lodefs.chunkstore.format.pack import PURGED, PackIndex
+from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repair.packs import PackDamage, good_pieces
+from lodefs.chunkstore.repair.packs import FoundPieces, PackDamage, Pieces, dropped_of, find_pieces
 from lodefs.chunkstore.repair.purge_repair import known_purged
 from lodefs.chunkstore.repair.sources.source import ABSENT, RepairSource, Root, Search, listed_packs
 from lodefs.chunkstore.repo.pack_reader import read_index
-from lodefs.chunkstore.transfer.pack_copy import put_pack, without_purged
+from lodefs.chunkstore.transfer.pack_copy import put_pack
 from lodefs.chunkstore.types import Buffer
 
 CHUNKS_MAX = 500_000  # that are looked for at once, and those of one pack; some 30 GiB of data
@@ -41,23 +41,25 @@ def heal(
     executor: Executor,
     *,
     dry_run: bool,
+    named: Mapping[PackId, int] | None = None,
     roots: Roots = tuple,
     chunks_max: int = CHUNKS_MAX,
 ) -> None:
-    """Writes packs again, as a whole where a source has them so, else chunk by chunk, for
-    ``chunks_max`` chunks at a time. What is purged meanwhile does not come back, after an error
-    neither. ``roots``: the commits that are known by now."""
+    """Writes packs again, of what is good of them and of what the sources have: first of their
+    packs, then chunk by chunk, for ``chunks_max`` chunks at a time. No good chunk is lost by that,
+    and none of a source counts as dropped or purged here. What is purged meanwhile does not come
+    back, after an error neither. ``named``: the chunks that versions name (bits of their numbers),
+    without which no pack is healed; None: all. ``roots``: the commits that are known by now."""
     purged = known_purged(objects)
     inside = None if dry_run else CompositeBatch(through_composites(objects))
-    put = partial(_put, objects, inside)
+    damages = [damage for damage in damages if not damage.is_newer]
+    mending = _Mending(objects, partial(_put, objects, inside), sources, named, purged)
     try:
-        _heal_whole(put, damages, sources, purged)
-        left = [damage for damage in damages if damage.healed_from is None]
-        if left and sources:
-            for batch in _batches(_with_columns(objects, left, sources), chunks_max):
-                hunt = _Hunt(batch, sources, roots)
-                for damage, columns in batch:
-                    _write_again(objects, put, damage, columns, hunt, purged)
+        left = [damage for damage in damages if sources and not mending.by_packs(damage)]
+        for batch in _batches(_with_columns(objects, left, sources), chunks_max):
+            hunt = _Hunt(batch, sources, roots)
+            for damage, columns in batch:
+                mending.by_chunks(damage, columns, hunt)
         if inside is not None:
             inside.flush()
     finally:
@@ -73,20 +75,6 @@ def _put(
     such a batch nothing."""
     if inside is not None and not inside.take(index.pack_id, [payload, index.encode()]):
         put_pack(objects, index, payload, overwrite=True)
-
-
-def _heal_whole(
-    put: Callable[[PackIndex, Buffer], None],
-    damages: Iterable[PackDamage],
-    sources: Sequence[RepairSource],
-    purged: Collection[ChunkId],
-) -> None:
-    for damage in damages:
-        for source in () if damage.has_gone else sources:
-            if (found := source.pack(damage.pack_id)) is not None:
-                put(*without_purged(*found, purged))
-                damage.healed_from = source.url
-                break
 
 
 _Known = tuple[PackDamage, PackChunks]
@@ -166,38 +154,117 @@ class _Found:
     places: set[str] = field(default_factory=set)
 
 
-def _write_again(
-    objects: ObjectStore,
-    put: Callable[[PackIndex, Buffer], None],
-    damage: PackDamage,
-    columns: PackChunks,
-    hunt: _Hunt,
-    purged: Collection[ChunkId],
-) -> None:
-    own, pieces = (None, {}) if damage.chunks is None else good_pieces(objects, damage.pack_id)
-    if (own is None) != (damage.chunks is None):  # as above
-        return
-    ids = list(_chunk_ids(columns))
-    for number, chunk_id in enumerate(ids):
-        if chunk_id in purged:
-            pieces[number] = PURGED, b""
-    rows = zip(ids, columns.raw_sizes, strict=True)
-    found = hunt.find({one: size for n, (one, size) in enumerate(rows) if n not in pieces})
-    absent = [n for n, one in enumerate(ids) if n not in pieces and one not in found.raws]
-    damage.absent, damage.absent_of = sum(1 << number for number in absent), len(ids)
-    if absent:
-        return
-    for number, chunk_id in enumerate(ids):
-        if number not in pieces:
-            pieces[number] = compress(found.raws[chunk_id])
-    ordered = [pieces[number] for number in range(len(ids))]
-    codecs = bytes(codec for codec, _ in ordered)
-    sizes = array("I", (len(piece) for _, piece in ordered))
-    index = PackIndex(columns.ids, columns.raw_sizes, sizes, codecs)
-    if index.pack_id != damage.pack_id:
-        return
-    put(index, b"".join(piece for _, piece in ordered))
-    damage.healed_from = ", ".join(sorted(found.places)) or "its own bytes"
+class _Mending:
+    """Packs that are written again."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        put: Callable[[PackIndex, Buffer], None],
+        sources: Sequence[RepairSource],
+        named: Mapping[PackId, int] | None,
+        purged: Collection[ChunkId],
+    ) -> None:
+        self._objects = objects
+        self._put = put
+        self._sources = sources
+        self._named = named
+        self._purged = purged
+
+    def by_packs(self, damage: PackDamage) -> bool:
+        """Heals a pack if it and those of the sources have all of its chunks together."""
+        joined = self._joined(damage, None)
+        if joined.columns is None or joined.missing():
+            return False
+        self._write(damage, joined.columns, joined)
+        damage.healed_from = ", ".join(sorted(joined.places)) or "its own bytes"
+        return True
+
+    def by_chunks(self, damage: PackDamage, columns: PackChunks, hunt: _Hunt) -> None:
+        """Looks for the other chunks wherever they may lie. A pack that is there keeps what nobody
+        has as it is; of one that is lost, that counts as dropped."""
+        joined = self._joined(damage, columns)
+        ids = list(_chunk_ids(columns))
+        found = hunt.find({ids[n]: columns.raw_sizes[n] for n in joined.missing()})
+        for number in joined.missing():
+            if ids[number] in found.raws:
+                joined.pieces[number] = compress(found.raws[ids[number]])
+        joined.places |= found.places
+        absent = joined.missing()
+        stored: Pieces = {} if joined.own is None else joined.own.stored
+        needed = [n for n in absent if joined.own is not None or self._is_named(damage, n)]
+        damage.absent, damage.absent_of = sum(1 << number for number in needed), len(ids)
+        if needed and not (joined.places and (joined.own is not None or damage.is_lost)):
+            return
+        for number in absent:
+            joined.pieces[number] = stored.get(number, (DROPPED, b""))
+        self._write(damage, columns, joined)
+        if not needed:
+            damage.healed_from = ", ".join(sorted(joined.places)) or "its own bytes"
+
+    def _joined(self, damage: PackDamage, columns: PackChunks | None) -> _JoinedPieces:
+        own = find_pieces(self._objects, damage.pack_id)
+        joined = _JoinedPieces(own, columns)
+        if own is not None:
+            joined.columns = own.index
+            dropped = dropped_of(own.index, self._bits(damage))
+            joined.pieces |= {n: piece for n, piece in own.good.items() if not dropped >> n & 1}
+        self._leave_out_purged(joined)
+        for source in self._sources:
+            if joined.columns is not None and not joined.missing():
+                break
+            if (found := source.pack(damage.pack_id)) is None:
+                continue
+            if joined.columns is None:
+                joined.columns = found[0]
+                self._leave_out_purged(joined)
+            joined.add(*found, source.url)
+        return joined
+
+    def _leave_out_purged(self, joined: _JoinedPieces) -> None:
+        for number, chunk_id in enumerate(_chunk_ids(joined.columns) if joined.columns else ()):
+            if chunk_id in self._purged:
+                joined.pieces[number] = PURGED, b""
+
+    def _bits(self, damage: PackDamage) -> int:
+        return 0 if self._named is None else self._named.get(damage.pack_id, 0)
+
+    def _is_named(self, damage: PackDamage, number: int) -> bool:
+        return self._named is None or bool(self._bits(damage) >> number & 1)
+
+    def _write(self, damage: PackDamage, columns: PackChunks, joined: _JoinedPieces) -> None:
+        ordered = [joined.pieces[number] for number in range(len(columns.raw_sizes))]
+        codecs = bytes(codec for codec, _ in ordered)
+        sizes = array("I", (len(piece) for _, piece in ordered))
+        index = PackIndex(columns.ids, columns.raw_sizes, sizes, codecs)
+        assert index.pack_id == damage.pack_id, "columns of another pack"
+        damage.is_partial = joined.own is None and index.has_gone
+        self._put(index, b"".join(piece for _, piece in ordered))
+
+
+@dataclass(slots=True)
+class _JoinedPieces:
+    """The good chunks of one pack, from wherever they are, and these places but the pack itself;
+    ``own``: what of it is there; ``columns``: None if nobody has told yet which chunks it has."""
+
+    own: FoundPieces | None
+    columns: PackChunks | None
+    pieces: Pieces = field(default_factory=dict)
+    places: set[str] = field(default_factory=set)
+
+    def missing(self) -> list[int]:
+        """The numbers of those that are not here."""
+        chunks = 0 if self.columns is None else len(self.columns.raw_sizes)
+        return [number for number in range(chunks) if number not in self.pieces]
+
+    def add(self, index: PackIndex, payload: Buffer, url: str) -> None:
+        """Those of a source's pack that are missing."""
+        view = memoryview(payload)
+        for number in self.missing():
+            if not index.is_gone(number):
+                piece = view[index.offsets[number] : index.offsets[number + 1]]
+                self.pieces[number] = index.codecs[number], piece
+                self.places.add(url)
 
 
 def _chunk_ids(columns: PackChunks) -> Iterator[ChunkId]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId
-from lodefs.chunkstore.format.pack import PURGED
+from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import (
     CHUNKS_MAX,
     SIZE_BYTES_MAX,
@@ -57,14 +57,15 @@ def heal_purges(
     purges: Mapping[int, Purge | str],
     clock: Callable[[], float] = time.time,
 ) -> set[int]:
-    """Puts those that are wrong again: what packs say was purged, and no other purge says. Gives
+    """Puts those that are wrong again: what packs say was purged, and no other purge says, and no
+    pack has: that was purged in another store, of which packs were copied. Gives
     the numbers of those that were there after all, or are of somebody who purges meanwhile: what
     they say stays."""
     bad = [number for number, what in purges.items() if isinstance(what, str)]
     if not bad:
         return set()
     known = {chunk for one in purges.values() if isinstance(one, Purge) for chunk in one.chunks}
-    left = sorted(set(_purged_in_packs(objects)) - known)
+    left = sorted(_purged_in_packs(objects) - known)
     kept = set()
     for number in bad:
         purge = Purge(number, int(clock()), WHAT, tuple(left[:CHUNKS_MAX]))
@@ -92,18 +93,28 @@ def _put_if_wrong(objects: ObjectStore, purge: Purge) -> Purge | None:
     return purge
 
 
-def _purged_in_packs(objects: ObjectStore) -> Iterator[ChunkId]:
+def _purged_in_packs(objects: ObjectStore) -> set[ChunkId]:
+    """What some packs say was purged, and none has. A purge takes a chunk out of all packs."""
+    purged: set[ChunkId] = set()
+    for index in _indexes(objects):
+        codecs = enumerate(index.codecs if index.has_gone else b"")
+        purged.update(index.chunk_id(number) for number, codec in codecs if codec == PURGED)
+    for index in _indexes(objects) if purged else ():
+        for number in range(len(index)):
+            if not index.is_gone(number):
+                purged.discard(index.chunk_id(number))
+    return purged
+
+
+def _indexes(objects: ObjectStore) -> Iterator[PackIndex]:
     for info in objects.list(keys.PACKS):
         pack_id = keys.pack_of(info.key)
         if pack_id is None:
             continue
         try:
-            index = read_index(objects, pack_id).index
+            yield read_index(objects, pack_id).index
         except (NotFound, Corrupt, UnknownFormat):
             continue
-        for number, codec in enumerate(index.codecs if index.has_gone else b""):
-            if codec == PURGED:
-                yield index.chunk_id(number)
 
 
 def _read(objects: ObjectStore, number: int) -> Purge | str:

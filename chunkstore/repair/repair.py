@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
@@ -372,16 +373,20 @@ class _Repair:
         """Heals packs that have a sound index and hold trees that cannot be read, after a look at
         all of their bytes."""
         packs = dict.fromkeys(pack for place in places for pack in place.packs)
-        fine = [pack_id for pack_id in packs if self._packs.get(pack_id) is None]
+        known = self._packs
+        fine = [one for one in packs if (damage := known.get(one)) is None or damage.healed_from]
         self._heal_bad(fine, data=True)
 
     def _heal_bad(self, packs: Sequence[PackId], *, data: bool) -> None:
-        found = self._executor.map(lambda one: examine(self._objects, one, data=data), packs)
+        found = self._executor.map(partial(self._damage, data=data), packs)
         bad = [damage for damage in found if damage is not None]
         if bad:
             self._packs |= {damage.pack_id: damage for damage in bad}
             self._heal_all(bad)
             self._reader = PackReader(self._objects)  # that does not remember what was there
+
+    def _damage(self, pack_id: PackId, *, data: bool) -> PackDamage | None:
+        return examine(self._objects, pack_id, data=data, named=self._chunks.get(pack_id, 0))
 
     def _note_all(self, places: Sequence[_CommitDirectory]) -> None:
         for place in places:
@@ -396,6 +401,7 @@ class _Repair:
             self._sources,
             self._executor,
             dry_run=self._options.dry_run,
+            named=self._chunks,
             roots=lambda: [Root(*at, commit.root) for at, commit in self._commits.items()],
         )
         self._heals += sum(damage.healed_from is not None for damage in damages)
@@ -406,7 +412,7 @@ class _Repair:
         self._progress.phase = "looking at packs"
         packs = [pack_id for pack_id in self._packs if pack_id not in self._examined]
         data = self._options.data
-        for damage in self._executor.map(lambda one: examine(self._objects, one, data=data), packs):
+        for damage in self._executor.map(partial(self._damage, data=data), packs):
             self._progress.files_done += 1
             if damage is not None:
                 self._packs[damage.pack_id] = damage
@@ -451,12 +457,18 @@ class _Repair:
             return not self._is_known or pack_id in self._packs
 
         dry_run = self._options.dry_run
+        in_part = {pack for pack, damage in self._packs.items() if damage and damage.is_partial}
         found = repair_index(
-            self._objects, self._executor, self._progress, keeps=keeps, dry_run=dry_run
+            self._objects,
+            self._executor,
+            self._progress,
+            keeps=keeps,
+            in_part=in_part,
+            dry_run=dry_run,
         )
         for what, names in (
             ("spoilt", found.spoilt),
-            ("names packs that are gone", found.outdated),
+            ("names packs that are gone or not whole", found.outdated),
         ):
             for key in names:
                 finding = Finding(key, what, ["what pushes find to use again"], "the packs")

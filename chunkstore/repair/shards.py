@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -44,14 +44,15 @@ def repair_index(
     progress: Progress,
     *,
     keeps: Callable[[PackId], bool] | None = None,
+    in_part: Collection[PackId] = (),
     dry_run: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ShardRepair:
     """Lists every pack that has all of its chunks in a shard that can be read; shards that cannot
     are written again, and those that list nothing are deleted. With
     ``keeps``, which tells of a pack whether refs may lead to it, a shard that names one which is
-    gone and not kept is written again without it. What a shard says of the others helps to get them
-    back.
+    gone or damaged, and not kept, is written again without it, and without those that were put back
+    ``in_part``. What a shard says of the others helps to get them back.
 
     What a push has sent and not yet listed is listed too, which does no harm.
     """
@@ -78,6 +79,10 @@ def repair_index(
         gone = {one.pack_id for one in packs if one.pack_id not in there}
         gone = {pack for pack in gone if keeps is None or not keeps(pack)}
         gone = {pack for pack in gone if not _is_there(objects, pack)}
+        if keeps is not None:
+            doubtful = [one.pack_id for one in packs if not keeps(one.pack_id)]
+            gone.update(_unreadable(objects, [one for one in doubtful if one in there], executor))
+            gone.update(one.pack_id for one in packs if one.pack_id in in_part)
         if gone:
             result.outdated.append(info.key)
             if not dry_run and keeps is not None:
@@ -146,6 +151,26 @@ def _indexes(
 
     for at in range(0, len(packs), AHEAD):
         yield from filter(None, executor.map(read, packs[at : at + AHEAD]))
+
+
+def _unreadable(
+    objects: ObjectStore, packs: Sequence[PackId], executor: Executor
+) -> Iterator[PackId]:
+    """Those whose index is damaged, and that no ref leads to."""
+
+    def is_readable(pack_id: PackId) -> bool:
+        try:
+            read_index(objects, pack_id)
+        except Corrupt:
+            return False
+        except (NotFound, UnknownFormat):
+            return True
+        return True
+
+    for at in range(0, len(packs), AHEAD):
+        some = packs[at : at + AHEAD]
+        readable = zip(some, executor.map(is_readable, some), strict=True)
+        yield from (pack for pack, is_fine in readable if not is_fine)
 
 
 def _is_there(objects: ObjectStore, pack_id: PackId) -> bool:

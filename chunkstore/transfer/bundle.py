@@ -262,7 +262,8 @@ class _Unpack:
             )
 
     def _check_whole(self) -> None:
-        """Raises: Corrupt unless the store has all packs that the commits name."""
+        """Raises: Corrupt unless the store has all chunks that the commits name; Collected where a
+        collection of the store has dropped some."""
         head = self._reader.head
         base = head.since
         known = {} if base is None else {base: self._store.commit(head.ref.repo, base)}
@@ -272,7 +273,7 @@ class _Unpack:
             parent = known.get(commit.parents[0]) if commit.parents else None
             root = None if parent is None else parent.root
             found, unreadable = named_packs(self._store.packs, commit.root, root)
-            if lost := unreadable or self._landing.lacking(found):
+            if lost := self._landing.lacking(found) | unreadable:
                 raise self._not_whole(at, min(lost))
             known[at] = commit
 

@@ -106,7 +106,8 @@ def _lines(plan: PurgePlan, result: PurgeResult | None) -> list[str]:
     if result is None:
         lines = [f"to purge: {_what(plan)}" if plan.packs else "nothing to purge"]
         lines += [f"shared with {one}" for one in plan.shared]
-        return lines + [_left_line(pack) for pack in plan.unreadable]
+        lines += [_left_line(pack) for pack in plan.unreadable]
+        return lines + _damaged_lines(plan)
     lines = [f"purged {_what(plan)}"]
     lines += [f"came meanwhile, and was purged too: {one}" for one in result.shared]
     lines += [_left_line(pack) for pack in result.left]
@@ -115,7 +116,15 @@ def _lines(plan: PurgePlan, result: PurgeResult | None) -> list[str]:
             f"{result.writers} pushes"
         )  # fmt: skip
         lines.append(f"{count} had begun before: when they have ended, lodefs purge --check")
-    return lines
+    return lines + _damaged_lines(plan)
+
+
+def _damaged_lines(plan: PurgePlan) -> list[str]:
+    return [
+        f"commit {commit.hex()} is damaged, and no branch or tag leads to it: what it alone led to "
+        "stays until lodefs gc deletes it"
+        for commit in plan.damaged
+    ]
 
 
 def _left_line(pack: PackId) -> str:
@@ -134,6 +143,7 @@ def _json_of(plan: PurgePlan, result: PurgeResult | None) -> dict[str, object]:
         "versions": plan.versions,
         "shared": sorted({*plan.shared, *(result.shared if result else ())}),
         "is_done": result is not None,
+        "damaged_commits": [commit.hex() for commit in plan.damaged],
         "left": [pack.hex() for pack in (result.left if result else plan.unreadable)],
         "writers": result.writers if result else 0,
     }

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from lodefs.chunkstore.errors import Conflict, InvalidInput, NotFound, Purged
+from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, digest_of
 from lodefs.chunkstore.format.tree import Kind
@@ -305,3 +305,18 @@ def test_a_pack_too_large_for_memory(world: World, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lodefs.chunkstore.repo.pack_reader.PAYLOAD_SIZE_BYTES_MAX", 1000)
     plan = plan_path(world.store, REPO, b"secret")
     assert purge(world.store, plan, clock=world.clock).left == list(plan.packs)
+
+
+def test_a_spoilt_commit_that_no_branch_leads_to(world: World) -> None:
+    """A purge goes on without it, and says so; one that a branch leads to ends it."""
+    gone = world.store.refs(REPO).entry("branches", "gone", 0).commit
+    head = world.store.resolve(REPO, "main")
+    assert gone is not None
+    key = keys.commit(REPO, gone)
+    world.memory.objects[key] = world.memory.objects[key][:-5]
+    plan = plan_path(world.store, REPO, b"secret")
+    assert (plan.damaged, plan.versions) == ([gone], 2)
+    key = keys.commit(REPO, head)
+    world.memory.objects[key] = world.memory.objects[key][:-5]
+    with pytest.raises(Corrupt):
+        plan_path(world.store, REPO, b"secret")

@@ -337,3 +337,13 @@ def test_what_is_no_file_is_no_object(objects: DirectoryObjects, tmp_path: Path,
         with pytest.raises(NotFound, match="a/object"):
             read("a/object")
     assert "a/object" not in [info.key for info in objects.list("")]
+
+
+def test_files_that_are_no_objects_are_not_listed(objects: DirectoryObjects) -> None:
+    """Somebody's notes beside objects, or a folder of them, end no list."""
+    objects.put("a/key", [b"data"])
+    for name in ("a/notes (copy).txt", "a/key~", "my folder/key"):
+        path = Path(objects.url) / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert [info.key for info in objects.list("")] == ["a/key"]

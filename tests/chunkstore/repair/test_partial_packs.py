@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.errors import NoSpace
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId, Spec
+from lodefs.chunkstore.format.names import PackId, Spec, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
+from lodefs.chunkstore.repair.state_check import check_state
 from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from lodefs.chunkstore.transfer.pack_copy import put_pack
+from tests.support.chunkstore.faulty_store import fail
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World
 
@@ -145,3 +149,126 @@ def test_a_shard_lists_what_is_there_and_not_what_was_sent(trio: Trio) -> None:
     there, sent_bytes = put_pack(trio.two.memory, partial.index, payload)
     assert (there.codecs, sent_bytes) == (trio.codecs(trio.two), 0)
     assert there.codecs[0] == PURGED
+
+
+@pytest.mark.parametrize("codec", [DROPPED, PURGED])
+def test_a_repair_takes_no_good_chunks_away(trio: Trio, codec: int) -> None:
+    """One chunk is spoilt, and the source lacks others: the store keeps those, and gets that one.
+    What the source has purged is not purged here."""
+    trio.copy_all()
+    trio.rot(trio.two)
+    trio.lose(trio.one, codec, "b", "c")
+    assert not repaired(trio.two, trio.one).left
+    assert verify(trio.two.store, data=True).problems == []
+    assert trio.codecs(trio.two) == trio.codecs(trio.three)
+
+
+@pytest.mark.parametrize("codec", [DROPPED, PURGED])
+def test_a_lost_pack_is_joined_from_all_sources(trio: Trio, codec: int) -> None:
+    """No source has all of it, and together they have."""
+    trio.copy_all()
+    trio.two.memory.delete(keys.pack(trio.pack))
+    trio.lose(trio.one, codec, "b", "c")
+    trio.lose(trio.three, codec, "a")
+    assert not repaired(trio.two, trio.one, trio.three).left
+    found = verify(trio.two.store, data=True)
+    assert (found.problems, found.purged) == ([], [])
+    assert trio.pack in listed(trio.two)
+
+
+def test_a_lost_pack_that_comes_back_in_part(trio: Trio) -> None:
+    """What versions name is missing: that is not healed, and told; what is there is there, and the
+    pack in no shard. A later source brings the rest."""
+    trio.copy_all()
+    trio.two.memory.delete(keys.pack(trio.pack))
+    trio.lose(trio.one, PURGED, "b", "c")
+    (left,) = repaired(trio.two, trio.one).left
+    assert left.lacks is not None
+    assert left.lacks.startswith("2 of its 3 chunks")
+    assert trio.pack not in listed(trio.two)
+    found = verify(trio.two.store, data=True)
+    assert (len(found.problems), found.purged) == (2, [])
+    assert not repaired(trio.two, trio.three, data=False).left
+    assert verify(trio.two.store, data=True).problems == []
+
+
+def test_chunks_that_are_named_and_dropped_come_back(trio: Trio) -> None:
+    """They are damage, whatever the pack says of them; what nobody has stays as it is."""
+    trio.copy_all()
+    trio.lose(trio.two, DROPPED, "b", "c")
+    trio.lose(trio.one, DROPPED, "c")
+    (left,) = repaired(trio.two, trio.one, data=False).left
+    assert left.lacks is not None
+    assert left.lacks.startswith("1 of its 3 chunks")
+    assert trio.codecs(trio.two)[2:] == bytes([DROPPED])
+    assert not repaired(trio.two, trio.three, data=False).left
+    assert verify(trio.two.store, data=True).problems == []
+
+
+@pytest.mark.parametrize("way", ["spoilt", "lost", "cut off"])
+def test_a_compacted_pack_is_healed_from_one_like_it(trio: Trio, way: str) -> None:
+    """What versions name is there in the source; what none names need not be."""
+    trio.one.push(trio.one.source("part", a=FILES["a"]), "part")
+    trio.one.delete("main")
+    trio.lose(trio.one, DROPPED, "b", "c")
+    trio.copy(trio.one, trio.two)
+    key = keys.pack(trio.pack)
+    if way == "spoilt":
+        trio.rot(trio.one)
+    elif way == "lost":
+        trio.one.memory.delete(key)
+    else:
+        trio.one.memory.put(key, [trio.one.memory.objects[key][:-9]])
+    assert not repaired(trio.one, trio.two).left
+    assert verify(trio.one.store, data=True).problems == []
+    assert (trio.pack in listed(trio.one)) == (way == "spoilt")
+
+
+def test_a_shard_forgets_a_damaged_pack_that_nothing_names(trio: Trio) -> None:
+    """No version needs it, so nothing brings it back: the next push is not to build on it."""
+    key = keys.pack(trio.pack)
+    trio.one.push(trio.one.source("other", x=b"x" * 5000), "other")
+    trio.one.delete("main")
+    trio.one.memory.put(key, [trio.one.memory.objects[key][:-9]])
+    assert not repaired(trio.one).left
+    assert trio.pack not in listed(trio.one)
+    trio.one.push(trio.source, "again", machine="fresh")
+    assert verify(trio.one.store, data=True).problems == []
+
+
+def test_a_bit_of_a_packs_version(trio: Trio) -> None:
+    """No newer lodefs wrote it, as its checksum shows: the repair goes on, and heals it too."""
+    trio.copy_all()
+    key = keys.pack(trio.pack)
+    data = bytearray(trio.one.memory.objects[key])
+    data[-64 + 9] ^= 2
+    trio.one.memory.put(key, [bytes(data)])
+    assert not repaired(trio.one, trio.two).left
+    assert verify(trio.one.store, data=True).problems == []
+
+
+def test_a_purge_made_again_takes_no_good_chunks(trio: Trio) -> None:
+    """What a copied pack says was purged, and another pack of the store has, was purged in the
+    other store."""
+    trio.copy(trio.one, trio.two)
+    trio.lose(trio.two, PURGED, "b", "c")
+    trio.two.push(trio.two.source("own", b=FILES["b"]), "own", machine="fresh")
+    trio.two.memory.put(keys.purge(0), [b"rubbish"])
+    assert not repaired(trio.two).left
+    (purge,) = Purges(trio.two.memory).after(-1)
+    assert purge.chunks == (digest_of(FILES["c"]),)
+
+
+def test_a_ledger_that_no_collection_came_to_put(trio: Trio) -> None:
+    """A collection that deletes something, and fails then, leaves a sound journal."""
+    trio.one.delete("main")
+    ledgers = trio.one.objects.add(fail(NoSpace("full")), "put", keys.LEDGER)
+    with pytest.raises(NoSpace):
+        trio.one.collect()
+    trio.one.objects.rules.remove(ledgers)
+    trio.one.hours += 25
+    trio.one.objects.add(fail(NoSpace("full")), "put", keys.LEDGER, first=2)
+    with pytest.raises(NoSpace):
+        trio.one.collect()
+    assert any("/done/" in key for key in trio.one.memory.objects)
+    assert list(check_state(trio.one.store.objects, trio.one.clock)) == []

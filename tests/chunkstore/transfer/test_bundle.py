@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,8 @@ from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter, c
 from lodefs.chunkstore.transfer.landing import Landing
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.handmade import Handmade, memory_store
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import REPO, World
 
 FILES = {b"a": b"a" * 9000, b"d/b": bytes(range(256)) * 20}
 MORE = {**FILES, b"d/c": b"c" * 7000}
@@ -367,3 +370,22 @@ def test_a_bundle_that_lacks_something(source: Source) -> None:
         with pytest.raises(Corrupt, match=what):
             unpacked(file.getvalue(), store)
         assert at(store) is None
+
+
+def test_a_store_that_has_dropped_trees_of_a_bundle(tmp_path: Path) -> None:
+    """The bundle is whole, and is not called otherwise: the store does not take its ids again."""
+    with one_at_a_time():
+        world = World(tmp_path)
+        full = world.source("full", top=b"t" * 5000)
+        for name in ("a", "b"):
+            world.source(f"full/{name}", file=name.encode() * 5000)
+        world.push(full, "full")
+        out = BytesIO()
+        create_bundle(world.store, REPO, "full", None, out)
+        world.push(full / "a", "part")
+        world.delete("full")
+        for _ in range(3):
+            world.collect(min_used=1.0)
+            world.hours += 25
+        with pytest.raises(Collected):
+            unpacked(out.getvalue(), world.store)
