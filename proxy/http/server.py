@@ -469,7 +469,7 @@ class ProxyServer:
                 await pieces.aclose()
                 whole = web.Response(status=answer.status, headers=headers, body=first)
                 return await _sent(request, whole)
-            self._bound(request)
+            self._bound(request, is_wary=getattr(pieces, "is_wary", False))
             await stream.prepare(request)
             await stream.write(first)
             await _drained(request)
@@ -497,11 +497,12 @@ class ProxyServer:
             await pieces.aclose()
         return stream
 
-    def _bound(self, request: web.BaseRequest) -> None:
+    def _bound(self, request: web.BaseRequest, *, is_wary: bool) -> None:
         """Bounds what waits for a client that may not read, where its owner has many such answers:
-        it is the memory, and the event loop's time, of all others."""
+        it is the memory, and the event loop's time, of all others. ``is_wary``: whether the
+        reader of the file has found that already."""
         owner = current_owner.get()
-        if is_remote(owner) and self._sending[owner] > OWNER_ANSWERS_MANY:
+        if is_wary or (is_remote(owner) and self._sending[owner] > OWNER_ANSWERS_MANY):
             connection = request.protocol
             assert isinstance(connection, Connection)
             connection.bound_unsent()

@@ -70,14 +70,14 @@ def test_what_is_not_read_is_little(served: Served) -> None:
         socks = [stack.enter_context(asking(proxy, token)) for _ in range(UNREAD)]
         proxy.until(lambda: len(waiting(proxy)) == UNREAD)
         bounded = proxy.call(lambda: [one for one in waiting(proxy) if one.is_bounded])
-        assert len(bounded) == UNREAD - OWNER_ANSWERS_MANY
+        assert len(bounded) >= UNREAD - OWNER_ANSWERS_MANY
         held = sorted(proxy.call(lambda: [_held_bytes(one) for one in waiting(proxy)]))
         assert held[-OWNER_ANSWERS_MANY - 1] <= 3 * UNSENT_BYTES_MAX
         readers = proxy.call(lambda: dict(served.node.files._readers_of))
         assert readers == {remote_owner("one"): UNREAD}
         with asking(proxy, other) as sock:
             assert body(sock) == FILE
-        assert proxy.call(lambda: sum(one.is_bounded for one in proxy.server.connections)) == 12
+        assert proxy.call(lambda: [one for one in waiting(proxy) if one.is_bounded]) == bounded
         for sock in (socks[0], socks[-1]):
             assert body(sock) == FILE
     proxy.until(lambda: not served.node.files._readers_of and not proxy.server._sending)
