@@ -85,7 +85,7 @@ def test_bad_lines(
         ([here, there], 2, "--all"),
         ([here, here, "x/y"], 2, "copied to itself"),
         ([here, there, "x/y:dir"], 2, ""),
-        ([here, there, "x/z"], 3, "it has x/y"),
+        ([here, there, "x/z"], 3, f"{here} has x/y"),
         ([here, str(tmp_path / "none"), "x/y"], 3, "lodefs init"),
     ):
         capfd.readouterr()
