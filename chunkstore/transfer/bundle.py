@@ -96,30 +96,57 @@ def create_bundle(
     return Bundled(head, writer.size_bytes)
 
 
+def standing(reader: BundleReader, store: Store) -> RefEntry | None:
+    """Where the ref of a bundle is in a store that it may be unpacked into; None if it has never
+    been there. Raises: NotFound if the store lacks the commit that the bundle builds on; Diverged
+    if the ref has gone another way; InvalidInput, AlreadyExists if its name is taken."""
+    head = reader.head
+    repo, kind, name = head.ref
+    before = store.refs(repo).latest(kind, name)
+    at = None if before is None else before.commit
+    if at is None:
+        store.check_new_ref(repo, kind, name)
+    elif at not in (head.since, *head.commits, *head.expired) or (
+        kind == "tags" and at != head.commit
+    ):
+        between = "; what came before it had expired where it was made" if head.expired else ""
+        raise Diverged(
+            f"{singular(kind)} {name} of {repo} is at {at.hex()[:12]} in {store.url}, "
+            f"which {reader.what} does not come after{between}"
+        )
+    if head.since is not None:
+        try:
+            store.commit(repo, head.since)
+        except NotFound:
+            raise NotFound(
+                f"{reader.what} builds on commit {head.since.hex()[:12]} of {repo}, which "
+                f"{store.url} does not have: unpack the bundle before it first"
+            ) from None
+    return before
+
+
 def unpack_bundle(
-    file: BinaryIO,
-    what: str,
+    reader: BundleReader,
     store: Store,
+    before: RefEntry | None,
     *,
     size_bytes: int | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Unpacked:
-    """Brings what is in a bundle (``what`` names it in errors) to a store, and moves its ref.
-    ``size_bytes``: of its CheckedBundle: then the quota is asked before anything is put, else at
-    the end.
+    """Brings what is in a bundle to a store, and moves its ref from ``before``, where it is
+    (``standing``). ``size_bytes``: of its CheckedBundle: then the quota is asked before anything
+    is put, else at the end.
 
-    Raises: Corrupt, UnknownFormat for the bundle; NotFound if the store lacks the commit that it
-    builds on; Diverged if the ref has gone another way; Collected, OverQuota, as a copy; what the
-    store raises. After an error no ref has moved.
+    Raises: Corrupt, UnknownFormat for the bundle; Conflict if the ref is not at ``before`` any
+    more; Collected, OverQuota, as a copy; what the store raises. After an error no ref has moved.
     """
     progress = progress or Progress()
-    reader = BundleReader(file, what)
     landing = Landing(store, clock)
     with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
-        work = _Unpack(reader, what, store, landing, executor, progress)
+        work = _Unpack(reader, store, landing, executor, progress)
         try:
-            return work.run(clock, size_bytes)
+            return work.run(before, clock, size_bytes)
         finally:
             work.wait()
             landing.close()
@@ -131,14 +158,13 @@ class _Unpack:
     def __init__(
         self,
         reader: BundleReader,
-        what: str,
         store: Store,
         landing: Landing,
         executor: Executor,
         progress: Progress,
     ) -> None:
         self._reader = reader
-        self._what = what
+        self._what = reader.what
         self._store = store
         self._landing = landing
         self._executor = executor
@@ -147,10 +173,11 @@ class _Unpack:
         self._commits: dict[CommitId, Commit] = {}
         self._packs = self._packs_there = 0
 
-    def run(self, clock: Callable[[], float], size_bytes: int | None) -> Unpacked:
+    def run(
+        self, before: RefEntry | None, clock: Callable[[], float], size_bytes: int | None
+    ) -> Unpacked:
         """Packs, then what they are checked against, then the ref."""
         head = self._reader.head
-        before = self._standing()
         at = None if before is None else before.commit
         self._check_quota(at, size_bytes)
         self._progress.phase = f"unpacking {head.ref.repo}@{head.ref.name}"
@@ -182,32 +209,6 @@ class _Unpack:
         for future in self._under_way:
             if not future.cancelled():
                 future.exception()
-
-    def _standing(self) -> RefEntry | None:
-        """Where the store's ref is. Raises: NotFound, Diverged, InvalidInput."""
-        head = self._reader.head
-        repo, kind, name = head.ref
-        before = self._store.refs(repo).latest(kind, name)
-        at = None if before is None else before.commit
-        if at is None:
-            self._store.check_new_ref(repo, kind, name)
-        elif at not in (head.since, *head.commits, *head.expired) or (
-            kind == "tags" and at != head.commit
-        ):
-            between = "; what came before it had expired where it was made" if head.expired else ""
-            raise Diverged(
-                f"{singular(kind)} {name} of {repo} is at {at.hex()[:12]} in {self._store.url}, "
-                f"which {self._what} does not come after{between}"
-            )
-        if head.since is not None:
-            try:
-                self._store.commit(repo, head.since)
-            except NotFound:
-                raise NotFound(
-                    f"{self._what} builds on commit {head.since.hex()[:12]} of {repo}, which "
-                    f"{self._store.url} does not have: unpack the bundle before it first"
-                ) from None
-        return before
 
     def _check_quota(self, at: CommitId | None, size_bytes: int | None) -> None:
         """Raises: OverQuota."""

@@ -84,7 +84,7 @@ class BundleReader:
 
     def __init__(self, file: BinaryIO, what: str) -> None:
         self._file = file
-        self._what = what
+        self.what = what
         self._hasher = blake3()
         size_bytes = bundle_head_size(self._take(HEAD.size), what)
         self.head = decode_bundle_head(self._take(size_bytes), what)
@@ -95,8 +95,7 @@ class BundleReader:
             kind, size_bytes = RECORD.unpack(self._take(RECORD.size))
             if size_bytes > _SIZES_BYTES_MAX.get(kind, -1):
                 raise Corrupt(
-                    f"{self._what} is damaged: it has a record of kind {kind} and {size_bytes} "
-                    "bytes"
+                    f"{self.what} is damaged: it has a record of kind {kind} and {size_bytes} bytes"
                 )
             checksum = self._hasher.digest()
             data = self._take(size_bytes)
@@ -104,9 +103,9 @@ class BundleReader:
                 yield BundleRecord(kind, data)
                 continue
             if data != checksum:
-                raise Corrupt(f"{self._what} is damaged: it does not match its checksum")
+                raise Corrupt(f"{self.what} is damaged: it does not match its checksum")
             if self._file.read(1):
-                raise Corrupt(f"{self._what} is damaged: something follows its end")
+                raise Corrupt(f"{self.what} is damaged: something follows its end")
             return
 
     def _take(self, size_bytes: int) -> bytearray:
@@ -115,7 +114,7 @@ class BundleReader:
         while left := size_bytes - len(data):
             piece = self._file.read(min(left, READ_SIZE_BYTES))
             if not piece:
-                raise Corrupt(f"{self._what} is cut off")
+                raise Corrupt(f"{self.what} is cut off")
             data += piece
         self._hasher.update(data)
         return data

@@ -17,6 +17,7 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.refs import singular
 from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.cli import text
+from lodefs.cli.consent import require_consent
 from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.log import no_path
@@ -24,6 +25,7 @@ from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.format.bundle import BundleHead
+    from lodefs.chunkstore.repo.refs import RefEntry
 
 STDIO = "-"
 
@@ -68,32 +70,44 @@ def create(session: Session, file: str, spec: Spec, since: str | None, as_json: 
 @bundle.command(
     epilog=examples(
         "lodefs bundle unpack cats.bundle /srv/store",
-        "lodefs bundle unpack - s3://bucket/prefix < cats.bundle",
+        "lodefs bundle unpack --yes - s3://bucket/prefix < cats.bundle",
     )
 )
 @click.argument("file", metavar="FILE")
 @click.argument("destination_url", metavar="[STORE]", required=False)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before a branch moves.")
 @json_option
 @session_command(store=True)
-def unpack(session: Session, file: str, destination_url: str | None, as_json: bool) -> None:
+def unpack(
+    session: Session, file: str, destination_url: str | None, yes: bool, as_json: bool
+) -> None:
     """Bring what is in FILE (-: standard input) to a store, with its ids, and move its branch or
     tag there. STORE is the one of --store or LODEFS_STORE unless it is given.
+
+    FILE says which branch of which repository that is: it asks before one that is there moves.
+    `lodefs bundle list FILE` says it, too.
 
     A FILE is read to its end first, so that a damaged one, or one over the quota there, changes
     nothing. From standard input data arrives as it is read, but the branch moves only when all of
     it was right.
     """
-    from lodefs.chunkstore.transfer.bundle import unpack_bundle
-    from lodefs.chunkstore.transfer.bundle_file import check_bundle
+    from lodefs.chunkstore.transfer.bundle import standing, unpack_bundle
+    from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
 
     store = session.store if destination_url is None else session.store_at(destination_url)
     what, size_bytes = _shown(file), None
-    with show_progress() as progress, _read(file) as source:
+    with _read(file) as source:
         if file != STDIO:
-            progress.phase = f"checking {what}"
-            size_bytes = check_bundle(source, what).size_bytes
+            with show_progress() as progress:
+                progress.phase = f"checking {what}"
+                size_bytes = check_bundle(source, what).size_bytes
             source.seek(0)
-        done = unpack_bundle(source, what, store, size_bytes=size_bytes, progress=progress)
+        reader = BundleReader(source, what)
+        now = standing(reader, store)
+        if now is not None and now.commit not in (None, reader.head.commit):
+            require_consent(_question(reader.head, now, store.url), is_given=yes)
+        with show_progress() as progress:
+            done = unpack_bundle(reader, store, now, size_bytes=size_bytes, progress=progress)
     if as_json:
         before = None if done.before is None else done.before.hex()
         packs = {"packs": done.packs, "packs_there": done.packs_there}
@@ -104,6 +118,13 @@ def unpack(session: Session, file: str, destination_url: str | None, as_json: bo
     state = "unchanged" if is_same else f"now at {done.head.commit.hex()[:12]}"
     repo, _, name = done.head.ref
     write_line(f"{repo}@{name}  {state}: {text.count(done.packs, 'pack')} put{there}")
+
+
+def _question(head: BundleHead, now: RefEntry, store_url: str) -> str:
+    repo, kind, name = head.ref
+    assert now.commit is not None, "it is there"
+    moves = f"from {now.commit.hex()[:12]} to {head.commit.hex()[:12]}"
+    return f"this moves {singular(kind)} {name} of {repo} in {store_url} {moves}"
 
 
 @bundle.command("list", epilog=examples("lodefs bundle list --check cats.bundle"))

@@ -9,20 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Corrupt, Diverged, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import (
+    Conflict,
+    Corrupt,
+    Diverged,
+    InvalidInput,
+    NotFound,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import encode_commit
-from lodefs.chunkstore.format.journal import Fate
+from lodefs.chunkstore.format.journal import Fate, RefName
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
+from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
-from lodefs.chunkstore.transfer.bundle import Unpacked, create_bundle, unpack_bundle
+from lodefs.chunkstore.transfer.bundle import Unpacked, create_bundle, standing, unpack_bundle
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter, check_bundle
 from lodefs.chunkstore.transfer.landing import Landing
 from tests.support.chunkstore.directories import in_commit
@@ -56,7 +64,8 @@ def source() -> Source:
 
 
 def unpacked(data: bytes, store: Store) -> Unpacked:
-    return unpack_bundle(BytesIO(data), "it", store)
+    reader = BundleReader(BytesIO(data), "it")
+    return unpack_bundle(reader, store, standing(reader, store))
 
 
 def at(store: Store, name: str = "main", kind: str = BRANCHES) -> CommitId | None:
@@ -389,3 +398,16 @@ def test_a_store_that_has_dropped_trees_of_a_bundle(tmp_path: Path) -> None:
             world.hours += 25
         with pytest.raises(Collected):
             unpacked(out.getvalue(), world.store)
+
+
+def test_a_branch_that_moves_while_a_bundle_is_looked_at(source: Source) -> None:
+    """It moves from where somebody has seen it, and from nowhere else."""
+    here = memory_store()
+    unpacked(source.bundle("v1"), here)
+    start = RefName("r", BRANCHES, "main")
+    point_ref(here, start, source.first, expected_sequence=None)
+    reader = BundleReader(BytesIO(source.bundle()), "it")
+    seen = standing(reader, here)
+    unpacked(source.bundle(), here)
+    with pytest.raises(Conflict):
+        unpack_bundle(reader, here, seen)

@@ -9,8 +9,9 @@ import pytest
 
 from lodefs.chunkstore.push.quota import OverQuota
 from lodefs.chunkstore.repo.refs import TAGS
-from lodefs.chunkstore.transfer.bundle import create_bundle, unpack_bundle
-from lodefs.chunkstore.transfer.bundle_file import check_bundle
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle
+from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
 from tests.chunkstore.transfer.test_copy import Stores
 
 
@@ -44,6 +45,11 @@ def test_a_copy_keeps_the_quota_of_its_destination() -> None:
     stores.check()
 
 
+def unpacked(data: bytes, store: Store, size_bytes: int | None = None) -> None:
+    reader = BundleReader(BytesIO(data), "it")
+    unpack_bundle(reader, store, standing(reader, store), size_bytes=size_bytes)
+
+
 def test_a_bundle_keeps_the_quota_of_its_store() -> None:
     """A bundle with a version over the quota moves no ref; one that was checked puts nothing."""
     stores = Stores()
@@ -54,11 +60,11 @@ def test_a_bundle_keeps_the_quota_of_its_store() -> None:
     checked = check_bundle(BytesIO(data), "it")
     before = dict(stores.memory.objects)
     with pytest.raises(OverQuota, match="is 100 bytes"):
-        unpack_bundle(BytesIO(data), "it", stores.destination, size_bytes=checked.size_bytes)
+        unpacked(data, stores.destination, size_bytes=checked.size_bytes)
     assert stores.memory.objects == before
     with pytest.raises(OverQuota, match="is 100 bytes"):
-        unpack_bundle(BytesIO(data), "it", stores.destination)
+        unpacked(data, stores.destination)
     assert stores.at() is None
     _limit(stores, checked.size_bytes)
-    unpack_bundle(BytesIO(data), "it", stores.destination, size_bytes=checked.size_bytes)
+    unpacked(data, stores.destination, size_bytes=checked.size_bytes)
     stores.check()

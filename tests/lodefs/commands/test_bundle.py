@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,47 @@ def test_create_list_unpack(tmp_path: Path, capfdbinary: pytest.CaptureFixture[b
         code, _, err = lodefs("bundle", *line)
         assert words in err
         assert code in (2, 3)
+
+
+def test_a_bundle_asks_before_a_branch_moves(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file says which branch of which repository it moves, so one that is there does not move
+    unasked: not without a terminal, from a pipe neither, and not after a no."""
+    store, evil, file = (str(tmp_path / name) for name in ("store", "evil", "free-cats.bundle"))
+    for number in range(2):
+        source = tmp_path / str(number)
+        source.mkdir()
+        (source / "f").write_text(str(number))
+
+    def lodefs(*line: str) -> tuple[int, str]:
+        code = run(list(line), Session({"HOME": str(tmp_path), "LODEFS_STORE": store}))
+        return code, capfdbinary.readouterr()[1].decode()
+
+    lodefs("init", store)
+    lodefs("push", str(tmp_path / "0"), "vision/prod")
+    shutil.copytree(store, evil)
+    lodefs("push", "--store", evil, str(tmp_path / "1"), "vision/prod", "--allow-removals")
+    lodefs("bundle", "create", "--store", evil, file, "vision/prod")
+    before = capture(store)
+    code, err = lodefs("bundle", "unpack", file)
+    assert code == 2
+    assert "this moves branch main of vision/prod" in err
+    assert "--yes" in err
+    with Path(file).open() as piped, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", piped)
+        assert lodefs("bundle", "unpack", "-")[0] == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("lodefs.cli.consent.has_terminal", lambda: True)
+        patch.setattr("sys.stdin", StringIO("n\n"))
+        assert lodefs("bundle", "unpack", file)[0] != 0
+    assert capture(store) == before
+    assert lodefs("bundle", "unpack", "--yes", file)[0] == 0
+    assert lodefs("bundle", "unpack", file)[0] == 0  # it is there: nothing moves
+
+
+def capture(store: str) -> set[Path]:
+    return {path for path in Path(store).rglob("*") if path.is_file()}
 
 
 def test_a_bundle_comes_to_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
