@@ -47,6 +47,7 @@ class JournalRepair:
         self._parts: dict[str, set[int]] = {what: set() for what in _PARTS}
         self.intents: list[Intent] = []  # of writers that began an hour ago or more
         self.refs: Mapping[RefName, int] = {}  # that collections have seen, with a sequence of each
+        self.deleted: set[tuple[str, CommitId]] = set()  # commits, by fates
         self.problems: dict[str, str] = {}
 
     def look(self) -> None:
@@ -64,14 +65,11 @@ class JournalRepair:
             )
             self._entries.update(entries)
             self._read_ends(executor)
-            reads: tuple[tuple[str, Callable[[int], object]], ...] = (
-                ("beats", self._journal.beats),
-                ("fates", self._journal.fate),
-            )
-            for what, read in reads:
-                key_of = partial(keys.journal_part, what)
-                for _ in self._read_all(executor, sorted(self._parts[what]), key_of, read):
-                    pass
+            for _ in self._read_part(executor, "beats", self._journal.beats):
+                pass
+            for _, fate in self._read_part(executor, "fates", self._journal.fate):
+                if fate is not None and fate.deleted is not None:
+                    self.deleted.update(fate.deleted.commits)
         for number in sorted(self._parts["done"]):
             if self._entries.get(number) is not None and number not in self._parts["fates"]:
                 self.problems[keys.journal_part("fates", number)] = "lost"
@@ -82,9 +80,7 @@ class JournalRepair:
                 self.problems[key] = "lost"
 
     def _read_ends(self, executor: Executor) -> None:
-        key_of = partial(keys.journal_part, "ends")
-        numbers = sorted(self._parts["ends"])
-        for number, end in self._read_all(executor, numbers, key_of, self._journal.end):
+        for number, end in self._read_part(executor, "ends", self._journal.end):
             entry = self._entries.get(number)
             is_old = entry is None or entry.time_s + WRITING_S_MAX < self._clock()
             if end is not None and end.intent is not None and is_old:
@@ -192,6 +188,12 @@ class JournalRepair:
         except NotFound:
             return False
         return True
+
+    def _read_part(
+        self, executor: Executor, what: str, read: Callable[[int], T]
+    ) -> Iterator[tuple[int, T | None]]:
+        key_of = partial(keys.journal_part, what)
+        return self._read_all(executor, sorted(self._parts[what]), key_of, read)
 
     def _read_all(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -180,8 +180,7 @@ class _Repair:
             source = damage.source if damage.is_found else None
             result.findings.append(Finding(damage.key, damage.what, [str(damage)], source))
         self._repo_settings({ref.repo for ref in refs})
-        for repo, commit_id in self._heads(refs, damages):
-            self._history(repo, commit_id)
+        self._history([*self._heads(refs, damages)], journal.deleted)
         self._trees()
         self._data()
         for pack_id, pack in self._packs.items():
@@ -284,25 +283,33 @@ class _Repair:
             if commit is not None:
                 yield ref.repo, commit
 
-    def _history(self, repo: str, head: CommitId) -> None:
-        waiting = [head]
+    def _history(
+        self, heads: Sequence[tuple[str, CommitId]], deleted: Collection[tuple[str, CommitId]]
+    ) -> None:
+        """All commits that ``heads`` lead to; ``deleted``: those that collections have deleted."""
+        waiting, seen = [*heads], set[tuple[str, CommitId]]()
+        deleted = set(deleted).difference(heads)
         while waiting:
             at = waiting.pop()
-            if (repo, at) in self._commits:
+            if at in seen:
                 continue
-            commit = self._commit(repo, at)
+            seen.add(at)
+            commit = self._commit(*at, is_deleted=at in deleted)
             if commit is not None:
-                self._commits[repo, at] = commit
+                self._commits[at] = commit
                 self._result.commits += 1
-                waiting += commit.parents
-                self._progress.phase = f"looking at {repo}@{at.hex()[:12]}"
+                waiting += [(at[0], parent) for parent in commit.parents]
+                self._progress.phase = f"looking at {at[0]}@{at[1].hex()[:12]}"
 
-    def _commit(self, repo: str, commit_id: CommitId) -> Commit | None:
+    def _commit(self, repo: str, commit_id: CommitId, *, is_deleted: bool) -> Commit | None:
         try:
             return self._store.commit(repo, commit_id)
         except Expired:
             return None
         except NotFound:
+            if is_deleted:
+                self._expire(repo, commit_id)
+                return None
             what = "lost"
         except (Corrupt, UnknownFormat) as error:
             what = f"spoilt: {error}"
@@ -318,6 +325,13 @@ class _Repair:
                 return commit
         self._is_known = False
         return None
+
+    def _expire(self, repo: str, commit_id: CommitId) -> None:
+        """A policy has let the commit go, and the word that says so is lost."""
+        if not self._options.dry_run:
+            self._store.put_expired(repo, commit_id, int(self._options.clock()))
+        key, concerns = keys.expired(repo, commit_id.hex()), [f"{repo}@{commit_id.hex()[:12]}"]
+        self._result.findings.append(Finding(key, "lost", concerns, "the journal"))
 
     def _trees(self) -> None:
         """Names all packs of all commits; heals those of trees on the way, to see what is below:
