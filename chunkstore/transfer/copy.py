@@ -181,6 +181,7 @@ class _Copy:
         self._step_bytes = 0  # of packs that are sent since a ref moved
         self._sent: set[PackId] = set()
         self._there: set[PackId] = set()  # needed by now, and not sent
+        self._brought: set[tuple[str, CommitId]] = set()
         self._result = result
 
     def run(self, one: RefPlan, history: History) -> None:
@@ -216,6 +217,7 @@ class _Copy:
         known = one.known()
         path = set(takewhile(known.__contains__, history.first_parents(one.head)))
         waiting: list[tuple[CommitId, Commit]] = []
+        new = self._new(one, history)
         self._begin(one)
         for commit_id in one.order:
             commit = history.commit(commit_id)
@@ -229,7 +231,17 @@ class _Copy:
                 waiting = []
                 if commit_id != one.head:
                     self._begin(one)
-        self._result.commits += len(one.order)
+        self._brought |= new
+        self._result.commits = len(self._brought)
+
+    def _new(self, one: RefPlan, history: History) -> set[tuple[str, CommitId]]:
+        """The commits of a plan that are not there: round a merge, or before a tag, others may be
+        that came with another ref."""
+        new = {(one.ref.repo, at) for at in one.order}
+        if _is_branch(one) and all(len(history.commit(at).parents) < 2 for at in one.order):
+            return new
+        there = self._executor.map(lambda at: self._destination.has_commit(*at), new)
+        return {at for at, is_there in zip(new, there, strict=True) if not is_there}
 
     def close(self) -> None:
         """Ends what is under way, after an error too."""

@@ -452,3 +452,24 @@ def test_a_copy_that_is_silent_for_long_is_given_up(world: World, source: Store)
     world.collect_all()
     world.needs.check("at the end")
     assert world.garbage() == set()
+
+
+def test_each_commit_is_counted_once(stores: Stores) -> None:
+    """What a merge leads to, and a tag before it, comes with the other branch; in a later copy it
+    is there."""
+    refs = stores.source.refs("r")
+    refs.advance(BRANCHES, "dev", stores.commits[0], expected_sequence=None)
+    for n in range(2):
+        aside = stores.made.commit("r", {b"a": A, b"e": b"%d" % n * 500}, branch="dev")
+        commit = replace(stores.source.commit("r", aside), parents=(stores.commits[-1], aside))
+        merged = stores.source.put_commit("r", commit)
+        at = refs.latest(BRANCHES, "main")
+        assert at is not None
+        refs.advance(BRANCHES, "main", merged, expected_sequence=at.sequence)
+        stores.commits.append(merged)
+        refs.advance(TAGS, f"v{n}", aside, expected_sequence=None)
+        there = sum("/commits/" in key for key in stores.memory.objects)
+        foreseen, found = stores.copy(None, dry_run=True).commits, stores.copy(None).commits
+        came = sum("/commits/" in key for key in stores.memory.objects) - there
+        assert (foreseen, found, came) == ((5, 2)[n],) * 3
+        assert stores.copy(None).commits == 0
