@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -71,6 +71,19 @@ def decode_purge(data: Buffer, number: int, what: str) -> Purge:
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     return Purge(number, body.time_s, body.what, chunks)
+
+
+def purged_only_in(source: ObjectStore, other: ObjectStore) -> list[Purge]:
+    """The purges of a store, with those of their chunks that were not purged before, nor in another
+    store. Raises: as Purges."""
+    purges = list(Purges(source).after(-1))
+    known = {chunk for one in Purges(other).after(-1) for chunk in one.chunks} if purges else set()
+    found = []
+    for one in purges:
+        if chunks := tuple(chunk for chunk in one.chunks if chunk not in known):
+            found.append(replace(one, chunks=chunks))
+            known.update(chunks)
+    return found
 
 
 class Purges:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from lodefs.chunkstore.errors import Changed, Corrupt, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
@@ -21,7 +21,7 @@ from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.existing_commit import is_living
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
-from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.journal.purges import Purges, purged_only_in
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_all
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_remains, find_remains
@@ -56,13 +56,14 @@ class Moment:
 
 @dataclass(slots=True)
 class PurgePlan:
-    """What a purge would remove. ``versions``: commits that lead there; ``shared``: other paths
-    ("REPO:PATH") that need some of these chunks; ``unreadable``: packs with a
-    damaged index, which may hold the bytes too; ``damaged``: commits that cannot be read, and that
-    no branch or tag leads to: what they alone lead to is not looked at."""
+    """What a purge would remove. ``targets``: repositories and paths that it is meant for;
+    ``versions``: commits that lead there; ``shared``: other paths ("REPO:PATH") that need some of
+    these chunks; ``unreadable``: packs with a damaged index, which may hold the bytes too;
+    ``damaged``: commits that cannot be read, and that no branch or tag leads to: what they alone
+    lead to is not looked at."""
 
     what: str
-    target: tuple[str, bytes] | None = None  # the repository and path
+    targets: tuple[tuple[str, bytes], ...] = ()
     seen: Moment | None = None  # when ``shared`` was looked for
     chunks: list[ChunkId] = field(default_factory=list)
     packs: Chunks = field(default_factory=dict)
@@ -93,7 +94,7 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
     path = path.strip(b"/")
     if not path:
         raise InvalidInput("name a file or a directory: to delete a repository, see lodefs rm")
-    plan = PurgePlan(f"{repo}:{quote_from_bytes(path)}", (repo, path))
+    plan = PurgePlan(f"{repo}:{quote_from_bytes(path)}", ((repo, path),))
     named: Chunks = {}
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         plan.seen = _moment(store, executor)
@@ -127,6 +128,20 @@ def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -
         is_there = plan.packs or find_remains(through_composites(store.objects), {chunk}, executor)
     if not is_there:
         raise NotFound(f"no pack of {store.url} has a chunk {chunk.hex()}")
+    return plan
+
+
+def plan_from(store: Store, source: Store, progress: Progress | None = None) -> PurgePlan:
+    """What it takes to purge what another store has purged, and this one has not: the same bytes,
+    and for the same paths. Raises: Corrupt; what the stores raise."""
+    progress = progress or Progress()
+    purges = purged_only_in(source.objects, store.objects)
+    whats = (one.what.partition(":") for one in purges if one.what)
+    plan = PurgePlan("", tuple((repo, unquote_to_bytes(path)) for repo, _, path in whats))
+    with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
+        plan.seen = _moment(store, executor)
+        ids = {chunk for one in purges for chunk in one.chunks}
+        _complete(store, plan, ids, executor, progress)
     return plan
 
 
@@ -232,13 +247,12 @@ def _complete(
     named: Iterable[PackId] = (),
 ) -> None:
     """All places of the chunks, and who else needs them. ``named``: as of ``_find_places``."""
-    target = plan.target
     plan.chunks = sorted(ids)
     _find_places(store, plan, ids, executor, progress, named)
     progress.phase = "looking for who else needs it"
     for repo, path in _users(store, plan.packs, executor):
-        is_own = target is not None and repo == target[0]
-        if not (is_own and target and (path + b"/").startswith(target[1] + b"/")):
+        own = (at for one, at in plan.targets if one == repo)
+        if not any((path + b"/").startswith(at + b"/") for at in own):
             plan.shared.append(f"{repo}:{quote_from_bytes(path)}")
     plan.shared = sorted(set(plan.shared))
 
@@ -254,7 +268,7 @@ def _up_to_date(
     now = _moment(store, executor)
     if now == replace(plan.seen, newest=plan.seen.newest + own_entries):
         return plan
-    again = PurgePlan(plan.what, plan.target, now, versions=plan.versions)
+    again = PurgePlan(plan.what, plan.targets, now, versions=plan.versions)
     _complete(store, again, set(plan.chunks), executor, progress, plan.packs)
     return again
 

@@ -22,6 +22,7 @@ from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.purges import Purge, purged_only_in
 from lodefs.chunkstore.objects.interface import ServerCopy
 from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
@@ -85,6 +86,8 @@ class CopyResult:
     packs_by_server: int = 0  # of these, copied by the server itself
     packs_there: int = 0  # needed, and there already
     size_bytes: int = 0  # of the packs that were sent, as stored
+    # of the source, of chunks that were not purged in the destination: it keeps these
+    purges: list[Purge] = field(default_factory=list)
 
 
 def copy(
@@ -137,6 +140,7 @@ def copy(
                     refs = _run(work, plans, history, there, refuse)
         finally:
             work.close()
+    result.purges = purged_only_in(source.objects, destination.objects)
     result.packs_by_server = 0 if copies is None else copies.packs
     return result
 

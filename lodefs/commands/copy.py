@@ -27,6 +27,9 @@ EPILOG = examples(
 )
 
 
+NAMED_MAX = 8  # purged paths that are shown
+
+
 @click.command(epilog=EPILOG)
 @click.argument("source_url", metavar="SRC-STORE")
 @click.argument("destination_url", metavar="DST-STORE")
@@ -61,7 +64,8 @@ def copy(
 
     Commits and data keep their ids. What is in DST-STORE is not sent again, and nothing is deleted
     there: a branch that has other commits there is refused. With --all the others are copied, and
-    it exits with 1. After an interruption, repeat it. It may run beside anything.
+    it exits with 1. After an interruption, repeat it. It may run beside anything. What SRC-STORE
+    has purged since is not purged in DST-STORE by a copy; it says so.
 
     Every byte is checked on the way, with one exception: between two stores at one S3 endpoint, S3
     is asked to copy the packs itself, and no byte of them comes here. Then directories and indexes
@@ -89,6 +93,8 @@ def copy(
             write_line(line)
     for cut in (one for one in result.refs if one.is_cut_off):
         click.echo(f"lodefs: {_cut_off(cut, destination_url)}", err=True)
+    if result.purges:
+        click.echo(f"lodefs: {_purged(result, source_url, destination_url)}", err=True)
     for one in result.refused:
         click.echo(f"lodefs: {_name(one.ref)} is not copied: {_reason(one)}", err=True)
     if result.refused:
@@ -118,6 +124,7 @@ def _json_of(result: CopyResult, *, dry_run: bool) -> dict[str, object]:
             }
             for one in result.refused
         ],
+        "purged_chunks": sum(len(one.chunks) for one in result.purges),
         "commits": result.commits,
         "packs": result.packs,
         "packs_by_server": result.packs_by_server,
@@ -151,6 +158,18 @@ def _cut_off(one: CopiedRef, destination_url: str) -> str:
         f"expired in the source. `lodefs gc` will delete that and what came before it, unless it "
         f"gets a name: lodefs tag {one.ref.repo}@{before} NAME --store "
         f"{text.escaped(destination_url)}"
+    )
+
+
+def _purged(result: CopyResult, source_url: str, destination_url: str) -> str:
+    chunks = text.count(sum(len(one.chunks) for one in result.purges), "chunk")
+    names = [text.escaped(one.what) for one in result.purges if one.what]
+    of = f" of {', '.join(names[:NAMED_MAX])}" if names else ""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    source, there = text.escaped(source_url), text.escaped(destination_url)
+    return (
+        f"{source} has purged {chunks}{of}{more}, and {there} has not: what it has of them stays "
+        f"there, and can be read. To remove it: lodefs purge --from {source} --store {there}"
     )
 
 

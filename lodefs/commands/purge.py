@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import ChunkId, PackId, check_repo, parse_id
+from lodefs.chunkstore.format.names import ChunkId, PackId, Spec, parse_id, parse_spec
 from lodefs.cli import exit_codes, text
 from lodefs.cli.consent import require_consent
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "lodefs purge vision/flickr30k --path images/7.jpg --dry-run",
     "lodefs purge vision/flickr30k --path images/7.jpg",
+    "lodefs purge --from s3://bucket/prefix --store s3://mirror/prefix     # a copy of that store",
     "lodefs purge --check                # after pushes that were under way then have ended",
 )
 
@@ -31,6 +32,7 @@ EPILOG = examples(
 @click.option("--path", metavar="PATH", help="A file, or a directory with all files below it.")
 @click.option("--chunk", metavar="ID", help="One chunk, by its id, in all repositories.")
 @click.option("--check", is_flag=True, help="Remove again what has come back since.")
+@click.option("--from", "source_url", metavar="STORE", help="All that another store has purged.")
 @click.option("--also-shared", is_flag=True, help="Also where other paths need the same bytes.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -42,6 +44,7 @@ def purge(
     path: str | None,
     chunk: str | None,
     check: bool,
+    source_url: str | None,
     also_shared: bool,
     dry_run: bool,
     yes: bool,
@@ -51,17 +54,19 @@ def purge(
 
     For what the law wants gone; `lodefs rm` and `lodefs gc` delete all else. The versions stay,
     with the file's name: who reads it is told that it was purged, nodes drop it from their caches
-    within two minutes, and a push of the same bytes is refused.
+    within two minutes, and a push of the same bytes is refused. Copies in other stores keep them
+    until they are purged there too: --from STORE.
     """
     from lodefs.chunkstore.maintenance import purge as purging
 
-    _check_words(repo, path, chunk, check=check)
+    _check_words(repo, path, chunk, source_url, check=check)
     with show_progress() as progress:
-        plan = _plan(session, repo, path, chunk, progress)
+        plan = _plan(session, repo, path, chunk, source_url, progress)
     if not also_shared and not dry_run:
         purging.check_shared(plan.shared)
     result = None
-    if not dry_run and plan.packs:
+    # where no pack has it, a purge of another store is still to be known here
+    if not dry_run and (plan.packs or (source_url is not None and plan.chunks)):
         require_consent(f"this removes {_what(plan)}, for good", is_given=yes)
         with show_progress() as progress:
             result = purging.purge(session.store, plan, progress=progress, also_shared=also_shared)
@@ -70,26 +75,45 @@ def purge(
     else:
         for line in _lines(plan, result):
             write_line(line)
+        if result is not None and not check:
+            url = text.escaped(session.store.url)
+            write_line(f"a copy of it keeps them: lodefs purge --from {url} --store COPY")
     if plan.unreadable or (result is not None and result.left):
         session.exit_code = exit_codes.FAILURE
 
 
-def _check_words(repo: str | None, path: str | None, chunk: str | None, *, check: bool) -> None:
-    if sum((path is not None, chunk is not None, check)) != 1:
-        raise InvalidInput("say what to purge: REPO --path PATH, --chunk ID, or --check")
+def _check_words(
+    repo: str | None, path: str | None, chunk: str | None, source_url: str | None, *, check: bool
+) -> None:
+    if sum((path is not None, chunk is not None, source_url is not None, check)) != 1:
+        raise InvalidInput(
+            "say what to purge: REPO --path PATH, --chunk ID, --from STORE, or --check"
+        )
     if (path is not None) != (repo is not None):
-        raise InvalidInput("REPO and --path go together: --chunk and --check are of all of a store")
+        raise InvalidInput("REPO and --path go together: the others are of all of a store")
+    if repo is not None and (target := parse_spec(repo)) != Spec(repo):
+        raise InvalidInput(
+            f"{repo}: a purge is of all versions of a repository: lodefs purge {target.repo} "
+            f"--path {os.fsdecode(target.path) or path}"
+        )
 
 
 def _plan(
-    session: Session, repo: str | None, path: str | None, chunk: str | None, progress: Progress
+    session: Session,
+    repo: str | None,
+    path: str | None,
+    chunk: str | None,
+    source_url: str | None,
+    progress: Progress,
 ) -> PurgePlan:
     from lodefs.chunkstore.maintenance import purge as purging
 
     if repo is not None and path is not None:
-        return purging.plan_path(session.store, check_repo(repo), os.fsencode(path), progress)
+        return purging.plan_path(session.store, repo, os.fsencode(path), progress)
     if chunk is not None:
         return purging.plan_chunk(session.store, ChunkId(parse_id(chunk, "chunk id")), progress)
+    if source_url is not None:
+        return purging.plan_from(session.store, session.store_at(source_url), progress)
     return purging.plan_again(session.store, progress)
 
 

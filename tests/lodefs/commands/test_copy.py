@@ -40,7 +40,7 @@ def test_copy_and_copy_again(
     planned, done, again = found
     assert done.keys() == {
         "dry_run", "refs", "refused", "commits", "packs", "packs_by_server", "packs_there",
-        "stored_bytes",
+        "purged_chunks", "stored_bytes",
     }  # fmt: skip
     assert (done["commits"], done["packs"], again["commits"], again["packs"]) == (1, 2, 0, 0)
     assert planned == done | {"dry_run": True}
