@@ -46,9 +46,7 @@ def _repaired(world: World, *sources: World, dry_run: bool = False) -> list[Find
 
 
 @pytest.mark.parametrize("has_source", [False, True])
-def test_the_word_that_a_commit_has_expired(
-    world: World, tmp_path: Path, has_source: bool
-) -> None:
+def test_the_word_that_a_commit_has_expired(world: World, tmp_path: Path, has_source: bool) -> None:
     """The journal has it too: history ends there again, and nothing comes back from a store that
     still has the commit."""
     other = World(tmp_path / "other")
