@@ -1,13 +1,22 @@
-"""Checks that a file with a secret can be read by its owner and group alone."""
+"""Files with a secret, for their owner and group alone; who replaces one keeps it so."""
 
 from __future__ import annotations
 
+import errno
+import grp
+import os
 import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
 
+SERVICE_GROUP = "lodefs"  # of the services: they read what root writes
 _FORBIDDEN_MODE = stat.S_IRWXO | stat.S_IWGRP
+_ACL = "system.posix_acl_access"
+_NO_ACL = (errno.ENODATA, errno.ENOTSUP)
 
 
 def check_private(path: Path, what: str) -> None:
@@ -26,3 +35,61 @@ def check_private(path: Path, what: str) -> None:
             f"{what}: its mode {mode:04o} lets others read it or its group change it: "
             f"chmod 0600 (or 0640) {path}"
         )
+
+
+class _Rights(NamedTuple):
+    """Whose a file is. ``acl``: as the kernel writes it; None without one."""
+
+    uid: int
+    gid: int
+    mode: int
+    acl: bytes | None = None
+
+
+def replace_private(path: Path, data: bytes, *, like: Path | None = None) -> None:
+    """Replace a file in one step; it keeps its owner, group, mode and ACL.
+
+    A new file gets those of ``like``; if that is not there either, it belongs to who makes it, mode
+    0600, or to root and the group of the services, 0640, if root makes it and there is this group.
+    Raises: OSError, also if this user may not make a file with these rights.
+    """
+    rights = _rights_of(path) or (None if like is None else _rights_of(like)) or _new_rights()
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            made = os.fstat(fd)
+            if (made.st_uid, made.st_gid) != (rights.uid, rights.gid):
+                os.fchown(fd, rights.uid, rights.gid)
+            os.fchmod(fd, rights.mode)
+            if rights.acl is not None:
+                os.setxattr(fd, _ACL, rights.acl)
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _rights_of(path: Path) -> _Rights | None:
+    """Those of a file; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    acl = None
+    try:
+        acl = os.getxattr(path, _ACL)
+    except OSError as error:
+        if error.errno not in _NO_ACL:
+            raise
+    return _Rights(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode), acl)
+
+
+def _new_rights() -> _Rights:
+    if os.geteuid() == 0:
+        with suppress(KeyError):
+            return _Rights(0, grp.getgrnam(SERVICE_GROUP).gr_gid, 0o640)
+    return _Rights(os.geteuid(), os.getegid(), 0o600)

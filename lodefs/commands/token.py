@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.cli import text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.options import examples, json_option, session_command, warn, write_json, write_line
 from lodefs.settings.session import Session
 
 
@@ -54,9 +54,11 @@ def create(session: Session, name: str, patterns: tuple[str, ...], s3: bool, as_
     The token is printed once and not stored. With --s3, three variables are printed that
     clients of the proxy and of its S3 endpoint read from their environment.
     """
+    from lodefs.proxies.tokens_in_use import await_taken, digest_or_none
     from lodefs.proxy.http.tokens import create_s3_token, create_token
 
     path, now_s = _file(session), int(time.time())
+    before = digest_or_none(path)
     keys = {}
     if s3:
         made = create_s3_token(path, name, patterns, now_s=now_s)
@@ -72,6 +74,10 @@ def create(session: Session, name: str, patterns: tuple[str, ...], s3: bool, as_
         write_line(f"AWS_SECRET_ACCESS_KEY={keys['secret_key']}")
     else:
         write_line(secret)
+    try:
+        await_taken(session, path, before)
+    except Unavailable as error:  # the token is made, and has been shown
+        warn(f"the new token may not be let in yet: {error}")
 
 
 @token.command("list", epilog=examples("lodefs token list"))
@@ -93,8 +99,24 @@ def list_(session: Session, as_json: bool) -> None:
 @click.argument("name")
 @session_command()
 def delete(session: Session, name: str) -> None:
-    """Delete a token; running proxies notice within a second."""
+    """Delete a token, and wait until the proxy lets nobody in with it.
+
+    The exit code is 7 if a proxy of this machine that uses FILE has not read it after ten seconds:
+    the token is out of FILE then, and may still be good. Proxies of other machines are not asked.
+    """
+    from lodefs.proxies.tokens_in_use import await_taken, digest_or_none
     from lodefs.proxy.http.tokens import delete_token
 
-    delete_token(_file(session), name)
+    path = _file(session)
+    before = digest_or_none(path)
+    delete_token(path, name)
+    try:
+        is_used = await_taken(session, path, before)
+    except Unavailable as error:
+        raise Unavailable(
+            f"the token {text.escaped(name)} is out of the file, but {error} "
+            "(it must be readable for the proxy's user: `lodefs doctor`)"
+        ) from error
     write_line(f"deleted the token {text.escaped(name)}")
+    if not is_used:
+        warn(f"no proxy that runs here uses {path}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.cli import text
 from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
+from lodefs.doctor.service_user import unreadable
 from lodefs.doctor.subject import Subject
 from lodefs.proxy.peers.membership.peer import split_address
 from lodefs.proxy.peers.security.shared_secret import read_secrets
@@ -95,7 +96,7 @@ def secret(subject: Subject) -> list[Finding]:
             return [unchecked(SECRET, str(error), "run it as root")]
         mend = f"openssl rand -hex 32 > {path}; chmod 0640; the same file on all nodes"
         return [fault(SECRET, str(error), mend)]
-    return [ok(SECRET, f"{path} can be used")]
+    return unreadable(subject, SECRET, path) or [ok(SECRET, f"{path} can be used")]
 
 
 def certificates(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[Finding]:

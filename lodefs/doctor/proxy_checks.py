@@ -12,16 +12,20 @@ from lodefs.chunkstore.errors import Denied, LodefsError
 from lodefs.chunkstore.system.private_file import check_private
 from lodefs.cli import text
 from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
+from lodefs.doctor.service_user import USER, unreadable
 from lodefs.doctor.subject import Subject
 from lodefs.mount.lifecycle.mounter import list_mounts, state_of
 from lodefs.proxies.own_proxy import ready
+from lodefs.proxies.tokens_in_use import UNREAD, untaken
 from lodefs.proxy.http.tokens import list_tokens
 
 SETTINGS, PROXY, VERSION, HEALTH = "settings", "proxy", "versions", "cache contents"
 PORTS, TOKENS, MOUNTS = "ports", "tokens", "mounts"
 ANSWER_TIMEOUT_S = 2.0
 MOUNTS_SHOWN_MAX = 8
+_LOOK_AGAIN = "if it says so again: journalctl -u lodefs-proxy"
 _TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_SYSTEMD = "systemd (process 1)"  # its units of sockets, and what it keeps for a service
 _LISTEN = "0A"  # TCP_LISTEN, in the tables of proc_net(5)
 
 
@@ -121,9 +125,16 @@ def _port(name: str, host: str, port: int, *, runs: bool) -> Finding | None:
 
 def _refused_port(where: str, port: int, error: OSError, *, runs: bool) -> Finding | None:
     if error.errno == errno.EADDRINUSE:
-        holder = listener(port)
-        if runs and (not holder or "lodefs" in holder or "python" in holder):
-            return None
+        found = holders(port)
+        ours = [one for one in found if "lodefs" in one or "python" in one]
+        if runs and (ours or not found):
+            return None  # systemd may hold it as well, for the next proxy
+        if found == [_SYSTEMD]:
+            mend = "`systemctl status lodefs-proxy` (FDs), `systemctl list-sockets`"
+            return unchecked(
+                PORTS, f"{where} is held by systemd: for the proxy, if it keeps it", mend
+            )
+        holder = ", ".join(found)
         mend = f"stop it, or give another port; `ss -ltnp sport = :{port}` shows it"
         return fault(PORTS, f"{where} is taken by {holder or 'another program'}", mend)
     if error.errno == errno.EADDRNOTAVAIL:
@@ -134,8 +145,9 @@ def _refused_port(where: str, port: int, error: OSError, *, runs: bool) -> Findi
     return fault(PORTS, f"{where}: {error.strerror}", "name another address")
 
 
-def listener(port: int) -> str:
-    """``NAME (process N)`` that listens at a port; "" if this user may not see it."""
+def holders(port: int) -> list[str]:
+    """Each ``NAME (process N)`` that has a socket which listens at a port, as far as this user may
+    see."""
     inodes = set[str]()
     for table in _TCP_TABLES:
         with suppress(OSError):
@@ -143,16 +155,18 @@ def listener(port: int) -> str:
                 fields = line.split()
                 if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
                     inodes.add(f"socket:[{fields[9]}]")
+    found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with suppress(OSError):
                 if any(os.readlink(fd) in inodes for fd in (process / "fd").iterdir()):
-                    return f"{(process / 'comm').read_text().strip()} (process {process.name})"
-    return ""
+                    name = (process / "comm").read_text().strip()
+                    found.append(f"{name} (process {process.name})")
+    return found
 
 
 def tokens(subject: Subject) -> list[Finding]:
-    """The file of tokens for TCP."""
+    """The file of tokens for TCP: as this user sees it, and as the proxy does."""
     config = subject.config
     if config is None or config.tokens_file is None:
         return [ok(TOKENS, "the settings name no file")]
@@ -166,10 +180,23 @@ def tokens(subject: Subject) -> list[Finding]:
         check_private(path, f"tokens_file {path}")
         known = list_tokens(path)
     except LodefsError as error:
-        return [fault(TOKENS, str(error), f"chmod 0600 {path}; if it is damaged make it anew")]
+        mend = f"{_readable(path)}; if it is damaged make it anew"
+        return [fault(TOKENS, str(error), mend)]
+    late = None if subject.proxy.status is None else untaken(subject.proxy.status, path, None)
+    if late == UNREAD:  # it looks once a second
+        return [warning(TOKENS, f"the proxy has another list than {path} now", _LOOK_AGAIN)]
+    if late:
+        saw = f"the proxy cannot read {path}, and lets in whom it named before: {late}"
+        return [fault(TOKENS, saw, _readable(path))]
+    if bad := unreadable(subject, TOKENS, path):
+        return bad
     if not known:
         return [warning(TOKENS, f"{path} holds none: nobody is let in", create)]
     return [ok(TOKENS, f"{text.count(len(known), 'token')} in {path}")]
+
+
+def _readable(path: Path) -> str:
+    return f"chown root:{USER} {path}; chmod 0640 {path} (or the user and group of the proxy)"
 
 
 def mounts(subject: Subject) -> list[Finding]:  # noqa: ARG001

@@ -26,7 +26,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodeapi.cache_control import WarmStatus
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 
-PLACES = ("store", "cache")  # figures of a node, in /status, that say where something lies
+PLACES = ("store", "cache", "tokens")  # figures in /status that say where something lies
 _SPOKEN = (InvalidInput, NotFound, Purged)  # of what was asked for, unless they name a place
 _DAMAGED = "what is stored is damaged, and no good copy of it was found"
 _TEXTS: tuple[tuple[type[LodefsError], str], ...] = (

@@ -7,7 +7,6 @@ random bytes in a file beside the tokens file. Neither file says a secret withou
 
 from __future__ import annotations
 
-import os
 import secrets
 from base64 import urlsafe_b64encode
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.system.private_file import check_private
+from lodefs.chunkstore.system.private_file import check_private, replace_private
 
 KEY_BYTES = 32
 SALT_BYTES = 16
@@ -57,17 +56,12 @@ def read_key(tokens: Path) -> bytes:
 
 
 def make_key(tokens: Path) -> bytes:
-    """The key, made now if there is none. The caller holds the tokens file's lock."""
+    """The key, made now if there is none, for those who read the tokens file. The caller holds
+    its lock."""
     path = key_path(tokens)
     if not path.exists():
-        new = path.with_name(path.name + ".new")
         try:
-            fd = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w") as file:
-                file.write(secrets.token_hex(KEY_BYTES) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
+            replace_private(path, f"{secrets.token_hex(KEY_BYTES)}\n".encode(), like=tokens)
         except OSError as error:
             raise InvalidInput(f"the S3 key {path} cannot be written: {error.strerror}") from error
     return read_key(tokens)

@@ -175,7 +175,7 @@ class ProxyServer:
             self._endpoints.append(EndpointServer(self, endpoint, connections_max))
         for served in self._endpoints:
             served.acceptor.start()
-        self._note_certificates()
+        self._note_files()
         self.tokens = TokenWatch(endpoints)
         self.tokens.start()
         self._sweeper = loop.create_task(self._sweep_forever())
@@ -233,7 +233,7 @@ class ProxyServer:
         self.tick += 1
         self.places.look()
         self._set_date()
-        self._note_certificates()
+        self._note_files()
         self._live.tick()
         for served in self._endpoints:
             if served.endpoint.local_readers is not None:
@@ -243,10 +243,11 @@ class ProxyServer:
                 connection.give_way()
         self._on_sweep()
 
-    def _note_certificates(self) -> None:
+    def _note_files(self) -> None:
         for served in self._endpoints:
             if served.endpoint.certificate is not None:
                 served.figures.certificate_end_s = served.endpoint.certificate.expires_s
+        self.metrics.tokens_stale = any(one.problem for one in self.tokens.taken)
 
     def _set_date(self) -> None:
         self._date = formatdate(usegmt=True)
@@ -261,6 +262,7 @@ class ProxyServer:
             "requests": self.metrics.requests(),
             "sent_bytes": self.metrics.sent_bytes(),
             "hot_answers": self.metrics.fast_answers,
+            "tokens": self.tokens.taken,
         }
 
     async def handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.proxy.http.endpoint import Endpoint
-from lodefs.proxy.http.tokens import TokenBook
+from lodefs.proxy.http.tokens import TokenBook, TokensTaken
 from lodefs.proxy.runtime.thread_pools import Pool
 
 INTERVAL_S = 1.0
@@ -24,6 +24,7 @@ class TokenWatch:
         for endpoint in endpoints:
             if endpoint.tokens is not None:
                 self._endpoints.setdefault(endpoint.tokens, []).append(endpoint)
+        self._taken = {book: book.taken for book in self._endpoints}
         certificates = (endpoint.certificate for endpoint in endpoints)
         self._certificates = {one for one in certificates if one is not None}
         self._pool = Pool("tokens", threads=1)
@@ -48,9 +49,16 @@ class TokenWatch:
             if await self._changed(certificate.refresh, "the certificate stays as it was"):
                 _log.info("new connections are shown the new certificate")
         for book, endpoints in self._endpoints.items():
-            if await self._changed(book.reload, "the tokens stay as they were"):
+            changed = await self._changed(book.reload, "the tokens stay as they were")
+            if changed or book.taken.digest != self._taken[book].digest:
                 for endpoint in endpoints:
                     endpoint.blocks.clear()
+            self._taken[book] = book.taken
+
+    @property
+    def taken(self) -> list[TokensTaken]:
+        """Whose tokens are let in now, for each tokens file."""
+        return list(self._taken.values())
 
     async def _changed(self, read: Callable[[], bool], otherwise: str) -> bool:
         """What ``read`` says; False where it fails, however it does: the watch must not end."""

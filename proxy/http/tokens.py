@@ -22,6 +22,7 @@ import msgspec
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import check_ref_name, digest_of
+from lodefs.chunkstore.system.private_file import replace_private
 from lodefs.chunkstore.system.watched_files import Stamp, stamp_of
 from lodefs.proxy.http import s3_keys
 from lodefs.proxy.s3.signature import AccessKey
@@ -76,13 +77,34 @@ class Verdict(Enum):
 
 
 def list_tokens(path: Path) -> list[Token]:
-    """All tokens of a file; none if there is no file. Raises: Corrupt, UnknownFormat."""
+    """All tokens of a file; none if there is no file. Raises: Corrupt, UnknownFormat,
+    InvalidInput if it cannot be read."""
+    return _tokens_in(path, _bytes_of(path))
+
+
+def file_digest(path: Path) -> str:
+    """What tells one tokens file from another; "" if there is none. Raises: InvalidInput if it
+    cannot be read."""
+    return _digest_of_file(_bytes_of(path))
+
+
+def _digest_of_file(data: bytes | None) -> str:
+    return "" if data is None else digest_of(data).hex()
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """What a file has; None if there is none."""
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
-        return []
+        return None
     except OSError as error:
         raise InvalidInput(f"tokens file {path}: {error.strerror}") from error
+
+
+def _tokens_in(path: Path, data: bytes | None) -> list[Token]:
+    if data is None:
+        return []
     try:
         found = from_json(data, _Document)
     except InvalidInput as error:
@@ -137,7 +159,8 @@ def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: b
 
 
 def delete_token(path: Path, name: str) -> None:
-    """Remove a token; running proxies notice within a second. Raises: NotFound."""
+    """Remove a token; running proxies that can read the file notice within a second. Raises:
+    NotFound."""
     with _locked(path):
         tokens = list_tokens(path)
         kept = [token for token in tokens if token.name != name]
@@ -146,34 +169,62 @@ def delete_token(path: Path, name: str) -> None:
         _write(path, kept)
 
 
+class TokensTaken(msgspec.Struct, frozen=True):
+    """What a proxy says of a tokens file: its ``file_digest`` when it was read last, and why it
+    could not be read since; "" if it could."""
+
+    file: str
+    digest: str
+    problem: str
+
+
 class TokenBook:
     """The tokens of a file as a running proxy knows them."""
 
     def __init__(self, path: Path, *, s3: bool = False) -> None:
         """Reads the file, and with ``s3`` the key beside it. Raises: Corrupt, UnknownFormat,
         InvalidInput."""
-        self._path = path
+        self.path = path
         self._s3 = s3
+        self.problem = ""  # why the file, as it is now, could not be read
         self._seen = self._stamps()
-        self._tokens = _Known(list_tokens(path))
+        data = _bytes_of(path)
+        self._tokens = _Known(_tokens_in(path, data), _digest_of_file(data))
         self._read_s3_key()
+
+    @property
+    def taken(self) -> TokensTaken:
+        """Whose tokens these are."""
+        return TokensTaken(str(self.path.absolute()), self._tokens.digest, self.problem)
 
     def reload(self) -> bool:
         """Read the file again if it changed; whether it did.
 
         Raises as list_tokens does, and then keeps the tokens it knows: until the file changes if
         its bytes are wrong, else until it can be read. Raises InvalidInput also if the S3 key
-        cannot be used: then the tokens are the new ones, and no signature counts.
+        cannot be used: then the tokens are the new ones, and no signature counts. ``problem`` says
+        it until a later call succeeds.
         """
+        try:
+            changed = self._reload()
+        except Exception as error:
+            self.problem = str(error)
+            raise
+        if changed:
+            self.problem = ""
+        return changed
+
+    def _reload(self) -> bool:
         stamps = self._stamps()
         if stamps == self._seen:
             return False
+        data = _bytes_of(self.path)
         try:
-            tokens = list_tokens(self._path)
+            tokens = _tokens_in(self.path, data)
         except (Corrupt, UnknownFormat):
             self._seen = stamps
             raise
-        self._tokens = _Known(tokens)
+        self._tokens = _Known(tokens, _digest_of_file(data))
         try:
             self._read_s3_key()
         except InvalidInput:
@@ -184,10 +235,10 @@ class TokenBook:
 
     def _read_s3_key(self) -> None:
         if self._s3:
-            self._tokens.access_keys = access_keys_of(self._path, self._tokens.by_digest.values())
+            self._tokens.access_keys = access_keys_of(self.path, self._tokens.by_digest.values())
 
     def _stamps(self) -> list[Stamp | None]:
-        return [stamp_of(path) for path in (self._path, s3_keys.key_path(self._path))]
+        return [stamp_of(path) for path in (self.path, s3_keys.key_path(self.path))]
 
     def check(self, token: str, repo: str | None) -> Verdict:
         """The verdict for a token, and for a repository if the request names one."""
@@ -218,7 +269,8 @@ class TokenBook:
 class _Known:
     """What a tokens file says now."""
 
-    def __init__(self, tokens: Iterable[Token]) -> None:
+    def __init__(self, tokens: Iterable[Token], digest: str) -> None:
+        self.digest = digest
         self.by_digest = {token.digest: token for token in tokens}
         self.access_keys: dict[str, AccessKey] = {}
 
@@ -257,7 +309,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Keep others from changing the file meanwhile."""
     lock = path.with_name(path.name + ".lock")
     try:
-        fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InvalidInput(f"tokens file {path} cannot be changed: {error.strerror}") from error
     try:
@@ -268,15 +320,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, tokens: list[Token]) -> None:
-    """Replace the file in one step; only its owner can read it."""
+    """Replace the file in one step, for those who read it."""
     data = msgspec.json.format(msgspec.json.encode(_Document(VERSION, tokens))) + b"\n"
-    new = path.with_name(path.name + ".new")
     try:
-        fd = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        replace_private(path, data)
     except OSError as error:
         raise InvalidInput(f"tokens file {path} cannot be written: {error.strerror}") from error

@@ -74,6 +74,7 @@ HTTP_CONNECTIONS_CUT = _counter("http_connections_cut", "Idle, or reading too sl
 HTTP_STREAMS = _gauge("http_streams", "Requests being answered", "listener")
 HTTP_STREAMS_REFUSED = _counter("http_streams_refused", "Requests beyond the limit", "listener")
 S3_LEFT_OUT = _counter("s3_left_out", "Names left out of S3's listings")
+TOKENS_STALE = _gauge("tokens_stale", "1 while the tokens file, as it is now, cannot be read")
 CERTIFICATE_END = _gauge(
     "certificate_not_after_timestamp_seconds",
     "When the certificate of a listener expires",

@@ -138,6 +138,7 @@ class Metrics:
         self._saved_cost = 0.0
         self.loop_lag_s = Histogram()
         self.broken_bodies = 0
+        self.tokens_stale = False  # a deleted token may still be good
         self.s3_left_out = 0
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -221,6 +222,7 @@ class Metrics:
         yield simple(names.HTTP_HOT, self.fast_answers)
         yield simple(names.HTTP_BROKEN, self.broken_bodies)
         yield simple(names.S3_LEFT_OUT, self.s3_left_out)
+        yield simple(names.TOKENS_STALE, int(self.tokens_stale))
         yield from self._read_families()
         yield from self._store_calls.families()
         yield from node_families(self._node_status(), self.counts)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.commands.serve import settings
 from lodefs.commands.status import cluster, figures
+from lodefs.proxies import tokens_in_use
 from lodefs.proxy.config import Config
 from lodefs.proxy.http.tokens import TokenBook, Verdict
 from lodefs.settings.session import Session
 from tests.support.lodefs.command_line import Lodefs
+from tests.support.proxy.fake_node import DictNode, start_proxy
 
 
 def test_token_is_printed_once(lodefs: Lodefs, tmp_path: Path) -> None:
@@ -36,6 +40,87 @@ def test_token_is_printed_once(lodefs: Lodefs, tmp_path: Path) -> None:
     assert lodefs("token", "--file", str(file), "delete", "ci").code == 3
 
 
+def test_deleting_waits_for_the_proxy(lodefs: Lodefs, tmp_path: Path) -> None:
+    """A token that is deleted lets nobody in any more when the command ends."""
+    file = tmp_path / "tokens"
+    with start_proxy(DictNode({b"a": b"x"}), tokens_file=file) as proxy:
+        known = {"LODEFS_PROXY": f"unix:{proxy.socket_path}"}
+        secret = lodefs("token", "--file", str(file), "create", "ci", "demo", **known).out.strip()
+        with proxy.client(tcp=True) as tcp:
+            asked = {"Authorization": f"Bearer {secret}"}
+            assert tcp.get("/files/demo@main/a", **asked).status == 200
+            ran = lodefs("token", "--file", str(file), "delete", "ci", **known)
+            assert (ran.code, ran.out, ran.err) == (0, "deleted the token ci\n", "")
+            assert tcp.get("/files/demo@main/a", **asked).status == 401
+
+
+def test_deleting_fails_if_the_proxy_cannot_read(
+    lodefs: Lodefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that cannot read the file lets the token in, and the command fails and says so; a
+    proxy with other tokens is none of its business."""
+    file, other = tmp_path / "tokens", tmp_path / "other"
+    for path in (file, other):
+        lodefs("token", "--file", str(path), "create", "ci", "demo")
+    monkeypatch.setattr(tokens_in_use, "TAKEN_TIMEOUT_S", 0.3)
+
+    def refuse(book: TokenBook) -> bool:
+        book.problem = "tokens: Permission denied"
+        raise InvalidInput(book.problem)
+
+    monkeypatch.setattr(TokenBook, "reload", refuse)
+    with start_proxy(DictNode({b"a": b"x"}), tokens_file=file) as proxy:
+        known = {"LODEFS_PROXY": f"unix:{proxy.socket_path}"}
+        ran = lodefs("token", "--file", str(file), "delete", "ci", **known)
+        assert (ran.code, ran.out) == (7, "")
+        assert f"unix:{proxy.socket_path}: " in ran.err
+        assert "may still let in" in ran.err
+        made = lodefs("token", "--file", str(file), "create", "new", "demo", **known)
+        assert (made.code, len(made.out.split())) == (0, 1)
+        assert "may not be let in yet" in made.err
+        ran = lodefs("token", "--file", str(other), "delete", "ci", **known)
+        assert (ran.code, ran.err) == (
+            0,
+            f"lodefs: warning: no proxy that runs here uses {other}\n",
+        )
+
+
+def test_a_proxy_that_does_not_answer(lodefs: Lodefs, tmp_path: Path) -> None:
+    """Whether a proxy that hangs lets the token in is not known, which is an error; one that does
+    not listen lets nobody in."""
+    file, path = str(tmp_path / "tokens"), tmp_path / "sock"
+    known = {"LODEFS_PROXY": f"unix:{path}"}
+    assert lodefs("token", "--file", file, "create", "ci", "demo", **known).code == 0
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        patched = patch.object(tokens_in_use, "ASK_TIMEOUT_S", 0.1)
+        with patched, pytest.raises(Unavailable, match="no answer in time"):
+            tokens_in_use.await_taken(Session(known), Path(file), None, 0.0)
+    assert lodefs("token", "--file", file, "delete", "ci", **known).code == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ({}, "another version"),
+        ({"tokens": []}, None),
+        ({"tokens": [{"file": "/other", "digest": "9", "problem": ""}]}, None),
+        ({"tokens": [{"file": "/other", "digest": "old", "problem": ""}]}, "has not read"),
+        ({"tokens": [{"file": "FILE", "digest": "9", "problem": "why"}]}, "why"),
+    ],
+)
+def test_what_a_proxy_says(tmp_path: Path, seen: dict[str, object], told: str | None) -> None:
+    """A proxy uses the file if it names it, or had what was in it before: then it sees the file at
+    another path, as in a container."""
+    file = tmp_path / "tokens"
+    file.write_text("{}")
+    for one in seen.get("tokens", []):  # type: ignore[attr-defined]
+        one["file"] = str(file) if one["file"] == "FILE" else one["file"]
+    found = tokens_in_use.untaken(seen, file, "old")
+    assert found is None if told is None else told in (found or "")
+
+
 def test_token_without_a_file(lodefs: Lodefs) -> None:
     """Without a tokens file the error says where to name one."""
     ran = lodefs("token", "list")
@@ -46,7 +131,9 @@ def test_token_without_a_file(lodefs: Lodefs) -> None:
 def test_token_file_of_the_config(lodefs: Lodefs, tmp_path: Path) -> None:
     """The tokens file may stand in the config file."""
     config = tmp_path / "c.toml"
-    config.write_text(f'[serve]\ntokens_file = "{tmp_path}/tokens"\n')
+    config.write_text(
+        f'[serve]\ntokens_file = "{tmp_path}/tokens"\nsocket_path = "{tmp_path}/sock"\n'
+    )
     assert lodefs("token", "create", "a", "*", LODEFS_CONFIG=str(config)).code == 0
     listed = lodefs("token", "list", "--json", LODEFS_CONFIG=str(config)).json
     assert (listed["name"], listed["patterns"]) == ("a", ["*"])

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import socket
+import subprocess
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.doctor import cache_checks, store_checks
+from lodefs.doctor import cache_checks, cluster_checks, proxy_checks, service_user, store_checks
 from lodefs.doctor.cache_checks import DiskSpeed
 from lodefs.doctor.check import Check, Finding, State, ok, run
+from lodefs.doctor.subject import subject_of
 from lodefs.mount.kernel import mount_table
 from lodefs.proxy.peers.security.x509_expiry import expiries_s
+from lodefs.settings.session import Session
 from tests.support.chunkstore.certificates import certificate
 
 TABLE = b"""1 0 8:1 / / rw - ext4 /dev/sda1 rw
@@ -114,3 +121,87 @@ def test_damaged_certificate(tmp_path: Path, cut: int) -> None:
         expiries_s(ssl.DER_cert_to_PEM_cert(der[:cut]))
     with pytest.raises(InvalidInput):
         expiries_s("nothing")
+
+
+def test_a_port_that_systemd_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd's copy of the proxy's socket is no other program: found before the proxy, it is no
+    fault, nor while the proxy is away; another program is one."""
+    systemd, ours = "systemd (process 1)", "lodefs (process 77)"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        def seen(*holders: str, runs: bool) -> State | None:
+            monkeypatch.setattr(proxy_checks, "holders", lambda _: list(holders))
+            found = proxy_checks._port("listen", "127.0.0.1", port, runs=runs)
+            return None if found is None else found.state
+
+        assert seen(systemd, ours, runs=True) is None
+        assert seen(runs=True) is None
+        assert seen(systemd, runs=False) is State.UNCHECKED
+        assert seen("nginx (process 5)", systemd, runs=True) is State.FAULT
+        assert seen("nginx (process 5)", runs=False) is State.FAULT
+
+
+def test_who_has_a_port() -> None:
+    """All processes that have the socket are found."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        child = subprocess.Popen(["sleep", "60"], pass_fds=[taken.fileno()])
+        try:
+            found = proxy_checks.holders(taken.getsockname()[1])
+        finally:
+            child.kill()
+            child.wait()
+    assert f"sleep (process {child.pid})" in found
+    assert any(f"(process {os.getpid()})" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "may"),
+    [
+        (0, 0, 0o600, False),
+        (0, 7, 0o640, True),
+        (0, 9, 0o640, False),
+        (5, 0, 0o400, True),
+        (5, 7, 0o040, False),
+        (0, 0, 0o644, True),
+    ],
+)
+def test_what_the_service_may_read(owner: int, group: int, mode: int, may: bool) -> None:
+    """By owner, then group, then mode, as the kernel decides for who is not root."""
+    found = os.stat_result((mode, 0, 0, 0, owner, group, 0, 0, 0, 0))
+    assert service_user.may_read(found, 5, [7, 8]) is may
+
+
+def test_a_secret_that_the_service_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root is told of a file that root alone can read; not of one for the services' group."""
+    if os.geteuid() != 0:
+        pytest.skip("it takes root to give a file away")
+    user = SimpleNamespace(pw_uid=4242, pw_gid=4343)
+    monkeypatch.setattr(pwd, "getpwnam", lambda _: user)
+    monkeypatch.setattr(os, "getgrouplist", lambda _, group: [group])
+    path = tmp_path / "peer-secret"
+    path.touch(0o600)
+    subject = subject_of(Session({}), version="1", config=None, mistakes=())
+    (found,) = service_user.unreadable(subject, "peer secret", path)
+    assert (found.state, found.mend) == (
+        State.WARNING,
+        f"chown root:lodefs {path}; chmod 0640 {path}",
+    )
+    os.chown(path, 0, 4343)
+    path.chmod(0o640)
+    assert service_user.unreadable(subject, "peer secret", path) == []
+
+
+@pytest.mark.parametrize("state", ["refused", "refusing"])
+def test_another_secret(state: str) -> None:
+    """A node with another secret wants the same file, not a restart: it is read again when it
+    changes. What was is told as what was."""
+    reason = "5 s ago (shown for 180 s): the signature is of another secret"
+    (found,) = cluster_checks._as_seen(
+        [{"self": True}, {"address": "n2:7441", "state": state, "reason": reason}]
+    )
+    assert "restart" not in found.mend
+    assert "read again within seconds" in found.mend
+    assert found.saw.endswith(reason)

@@ -18,6 +18,7 @@ import pytest
 from lodefs.app import run
 from lodefs.chunkstore.objects.open_url import open_objects
 from lodefs.chunkstore.repo.store import create_store
+from lodefs.proxy.http.tokens import create_token
 from lodefs.settings.session import Session
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 from tests.support.chunkstore.certificates import certificate
@@ -238,7 +239,34 @@ def tokens_that_others_can_read(node: Node) -> Expected:
     file.write_text("{}")
     file.chmod(0o644)
     node.settings(f'tokens_file = "{file}"')
-    return Expected("tokens", "fault", "chmod 0600")
+    return Expected("tokens", "fault", "chmod 0640")
+
+
+def proxy_with(node: Node, tokens: list[dict[str, str]]) -> None:
+    """A proxy that says this of its tokens."""
+    status = json.dumps({"version": "1", "tokens": tokens, "node": {"store": node.store}})
+    node.options = ["--proxy", node.server(lambda _: Answer(200, status.encode())).endpoint_url]
+
+
+def tokens_file(node: Node) -> Path:
+    """The node's, with one token."""
+    file = node.folder / "tokens"
+    create_token(file, "ci", ["*"], now_s=1)
+    node.settings(f'tokens_file = "{file}"')
+    return file
+
+
+@planted
+def tokens_that_the_proxy_cannot_read(node: Node) -> Expected:
+    file = str(tokens_file(node))
+    proxy_with(node, [{"file": file, "digest": "ab", "problem": "Permission denied"}])
+    return Expected("tokens", "fault", f"chown root:lodefs {file}")
+
+
+@planted
+def tokens_that_the_proxy_has_not_read(node: Node) -> Expected:
+    proxy_with(node, [{"file": str(tokens_file(node)), "digest": "ab", "problem": ""}])
+    return Expected("tokens", "warning", "journalctl")
 
 
 @planted

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import socket
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -23,23 +26,23 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodeapi.wire import Snapshot
-from lodefs.proxy.http import tokens
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.s3_keys import key_path
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.tokens import (
     TOKEN_PREFIX,
-    Token,
     TokenBook,
     Verdict,
     bearer_of,
     create_s3_token,
     create_token,
     delete_token,
+    file_digest,
     list_tokens,
 )
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy
+from tests.support.proxy.scrape import samples
 
 NOW_S = 1_700_000_000
 
@@ -399,13 +402,68 @@ def test_a_change_that_cannot_be_read_yet_is_not_lost(
     book = TokenBook(path)
     delete_token(path, "good")
 
-    def refuse(_path: Path) -> list[Token]:
-        raise Unavailable("too many open files")
+    def refuse(_path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(tokens, "list_tokens", refuse)
-        with pytest.raises(Unavailable):
+        patched.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(InvalidInput, match="Too many"):
             book.reload()
+        assert "Too many" in book.taken.problem
     assert book.check(good, "demo") is Verdict.ALLOWED
     assert book.reload()
     assert book.check(good, "demo") is Verdict.UNKNOWN
+    assert book.taken.problem == ""
+
+
+def test_what_a_proxy_says_of_its_tokens(path: Path) -> None:
+    """/status and a metric say whether the file was read as it is now, to who may see all alone."""
+    some = create_token(path, "some", ["demo"], now_s=NOW_S)
+    every = create_token(path, "every", ["*"], now_s=NOW_S)
+    with (
+        start_proxy(DictNode({b"a": b"x"}), tokens_file=path) as proxy,
+        proxy.client(tcp=True) as tcp,
+    ):
+
+        def told(token: str) -> Any:
+            found = json.loads(tcp.get("/status", Authorization=f"Bearer {token}").body)
+            return found.get("tokens")
+
+        def is_stale() -> float:
+            proxy.server.sweep()
+            body = tcp.get("/metrics", Authorization=f"Bearer {every}").body
+            return samples(body)["lodefs_tokens_stale", frozenset()]
+
+        good = {"file": str(path), "digest": file_digest(path), "problem": ""}
+        assert told(every) == [good]
+        assert told(some) is None
+        assert is_stale() == 0
+        path.write_text("{")
+        look(proxy)
+        (found,) = told(every)
+        assert found["digest"] == good["digest"]
+        assert "damaged" in found["problem"]
+        assert is_stale() == 1
+
+
+def test_without_the_s3_key_nothing_stays_known(path: Path) -> None:
+    """A token that is deleted while the key for S3 cannot be used is forgotten at once as well."""
+
+    async def run() -> None:
+        create_s3_token(path, "good", ["demo"], now_s=NOW_S)
+        create_s3_token(path, "other", ["demo"], now_s=NOW_S)
+        book = TokenBook(path, s3=True)
+        with socket.socket() as one:
+            door = Endpoint(one, book)
+            door.blocks.add(b"headers", "demo", door.blocks.generation)
+            watch = TokenWatch([door])
+            key_path(path).write_text("no key")
+            delete_token(path, "good")
+            await watch.look()
+            assert not door.blocks.allow(b"headers", "demo")
+            assert "s3-key" in watch.taken[0].problem
+            await watch.look()
+            assert "s3-key" in watch.taken[0].problem
+            await watch.close()
+
+    asyncio.run(run())

@@ -266,6 +266,7 @@ def test_how_things_stand() -> None:
     assert (seen.state, seen.error, seen.error_ago_s) == (WELL, "silent", 3.0)
     health.refused(A, "another secret", 14.0)
     assert health.standing(A, 15.0).state == REFUSED
+    assert health.standing(A, 15.0).reason == "1 s ago (shown for 180 s): another secret"
     assert health.standing(A, 15.0).usable
     assert health.standing(A, 14.0 + REFUSED_S).state == WELL
 
