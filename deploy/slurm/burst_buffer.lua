@@ -9,26 +9,42 @@
 
 local PROGRAM = os.getenv("LODEFS_PROGRAM") or "/usr/bin/lodefs"
 local SUBMIT_TIMEOUT_S = 5 -- the controller does nothing else meanwhile
+local ASKED_BYTES_MAX = 16384 -- as a job's comment has at most
+local DIRECTIVES_MAX = 1000
+local ERROR_BYTES_MAX = 1024
 
 local function quoted(words)
   return "'" .. words:gsub("'", "'\\''") .. "'"
 end
 
--- What a script asks for: nil nothing, "" what its job has, else datasets.
+-- What a script asks for: nil nothing, "" what its job has, else datasets. Second: what is wrong.
+-- A script is any user's: each search here takes time that is linear in its size.
 local function asked_in(script)
   local file = io.open(script)
   if not file then
     return nil
   end
-  local found
-  for line in file:lines() do
-    local words = line:match("^#BB_LUA%s+lodefs%s*$") and "" or line:match("^#BB_LUA%s+lodefs=(.-)%s*$")
-    if words then
-      found = found and found ~= "" and found .. "," .. words or words
+  local text = "\n" .. (file:read("*a") or "") -- Slurm limits it: max_script_size, 4 MiB
+  file:close()
+  local found, size_bytes, at = nil, 0, 1
+  for _ = 1, DIRECTIVES_MAX do
+    local first = text:find("\n#BB_LUA", at, true)
+    if not first then
+      return found and table.concat(found, ",")
+    end
+    at = text:find("\n", first + 1, true) or #text + 1
+    local words = text:sub(first + 1, at - 1):match("^#BB_LUA%s+lodefs(.*)$")
+    words = words and (words:match("^.*%S") or "") -- without the blanks at its end
+    if words and (words == "" or words:sub(1, 1) == "=") then
+      size_bytes = size_bytes + #words
+      if size_bytes > ASKED_BYTES_MAX then
+        return nil, "lodefs: error: too many datasets, or names too long, in a job's script"
+      end
+      found = found or {}
+      found[#found + 1] = words ~= "" and words:sub(2) or nil
     end
   end
-  file:close()
-  return found
+  return nil, "lodefs: error: a job's script has too many lines of #BB_LUA"
 end
 
 -- SUCCESS, or ERROR and the first line of what it says.
@@ -39,18 +55,20 @@ local function lodefs(words, timeout_s)
   if pipe then
     pipe:close()
   end
-  local text, code = said:match("^(.-)\n?(%d+)\n$")
-  if code == "0" then
+  if said:match("(%d+)\n$", -5) == "0" then
     return slurm.SUCCESS, ""
   end
-  local line = text and text:match("lodefs: error: [^\n]*")
-  return slurm.ERROR, line or "lodefs: error: it does not answer"
+  local line = said:match("lodefs: error: [^\n]*")
+  return slurm.ERROR, line and line:sub(1, ERROR_BYTES_MAX) or "lodefs: error: it does not answer"
 end
 
 -- Submission: what cannot be is refused. Older releases do not tell the user: datasets that
 -- rules of access limit are then looked at when the job is staged in.
 function slurm_bb_job_process(script, uid)
-  local words = asked_in(script)
+  local words, wrong = asked_in(script)
+  if wrong then
+    return slurm.ERROR, wrong
+  end
   if not words or words == "" then
     return slurm.SUCCESS -- cli_filter.lua has looked at --lodefs
   end
@@ -61,9 +79,9 @@ end
 
 -- The job waits; its nodes are not known.
 function slurm_bb_data_in(job, script)
-  local words = asked_in(script)
+  local words, wrong = asked_in(script)
   if not words then
-    return slurm.SUCCESS, ""
+    return wrong and slurm.ERROR or slurm.SUCCESS, wrong or ""
   end
   return lodefs("stage " .. job .. " -- " .. quoted(words))
 end

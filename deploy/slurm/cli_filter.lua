@@ -6,6 +6,7 @@
 
 local PROGRAM = os.getenv("LODEFS_PROGRAM") or "/usr/bin/lodefs"
 local FAULT = 1
+local ERROR_BYTES_MAX = 4096
 
 local function quoted(words)
   return "'" .. words:gsub("'", "'\\''") .. "'"
@@ -36,9 +37,11 @@ function lodefs_pre_submit(options)
   if pipe then
     pipe:close()
   end
-  local text, code = said:match("^(.-)\n?(%d+)\n$")
+  local code = said:match("(%d+)\n$", -5) or ""
+  local text = said:sub(1, -#code - 2):gsub("\n$", "")
   if code ~= "0" then
-    slurm.log_error("%s", text and text ~= "" and text or "lodefs: error: it cannot be started")
+    text = text:sub(1, ERROR_BYTES_MAX)
+    slurm.log_error("%s", text ~= "" and text or "lodefs: error: it cannot be started")
     return FAULT
   end
   options["comment"] = text
