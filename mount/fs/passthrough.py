@@ -46,6 +46,10 @@ class Flats(Protocol):
         where there is none. It counts as used now."""
         ...
 
+    def is_cut(self, ino: int) -> bool:
+        """Whether the flat file of an inode is complete, and has another size than that."""
+        ...
+
 
 class PassthroughFiles:
     """Opens and releases files for one thread of a worker; ``fd`` is the worker's device.
@@ -72,14 +76,18 @@ class PassthroughFiles:
         return self._handles.refused != 0 and not self._handles.granted
 
     def open(self, ino: int, request: int) -> Opened:
-        """How the file is opened for the OPEN number ``request``. Raises nothing: a file that
-        cannot be passed through is opened in cached mode."""
+        """How the file is opened for the OPEN number ``request``. A file that cannot be passed
+        through is opened in cached mode. Raises: Corrupt, where the kernel would read a file that
+        was cut."""
         opened = self._open(ino, request)
         if opened.backing != CACHED:
-            self._count(Column.KERNEL_OPENS, 1)
             flat = self._flat(ino)
             if flat is not None:
                 self._count(Column.KERNEL_OPENED_BYTES, os.fstat(flat).st_size)
+            elif _spoil_if_cut(self._handles, self._flats, ino):
+                self.release(opened.handle)
+                return self._open(ino, request)  # now it is refused, or everybody has closed it
+            self._count(Column.KERNEL_OPENS, 1)
         return opened
 
     def _open(self, ino: int, request: int) -> Opened:
@@ -164,9 +172,22 @@ class Opening:
             return
         for ino in self._handles.passed_through():
             try:
-                flats.complete_flat(ino)
+                if flats.complete_flat(ino) is None:
+                    _spoil_if_cut(self._handles, flats, ino)
             except LodefsError:
                 return  # the index cannot be read now: next time
+
+
+def _spoil_if_cut(handles: OpenFileTable, flats: Flats, ino: int) -> bool:
+    """Whether the file that the kernel reads for an inode was cut. It is not opened again then
+    before its last close, also when the cache has a good one."""
+    try:
+        is_cut = flats.is_cut(ino)
+    except LodefsError:
+        return False  # as of a file that was evicted: nothing is known
+    if is_cut:
+        handles.spoil(ino)
+    return is_cut
 
 
 def objection(

@@ -125,6 +125,10 @@ class CachedReader:
         self._held = file = self._ask(lambda view: self._complete(view, ino), eager=True)
         return None if file is None else file.fd
 
+    def is_cut(self, ino: int) -> bool:
+        """Whether the complete file in the cache has another size than the file that it is."""
+        return bool(self._ask(lambda view: self._is_cut(view, ino)))
+
     def _ask(self, question: Callable[[CacheView], T | None], *, eager: bool = False) -> T | None:
         """What the cache answers; None: the proxy must be asked. NotFound where there surely is
         nothing.
@@ -177,6 +181,11 @@ class CachedReader:
             return None
         view.used.add(file.number)
         return file
+
+    def _is_cut(self, view: CacheView, ino: int) -> bool:
+        node = self._node(view, ino)
+        file = view.complete_flat(node) if node is not None else None
+        return file is not None and os.fstat(file.fd).st_size != node.size_bytes
 
     def _node(self, view: CacheView, ino: int) -> Node | None:
         node = self._nodes.get(ino)

@@ -21,8 +21,11 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
 
+from lodefs.chunkstore.errors import Corrupt
+
 ROWS_MAX = 1 << 18  # files open at once; further ones cost the mount its passthrough
 CACHED = 0  # instead of the id of a backing file
+_SPOILT = 1 << 63  # set in the id of one that was cut; the kernel's ids have 31 bits
 
 _WORD_BYTES = 8
 _HEAD_WORDS = 512  # one page
@@ -71,17 +74,18 @@ class OpenFileTable:
 
         A file that is open already stays in its mode, whatever ``backing`` says. One that is not
         is opened with ``backing``; None: it is left alone, and None is returned. A ``backing``
-        that is not in the answer is of no use.
+        that is not in the answer is of no use. Raises: Corrupt, for one whose backing file is
+        spoilt: the kernel takes no other one until its last close.
         """
         with self._locked():
             top = self._head[_TOP]
             inos = self._inos[:top].tobytes()
             slot = _find(self._requests[:top].tobytes(), request)
             if slot >= 0 and self._inos[slot] == ino:
-                return Opened(_handle(slot, request), self._backings[slot])
+                return Opened(_handle(slot, request), self._sound(slot))
             other = _find(inos, ino)
             if other >= 0:
-                backing = self._backings[other]
+                backing = self._sound(other)
             elif backing is None:
                 return None
             elif self._head[_OVERFLOWN]:
@@ -113,7 +117,7 @@ class OpenFileTable:
             top = self._head[_TOP]
             if slot >= top or _short(self._requests[slot]) != request or not self._inos[slot]:
                 return CACHED
-            ino, backing = self._inos[slot], self._backings[slot]
+            ino, backing = self._inos[slot], self._backings[slot] & ~_SPOILT
             self._inos[slot] = 0
             self._requests[slot] = 0
             while top and not self._inos[top - 1]:
@@ -127,7 +131,23 @@ class OpenFileTable:
         """The id of an open file's backing file, CACHED, or None where it is not open."""
         with self._locked():
             slot = _find(self._inos[: self._head[_TOP]].tobytes(), ino)
-            return self._backings[slot] if slot >= 0 else None
+            return self._backings[slot] & ~_SPOILT if slot >= 0 else None
+
+    def spoil(self, ino: int) -> None:
+        """Refuse further opens of a file that is open in passthrough mode, until its last close."""
+        with self._locked():
+            for slot in range(self._head[_TOP]):
+                if self._inos[slot] == ino and self._backings[slot] != CACHED:
+                    self._backings[slot] |= _SPOILT
+
+    def _sound(self, slot: int) -> int:
+        backing = self._backings[slot]
+        if backing & _SPOILT:
+            raise Corrupt(
+                f"inode {self._inos[slot]} is open, and the cache's file that the kernel reads for "
+                "it was cut; close it everywhere, and it is fetched again"
+            )
+        return backing
 
     def passed_through(self) -> set[int]:
         """The inodes that are open in passthrough mode."""

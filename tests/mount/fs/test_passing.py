@@ -3,6 +3,7 @@ overlayfs), the same files are read with the same result, by the daemon."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
@@ -171,6 +172,22 @@ def test_evicted_while_it_is_open(mounts: Mounts, cache: NodeCache) -> None:
     fd = os.open(path, os.O_RDONLY)
     check(fd, b"one")
     os.close(fd)
+
+
+def test_cut_while_it_is_open(mounts: Mounts, cache: NodeCache) -> None:
+    """Nobody opens a file any more that the kernel would read short; after the last close it is
+    right again, by the proxy."""
+    cache.complete(ONE)
+    mounts.mount(passthrough="on")
+    path = mounts.place / "one"
+    fd = open_passed(mounts, "one")
+    cache.cut(ONE, 1_000_000)
+    if is_on(mounts):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            path.open()
+    os.close(fd)
+    until(lambda: way(path) == "daemon")
+    assert path.read_bytes() == CONTENT[b"one"]
 
 
 def test_files_in_use_are_told_to_the_proxy(

@@ -40,9 +40,10 @@ PASSED_FLAGS = fuse_abi.FOPEN_PASSTHROUGH | fuse_abi.FOPEN_NOFLUSH
 
 @dataclass
 class FakeFlats:
-    """Files whose inode numbers are in ``complete`` have descriptor 5."""
+    """Files whose inode numbers are in ``complete`` have descriptor 5, if they are not ``cut``."""
 
     complete: set[int] = field(default_factory=set)
+    cut: set[int] = field(default_factory=set)
     asked: list[int] = field(default_factory=list)
     error: Exception | None = None
 
@@ -50,7 +51,10 @@ class FakeFlats:
         self.asked.append(ino)
         if self.error is not None:
             raise self.error
-        return 5 if ino in self.complete else None
+        return 5 if ino in self.complete - self.cut else None
+
+    def is_cut(self, ino: int) -> bool:
+        return ino in self.cut
 
 
 @dataclass
@@ -188,6 +192,31 @@ def test_modes_never_mix(mount: Mount, kernel: FakeDevice) -> None:
     assert mount.fs.getxattr(BIG | LARGE, b"user.lodefs.read_path") == b"passthrough"
     assert third
     assert kernel.closed == []
+
+
+def test_a_file_that_was_cut_is_not_opened_again_while_it_is_open(
+    mount: Mount, kernel: FakeDevice
+) -> None:
+    """The kernel would read short; also when the cache has a good one by then. After the last
+    close it is read by the workers, who see that it is short."""
+    first = mount.open(BIG | LARGE, 2)[0]
+    mount.flats.cut.add(BIG)
+    assert mount.ask(Opcode.OPEN, BIG | LARGE, 4, bytes(8)) == (errno.EIO, b"")
+    mount.flats.cut.clear()
+    assert mount.ask(Opcode.OPEN, BIG | LARGE, 6, bytes(8)) == (errno.EIO, b"")
+    mount.flats.cut.add(BIG)
+    mount.release(BIG | LARGE, first)
+    assert kernel.closed == [1]
+    assert mount.open(BIG | LARGE, 8)[1] == CACHED_FLAGS
+
+
+def test_a_cut_is_seen_by_who_marks_files_as_used(mount: Mount) -> None:
+    """Before somebody opens the file, and though the proxy may have replaced it by then."""
+    mount.open(BIG | LARGE, 2)
+    mount.flats.cut.add(BIG)
+    mount.opening.mark_used(mount.flats)
+    mount.flats.cut.clear()
+    assert mount.ask(Opcode.OPEN, BIG | LARGE, 4, bytes(8)) == (errno.EIO, b"")
 
 
 def test_another_worker_was_faster(handles: OpenFileTable, kernel: FakeDevice) -> None:

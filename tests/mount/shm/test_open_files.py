@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from lodefs.chunkstore.errors import Corrupt
 from lodefs.mount.shm.open_files import CACHED, Opened, OpenFileTable
 from tests.support.mount.mounts import in_child
 
@@ -288,6 +289,23 @@ def test_a_full_table_costs_passthrough_and_nothing_else() -> None:
     assert handles.leave(two.handle) == 8
     assert handles.backing(2) == 7
     assert handles.enter(6, 18, 9).backing == CACHED  # type: ignore[union-attr]
+    os.close(handles.fd)
+
+
+def test_a_spoilt_file_is_not_opened_again_before_its_last_close() -> None:
+    """Its rows and its backing file are given back as ever; cached files are never spoilt."""
+    handles = OpenFileTable.create(rows_max=8)
+    one, two, other = handles.enter(2, 10, 7), handles.enter(2, 12), handles.enter(4, 14, CACHED)
+    assert one is not None and two is not None and other is not None
+    handles.spoil(2)
+    handles.spoil(4)
+    for request in (10, 16):
+        with pytest.raises(Corrupt, match=r"inode 2 .* cut; close it everywhere"):
+            handles.enter(2, request, 8)
+    assert (handles.backing(2), handles.passed_through()) == (7, {2})
+    assert handles.enter(4, 18) is not None
+    assert (handles.leave(one.handle), handles.leave(two.handle)) == (CACHED, 7)
+    assert handles.enter(2, 16, 9) == Opened(handles.enter(2, 16).handle, 9)  # type: ignore[union-attr]
     os.close(handles.fd)
 
 

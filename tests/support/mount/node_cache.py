@@ -89,6 +89,11 @@ class NodeCache:
         for path in (self._directory / layout.SLABS_DIR).glob("*/*"):
             os.truncate(path, size_bytes)
 
+    def cut(self, ino: int, size_bytes: int) -> None:
+        """Somebody shortens the flat file of a file."""
+        content = self._tree.nodes[ino].content
+        os.truncate(layout.flat_path(self._directory, content, self.numbers[ino]), size_bytes)
+
     def evict(self, ino: int) -> None:
         """From now on it has none."""
         number, content = self.numbers.pop(ino), self._tree.nodes[ino].content
