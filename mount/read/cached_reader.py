@@ -184,7 +184,9 @@ class CachedReader:
 
     def _is_cut(self, view: CacheView, ino: int) -> bool:
         node = self._node(view, ino)
-        file = view.complete_flat(node) if node is not None else None
+        if node is None:
+            return False
+        file = view.complete_flat(node)
         return file is not None and os.fstat(file.fd).st_size != node.size_bytes
 
     def _node(self, view: CacheView, ino: int) -> Node | None:
