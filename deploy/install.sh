@@ -60,7 +60,7 @@ config=$destdir/etc/lodefs/lodefs.toml
 
 # Checks first: nothing is touched before all of them have passed.
 [ -n "$dry$destdir" ] || [ "$(id -u)" = 0 ] || fail "needs root"
-"$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+"$python" -I -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
   || fail "$python must be Python 3.11 or newer with venv (Debian: python3 python3-venv); see --python"
 [ -n "$destdir" ] || [ -d /run/systemd/system ] || [ -n "$dry" ] \
   || fail "systemd does not run here; --destdir installs for another machine"

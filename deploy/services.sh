@@ -90,8 +90,7 @@ in_use() {
       held "$device" "$table" || continue
       holders="$holders ${process#/proc/}"
     done
-    # shellcheck disable=SC2059  # mountinfo writes spaces as \040
-    shown=$(printf "$place")
+    shown=$(printf %b "$place") # mountinfo writes spaces as \040
     opened=$(find /proc/[0-9]*/cwd /proc/[0-9]*/root /proc/[0-9]*/fd /proc/[0-9]*/map_files \
       -maxdepth 1 \( -lname "$shown" -o -lname "$shown/*" \) 2>/dev/null | cut -d / -f 3 | sort -un) || true
     for process in $holders $opened; do echo "$shown is used by process $process"; done
@@ -107,8 +106,7 @@ deactivate() {
       lodefs-proxy.socket lodefs-proxy.service 2>/dev/null || true
   fi
   mounts | while read -r _ place; do
-    # shellcheck disable=SC2059
-    "$bin" unmount "$(printf "$place")" || say "$place could not be unmounted"
+    "$bin" unmount "$(printf %b "$place")" || say "$place could not be unmounted"
   done
   end_proxies
 }

@@ -44,7 +44,7 @@ done
 case $prefix in /*) ;; *) fail "--prefix must begin with /" ;; esac
 prefix=${prefix%/}
 checkout=$(cd "$(dirname "$0")/.." && pwd)
-"$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+"$python" -I -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
   || fail "$python must be Python 3.11 or newer with venv (Debian: python3 python3-venv)"
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
   SOURCE_DATE_EPOCH=$(git -C "$checkout" log -1 --format=%ct 2>/dev/null) \
@@ -58,8 +58,8 @@ trap 'exit 1' HUP INT TERM
 
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
-"$python" -m venv "$scratch/venv"
-pip() { "$scratch/venv/bin/python" -m pip "$@" >&2; }
+"$python" -I -m venv "$scratch/venv"
+pip() { "$scratch/venv/bin/python" -Ps -m pip "$@" >&2; }
 
 if [ -z "$wheel" ]; then # from a copy: setuptools leaves files in the directory that it builds
   mkdir "$scratch/source" "$scratch/wheel"
@@ -86,7 +86,7 @@ rm -rf "${packages:?}/bin" "$packages"/*.dist-info/direct_url.json "$packages"/*
 [ ! -d "$packages/botocore/data" ] || find "$packages/botocore/data" -mindepth 1 -maxdepth 1 \
   -type d ! -name s3 ! -name 'sso*' ! -name sts ! -name signin -exec rm -r {} +
 # unchecked: nothing looks at the sources' times when a program starts.
-"$python" -m compileall -q -s "$dir" --invalidation-mode unchecked-hash "$packages"
+"$python" -Ps -m compileall -q -s "$dir" --invalidation-mode unchecked-hash "$packages"
 
 ours='bin/lodefs\|lib/lodefs\|lib/systemd/system/lodefs\|share/doc/lodefs'
 put() { # put MODE FILE PLACE: a file of the checkout, with the places of this prefix in it
@@ -97,7 +97,7 @@ put() { # put MODE FILE PLACE: a file of the checkout, with the places of this p
 
 mkdir -p "$dir$prefix/bin"
 # With its version in the name: compiled modules fit no other.
-interpreter=$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
+interpreter=$("$python" -I -c 'import os, sys; print(os.path.realpath(sys.executable))')
 cat >"$dir$prefix/bin/lodefs" <<TEXT
 #!$interpreter -IS
 import sys

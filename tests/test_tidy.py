@@ -111,6 +111,18 @@ def test_folders_can_be_overlooked() -> None:
     assert not [path for path in PRODUCT if "testing" in relative(path)]
 
 
+def test_one_place_starts_python() -> None:
+    """Other Python processes are started by chunkstore/python_process.py alone: the program of a
+    package sees its packages only as that knows."""
+    users = {
+        relative(path)
+        for path in PRODUCT
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
+    }
+    assert users == {"chunkstore/python_process.py"}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_class_names_are_unique(package: str) -> None:
     """No two classes of a package have one name."""

@@ -9,7 +9,7 @@ fi
 cd "$(dirname "$0")/../.."
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
-python3 -m venv "$tools"
+python3 -I -m venv "$tools"
 "$tools/bin/pip" install -q grpcio-tools==1.85.1
-"$tools/bin/python" -m grpc_tools.protoc -I mount/csi/generated --python_out=mount/csi/generated \
+"$tools/bin/python" -I -m grpc_tools.protoc -I mount/csi/generated --python_out=mount/csi/generated \
   --pyi_out=mount/csi/generated mount/csi/generated/csi.proto mount/csi/generated/registration.proto

@@ -53,7 +53,7 @@ architecture=$(dpkg --print-architecture)
 
 doc=$tree/usr/share/doc/lodefs
 install -m 644 "$here/copyright" "$doc/copyright"
-"$python" - "$tree/usr/lib/lodefs" >>"$doc/copyright" <<'TEXT'
+"$python" -I - "$tree/usr/lib/lodefs" >>"$doc/copyright" <<'TEXT'
 """Who wrote what is packed with lodefs, and its license, as each package says."""
 import sys
 from importlib.metadata import distributions
@@ -93,7 +93,7 @@ mkdir "$tree/DEBIAN"
 install -m 755 "$here/preinst" "$here/postinst" "$here/prerm" "$here/postrm" "$tree/DEBIAN/"
 printf '%s\n' /etc/default/lodefs /etc/enroot/hooks.d/50-lodefs.sh /etc/lodefs/lodefs.toml \
   >"$tree/DEBIAN/conffiles"
-fits=$("$python" -c 'import sys; a, b = sys.version_info[:2]
+fits=$("$python" -I -c 'import sys; a, b = sys.version_info[:2]
 print(f"python3 (>= {a}.{b}), python3 (<< {a}.{b + 1}), python{a}.{b}")')
 cat >"$tree/DEBIAN/control" <<TEXT
 Package: lodefs

@@ -45,8 +45,8 @@ mkdir -p "$root/usr/share/doc"
 for package in "python$version" libc6 openssl; do
   [ ! -d "$debian/usr/share/doc/$package" ] || keep "usr/share/doc/$package"
 done
-"${PYTHON:-/usr/bin/python$version}" -m compileall -q -s "$root" --invalidation-mode unchecked-hash \
-  "$root/usr/lib/python$version"
+"${PYTHON:-/usr/bin/python$version}" -Ps -m compileall -q -s "$root" \
+  --invalidation-mode unchecked-hash "$root/usr/lib/python$version"
 mkdir -p "$root/etc/lodefs" "$root/run/lodefs" "$root/root" "$root/proc" "$root/sys" "$root/dev" \
   "$root/var/cache/lodefs" "$root/var/lib/lodefs"
 mkdir -m 1777 "$root/tmp"

@@ -44,7 +44,7 @@ done
 [ -n "$dir" ] || fail "DIR is missing; see --help"
 [ ! -e "$dir" ] || fail "$dir is there already"
 [ "$(id -u)" = 0 ] || fail "needs root: files of the root file system are root's"
-"$python" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
+"$python" -I -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
   || fail "$python is not Python $version, which Debian has; see --python"
 here=$(cd "$(dirname "$0")" && pwd)
 umask 022

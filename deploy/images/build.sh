@@ -47,7 +47,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$out" ] || fail "OUT.tar is missing; see --help"
 [ "$(id -u)" = 0 ] || fail "needs root: files of the image are root's"
-"$python" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
+"$python" -I -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
   || fail "$python is not Python $version, which Debian has; see --python"
 here=$(cd "$(dirname "$0")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
@@ -95,8 +95,8 @@ packages() { # packages DIR: what lodefs depends on, with its extra for Kubernet
 }
 
 mkdir "$scratch/source" "$scratch/wheel"
-"$python" -m venv "$scratch/venv"
-pip() { "$scratch/venv/bin/python" -m pip "$@" >&2; }
+"$python" -I -m venv "$scratch/venv"
+pip() { "$scratch/venv/bin/python" -Ps -m pip "$@" >&2; }
 for part in chunkstore lodefs mount proxy pyproject.toml README.md LICENSE; do
   cp -R "$checkout/$part" "$scratch/source/"
 done
@@ -113,7 +113,7 @@ mkdir -p "$own/usr/bin"
 pip install -q --no-compile --no-deps --target "$own/usr/lib/lodefs" "$wheel"
 rm -rf "$own/usr/lib/lodefs/bin" "$own"/usr/lib/lodefs/*.dist-info/direct_url.json \
   "$own"/usr/lib/lodefs/*.dist-info/RECORD "$own"/usr/lib/lodefs/*.dist-info/INSTALLER
-"$python" -m compileall -q -s "$own" --invalidation-mode unchecked-hash "$own/usr/lib/lodefs"
+"$python" -Ps -m compileall -q -s "$own" --invalidation-mode unchecked-hash "$own/usr/lib/lodefs"
 cat >"$own/usr/bin/lodefs" <<TEXT
 #!/usr/bin/python$version -IS
 import sys
@@ -141,6 +141,6 @@ cat >"$scratch/config.json" <<TEXT
 }
 TEXT
 mkdir -p "$(dirname "$out")"
-"$python" "$here/archive.py" "$out" "$name:$tag" "$scratch/config.json" \
+"$python" -I "$here/archive.py" "$out" "$name:$tag" "$scratch/config.json" \
   "$scratch/debian/" "$scratch/packages/" "$own/"
 echo "$name:$tag"

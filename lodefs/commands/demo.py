@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 
 import click
 
+from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Unsupported
 from lodefs.cli import exit_codes
 from lodefs.cli.options import examples, session_command
-from lodefs.proxies.own_proxy import python_path
 from lodefs.settings.session import Session
 
 
@@ -37,7 +36,6 @@ def _in_namespace(session: Session) -> None:
         raise Unsupported(
             "mounting without root needs fusermount3 (Debian: apt-get install fuse3) or unshare"
         )
-    command = [sys.executable, "-m", "lodefs.main", "demo"]
-    environment = {**session.environment, "PYTHONPATH": python_path(session.environment)}
+    command = python_process.command("lodefs.main", "demo")
     arguments = [unshare, "--user", "--map-root-user", "--mount", "--", *command]
-    os.execve(unshare, arguments, environment)
+    os.execve(unshare, arguments, python_process.environment(session.environment))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.cli.options import examples, session_command, warn, write_line
 from lodefs.settings.datasets import VARIABLE, Dataset, parse_list
@@ -147,4 +148,4 @@ def _program() -> str:
     found = shutil.which(sys.argv[0])
     if found is not None and os.path.basename(found) == "lodefs":
         return shlex.quote(os.path.abspath(found))
-    return shlex.join([sys.executable, "-m", "lodefs.main"])
+    return shlex.join(python_process.command("lodefs.main"))

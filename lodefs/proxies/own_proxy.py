@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import lodefs
+from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
@@ -194,9 +193,8 @@ def own_proxy(home_cache: Path, store: str) -> OwnProxy:
 
 def serve_command(own: OwnProxy, store: str) -> list[str]:
     """The command line that runs a user's own proxy."""
-    python = [sys.executable, "-m", "lodefs.main"]
     files = ["--socket", str(own.socket), "--cache", str(own.directory / "cache")]
-    return [*python, "--store", store, "serve", *files]
+    return python_process.command("lodefs.main", "--store", store, "serve", *files)
 
 
 def serves(url: str, store: str | None, timeout_s: float = ASK_TIMEOUT_S) -> bool:
@@ -247,7 +245,7 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
                 stdout=log,
                 stderr=log,
                 cwd=own.directory,  # not where the user is: that could not be unmounted
-                env={**inheritable(environment), "PYTHONPATH": python_path(environment)},
+                env=python_process.environment(inheritable(environment)),
                 start_new_session=True,
                 preexec_fn=leave,  # noqa: PLW1509 - commands in containers have no threads
             )
@@ -338,12 +336,6 @@ def _get(url: str, path: str, token: str | None, timeout_s: float) -> tuple[int,
         return answer.status, bytes(answer.body)
     finally:
         connection.close()
-
-
-def python_path(environment: Mapping[str, str]) -> str:
-    """Where these packages lie, first: they need not be installed."""
-    here = str(Path(lodefs.__file__).resolve().parents[1])
-    return os.pathsep.join([here, *filter(None, [environment.get("PYTHONPATH")])])
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The mount process: from a request to a served mount, in the foreground or detached.
 
-``python -P -m lodefs.mount.lifecycle.daemon FD`` receives the request from the socket FD (so that a
-token is in no argument list) and answers there (mount.lifecycle.startup).
+``main``, with FD as argument, receives the request from the socket FD (so that a token is in no
+argument list) and answers there (mount.lifecycle.startup).
 """
 
 from __future__ import annotations
@@ -362,7 +362,3 @@ def _line(what: str, job: Job) -> str:
 def farewell(job: Job, *, left: bool) -> str:
     """The last line of a supervisor."""
     return f"{job.options.mountpoint} is {'left to another process' if left else 'unmounted'}"
-
-
-if __name__ == "__main__":
-    main()

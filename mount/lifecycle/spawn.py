@@ -7,16 +7,14 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-import lodefs
+from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.mount.kernel import mount_syscalls, mount_table
@@ -74,22 +72,18 @@ def spawn(module: str, fd: int) -> int:
     """Start a module of ours as a program, with the descriptor ``fd``; its pid, for waitpid(2)."""
     import subprocess
 
-    started = subprocess.Popen(_command(module, fd), pass_fds=[fd], **_settings())
+    started = subprocess.Popen(
+        python_process.command(module, str(fd)), pass_fds=[fd], **_settings()
+    )
     started.returncode = 0  # others wait for it: Popen need not
     return started.pid
 
 
-def _command(module: str, fd: int) -> list[str]:
-    return [sys.executable, "-P", "-m", module, str(fd)]
-
-
 def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process of a mount, from that of its starter: it finds this package,
-    which need not be installed, and gets no credentials of S3, which are for proxies alone."""
-    kept = {name: value for name, value in environ.items() if not name.startswith("AWS_")}
-    here = str(Path(lodefs.__file__).resolve().parents[1])
-    path = os.pathsep.join([here, *filter(None, [environ.get("PYTHONPATH")])])
-    return kept | {"PYTHONPATH": path}
+    """The environment for a process of a mount, from that of its starter: it gets no credentials of
+    S3, which are for proxies alone."""
+    kept = python_process.environment(environ)
+    return {name: value for name, value in kept.items() if not name.startswith("AWS_")}
 
 
 def _settings() -> dict[str, Any]:

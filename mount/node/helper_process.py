@@ -1,6 +1,6 @@
 """The mount helper: one thread, everything loaded that a mount needs, a fork for each order.
 
-``python -P -m mount.node.helper_process FD`` serves the socket FD. An order comes as one packet
+``main``, with FD as argument, serves the socket FD. An order comes as one packet
 with one descriptor (SCM_RIGHTS, unix(7)): the socket on which its child answers. The child's time
 is limited by a timer of its own (SIGALRM), so that the limit holds without this process too. A
 child that mounts becomes the mount process: once the requester has acknowledged the mount, this
@@ -310,7 +310,3 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # children need no copies of what is theirs only to be read
     HelperProcess(socket.socket(fileno=int(sys.argv[1]))).run()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """A data process: it carries out orders, one at a time in each of its threads.
 
-``python -P -m lodefs.proxy.data.process CONTROL SLOT ...`` serves the sockets with these numbers.
+``main``, with CONTROL SLOT ... as arguments, serves the sockets with these numbers.
 It knows no store, no cache and no credentials, only what an order says, and ends when the proxy
 has closed its end of the control socket.
 """
@@ -235,7 +235,3 @@ def main() -> None:
         while control.recv(1):
             control.sendall(orders.STUCK if writing.is_stuck() else orders.PONG)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

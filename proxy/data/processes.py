@@ -12,7 +12,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from lodefs.chunkstore import python_process
 from lodefs.chunkstore.objects.s3_range_reader import limit_waiting
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, FetchReport
@@ -57,7 +57,9 @@ class DataSettings:
 
     processes: int
     kept_fds: Sequence[int] = ()
-    argv: Sequence[str] = (sys.executable, "-P", "-m", "lodefs.proxy.data.process")
+    argv: Sequence[str] = field(
+        default_factory=lambda: python_process.command("lodefs.proxy.data.process")
+    )
     start_s: float = START_S
     look_s: float = LOOK_S
     hang_s: float = HANG_S
@@ -362,4 +364,5 @@ def next_pause_s(pause_s: float, lived_s: float) -> float:
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Of a data process: no credentials, and nothing that systemd means for the proxy."""
-    return {name: value for name, value in environ.items() if not name.startswith(_SECRET)}
+    kept = python_process.environment(environ)
+    return {name: value for name, value in kept.items() if not name.startswith(_SECRET)}

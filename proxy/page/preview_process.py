@@ -1,4 +1,4 @@
-"""A process that makes one preview: ``python -m lodefs.proxy.page.preview_process``.
+"""A process that makes one preview.
 
 What it reads may be made to harm its reader. So it has little memory and time, no credentials, and
 may write nothing but its answer: a PreviewView as JSON on standard output. Standard input holds a
@@ -63,7 +63,3 @@ def view_of(order: PreviewOrder, data: bytes) -> PreviewView:
     if order.format == "parquet":
         return parquet_rows.rows_view(data)
     return text_preview.text_view(data, is_whole=order.is_whole)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
+from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format.decoding import json_decoder
 from lodefs.proxy.node import Files, SnapshotFile
@@ -28,7 +28,7 @@ from lodefs.proxy.page.preview_view import (
 PROCESS_S_MAX = 2.0
 PROCESSES_MAX = 2  # at once, with what they are given
 WAITING_MAX = 16
-_COMMAND = (sys.executable, "-P", "-m", "lodefs.proxy.page.preview_process")
+_COMMAND = python_process.command("lodefs.proxy.page.preview_process")
 
 
 class Previews:
@@ -139,6 +139,6 @@ class Previews:
 
 def _environment() -> dict[str, str]:
     """What a preview process sees of this one's: no credentials."""
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
+    kept = {"PATH": os.environ["PATH"]} if "PATH" in os.environ else {}
     return {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1",
             "ARROW_DEFAULT_MEMORY_POOL": "system", **kept}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,15 +46,28 @@ def alone(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own
 
 
-def test_what_is_said_is_done_and_undone(alone: Path, tmp_path: Path) -> None:
+def foreign_modules(place: Path) -> Path:
+    """A directory as somebody else may have left it: who imports of it ends."""
+    place.mkdir()
+    for name in ("ensurepip", "venv", "pip", "compileall", "json", "struct"):
+        (place / f"{name}.py").write_text("import os; os.kill(os.getpid(), 9)")
+    return place
+
+
+def test_what_is_said_is_done_and_undone(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A dry run names what an installation then writes, and writes nothing itself; the manifest
-    has each file; settings that are there stay; uninstall.sh leaves the settings, nothing else."""
+    has each file; settings that are there stay; uninstall.sh leaves the settings, nothing else.
+    Python imports nothing of the current directory."""
     root = tmp_path / "the root"
     settings = root / "etc/lodefs/lodefs.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("# ours\n")
     words: list[str | Path] = [INSTALL, "--destdir", root, "--wheel", alone]
-    told = build(*words, "--dry-run")
+    with monkeypatch.context() as patched:
+        patched.chdir(foreign_modules(tmp_path / "foreign"))
+        told = build(*words, "--dry-run")
     assert files(root) == {"/etc/lodefs/lodefs.toml"}
     assert f"  keep {settings}\n" in told
     build(*words, "--yes")
@@ -68,6 +82,17 @@ def test_what_is_said_is_done_and_undone(alone: Path, tmp_path: Path) -> None:
     (root / "etc/default/lodefs-docker").touch()
     run([UNINSTALL, "--destdir", root, "--yes", "--purge"])
     assert files(root) == set()
+
+
+def test_scripts_isolate_python() -> None:
+    """No script of deploy/ lets Python import what the current directory or a user's home has."""
+    calls = [
+        (script.name, words)
+        for script in DEPLOY.rglob("*.sh")
+        for words in re.findall(r'(?<!--python )"\$[^"]*python[^"]*" (-\S+)', script.read_text())
+    ]
+    assert len(calls) > 10
+    assert {words for _, words in calls} <= {"-I", "-Ps"}, calls
 
 
 def test_another_prefix(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from typing import NoReturn
 import pytest
 
 import lodefs
+from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
-from lodefs.mount.lifecycle import control_socket, mount_resources, mounter, process_scan, spawn
+from lodefs.mount.lifecycle import control_socket, mount_resources, mounter, process_scan
 from lodefs.mount.mount_spec import TakeOver
 from lodefs.mount.node import helper_client as nurseries
 from lodefs.mount.node import helper_requests
@@ -327,7 +328,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[MountHelpe
     program = CHANGED.format(script)
     command = [sys.executable, "-c", program]
     with monkeypatch.context() as patched:
-        patched.setattr(spawn, "_command", lambda _module, fd: [*command, str(fd)])
+        patched.setattr(python_process, "command", lambda _module, *fd: [*command, *fd])
         with MountHelper() as made:
             yield made
 
