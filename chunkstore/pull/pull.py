@@ -34,9 +34,9 @@ from lodefs.chunkstore.pull.target import (
     translated,
     updated_from,
 )
-from lodefs.chunkstore.pull.update import Update, carry_out, plan_update
+from lodefs.chunkstore.pull.update import Update, carry_out, named, plan_update
 from lodefs.chunkstore.repo.history import find_in
-from lodefs.chunkstore.repo.pack_reader import LostPack, PackReader
+from lodefs.chunkstore.repo.pack_reader import PackReader, WrongChunk, damaged
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join, scan
@@ -163,6 +163,8 @@ def pull(
                 run.update(plan_update(store, old, root, place.fd))
         except Purged as error:
             raise _named(error, spec, commit_id, is_one=root.kind is Kind.FILE) from error
+        except Corrupt as error:
+            raise damaged(f"{spec} ({commit_id.hex()[:12]})", error) from error
         except InvalidInput:
             if old is not None and not place.resumed:
                 place.finish()  # nothing was changed
@@ -392,7 +394,7 @@ class _Pull:
     def _fetch(self, pack: PackId, unit: Unit[_Part], handles: DirectoryHandles) -> None:
         """Reads a unit, unless all of it is there, and writes it into the files it belongs to."""
         if not (self._target.resumed and self._is_there(pack, unit)):
-            chunks = self._packs.read_span(pack, unit.first, unit.count)
+            chunks = self._read(pack, unit)
             fetched = sum(map(len, chunks))
             self._write(unit, chunks)
             self._count(0, fetched, 0)
@@ -407,6 +409,20 @@ class _Pull:
                 self._leave_out(file, handles)
             elif left_bytes == 0:
                 self._complete(file, handles)
+
+    def _read(self, pack: PackId, unit: Unit[_Part]) -> list[Buffer]:
+        """The chunks of a unit. Raises: Corrupt, with the names of the files that need what is
+        wrong."""
+        try:
+            return self._packs.read_span(pack, unit.first, unit.count)
+        except Corrupt as error:
+            bad = error.number if isinstance(error, WrongChunk) else None
+            paths = (
+                part[2].file.path
+                for part in unit.parts
+                if bad is None or part[0] <= bad < part[0] + part[1]
+            )
+            raise Corrupt(f"{named(paths)}: {error}") from error
 
     def _write(self, unit: Unit[_Part], chunks: Sequence[Buffer]) -> None:
         for first, count, (file, segment, offset), before in unit.parts:
@@ -474,11 +490,11 @@ class _Pull:
 
 
 def _index_for(file: _File, index: Future[PackIndex]) -> PackIndex:
-    """Raises: LostPack, with the name of a file that needs it."""
+    """Raises: Corrupt, with the name of a file that needs it."""
     try:
         return index.result()
-    except LostPack as error:
-        raise LostPack(f"{file.path!r}: {error}") from error
+    except Corrupt as error:
+        raise Corrupt(f"{_shown(file.path)}: {error}") from error
 
 
 def _check_run(index: PackIndex, part: _Part) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import InvalidInput
@@ -57,10 +57,8 @@ def plan_update(store: Store, before: Entry, after: Entry, target_fd: int) -> Up
                     changed[in_the_way] = None
             _add(plan, change, is_absent=is_absent)
     if changed:
-        names = [path.decode("utf-8", "backslashreplace") for path in list(changed)[:NAMED_MAX]]
-        more = f" and {len(changed) - NAMED_MAX:,} more" if len(changed) > NAMED_MAX else ""
         raise InvalidInput(
-            f"the pull would replace what was changed in the copy: {', '.join(names)}{more}. "
+            f"the pull would replace what was changed in the copy: {named(changed)}. "
             "Nothing was written: save or undo these changes, and repeat the pull"
         )
     return plan
@@ -87,6 +85,14 @@ def carry_out(plan: Update, target_fd: int) -> None:
         for path, entry in plan.symlinks:
             parent, _, name = path.rpartition(b"/")
             os.symlink(entry.target, name, dir_fd=handles.directory(parent))
+
+
+def named(paths: Iterable[bytes]) -> str:
+    """Paths for a message: the first few, each once, and how many more there are."""
+    known = list(dict.fromkeys(paths))
+    names = [path.decode("utf-8", "backslashreplace") for path in known[:NAMED_MAX]]
+    more = f" and {len(known) - NAMED_MAX:,} more" if len(known) > NAMED_MAX else ""
+    return f"{', '.join(names)}{more}"
 
 
 def _missing_parents(plan: Update, handles: DirectoryHandles) -> list[bytes]:

@@ -13,7 +13,7 @@ from lodefs.chunkstore.errors import Corrupt, Expired, NotADirectory, NotFound, 
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec, split_path
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.repo.pack_reader import LostPack, PackReader
+from lodefs.chunkstore.repo.pack_reader import PackReader, damaged
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
 
@@ -116,7 +116,7 @@ def find(store: Store, spec: Spec) -> Entry:
     """The entry at REPO@REV:PATH; the root of the commit if there is no path.
 
     Raises: NotFound; NotADirectory names the part of the path that is a file or a symlink;
-    LostPack, Corrupt.
+    Corrupt.
     """
     commit_id = store.resolve(spec.repo, spec.rev)
     return find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
@@ -133,8 +133,8 @@ def find_in(packs: PackReader, root: Entry, spec: Spec) -> Entry:
         at = join(at, name)
         try:
             children = packs.read_tree(entry)
-        except LostPack as error:
-            raise LostPack(f"the directory of {Spec(spec.repo, spec.rev, at)}: {error}") from error
+        except Corrupt as error:
+            raise damaged(f"the directory of {Spec(spec.repo, spec.rev, at)}", error) from error
         found = next((child for child in children if child.name == name), None)
         if found is None:
             raise NotFound(f"{Spec(spec.repo, spec.rev, at)} does not exist")
@@ -158,15 +158,18 @@ def has_directory(store: Store, spec: Spec) -> bool:
 def listing(store: Store, spec: Spec, *, recursive: bool = False) -> Iterator[tuple[bytes, Entry]]:
     """What ``ls`` shows: paths relative to the directory at ``spec``, by name, and entries.
 
-    A file or symlink is listed alone, by its name.
+    A file or symlink is listed alone, by its name. Raises: as ``find``.
     """
     entry = find(store, spec)
-    if entry.kind is not Kind.DIRECTORY:
-        yield entry.name, entry
-    elif recursive:
-        yield from store.packs.walk(entry)
-    else:
-        yield from ((child.name, child) for child in store.packs.read_tree(entry))
+    try:
+        if entry.kind is not Kind.DIRECTORY:
+            yield entry.name, entry
+        elif recursive:
+            yield from store.packs.walk(entry)
+        else:
+            yield from ((child.name, child) for child in store.packs.read_tree(entry))
+    except Corrupt as error:
+        raise damaged(spec, error) from error
 
 
 def diff(store: Store, before: Entry, after: Entry) -> Iterator[Change]:

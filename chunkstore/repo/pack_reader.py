@@ -35,6 +35,8 @@ WINDOW_SIZE_BYTES = 1024 * 1024  # trees lie together, so a read of one brings i
 RUN_SIZE_BYTES_MAX = 8 * 1024 * 1024
 WHOLE_SIZE_BYTES = 48 * 1024 * 1024  # what one GET brings of a pack
 PAYLOAD_SIZE_BYTES_MAX = 512 * 1024 * 1024  # held in memory; writers make packs of 32 MiB
+_REPAIR = "`lodefs repair`"
+_WAY_OUT = f"; {_REPAIR} says what else is damaged, and puts it back from a source that has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +246,15 @@ class PackReader:
         return chunks
 
 
+def damaged(what: object, error: Corrupt) -> Corrupt:
+    """What somebody is told who wanted to read ``what`` (a file, a version): its name, the damage,
+    and the way out."""
+    way_out = "" if _REPAIR in str(error) else _WAY_OUT
+    return Corrupt(f"{what}: {error}{way_out}")
+
+
 def _lost(pack_id: PackId, error: NotFound) -> LostPack:
-    return LostPack(
-        f"pack {pack_id.hex()} is missing: {error}; `lodefs repair` says what else is lost, and "
-        "puts it back from a source that has it"
-    )
+    return LostPack(f"pack {pack_id.hex()} is missing: {error}{_WAY_OUT}")
 
 
 def read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.cli.options import SPEC, examples, output_error, session_command
@@ -20,7 +20,7 @@ from lodefs.settings.session import Session
 def cat(session: Session, spec: Spec) -> None:
     """Write the file at PATH to standard output. Every byte is verified before it is written."""
     from lodefs.chunkstore.repo.history import find
-    from lodefs.chunkstore.repo.pack_reader import LostPack
+    from lodefs.chunkstore.repo.pack_reader import damaged
 
     entry = find(session.store, spec)
     if entry.kind is not Kind.FILE:
@@ -34,5 +34,5 @@ def cat(session: Session, spec: Spec) -> None:
                 out.write(piece)
             except OSError as error:
                 raise output_error(error) from None
-    except LostPack as error:
-        raise LostPack(f"{spec}: {error}") from error
+    except Corrupt as error:
+        raise damaged(spec, error) from error

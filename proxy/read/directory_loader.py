@@ -28,7 +28,7 @@ from lodefs.chunkstore.format.tree import Kind, encode_tree
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
-from lodefs.chunkstore.repo.pack_reader import check_tree
+from lodefs.chunkstore.repo.pack_reader import check_tree, damaged
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_budget import TreeRoom
 from lodefs.proxy.read.tree_source import Outcome, Trees
@@ -174,6 +174,8 @@ class DirectoryLoader:
             (outcome,) = await self._read([entry], what)
             if isinstance(outcome, NotFound):
                 raise Corrupt(f"{name_of(snapshot)}: {outcome}") from outcome
+            if isinstance(outcome, Corrupt):
+                raise damaged(what, outcome) from outcome
             if isinstance(outcome, LodefsError):
                 raise outcome
             ((_, directories),) = await self._pools.disk.run(

@@ -17,6 +17,7 @@ from lodefs.chunkstore.nodeapi.wire import Origin, Place
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.layout import FileKind
+from lodefs.chunkstore.repo.pack_reader import damaged
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -363,11 +364,11 @@ class FileReader:
             del self._readers_of[owner]
 
     def corrupt(self, file: SnapshotFile, error: Corrupt) -> Corrupt:
-        """Logs an error, and returns it with the file's path."""
+        """Logs an error, and returns it with the file's path and the way out."""
         path = self._names.path(file.snapshot, file.entry)
         what = Spec(file.snapshot.repo, file.snapshot.commit, path)
         log.error("%s cannot be read: %s", what, error)
-        return Corrupt(f"{what}: {error}")
+        return damaged(what, error)
 
     def known(self, content_id: bytes) -> DatasetFile | None:
         """The file with a content id, if it was read before."""

@@ -70,6 +70,28 @@ def test_cat(lodefs: Lodefs) -> None:
     assert refused.err.endswith("; it points to a.txt\n")
 
 
+def test_damage_is_told_with_the_way_out(
+    lodefs: Lodefs, objects: MemoryObjects, tmp_path: Path
+) -> None:
+    """Where the store is damaged, cat and pull name the file, ls the directory, and each says how
+    to mend it."""
+    for key in [key for key in objects.objects if key.startswith(keys.PACKS)]:
+        data = bytearray(objects.objects[key])
+        data[: len(data) // 2] = bytes(len(data) // 2)
+        objects.objects[key] = bytes(data)
+    commands = [
+        ("cat", "vision/cats:dir/b", "vision/cats@main"),
+        ("ls", "vision/cats@v1", "vision/cats@v1"),
+        ("pull", "vision/cats@v1:dir", "vision/cats@v1"),
+    ]
+    for command, spec, named in commands:
+        target = [str(tmp_path / "t")] if command == "pull" else []
+        ran = lodefs(command, spec, *target)
+        assert ran.code == 8
+        assert named in ran.err
+        assert ran.err.count("`lodefs repair` says") == 1
+
+
 def test_log(lodefs: Lodefs) -> None:
     """log shows commits newest first, messages without what a terminal would obey."""
     out = lodefs("log", "vision/cats").out

@@ -399,19 +399,33 @@ def test_a_fifo_in_the_target_does_not_hang_the_pull(tmp_path: Path) -> None:
 
 
 def test_wrong_bytes_are_never_written(tmp_path: Path) -> None:
-    """A store that gives wrong bytes ends the pull, and no file looks complete that is not."""
+    """A store that gives wrong bytes ends the pull, which names the version, the file and the way
+    out, and no file looks complete that is not."""
     store, objects = counting_store()
-    large = next(e for p, e in store.packs.walk(_root(store)) if p == b"bin/large")
-    key = keys.pack(large.segments[0].pack)
+    first = next(e for p, e in store.packs.walk(_root(store)) if p == b"a.txt")
+    key = keys.pack(first.segments[0].pack)
     data = bytearray(objects.objects[key])
     data[0] ^= 1
     objects.objects[key] = bytes(data)
-    with pytest.raises(Corrupt, match="chunk 0 of packs/"):
+    told = r"^r@main \(\w+\): a\.txt: chunk 0 of packs/.*; `lodefs repair` says"
+    with pytest.raises(Corrupt, match=told):
         pull(store, Spec("r"), tmp_path / "t")
     for path in (b"bin/large", b"a.txt", b"bin/shares"):
         there = tmp_path / "t" / os.fsdecode(path)
         value = FILES[path]
         assert not there.exists() or there.read_bytes() == value
+
+
+def test_a_spoilt_tree_names_the_version_and_the_way_out(tmp_path: Path) -> None:
+    """A directory that cannot be read ends the pull, and a look into it, with both."""
+    store, objects = counting_store()
+    key = keys.pack(_root(store).segments[0].pack)
+    spoilt = bytearray(objects.objects[key])
+    spoilt[: len(spoilt) // 2] = bytes(len(spoilt) // 2)
+    objects.objects[key] = bytes(spoilt)
+    for path in (b"", b"bin/large"):
+        with pytest.raises(Corrupt, match=r"r@main.*; `lodefs repair` says"):
+            pull(open_store(objects), Spec("r", path=path), tmp_path / "t")
 
 
 def test_a_lost_pack_names_a_file_that_needs_it(tmp_path: Path) -> None:

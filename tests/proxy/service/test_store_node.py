@@ -206,7 +206,7 @@ def test_wrong_bytes_twice_are_an_error_that_names_all(rig: Rig) -> None:
             snapshot = await node.names.snapshot(REPO, "main")
             await node.names.entry(snapshot, b"big")
             rig.objects.answer = answer
-            with pytest.raises(Corrupt, match=rf"{REPO}@.*:big.*memory:.*packs/.*chunk"):
+            with pytest.raises(Corrupt, match=rf"{REPO}@.*:big.*memory:.*packs/.*`lodefs repair`"):
                 await read_path(node, b"big", 0, 100)
             rig.objects.answer = lambda _key, part: part
             gets = rig.objects.gets
