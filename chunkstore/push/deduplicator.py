@@ -50,8 +50,8 @@ class Deduplicator:
         self._next_place = FRESH  # the place of the next chunk that is wanted
         self._wanted: deque[list[CutChunk]] = deque()  # of units whose bytes have not come
         self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token
-        self.files_read = 0
-        self.new_bytes = 0
+        self.files_read = 0  # those that could be
+        self.new_bytes = 0  # of chunks that the store did not have, each counted once
 
     def seal(self) -> None:
         """Ends the last pack."""
@@ -132,11 +132,12 @@ class Deduplicator:
             flags = chunks_to_store(places, layout, promised, sum(map(begins_pack, places)))
         sizes = [chunk.raw_size_bytes for chunk in chunks]
         runs, layout = place_all(places, sizes, flags, promised, layout)
-        for chunk, is_wanted in zip(chunks, flags, strict=True):
+        for chunk, place, is_wanted in zip(chunks, places, flags, strict=True):
             if is_wanted:
+                if place == UNKNOWN and chunk.id not in fresh:
+                    self.new_bytes += chunk.raw_size_bytes
                 fresh[chunk.id] = promised
                 promised += 1
-                self.new_bytes += chunk.raw_size_bytes
                 new.append(chunk)
         self._next_place = promised
         self._decided(file, join_runs(before, runs) if before else runs, layout, sum(sizes))
@@ -163,7 +164,7 @@ class Deduplicator:
             self._partial[file.token] = (layout, runs)
         else:
             progress.files_done += 1
-            self.files_read += 1
+            self.files_read += file.error is None
             self._files.done(file, runs, _highest(runs))
 
 

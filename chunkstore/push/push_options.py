@@ -53,9 +53,10 @@ class PushResult:
     directories: int  # the root too
     symlinks: int
     size_bytes: int  # of all files
-    files_read: int  # opened, because they may have changed
-    new_bytes: int  # chunks that were not in the store, uncompressed
-    stored_bytes: int  # of the objects that were written: packs, index shard, commit
+    files_read: int  # to their end, because they may have changed
+    new_bytes: int  # chunks that were not in the store, uncompressed, each counted once
+    # of the objects that were written: packs, with chunks that lie in them again, shard, commit
+    stored_bytes: int
     created_branch: bool  # it did not exist before
     lost_packs: int  # that the store lacked: what this commit needs of them was stored again
     changes: Changes | None  # None: unknown, since the trees of the head cannot be read

@@ -267,6 +267,7 @@ def test_unreadable_files_fail_a_push_or_are_skipped(tmp_path: Path) -> None:
             result = pusher.push("other", skip_unreadable=True)
             again = pusher.push("other", skip_unreadable=True)
         assert sorted(item.path for item in result.skipped) == [b"b", b"d"]
+        assert (result.files, result.files_read) == (2, 2)  # not b, which was tried
         assert set(in_commit(pusher.store, "r", result.commit)) == {b"a", b"e", b"e/f"}
         assert again.unchanged
         assert sorted(item.path for item in again.skipped) == [b"b", b"d"]
@@ -405,7 +406,8 @@ def test_another_machine_sends_nothing_for_files_that_share_parts(
         own = random.randbytes(150_000), random.randbytes(120_000)
         (pusher.source / f"f{n}").write_bytes(own[0] + shared[n % 4] + own[1])
     first = pusher.push()
-    assert first.new_bytes > 16_000_000 - sum(map(len, shared)) * 10  # of two packs
+    assert first.stored_bytes > 16_000_000 - sum(map(len, shared)) * 10  # of two packs
+    assert first.new_bytes < first.stored_bytes - sum(map(len, shared))  # each chunk once
     other = Pusher(tmp_path, pusher.store, "other")
     again = other.push()
     assert (again.unchanged, again.files_read) == (True, 40)
@@ -414,6 +416,24 @@ def test_another_machine_sends_nothing_for_files_that_share_parts(
         os.utime(path)
     again = pusher.push()
     assert (again.unchanged, again.files_read, again.stored_bytes) == (True, 40, 0)
+
+
+def test_each_chunk_is_new_once(pusher: Pusher) -> None:
+    """What one push has several times counts as new once, in one file, in files that are alike, and
+    with workers; a second push has nothing new."""
+    zeros, block = 5 << 20, Random(4).randbytes(2 << 20)
+    with (pusher.source / "zeros").open("wb") as file:
+        file.truncate(zeros)
+    write_files(pusher.source, {"a": block, "b": block, "more": bytes(1 << 20)})
+    first = pusher.push()
+    chunk_bytes_max = pusher.store.settings.chunking.size_bytes_max
+    assert len(block) < first.new_bytes <= len(block) + 3 * chunk_bytes_max
+    parallel = create_store(MemoryObjects())
+    options = PushOptions("", "", 0, pusher.index_dir.with_name("parallel"), workers=2)
+    result = push(parallel, pusher.source, "r", "main", options)
+    assert len(block) < result.new_bytes <= len(block) + 3 * chunk_bytes_max
+    (pusher.source / "c").write_bytes(block)
+    assert pusher.push().new_bytes == 0
 
 
 def test_another_machine_stores_only_changed_trees(pusher: Pusher, tmp_path: Path) -> None:
