@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, Purged
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, Purged
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
@@ -161,10 +161,8 @@ def pull(
                 run.run(root)
             else:
                 run.update(plan_update(store, old, root, place.fd))
-        except Purged as error:
+        except (Purged, Corrupt) as error:
             raise _named(error, spec, commit_id, is_one=root.kind is Kind.FILE) from error
-        except Corrupt as error:
-            raise damaged(f"{spec} ({commit_id.hex()[:12]})", error) from error
         except InvalidInput:
             if old is not None and not place.resumed:
                 place.finish()  # nothing was changed
@@ -197,12 +195,17 @@ def _started(target: Path, identity: Identity, since: CommitId | None) -> Commit
     return since or recorded_commit(target, identity)
 
 
-def _named(error: Purged, spec: Spec, commit_id: CommitId, *, is_one: bool) -> Purged:
+def _named(
+    error: Purged | Corrupt, spec: Spec, commit_id: CommitId, *, is_one: bool
+) -> LodefsError:
     """The error with the version that was pulled, and the way out."""
+    version = f"{spec} ({commit_id.hex()[:12]})"
+    if isinstance(error, Corrupt):
+        return damaged(version, error)
     other = "Pull a version that has other bytes there (lodefs log names them)"
     if not is_one:
         other += ", or go on without such files: lodefs pull --skip-purged"
-    return Purged(f"{spec} ({commit_id.hex()[:12]}): {error}. {other}")
+    return Purged(f"{version}: {error}. {other}")
 
 
 def _compare(

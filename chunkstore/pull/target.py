@@ -19,7 +19,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 
 from blake3 import blake3
@@ -40,6 +40,7 @@ KEPT_SUFFIX = b".lodefs-kept"  # of a file that a pull found in the place of ano
 KEPT_NAME_SIZE_BYTES_MAX = 230  # of its own name
 HANDLES_MAX = 64  # directories kept open by one thread
 READ_SIZE_BYTES = 1 << 20
+_ZEROS = bytes(1 << 20)  # larger than any chunk of the usual settings
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -65,10 +66,19 @@ class PullTarget:
         os.rmdir(STATE_DIR, dir_fd=self.fd)
 
     def write(self, path: bytes, entry: Entry, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Writes joined buffers at an offset of the part file of ``path``."""
+        """Writes joined buffers at an offset of the part file of ``path``. One of zeros becomes a
+        hole, unless something may lie there already."""
         fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
         try:
-            write_at(fd, offset, buffers)
+            if self.resumed or not any(map(_ZEROS.startswith, buffers)):
+                write_at(fd, offset, buffers)
+                return
+            os.ftruncate(fd, entry.size_bytes)
+            for is_hole, group in groupby(buffers, _ZEROS.startswith):
+                pieces = list(group)
+                if not is_hole:
+                    write_at(fd, offset, pieces)
+                offset += sum(map(len, pieces))
         finally:
             os.close(fd)
 

@@ -256,6 +256,7 @@ class _Push:
             changes=self._changes,
             excluded=self._source.scan.ignore.excluded,
             skipped=self._source.scan.skipped,
+            notes=self._source.scan.notes,
             seconds=self._seconds,
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.push.change_counts import AllowRemovals, Changes, allow_all
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
-from lodefs.chunkstore.push.scanner import Scan, Skipped
+from lodefs.chunkstore.push.scanner import Private, Scan, Skipped, SourceNotes
 from lodefs.chunkstore.repo.store import Store
 
 
@@ -30,12 +30,13 @@ class PushOptions:
     # asked before more than half of a branch's files are removed; False refuses the push
     allow_removals: AllowRemovals = allow_all
     exclude: tuple[bytes, ...] = ()  # patterns as of gitignore(5), below the source
+    private: Private = Private.PUSH  # what becomes of files that others may not read
     dry_run: bool = False  # nothing is written to the store: say what would be
 
     def scan(self, root: bytes) -> Scan:
         """A scan of a source directory."""
         rules = IgnoreRules(self.exclude)
-        return Scan(root, self.skip_unreadable, self.clock_ns, rules)
+        return Scan(root, self.skip_unreadable, self.clock_ns, rules, self.private)
 
     def places_apart(self, store: Store) -> list[tuple[str, str]]:
         """What must not lie in a directory that is pushed: every push would change it."""
@@ -62,4 +63,5 @@ class PushResult:
     changes: Changes | None  # None: unknown, since the trees of the head cannot be read
     excluded: int = 0  # files and directories that patterns left out
     skipped: list[Skipped] = field(default_factory=list)
+    notes: SourceNotes = field(default_factory=SourceNotes)
     seconds: dict[str, float] = field(default_factory=dict)  # by phase

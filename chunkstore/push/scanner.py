@@ -11,8 +11,10 @@ import stat
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -41,6 +43,11 @@ _OTHER_KINDS = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
+# What lies beside data by mistake: of version control, interpreters, desktops
+OFTEN_EXCLUDED = frozenset(
+    (b".git", b".hg", b".svn", b"__pycache__", b".ipynb_checkpoints", b".DS_Store", b"Thumbs.db")
+)
+PRIVATE_NAMED_MAX = 3
 _FS_ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
@@ -52,6 +59,46 @@ class Skipped(NamedTuple):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class Private(Enum):
+    """What becomes of files that others may not read in the source: a commit does not keep that."""
+
+    PUSH = "push"
+    SKIP = "skip"  # they are left out, and named
+    REFUSE = "refuse"  # the first one ends the push
+
+
+@dataclass(slots=True)
+class SourceNotes:
+    """What a commit does not keep of its source, and what is in it that is often left out."""
+
+    private_files: int = 0  # others may not read them in the source
+    private_named: list[bytes] = field(default_factory=list)  # the first of them
+    hard_linked_files: int = 0  # each becomes a file of its own
+    often_excluded: Counter[str] = field(default_factory=Counter)  # paths, by their last name
+
+    def private(self, path: bytes) -> None:
+        """One more private file."""
+        self.private_files += 1
+        if len(self.private_named) < PRIVATE_NAMED_MAX:
+            self.private_named.append(path)
+
+    def add(self, more: SourceNotes) -> None:
+        """Those of another source of the same commit."""
+        self.private_files += more.private_files
+        self.private_named = (self.private_named + more.private_named)[:PRIVATE_NAMED_MAX]
+        self.hard_linked_files += more.hard_linked_files
+        self.often_excluded += more.often_excluded
+
+
+def refuse_private(path: bytes, mode: int) -> InvalidInput:
+    """The error for something that others may not read."""
+    return InvalidInput(
+        f"{show_path(path)} is private (mode {stat.S_IMODE(mode):04o}), and a commit can be read "
+        "by all who may read its repository: leave such files out (--exclude; --private skip of a "
+        "directory), or push them (--private push)"
+    )
 
 
 Row = tuple[bytes, int, int, int, int, int]  # name, mode, size, mtime, inode, ctime
@@ -114,14 +161,18 @@ class ScannedDirectory:
 @dataclass(slots=True)
 class Scan:
     """A walk through ``root``, without what ``ignore`` and files of patterns exclude. What else it
-    leaves out is in ``skipped``: special files, and with ``skip_unreadable`` what could not be
-    read."""
+    leaves out is in ``skipped``: special files, with ``skip_unreadable`` what could not be read,
+    and what others may not read if ``private`` says so. ``notes``: of what it does not leave out.
+    """
 
     root: bytes
     skip_unreadable: bool = False
     clock_ns: Callable[[], int] = time.time_ns
     ignore: IgnoreRules = field(default_factory=IgnoreRules)
+    private: Private = Private.PUSH
     skipped: list[Skipped] = field(default_factory=list)
+    notes: SourceNotes = field(default_factory=SourceNotes)
+    _private_depth: int | None = None  # of the directory around this one that others cannot enter
 
     def __iter__(self) -> Iterator[ScannedDirectory]:
         """Directories, each before those in it, and these in the order of their names: the byte
@@ -161,15 +212,20 @@ class Scan:
             self.skipped.append(Skipped(path, str(found)))
             return None
 
-    def _read(self, root_fd: int, path: bytes, depth: int) -> ScannedDirectory:
-        """One directory. A name that vanishes while it is read counts as never there."""
+    def _read(self, root_fd: int, path: bytes, depth: int) -> ScannedDirectory | None:
+        """One directory; None if it is left out. A name that vanishes while it is read counts as
+        never there."""
         rows: list[Row] = []
+        linked: list[bytes] = []
+        private: dict[bytes, int] = {}  # names, and their modes
         subdirectories: list[bytes] = []
         others: list[tuple[bytes, os.stat_result]] = []
         coding, errors = _FS_ENCODING  # os.fsencode, but for what is known to be text
         scanned_ns = self.clock_ns()
         fd = open_below(root_fd, path or b".", _OPEN)
         try:
+            if depth and not self._may_enter(path, depth, os.fstat(fd).st_mode):
+                return None
             with os.scandir(fd) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
@@ -183,6 +239,10 @@ class Scan:
                     if mode & 0o170000 == 0o100000:  # a regular file
                         name = entry.name.encode(coding, errors)
                         rows.append(_row(name, EXECUTABLE if mode & 0o111 else FILE, seen))
+                        if not mode & stat.S_IROTH:
+                            private[name] = mode
+                        if seen.st_nlink > 1:
+                            linked.append(name)
                     else:
                         others.append((os.fsencode(entry.name), seen))
             patterns = next((_patterns(fd, row[2]) for row in rows if row[0] == FILE_NAME), None)
@@ -193,21 +253,72 @@ class Scan:
             subdirectories = [n for n in subdirectories if self._is_kept(path, n, is_dir=True)]
             rows = [row for row in rows if self._is_kept(path, row[0])]
             others = [one for one in others if self._is_kept(path, one[0])]
+        if private or self._private_depth is not None:
+            rows = self._of_private(path, rows, private)
         for name, seen in others:
             self._keep_other(path, name, seen, rows)
         subdirectories.sort()
-        return ScannedDirectory(path, depth, Columns(rows), subdirectories, scanned_ns)
+        columns = Columns(rows)
+        self._note(columns.names, subdirectories, linked)
+        return ScannedDirectory(path, depth, columns, subdirectories, scanned_ns)
+
+    def _may_enter(self, path: bytes, depth: int, mode: int) -> bool:
+        """Whether a directory is part of the push, which it may not be if it is private. Raises:
+        InvalidInput."""
+        if self._private_depth is not None and self._private_depth < depth:
+            return True
+        self._private_depth = None
+        if mode & stat.S_IXOTH:
+            return True
+        if self.private is not Private.PUSH:
+            self._leave_private(path, mode)
+            return False
+        self._private_depth = depth
+        return True
+
+    def _of_private(
+        self, path: bytes, rows: Sequence[Row], private: Mapping[bytes, int]
+    ) -> list[Row]:
+        """The rows to push, of regular files; the private ones are noted, or left out."""
+        is_all = self._private_depth is not None
+        kept = []
+        for row in sorted(rows):  # so that always the same ones are named
+            name = row[0]
+            if is_all or name in private:
+                if self.private is not Private.PUSH:
+                    self._leave_private(_below(path, name), private[name])
+                    continue
+                self.notes.private(_below(path, name))
+            kept.append(row)
+        return kept
+
+    def _leave_private(self, path: bytes, mode: int) -> None:
+        if self.private is Private.REFUSE:
+            raise refuse_private(path, mode)
+        reason = f"{show_path(path)} is private (mode {stat.S_IMODE(mode):04o})"
+        self.skipped.append(Skipped(path, reason))
+
+    def _note(self, names: list[bytes], subdirectories: list[bytes], linked: list[bytes]) -> None:
+        notes = self.notes
+        if linked:
+            notes.hard_linked_files += len(set(linked).intersection(names))
+        for found in (names, subdirectories):
+            notes.often_excluded.update(map(os.fsdecode, OFTEN_EXCLUDED.intersection(found)))
 
     def _is_kept(self, path: bytes, name: bytes, *, is_dir: bool = False) -> bool:
-        return not self.ignore.excludes(path + b"/" + name if path else name, is_directory=is_dir)
+        return not self.ignore.excludes(_below(path, name), is_directory=is_dir)
 
     def _keep_other(self, path: bytes, name: bytes, seen: os.stat_result, rows: list[Row]) -> None:
         if stat.S_ISLNK(seen.st_mode):
             rows.append(_row(name, SYMLINK, seen))
             return
         kind = _OTHER_KINDS.get(stat.S_IFMT(seen.st_mode), "no file, directory or symlink")
-        where = path + b"/" + name if path else name
+        where = _below(path, name)
         self.skipped.append(Skipped(where, f"{show_path(where)} is {kind}"))
+
+
+def _below(path: bytes, name: bytes) -> bytes:
+    return path + b"/" + name if path else name
 
 
 def _patterns(directory_fd: int, size_bytes: int) -> bytes:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.change import Change
     from lodefs.chunkstore.push.push import PushResult
+    from lodefs.chunkstore.push.scanner import Private
 
 
 def push(
@@ -32,6 +33,7 @@ def push(
     allow_removals: bool | AllowRemovals = False,
     check: bool = False,
     exclude: Iterable[str | bytes] = (),
+    private: str = "push",
     dry_run: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -43,9 +45,10 @@ def push(
     ``allow_removals``: also if that removes more than half of the branch's files; or a function
     that is asked. ``check``: look for all that the commit names, and store again what the store
     has lost. ``exclude``: patterns of gitignore(5) of what is left out, as is what files
-    ``.lodefsignore`` name. ``dry_run``: nothing is written to the store; the result says what
-    would be. ``workers``: processes that read. ``progress`` is counted up meanwhile. ``store``: its
-    URL, else that of the settings; ``session``: the settings themselves.
+    ``.lodefsignore`` name. ``private``: "push", "skip" or "refuse" files that others may not read.
+    ``dry_run``: nothing is written to the store; the result says what would be. ``workers``:
+    processes that read. ``progress`` is counted up meanwhile. ``store``: its URL, else that of the
+    settings; ``session``: the settings themselves.
 
     All or nothing is committed; after an error, repeat it: what was sent stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
@@ -73,6 +76,7 @@ def push(
             check_packs=check,
             allow_removals=_consent(allow_removals),
             exclude=_patterns(exclude),
+            private=_private(private),
             dry_run=dry_run,
         )
         return push_directory(
@@ -88,6 +92,7 @@ def commit_changes(
     author: str | None = None,
     base: str | None = None,
     exclude: Iterable[str | bytes] = (),
+    private: str = "push",
     dry_run: bool = False,
     skip_unreadable: bool = False,
     allow_removals: bool | AllowRemovals = True,
@@ -121,6 +126,7 @@ def commit_changes(
             index_dir=_index_dir(settings),
             allow_removals=_consent(allow_removals),
             exclude=_patterns(exclude),
+            private=_private(private),
             dry_run=dry_run,
         )
         found = settings.store
@@ -198,6 +204,15 @@ def _patterns(patterns: Iterable[str | bytes]) -> tuple[bytes, ...]:
     found = tuple(os.fsencode(pattern) for pattern in patterns)
     check_patterns(found)
     return found
+
+
+def _private(word: str) -> Private:
+    from lodefs.chunkstore.push.scanner import Private
+
+    try:
+        return Private(word)
+    except ValueError:
+        raise InvalidInput(f'private is "push", "skip" or "refuse", not {word!r}') from None
 
 
 def _index_dir(settings: Session) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from lodefs.cli.options import write_line
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.push_options import PushResult
+    from lodefs.chunkstore.push.scanner import SourceNotes
 
 _BRANCH_NOT_COMMIT = (
     "{0} is the name of a new branch, though it looks like a commit; to remove it: "
@@ -33,7 +35,12 @@ def json_of(result: PushResult | ChangesResult, *, dry_run: bool) -> dict[str, o
     skipped = [
         {"path": text.percent_encoded(one.path), "message": one.reason} for one in result.skipped
     ]
-    return found | _changes_of(result) | {"dry_run": dry_run, "skipped": skipped}
+    notes = {
+        "private_files": result.notes.private_files,
+        "hard_linked_files": result.notes.hard_linked_files,
+        "often_excluded": dict(sorted(result.notes.often_excluded.items())),
+    }
+    return found | _changes_of(result) | {"dry_run": dry_run, "skipped": skipped} | notes
 
 
 def show(result: PushResult | ChangesResult, spec: Spec, *, dry_run: bool) -> None:
@@ -60,6 +67,8 @@ def show(result: PushResult | ChangesResult, spec: Spec, *, dry_run: bool) -> No
     if result.excluded:
         write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
     _show_commit(result, spec, dry_run=dry_run)
+    if not result.unchanged:
+        _show_notes(result.notes)
 
 
 def _show_commit(result: PushResult | ChangesResult, spec: Spec, *, dry_run: bool) -> None:
@@ -73,9 +82,7 @@ def _show_commit(result: PushResult | ChangesResult, spec: Spec, *, dry_run: boo
         if result.created_branch:
             write_line(f"created branch {spec.rev}")
             if _looks_like_a_commit(spec.rev):
-                click.echo(
-                    f"lodefs: note: {_BRANCH_NOT_COMMIT.format(spec.rev, spec.repo)}", err=True
-                )
+                _note(_BRANCH_NOT_COMMIT.format(spec.rev, spec.repo))
         write_line(f"commit  {result.commit}")
 
 
@@ -89,6 +96,32 @@ def _show_skipped(result: PushResult | ChangesResult) -> None:
             "either)",
             err=True,
         )
+
+
+def _show_notes(notes: SourceNotes) -> None:
+    """What whoever pushed may not have meant."""
+    if notes.private_files:
+        count = text.count(notes.private_files, "file")
+        names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)
+        more = notes.private_files - len(notes.private_named)
+        _note(
+            f"{count} that others may not read here can be read by all who may read the "
+            f"repository: {names}{f' and {more:,} more' if more else ''} (--private skip leaves "
+            "such files out, --private refuse refuses the push)"
+        )
+    if notes.hard_linked_files:
+        count = text.count(notes.hard_linked_files, "file")
+        _note(f"{count} with hard links: a copy or mount has each as a file of its own")
+    if notes.often_excluded:
+        names = ", ".join(f"{name} ({n:,})" for name, n in sorted(notes.often_excluded.items()))
+        _note(
+            f"pushed too: {names}; if that is not data, name it in a file .lodefsignore, or with "
+            "--exclude"
+        )
+
+
+def _note(line: str) -> None:
+    click.echo(f"lodefs: note: {line}", err=True)
 
 
 def _changes_of(result: PushResult | ChangesResult) -> dict[str, int | None]:

@@ -57,6 +57,7 @@ class _Words:
     check: bool
     workers: int | None
     dry_run: bool
+    private: str
     exclude: list[bytes]
 
 
@@ -87,6 +88,12 @@ class _Words:
     "--skip-unreadable",
     is_flag=True,
     help="Leave out what cannot be read or changes.",
+)
+@click.option(
+    "--private",
+    type=click.Choice(["push", "skip", "refuse"]),
+    default="push",
+    help="Of files that others may not read: push, leave out, or do not push at all [push].",
 )
 @click.option(
     "--allow-removals",
@@ -122,6 +129,10 @@ def push(
 
     Files named .lodefsignore, and --exclude, name what is left out of directories, in the grammar
     of .gitignore. What matches is not in the commit, and an excluded directory is not looked into.
+
+    A commit keeps names, contents, symlinks and one executable bit. Files that others may not read
+    (mode 0600, or in a directory of mode 0700) can be read by all who may read the repository: a
+    push says how many there are, and --private leaves them out or refuses them.
 
     Reads only what changed since the last push from here, and sends only what the store does not
     have. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
@@ -186,6 +197,7 @@ def _push_all(
             allow_removals=consent.allows,
             check=words.check,
             exclude=words.exclude,
+            private=words.private,
             dry_run=words.dry_run,
             workers=words.workers,
             progress=progress,
@@ -211,6 +223,7 @@ def _push_into(
             skip_unreadable=words.skip_unreadable,
             allow_removals=consent.allows,
             exclude=words.exclude,
+            private=words.private,
             dry_run=words.dry_run,
             workers=words.workers,
             progress=progress,

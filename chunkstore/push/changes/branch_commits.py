@@ -27,7 +27,7 @@ from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, r
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement
 from lodefs.chunkstore.push.push_options import PushOptions
 from lodefs.chunkstore.push.quota import Quota
-from lodefs.chunkstore.push.scanner import Skipped
+from lodefs.chunkstore.push.scanner import Skipped, SourceNotes
 from lodefs.chunkstore.push.trees.tree_packer import TreePacker
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -48,12 +48,13 @@ class ChangesResult:
     directories: int
     size_bytes: int
     files_read: int = 0
-    new_bytes: int = 0  # chunks that were not in the store, uncompressed
+    new_bytes: int = 0  # chunks that were not in the store, uncompressed, each counted once
     stored_bytes: int = 0  # of the objects that were written
     rebased: int = 0  # how often the branch had moved, and the changes were merged into it
     lost_packs: int = 0
     excluded: int = 0  # files and directories that patterns left out
     skipped: list[Skipped] = field(default_factory=list)
+    notes: SourceNotes = field(default_factory=SourceNotes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def _try(
             if (stored := prepared.stored) is not None:
                 result.files_read, result.new_bytes = stored.files_read, stored.new_bytes
                 result.skipped, result.excluded = stored.skipped, stored.excluded
+                result.notes = stored.notes
             return result
 
 

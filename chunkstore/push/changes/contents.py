@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,7 +40,16 @@ class LocalFile:
 
     path: bytes
     size_bytes: int
-    executable: bool
+    mode: int
+
+    @property
+    def executable(self) -> bool:
+        return bool(self.mode & 0o111)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether others may not read it."""
+        return not self.mode & stat.S_IROTH
 
 
 class Contents:
@@ -150,7 +160,7 @@ def local_file(path: os.PathLike[str]) -> LocalFile:
         raise NotFound(f"{os.fspath(path)} {leads}") from error
     if not os.path.isfile(real):
         raise InvalidInput(f"{os.fspath(path)} is not a regular file")
-    return LocalFile(real, seen.st_size, bool(seen.st_mode & 0o111))
+    return LocalFile(real, seen.st_size, seen.st_mode)
 
 
 def _part(number: int, pieces: Sequence[memoryview], *, is_first: bool) -> CutFile:

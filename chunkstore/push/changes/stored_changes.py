@@ -27,7 +27,7 @@ from lodefs.chunkstore.push.changes.overlay import Names, Overlay
 from lodefs.chunkstore.push.changes.unstored_trees import TreeReader, UnstoredTrees
 from lodefs.chunkstore.push.pack_writer import Placement
 from lodefs.chunkstore.push.push_options import PushOptions
-from lodefs.chunkstore.push.scanner import Skipped
+from lodefs.chunkstore.push.scanner import Private, Skipped, SourceNotes, refuse_private
 from lodefs.chunkstore.push.source_directory import SourceDirectory
 from lodefs.chunkstore.push.trees.proof import has_same_chunks
 from lodefs.chunkstore.repo.history import find
@@ -67,6 +67,7 @@ class StoredChanges:
         self._directories: dict[int, Entry] = {}
         self._unstored = UnstoredTrees(desk.store.packs)
         self.skipped: list[Skipped] = []
+        self.notes = SourceNotes()
         self.excluded = 0
         self.files_read = 0
         self.new_bytes = 0
@@ -87,6 +88,7 @@ class StoredChanges:
         """Stores all contents, and the trees of directories: all are in the store then."""
         puts = {n: one.content for n, one in enumerate(self._changes) if isinstance(one, Put)}
         self._local = {n: local_file(c) for n, c in puts.items() if isinstance(c, os.PathLike)}
+        self._note_private(options)
         directories = {n: o for n, o in enumerate(self._changes) if isinstance(o, PutDirectory)}
         if len(directories) + bool(self._local) > 1:
             self._desk.readers(sys.maxsize, 0)  # as many as there may be: threads start soon
@@ -122,6 +124,14 @@ class StoredChanges:
                     spec = source if isinstance(source, Spec) else parse_spec(source)
                     overlay.put(names_of(to, is_root_fine=True), find(self._desk.store, spec))
 
+    def _note_private(self, options: PushOptions) -> None:
+        """Of files that are named one by one. Raises: InvalidInput for one that is refused."""
+        for file in self._local.values():
+            if file.is_private and options.private is not Private.PUSH:
+                raise refuse_private(file.path, file.mode)
+            if file.is_private:
+                self.notes.private(file.path)
+
     def _expected_bytes(self, contents: Iterable[object]) -> int:
         size_bytes = sum(file.size_bytes for file in self._local.values())
         for content in contents:
@@ -146,6 +156,7 @@ class StoredChanges:
         finally:
             source.close()
         self.skipped += source.scan.skipped
+        self.notes.add(source.scan.notes)
         self.excluded += source.scan.ignore.excluded
         self.files_read += source.deduplicator.files_read
         self.new_bytes += source.deduplicator.new_bytes

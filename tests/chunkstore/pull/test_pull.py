@@ -32,6 +32,7 @@ from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.pull.target import STATE_DIR, part_name
+from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.system.progress import Progress
@@ -414,6 +415,46 @@ def test_wrong_bytes_are_never_written(tmp_path: Path) -> None:
         there = tmp_path / "t" / os.fsdecode(path)
         value = FILES[path]
         assert not there.exists() or there.read_bytes() == value
+
+
+def test_zeros_become_holes(tmp_path: Path) -> None:
+    """Long runs of zeros take no room in a copy, at the beginning, in the middle and at the end of
+    a file; every byte and the size are right, also after an interruption."""
+    mib = 1 << 20
+    data = RANDOM.randbytes(mib)
+    contents = {
+        "all": bytes(8 * mib),
+        "ends": bytes(4 * mib) + data + bytes(4 * mib),
+        "middle": data + bytes(4 * mib) + data,
+        "none": data,
+    }
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, content in contents.items():
+        (source / name).write_bytes(content)
+    objects = Counting()
+    store = create_store(objects)
+    push(store, source, "r", "main", PushOptions("", "", 0, tmp_path / "index", workers=0))
+
+    def check(target: Path) -> None:
+        for name, content in contents.items():
+            assert (target / name).read_bytes() == content
+
+    pull(store, Spec("r"), tmp_path / "t")
+    check(tmp_path / "t")
+    used = {name: (tmp_path / "t" / name).stat().st_blocks * 512 for name in contents}
+    assert used["all"] < mib
+    assert used["ends"] < 2 * mib
+    assert used["middle"] < 3 * mib
+    objects.reads, objects.fail_from = 0, 3
+    with pytest.raises(Unavailable):
+        pull(open_store(objects), Spec("r"), tmp_path / "u", workers=1)
+    objects.fail_from = 1_000_000
+    for part in (tmp_path / "u" / STATE_DIR).iterdir():
+        if part.name != "state.json":  # as a disk may leave it
+            part.write_bytes(b"\xff" * part.stat().st_size)
+    pull(open_store(objects), Spec("r"), tmp_path / "u")
+    check(tmp_path / "u")
 
 
 def test_a_spoilt_tree_names_the_version_and_the_way_out(tmp_path: Path) -> None:

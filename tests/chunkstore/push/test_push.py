@@ -418,24 +418,6 @@ def test_another_machine_sends_nothing_for_files_that_share_parts(
     assert (again.unchanged, again.files_read, again.stored_bytes) == (True, 40, 0)
 
 
-def test_each_chunk_is_new_once(pusher: Pusher) -> None:
-    """What one push has several times counts as new once, in one file, in files that are alike, and
-    with workers; a second push has nothing new."""
-    zeros, block = 5 << 20, Random(4).randbytes(2 << 20)
-    with (pusher.source / "zeros").open("wb") as file:
-        file.truncate(zeros)
-    write_files(pusher.source, {"a": block, "b": block, "more": bytes(1 << 20)})
-    first = pusher.push()
-    chunk_bytes_max = pusher.store.settings.chunking.size_bytes_max
-    assert len(block) < first.new_bytes <= len(block) + 3 * chunk_bytes_max
-    parallel = create_store(MemoryObjects())
-    options = PushOptions("", "", 0, pusher.index_dir.with_name("parallel"), workers=2)
-    result = push(parallel, pusher.source, "r", "main", options)
-    assert len(block) < result.new_bytes <= len(block) + 3 * chunk_bytes_max
-    (pusher.source / "c").write_bytes(block)
-    assert pusher.push().new_bytes == 0
-
-
 def test_another_machine_stores_only_changed_trees(pusher: Pusher, tmp_path: Path) -> None:
     """Without an index the trees of the branch's head are found, from the root down."""
     write_files(

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Denied, NotADirectory, NotFound
+from lodefs.chunkstore.errors import Denied, InvalidInput, NotADirectory, NotFound
+from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.scanner import (
     EXECUTABLE,
     FILE,
     SYMLINK,
+    Private,
     Scan,
     ScannedDirectory,
     open_root,
@@ -75,6 +77,78 @@ def test_special_files_are_named_and_left_out(tmp_path: Path) -> None:
     reasons = {item.path: str(item) for item in found.skipped}
     assert reasons[b"d/a fifo"] == "d/a fifo is a FIFO"
     assert reasons[b"d/socket"] == "d/socket is a socket"
+
+
+def private_tree(root: Path) -> None:
+    """Files that others may not read, by their own mode or that of a directory above."""
+    for name in ("open", "key", "group", "d/in", "d/e/deep", "d2/open", "out/gone"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+        (root / name).chmod(0o644)
+    (root / "link").symlink_to("key")
+    (root / "key").chmod(0o600)
+    (root / "group").chmod(0o640)
+    (root / "out/gone").chmod(0o600)
+    for directory, mode in (("d/e", 0o755), ("d", 0o700), ("d2", 0o711), ("out", 0o755)):
+        (root / directory).chmod(mode)
+
+
+def test_private_files_are_counted(tmp_path: Path) -> None:
+    """A file counts that others may not read in the source, by its mode or by a directory's above
+    it; the first few are named; what patterns leave out does not count."""
+    private_tree(tmp_path)
+    found = Scan(os.fsencode(tmp_path), ignore=IgnoreRules([b"/out"]))
+    assert len(list(found)) == 4
+    assert found.notes.private_files == 4
+    assert found.notes.private_named == [b"group", b"key", b"d/in"]
+    assert found.skipped == []
+
+
+def test_private_files_can_be_left_out_or_refused(tmp_path: Path) -> None:
+    """Left out, they and directories that others cannot enter are named; refused, the first one
+    ends the scan before the files beside it are handed out."""
+    private_tree(tmp_path)
+    found = Scan(os.fsencode(tmp_path), private=Private.SKIP)
+    directories = list(found)
+    names = {directory.path: directory.columns.names for directory in directories}
+    assert names == {b"": [b"link", b"open"], b"d2": [b"open"], b"out": []}
+    assert sorted(item.path for item in found.skipped) == [b"d", b"group", b"key", b"out/gone"]
+    assert "key is private (mode 0600)" in {str(item) for item in found.skipped}
+    assert found.notes.private_files == 0
+    with pytest.raises(InvalidInput, match=r"^(key|group) is private \(mode 06[04]0\)"):
+        list(Scan(os.fsencode(tmp_path), private=Private.REFUSE))
+    for name in ("key", "group", "out/gone"):
+        (tmp_path / name).chmod(0o644)
+    with pytest.raises(InvalidInput, match=r"^d is private \(mode 0700\)"):
+        list(Scan(os.fsencode(tmp_path), private=Private.REFUSE))
+
+
+def test_the_mode_of_the_source_itself_does_not_count(tmp_path: Path) -> None:
+    """A directory that was made for a push is often private, and what is in it is meant."""
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "a").chmod(0o644)
+    tmp_path.chmod(0o700)
+    for private in Private:
+        found = Scan(os.fsencode(tmp_path), private=private)
+        assert [directory.columns.names for directory in found] == [[b"a"]]
+        assert found.notes.private_files == 0
+
+
+def test_hard_links_and_what_is_often_left_out_are_counted(tmp_path: Path) -> None:
+    """Both are in the push, unless patterns leave them out."""
+    for name in ("a", "tmp/b", ".git/HEAD", "sub/.git", "sub/__pycache__/x.pyc", "sub/.DS_Store"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    os.link(tmp_path / "a", tmp_path / "tmp/a")
+    found = Scan(os.fsencode(tmp_path))
+    assert sum(b".git" in directory.subdirectories for directory in found) == 1
+    assert found.notes.hard_linked_files == 2
+    assert found.notes.often_excluded == {".git": 2, "__pycache__": 1, ".DS_Store": 1}
+    rules = IgnoreRules([b".git", b"__pycache__", b".DS_Store", b"tmp/a"])
+    found = Scan(os.fsencode(tmp_path), ignore=rules)
+    list(found)
+    assert found.notes.hard_linked_files == 1
+    assert not found.notes.often_excluded
 
 
 def test_symlinks_to_directories_are_not_followed(tmp_path: Path) -> None:

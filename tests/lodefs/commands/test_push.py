@@ -89,6 +89,41 @@ def test_skipped_are_named(lodefs: Lodefs, source: Path) -> None:
     assert len(lodefs("push", "--json", str(source), "r").json["skipped"]) == 1
 
 
+def test_push_says_what_a_commit_does_not_keep(lodefs: Lodefs, source: Path) -> None:
+    """Private files, hard links and names that are often left out are told when they are committed,
+    on standard error and to scripts; a push into a place, and of one file, tells them too."""
+    (source / "d" / "b").chmod(0o600)
+    os.link(source / "a.txt", source / "link")
+    (source / ".git").mkdir()
+    ran = lodefs("push", str(source), "r")
+    assert "1 file that others may not read here can be read by all who may" in ran.err
+    assert ": d/b (--private skip" in ran.err
+    assert "2 files with hard links" in ran.err
+    assert "pushed too: .git (1); " in ran.err
+    assert lodefs("push", str(source), "r").err == ""  # nothing is committed
+    for spec in ("r", "r:place"):
+        found = lodefs("push", "--json", str(source), spec).json
+        assert (found["private_files"], found["hard_linked_files"]) == (1, 2)
+        assert found["often_excluded"] == {".git": 1}
+    ran = lodefs("push", str(source / "d/b"), "s:b")
+    assert "1 file that others may not read here" in ran.err
+
+
+def test_private_files_can_be_kept_out_of_a_push(lodefs: Lodefs, source: Path) -> None:
+    """--private skip leaves them out and names them, --private refuse pushes nothing; a file that
+    is named itself is refused by both."""
+    (source / "d" / "b").chmod(0o600)
+    skipped = lodefs("push", "--private", "skip", str(source), "r")
+    assert "skipped: d/b is private (mode 0600)" in skipped.err
+    assert lodefs("ls", "-R", "r").out.split() == ["a.txt", "d/"]
+    refused = lodefs("push", "--private", "refuse", str(source), "s")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "d/b is private" in refused.err
+    for private in ("skip", "refuse"):
+        assert lodefs("push", "--private", private, str(source / "d/b"), "s:b").code == 2
+    assert lodefs("ls").out == "r\n"
+
+
 def test_push_and_pull_count_alike(lodefs: Lodefs, source: Path, tmp_path: Path) -> None:
     """Files are regular files in both, and symlinks are told as such."""
     os.symlink("nowhere", source / "link")
