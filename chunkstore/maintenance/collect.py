@@ -35,7 +35,7 @@ from lodefs.chunkstore.maintenance.compact import (
     union_of,
 )
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
-from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles, sizes_without
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.in_composites.merge import (
     BELOW_BYTES_MAX,
     Merged,
@@ -60,8 +60,12 @@ from lodefs.chunkstore.maintenance.writers import (
     newest_entry,
     newest_of,
 )
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.composites.composite_objects import (
+    CompositeObjects,
+    through_composites,
+)
 from lodefs.chunkstore.objects.composites.composite_tables import NO_TABLE
+from lodefs.chunkstore.objects.overlay import OverlayObjects
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -99,6 +103,8 @@ class CollectResult:
 
     packs: int = 0  # of the store, when the collection began
     size_bytes: int = 0
+    composite_packs: int = 0  # of these, in so many ``composites``
+    composites: int = 0
     used_commits: int = 0
     used_packs: int = 0
     expired_commits: int = 0  # that branches lead to, and that retention policies do not keep
@@ -152,6 +158,9 @@ def collect(
             "may be writing to it: when every machine that uses the store has this version, "
             "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
         )
+    if options.dry_run:  # packs that are put elsewhere first are looked at there
+        over = OverlayObjects(through_composites(store.objects).plain)
+        store = Store(CompositeObjects(over), settings)
     progress = progress or Progress()
     with (
         ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,
@@ -201,9 +210,8 @@ class _Collection:
         newest, condemning = newest_of(self._journal)
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
-        if not options.dry_run:
-            sweep_composites(self._composites, self._executor)
-            drop_doubles(self._composites, self._executor)
+        sweep_composites(self._composites, self._executor)
+        drop_doubles(self._composites, self._executor)
         self._list()
         if options.min_used is None:
             packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
@@ -244,10 +252,7 @@ class _Collection:
     def _list(self) -> None:
         """Packs first: what is put later is no garbage of this collection."""
         self._progress.phase = "listing packs"
-        dry = self._options.dry_run
-        self._packs.fill(
-            self._store.objects, sizes_without(self._composites, self._executor) if dry else None
-        )
+        self._packs.fill(self._store.objects)
         self._progress.phase = "listing commits and refs"
         self._repos.fill(self._store.objects)
         if self._upgraded_s is not None:  # older refs are in no journal, and a list may lack some
@@ -255,6 +260,9 @@ class _Collection:
             again.fill(self._store.objects)
             self._repos.refs |= again.refs
         self._result.packs, self._result.size_bytes = self._packs.count, self._packs.size_bytes
+        places = self._composites.tables.newest().places
+        self._result.composite_packs = len(places)
+        self._result.composites = len({place.composite for place in places.values()})
 
     def _mark(self, refs: Mapping[RefName, int], writers: Writers) -> None:
         self._progress.phase = "reading refs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile, gettempdir
 
@@ -45,16 +45,14 @@ class PackList:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def fill(self, objects: ObjectStore, sizes: Mapping[PackId, int] | None = None) -> None:
-        """Lists the packs of a store; ``sizes``: of those that are to count as of another size.
-        Objects with other names are left out."""
+    def fill(self, objects: ObjectStore) -> None:
+        """Lists the packs of a store. Objects with other names are left out."""
         try:
             for info in objects.list(keys.PACKS):
                 if (pack_id := _pack_of(info)) is not None:
-                    size_bytes = (sizes or {}).get(pack_id, info.size_bytes)
-                    self._file.write(_ROW.pack(pack_id, size_bytes))
+                    self._file.write(_ROW.pack(pack_id, info.size_bytes))
                     self.count += 1
-                    self.size_bytes += size_bytes
+                    self.size_bytes += info.size_bytes
             self._file.flush()
         except OSError as error:
             raise self._error(error) from error

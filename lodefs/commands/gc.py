@@ -106,6 +106,8 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "dry_run": dry_run,
         "packs": result.packs,
         "size_bytes": result.size_bytes,
+        "composite_packs": result.composite_packs,
+        "composites": result.composites,
         "used_packs": result.used_packs,
         "used_commits": result.used_commits,
         "expired_commits": result.expired_commits,
@@ -136,7 +138,7 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     used = text.count(result.used_packs, "pack")
     commits = text.count(result.used_commits, "commit")
     rows = [
-        ("store", f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)}"),
+        ("store", _store(result)),
         ("in use", f"{used}, {commits}"),
         (delete, _amount(result.deleted)),
         (condemn, _amount(result.condemned)),
@@ -166,6 +168,14 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         )
         rows.append(("", "clock. If this machine's is right: lodefs gc --upgrade, then wait a day"))
     return [f"{name:<10}  {words}" for name, words in rows]
+
+
+def _store(result: CollectResult) -> str:
+    found = f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)}"
+    if not result.composites:
+        return found
+    objects = text.count(result.composites, "object")
+    return f"{found}; {result.composite_packs} of them merged into {objects}"
 
 
 def _compaction_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str, str]]:

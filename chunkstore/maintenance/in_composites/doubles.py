@@ -49,19 +49,6 @@ def drop_doubles(objects: CompositeObjects, executor: Executor) -> None:
         pass
 
 
-def sizes_without(objects: CompositeObjects, executor: Executor) -> dict[PackId, int]:
-    """How large packs will be when their own objects have been dropped: of those that would be.
-    Raises: what the store does."""
-
-    def size_bytes(pack_id: PackId) -> int | None:
-        joined = _join(objects, pack_id)
-        return None if joined is None else len(joined.data)
-
-    found = doubles(objects)
-    sizes = zip(found, executor.map(size_bytes, found), strict=True)
-    return {pack: size for pack, size in sizes if size is not None}
-
-
 def drop_double(objects: CompositeObjects, pack_id: PackId) -> None:
     """Deletes a pack's own object, if the composite has it undamaged. What the own object has more
     goes into the composite first; what was purged of it goes from the composite too."""

@@ -11,6 +11,7 @@ from loadtests.services import S3Server
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.overlay import OverlayObjects
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -31,6 +32,14 @@ class TestCompositeObjects(ObjectStoreSuite):
     @pytest.fixture
     def objects(self) -> ObjectStore:
         return CompositeObjects(MemoryObjects())
+
+
+class TestOverlayObjects(ObjectStoreSuite):
+    """One whose writes stay in memory."""
+
+    @pytest.fixture
+    def objects(self) -> ObjectStore:
+        return OverlayObjects(MemoryObjects())
 
 
 class TestDirectory(ObjectStoreSuite):

@@ -79,7 +79,10 @@ def test_small_packs(lodefs: Lodefs, objects: MemoryObjects) -> None:
     assert lodefs("log", "s").code == 0
     assert lodefs("scrub").code == 0
     assert lodefs("repair", "--data", "--dry-run").code == 0
-    assert "merged" not in lodefs("gc", "--merge-packs-below", "4MiB").out
+    out = lodefs("gc", "--merge-packs-below", "4MiB").out
+    assert "store       22 packs" in out
+    assert "; 20 of them merged into 1 object" in out
+    assert "\nmerged" not in out
 
 
 def test_refused_deletes(
