@@ -61,6 +61,16 @@ def is_spoilt(objects: ObjectStore) -> bool:
     return False
 
 
+def _is_newer(objects: ObjectStore) -> bool:
+    try:
+        _read(objects)
+    except UnknownFormat:
+        return True
+    except (NotFound, Corrupt):
+        return False
+    return False
+
+
 def _read(objects: ObjectStore) -> set[str]:
     data = read_whole(objects, keys.REMOVED_SHARDS, SIZE_BYTES_MAX).data
     return decode_removed_shards(data, keys.REMOVED_SHARDS)
@@ -69,9 +79,9 @@ def _read(objects: ObjectStore) -> set[str]:
 def remove_shards(objects: ObjectStore, names: Collection[str]) -> None:
     """Deletes shards that list nothing, or nothing but packs that are about to be deleted for good.
     The document says so first, and a machine that misses a shard looks there. If two processes do
-    this at once, one may take away what the other says."""
+    this at once, one may take away what the other says. One of a newer lodefs stays as it is."""
     ids = {push_id_of(name) for name in names if _ID.match(push_id_of(name))}
-    if ids:
+    if ids and not _is_newer(objects):
         objects.put(keys.REMOVED_SHARDS, [encode_removed_shards(ids | removed_shards(objects))])
     for name in names:
         objects.delete(keys.shard(name))

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, NotFound
 from lodefs.chunkstore.format import journal as documents
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import (
@@ -51,7 +51,8 @@ class JournalRepair:
         self.problems: dict[str, str] = {}
 
     def look(self) -> None:
-        """Reads all of it."""
+        """Reads all of it. Raises: UnknownFormat for a document of a newer lodefs, which knows what
+        may take its place."""
         for info in self._objects.list("journal/"):
             for what in _PARTS:
                 number = _number(info.key, what)
@@ -213,7 +214,7 @@ class JournalRepair:
             return read()
         except NotFound:
             self.problems[key] = "lost"
-        except (Corrupt, UnknownFormat) as error:
+        except Corrupt as error:
             self.problems[key] = f"spoilt: {error}"
         return None
 

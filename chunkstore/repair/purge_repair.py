@@ -29,7 +29,8 @@ LOST = "lost"
 
 
 def listed_purges(objects: ObjectStore) -> dict[int, Purge | str]:
-    """All purges up to the newest one that a list shows, or what is wrong with them."""
+    """All purges up to the newest one that a list shows, or what is wrong with them. Raises:
+    UnknownFormat: who does not know what was purged brings it back."""
     last = -1
     for info in objects.list(keys.PURGES):
         digits = info.key.removeprefix(keys.PURGES)
@@ -123,5 +124,5 @@ def _read(objects: ObjectStore, number: int) -> Purge | str:
         return decode_purge(read_whole(objects, key, SIZE_BYTES_MAX).data, number, key)
     except NotFound:
         return LOST
-    except (Corrupt, UnknownFormat) as error:
+    except Corrupt as error:
         return f"spoilt: {error}"

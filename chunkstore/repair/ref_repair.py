@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import Intent, RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -59,7 +59,8 @@ def ref_damages(
     collected: Mapping[RefName, int],
     sources: Sequence[RepairSource],
 ) -> tuple[dict[RefName, int], list[RefDamage]]:
-    """All refs, with the newest sequence of each, and what is wrong with their entries.
+    """All refs, with the newest sequence of each, and what is wrong with their entries. Raises:
+    UnknownFormat for one of a newer lodefs.
     ``collected``: refs that collections have seen, with a sequence that each of them has."""
     logs: dict[RefName, set[int]] = defaultdict(set)
     for info in objects.list(keys.REPOS):
@@ -106,7 +107,7 @@ def _read_all(
             return "lost"
         try:
             return Refs(objects, ref.repo).entry(ref.kind, ref.name, sequence)
-        except (NotFound, Corrupt, UnknownFormat) as error:
+        except (NotFound, Corrupt) as error:
             return f"spoilt: {error}"
 
     while some := list(islice(places, READ_AHEAD)):

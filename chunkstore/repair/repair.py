@@ -106,7 +106,9 @@ def repair(
 ) -> RepairResult:
     """Looks at everything that the store's branches and tags lead to, and heals what it can.
 
-    Raises: NotFound if there is nothing like a store; Unavailable, Denied. It can be repeated.
+    Raises: NotFound if there is nothing like a store; UnknownFormat if a newer lodefs has written
+    its settings, journal, refs or purges: that one is to repair it; Unavailable, Denied. It can be
+    repeated.
     """
     with ThreadPoolExecutor(options.workers, "lodefs-repair") as executor:
         return _Repair(objects, sources, options, progress or Progress(), executor).run()
@@ -225,7 +227,7 @@ class _Repair:
             what = "lost"
             if next(iter(self._objects.list(keys.REPOS, limit=1)), None) is None:
                 raise NotFound(f"{self._objects.url} is not a lodefs store ({error})") from error
-        except (Corrupt, UnknownFormat) as error:
+        except Corrupt as error:
             what = f"spoilt: {error}"
         found = ((source.settings(), source.url) for source in self._sources)
         known, url = next((one for one in found if one[0]), (None, "the defaults"))
@@ -263,7 +265,7 @@ class _Repair:
                 try:
                     if sequence >= 0:
                         log.entry(sequence)
-                except (Corrupt, UnknownFormat) as error:
+                except Corrupt as error:
                     if not self._options.dry_run:
                         log.restore(sequence)
                     concerns = [f"retention and quota of {repo}: set them again"]

@@ -67,8 +67,10 @@ def repair_index(
         result.shards += 1
         try:
             packs = list(read_shard(objects, info.key))
-        except (Corrupt, UnknownFormat):
+        except Corrupt:
             result.spoilt.append(info.key)
+            continue
+        except UnknownFormat:  # what a newer lodefs lists is listed here once more
             continue
         except NotFound:  # a collection has just written it again
             continue

@@ -37,6 +37,21 @@ class StateProblem:
 
 def check_state(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[StateProblem]:
     """What is wrong with it. Raises: Unavailable, Denied."""
+    parts: dict[str, Callable[[], Iterator[StateProblem]]] = {
+        "journal, branches and tags": lambda: _refs(objects, clock),
+        "purges": lambda: _purges(objects),
+        "composites": lambda: _composites(objects),
+    }
+    for what, check in parts.items():
+        try:
+            yield from check()
+        except UnknownFormat as error:
+            yield StateProblem(what, str(error), "let that one verify and repair the store")
+    if is_spoilt(objects):
+        yield StateProblem(keys.REMOVED_SHARDS, "spoilt", "`lodefs repair index` deletes it")
+
+
+def _refs(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[StateProblem]:
     journal = JournalRepair(objects, dry_run=True, clock=clock)
     journal.look()
     for key, what in sorted(journal.problems.items()):
@@ -47,11 +62,11 @@ def check_state(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[St
         yield StateProblem(damage.key, f"{damage.what}, of {damage}", f"{REPAIR}, {whence}")
     for repo in sorted({ref.repo for ref in refs}):
         yield from _settings(objects, repo)
+
+
+def _purges(objects: ObjectStore) -> Iterator[StateProblem]:
     for key, what in sorted(purge_problems(listed_purges(objects)).items()):
         yield StateProblem(key, what, f"{REPAIR}, from what packs say was purged")
-    yield from _composites(objects)
-    if is_spoilt(objects):
-        yield StateProblem(keys.REMOVED_SHARDS, "spoilt", "`lodefs repair index` deletes it")
 
 
 def _settings(objects: ObjectStore, repo: str) -> Iterator[StateProblem]:
@@ -63,7 +78,7 @@ def _settings(objects: ObjectStore, repo: str) -> Iterator[StateProblem]:
                 log.entry(sequence)
         except NotFound:
             continue
-        except (Corrupt, UnknownFormat) as error:
+        except Corrupt as error:
             remedy = "`lodefs repair` puts none in its place: then set retention and quota again"
             yield StateProblem(info.key, f"spoilt: {error}", remedy)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from tempfile import TemporaryFile, gettempdir
 from typing import BinaryIO
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import (
     HEAD,
@@ -87,12 +88,23 @@ def _packs(shard: BinaryIO, key: str) -> Iterator[ShardPack]:
         hasher.update(taken)
         return taken
 
+    def check() -> None:
+        checksum = hasher.digest()
+        if take(ID_BYTES) != checksum or shard.read(1):
+            raise Corrupt(f"{key} does not match its checksum")
+
     with shard:
-        for _ in range(decode_head(memoryview(take(HEAD.size)), key)):
+        try:
+            packs = decode_head(memoryview(take(HEAD.size)), key)
+        except UnknownFormat:  # of a newer lodefs, or of a bit that is wrong
+            left_bytes = os.fstat(shard.fileno()).st_size - HEAD.size - ID_BYTES
+            for at in range(0, left_bytes, WINDOW_SIZE_BYTES):
+                take(min(WINDOW_SIZE_BYTES, left_bytes - at))
+            check()
+            raise
+        for _ in range(packs):
             head = take(PACK_HEAD.size)
             chunks = min(PACK_HEAD.unpack(head)[1], PACK_CHUNKS_LIMIT)  # else it is refused below
             columns = take(chunks * (ID_BYTES + 4))
             yield decode_pack(memoryview(head + columns), 0, key)[0]
-        checksum = hasher.digest()
-        if take(ID_BYTES) != checksum or shard.read(1):
-            raise Corrupt(f"{key} does not match its checksum")
+        check()

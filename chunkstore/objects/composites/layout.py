@@ -106,15 +106,14 @@ def composite_size_bytes(packs: Sequence[int]) -> int:
 
 
 def tail_size_bytes(data: Buffer, what: str) -> int:
-    """How long the tail of a composite is, by the last TAIL_HEAD_SIZE_BYTES of it. Raises: Corrupt,
-    UnknownFormat."""
+    """How long the tail of a composite is, by the last TAIL_HEAD_SIZE_BYTES of it. Raises:
+    Corrupt."""
     if (
         len(data) < TAIL_HEAD_SIZE_BYTES
         or bytes(data[-TAIL_HEAD_SIZE_BYTES:][:8]) != _COMPOSITE_MAGIC
     ):
         raise Corrupt(f"{what} is not a composite")
-    _, version, flags, packs, _, _ = _TAIL.unpack_from(data, len(data) - TAIL_HEAD_SIZE_BYTES)
-    _check_version(version, flags, what)
+    packs = _TAIL.unpack_from(data, len(data) - TAIL_HEAD_SIZE_BYTES)[3]
     if packs > TAIL_PACKS_MAX:
         raise Corrupt(f"{what} cannot have {packs} packs")
     return int(packs) * _TAIL_PACK.size + TAIL_HEAD_SIZE_BYTES
@@ -125,9 +124,10 @@ def decode_tail(data: Buffer, name: CompositeName, what: str) -> dict[PackId, Co
     size_bytes = tail_size_bytes(data, what)
     tail = memoryview(data)[-size_bytes:]
     body, checksum = tail[:-ID_BYTES], tail[-ID_BYTES:]
-    number = _TAIL.unpack_from(body, len(body) - _TAIL.size)[4]
+    _, version, flags, _, number, _ = _TAIL.unpack_from(body, len(body) - _TAIL.size)
     if blake3(body).digest() != checksum or number != name.number:
         raise Corrupt(f"{what} does not match its checksum, or is another composite")
+    _check_version(version, flags, what)
     places = {
         PackId(pack): CompositePlace(name, offset, size)
         for pack, offset, size in _TAIL_PACK.iter_unpack(body[: -_TAIL.size])

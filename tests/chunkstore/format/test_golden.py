@@ -253,13 +253,14 @@ PAYLOAD_BYTES = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_any_flipped_bit_is_noticed(name: str) -> None:
-    """No bit of an index, trailer, shard, commit, ref or store.json changes unseen."""
+    """No bit of an index, trailer, shard, commit, ref or store.json changes unseen; nor is what has
+    one taken for that of a newer lodefs, which nobody repairs."""
     good = read(name)
     READERS[name](good)
     for bit in range(8 * PAYLOAD_BYTES.get(name, 0), 8 * len(good)):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
-        with pytest.raises((Corrupt, UnknownFormat)):
+        with pytest.raises(Corrupt):
             READERS[name](bytes(bad))
 
 
