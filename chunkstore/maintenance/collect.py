@@ -53,6 +53,7 @@ from lodefs.chunkstore.maintenance.in_composites.unused import (
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged, find_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
+from lodefs.chunkstore.maintenance.overlay import OverlayObjects
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,
@@ -65,7 +66,6 @@ from lodefs.chunkstore.objects.composites.composite_objects import (
     through_composites,
 )
 from lodefs.chunkstore.objects.composites.composite_tables import NO_TABLE
-from lodefs.chunkstore.objects.overlay import OverlayObjects
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 

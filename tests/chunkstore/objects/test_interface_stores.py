@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loadtests.services import S3Server
+from lodefs.chunkstore.maintenance.overlay import OverlayObjects
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.overlay import OverlayObjects
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from tests.support.chunkstore.memory_objects import MemoryObjects

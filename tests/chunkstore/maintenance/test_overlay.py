@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.objects.overlay import OverlayObjects
+from lodefs.chunkstore.maintenance.overlay import OverlayObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
