@@ -1,11 +1,13 @@
 """Runs the examples of docs/python.md, each with the packages that it names: ``./run examples``.
 
-A block begins with ``python`` and the packages that it needs. Environments are made below
-``~/.cache/lodefs-dev/examples`` and kept; torch is Debian's (python3-torch).
+A block begins with ``python`` and the packages that it needs. What it prints stands in the block
+``text`` after it, or it prints nothing; ``…`` stands for what differs from run to run. Environments
+are made below ``~/.cache/lodefs-dev/examples`` and kept; torch is Debian's (python3-torch).
 """
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import re
@@ -24,31 +26,48 @@ PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdat
 PACKAGES += ["universal_pathlib"]
 DEBIAN_PYTHON = "/usr/bin/python3"
 TIMEOUT_S = 300.0
+VARIES = "…"  # within a line
 
 
 class Example(NamedTuple):
-    """A block of code, the heading above it, its number below that, and what it needs."""
+    """A block of code, the heading above it, its number below that, what it needs and prints."""
 
     heading: str
     number: int
     needs: frozenset[str]
     code: str
+    output: str
 
     def __str__(self) -> str:
         return f"{self.heading.replace(' ', '-')}-{self.number}"
+
+    def difference(self, printed: str) -> str:
+        """How what was printed differs from what the page says; "" if it does not."""
+        pattern = ".*".join(map(re.escape, self.output.split(VARIES)))
+        if re.fullmatch(pattern, printed):
+            return ""
+        lines = difflib.unified_diff(
+            self.output.splitlines(), printed.splitlines(), "the page", "printed", lineterm=""
+        )
+        return "\n".join(lines)
 
 
 def examples_of(document: str) -> list[Example]:
     """The examples of a document, in their order."""
     found: list[Example] = []
     heading, number = "", 0
-    pattern = r"^#+ (?P<heading>.*)$|^```python(?P<needs>.*)\n(?P<code>(?:.*\n)*?)```"
+    pattern = (
+        r"^#+ (?P<heading>.*)$|^```python(?P<needs>.*)\n(?P<code>(?:.*\n)*?)```"
+        r"(?:\n\n```text\n(?P<output>(?:.*\n)*?)```)?"
+    )
     for match in re.finditer(pattern, document, re.MULTILINE):
         if match["heading"] is not None:
             heading, number = match["heading"], 0
         else:
             number += 1
-            found.append(Example(heading, number, frozenset(match["needs"].split()), match["code"]))
+            needs = frozenset(match["needs"].split())
+            output = match["output"] or ""
+            found.append(Example(heading, number, needs, match["code"], output))
     return found
 
 
@@ -95,7 +114,9 @@ def main(*only: str) -> int:
     with_packages = made(envs / "packages", Path(sys.executable), PACKAGES)
     with_torch = made(envs / "torch", Path(DEBIAN_PYTHON), [], is_debian=True)
     failed = []
-    with tempfile.TemporaryDirectory(prefix="lodefs-examples-") as place:
+    with tempfile.TemporaryDirectory(
+        prefix="lodefs-examples-", ignore_cleanup_errors=True
+    ) as place:
         folder = Path(place)
         environment = {
             **os.environ,
@@ -105,7 +126,7 @@ def main(*only: str) -> int:
             "LODEFS_CONFIG": os.devnull,
         }
         write_plain_files(folder / "flickr30k")
-        if not run(with_packages, TABLES, folder, environment, str(folder / "flickr30k")):
+        if run(with_packages, TABLES, folder, environment, str(folder / "flickr30k")) is None:
             return 1
         init = [str(with_packages), "-m", "lodefs.main", "init", environment["LODEFS_STORE"]]
         subprocess.run(init, check=True, env=environment, stdout=subprocess.DEVNULL)
@@ -114,9 +135,12 @@ def main(*only: str) -> int:
                 if number and only and not str(example).startswith(only):
                     continue  # the first one pushes what the others read
                 python = with_torch if "torch" in example.needs else with_packages
-                is_good = run(python, example.code, folder, environment)
-                print(f"{'ok    ' if is_good else 'FAILED'}  {example}", flush=True)
-                failed += [] if is_good else [example]
+                printed = run(python, example.code, folder, environment)
+                differs = "it failed" if printed is None else example.difference(printed)
+                print(f"{'FAILED' if differs else 'ok    '}  {example}", flush=True)
+                if differs:
+                    print(differs)
+                    failed.append(example)
         finally:
             for path in folder.glob("cache/lodefs/*/pid"):
                 with suppress(ProcessLookupError):
@@ -140,23 +164,23 @@ def made(env: Path, base: Path, packages: list[str], *, is_debian: bool = False)
 
 def run(
     python: Path, code: str, folder: Path, environment: dict[str, str], *arguments: str
-) -> bool:
-    """Whether a script ends well; its output is shown if not."""
+) -> str | None:
+    """What a script prints; None, and its errors are shown, if it fails."""
     script = folder / "example.py"  # a file: workers that are spawned import it
     script.write_text(code)
     done = subprocess.run(
         [str(python), str(script), *arguments],
         cwd=folder,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
     if done.returncode:
-        print(done.stdout)
-    return done.returncode == 0
+        print(done.stdout + done.stderr)
+        return None
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""docs/python.md: the examples that need no package beyond those of the tests run as they stand."""
+"""docs/python.md: the examples that need no package beyond those of the tests print what the page
+says."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from loadtests.examples import DOCUMENT, Example, examples_of, write_plain_files
+from loadtests.examples import run as run_example
 from tests.support.chunkstore.child_process import private_directory, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuse]
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = {"fsspec", "mount"}
+INSTALLED = {"fsspec", "mount", "universal_pathlib"}
 EXAMPLES = [one for one in examples_of(DOCUMENT.read_text()) if one.needs <= INSTALLED]
 
 
@@ -53,14 +54,10 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_example(folder: Path, example: Example) -> None:
-    """The example runs, after those before it."""
-    subprocess.run(
-        [sys.executable, "-c", example.code],
-        cwd=folder,
-        env=environment(folder),
-        check=True,
-        timeout=240,
-    )
+    """The example runs, after those before it, and prints what the page says."""
+    printed = run_example(Path(sys.executable), example.code, folder, environment(folder))
+    assert printed is not None
+    assert example.difference(printed) == ""
 
 
 def test_all_packages_have_one() -> None:
@@ -70,3 +67,14 @@ def test_all_packages_have_one() -> None:
         "datasets", "duckdb", "fsspec", "pandas", "polars", "pyarrow", "torch", "universal_pathlib",
         "webdataset", "zarr",
     }  # fmt: skip
+
+
+def test_what_differs_is_seen() -> None:
+    """An example without a block of output prints nothing; with one, all of it and in its order;
+    what stands for anything stands for a part of one line."""
+    document = "# A\n\n```python\nx\n```\n\n```python\ny\n```\n\n```text\na … c\nd\n```\n"
+    silent, spoken = examples_of(document)
+    assert silent.difference("") == spoken.difference("a b c\nd\n") == ""
+    assert "+a b c" in silent.difference("a b c\n")
+    for printed in ("", "a b c\n", "a b c\nd\ne\n", "a b\nc c\nd\n", "a b\nd\n"):
+        assert spoken.difference(printed)
