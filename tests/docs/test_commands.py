@@ -56,17 +56,37 @@ def run_script(folder: Path, script: str) -> str:
     )
 
 
+MENDING = "Check that nothing is damaged, and mend it"
+HEADS = "lodefs branch vision/cats; lodefs ls -lR vision/cats"
+
+
 def test_cookbook(folder: Path) -> None:
-    """Every command of the cookbook runs, from top to bottom."""
+    """Every command of the cookbook runs, from top to bottom; its last recipe changes no branch,
+    finds whatever is damaged, and mends it."""
     script = commands("docs/cookbook.md").replace("7440", str(free_port()))
-    script = script.replace("getfattr --only-values -n user.lodefs.commit ./mnt", _GETFATTR)
-    out = run_script(folder, script)
+    mending = commands("docs/cookbook.md", MENDING)
+    out = run_script(folder, script.removesuffix(mending))
     assert "main is" in out
     assert (folder / "copy" / "labels-2.csv").exists()
-    assert "all is well" in out
-
-
-_GETFATTR = 'python3 -c \'import os; print(os.getxattr("./mnt", "user.lodefs.commit").decode())\''
+    store = f"export LODEFS_STORE={folder}/store\n"
+    heads = run_script(folder, store + HEADS)
+    out = run_script(folder, store + mending)
+    assert out.count("all is well\n") == 3 + len(["scrub"])
+    assert run_script(folder, store + HEADS) == heads
+    packs = sorted((folder / "store" / "packs").rglob("*/*"))
+    for lost, spoilt in zip(packs[::2], packs[1::2], strict=False):
+        lost.unlink()
+        spoilt.write_bytes(b"x" + spoilt.read_bytes()[1:])
+    looking = re.findall(r"^lodefs (?:verify|scrub)[^#\n]*", mending, re.MULTILINE)
+    assert len(looking) == 3
+    for line in looking:
+        assert run_script(folder, f"{store}{line} || echo failed $?").endswith("failed 1\n"), line
+    repair = mending[mending.index("lodefs repair") :]
+    out = run_script(folder, store + repair)
+    many = len(packs) // 2 * 2
+    assert f"{many} problems, {many} healed" in out
+    assert out.endswith("all is well\n")
+    assert run_script(folder, store + HEADS) == heads
 
 
 def test_five_minutes(folder: Path) -> None:
