@@ -12,15 +12,21 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.system.safe_open import PLACE, closing, make_within, open_within
 
 
 def report_damage(cache_dir: Path, numbers: Iterable[int]) -> None:
-    """Asks the proxy of a cache, running or not, to check files. Raises: Denied."""
+    """Asks the proxy of a cache, running or not, to check files. Its owner leads nobody elsewhere:
+    no symlink is followed. Raises: Denied, OSError."""
     folder = cache_dir / layout.SUSPECTS_DIR
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK
     try:
-        folder.mkdir(exist_ok=True)
-        for number in numbers:
-            (folder / f"{number:08x}").touch()
+        with (
+            closing(os.open(cache_dir, PLACE)) as cache_fd,
+            closing(make_within(cache_fd, layout.SUSPECTS_DIR, 0o777)) as folder_fd,
+        ):
+            for number in numbers:
+                os.close(open_within(folder_fd, f"{number:08x}", flags, 0o666))
     except PermissionError as error:
         raise Denied(f"{folder}: {error.strerror}: only the proxy's user may repair") from error
 

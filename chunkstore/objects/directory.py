@@ -182,7 +182,11 @@ class DirectoryObjects:
             if not self._prepared:
                 temporary = os.path.join(self._root, TEMPORARY)
                 os.makedirs(temporary, exist_ok=True)
-                _sweep(temporary)
+                folder = os.open(temporary, _DIRECTORY_FLAGS)
+                try:
+                    _sweep(folder)
+                finally:
+                    os.close(folder)
                 self._prepared = True
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -268,14 +272,15 @@ def _etag(status: os.stat_result) -> str:
     return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
 
 
-def _sweep(folder: str) -> None:
-    """Removes what writers that died long ago left behind."""
+def _sweep(folder: int) -> None:
+    """Removes what writers that died long ago left behind. Whoever may write to the store may put a
+    symlink in the place of this directory, but not of its descriptor."""
     oldest_s = time.time() - TEMPORARY_AGE_S_MAX
     with os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):  # another process sweeps too, or it is not ours to remove
                 if entry.stat(follow_symlinks=False).st_mtime < oldest_s:
-                    os.unlink(entry.path)
+                    os.unlink(entry.name, dir_fd=folder)
 
 
 _BY_ERRNO: dict[int, type[LodefsError]] = {

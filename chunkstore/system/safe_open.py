@@ -2,7 +2,7 @@
 
 ``open_below`` takes paths of any length, and follows no symlink at the end. All others follow none
 anywhere: openat2(2), from Linux 5.6 on. They work with descriptors, so that what was checked is
-what is used.
+what is used. ``rooted`` says which path without symlinks another one is, to be opened so.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ PLACE = os.O_PATH | os.O_DIRECTORY  # of a directory that is not read: nobody's 
 _STEP = PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2, _AT_FDCWD = 437, -100  # on every architecture
 _NO_SYMLINKS, _BENEATH = 4, 8  # linux/openat2.h
+_LINKS_MAX = 40  # as of the kernel
+_OTHERS_WRITE = 0o022
 
 
 def open_below(root_fd: int, path: bytes, flags: int) -> int:
@@ -43,7 +45,7 @@ def open_below(root_fd: int, path: bytes, flags: int) -> int:
 def open_plain(path: str, flags: int, mode: int = 0) -> int:
     """A descriptor of what lies at an absolute path in which no name is a symlink.
 
-    Raises: OSError, with ELOOP where one is, and ENOSYS before Linux 5.6.
+    Raises: OSError, with ELOOP where one is (before Linux 5.6, ENOTDIR).
     """
     if not os.path.isabs(path):
         raise OSError(errno.EINVAL, "the path is relative", path)
@@ -56,6 +58,65 @@ def open_within(dir_fd: int, path: str, flags: int, mode: int = 0) -> int:
     Raises: OSError, with EXDEV where the path leaves the directory, and as ``open_plain``.
     """
     return _opened(dir_fd, path, flags, mode, _NO_SYMLINKS | _BENEATH)
+
+
+def rooted(path: str) -> str:
+    """An absolute path as one without symlinks. Only those count that nobody but root can have put
+    there: they lie in directories in which root alone makes names. Names that are missing, and what
+    is below a file, are kept as they are.
+
+    Raises: OSError, with ELOOP where somebody else may lead the path elsewhere.
+    """
+    todo, here, links = path.split("/")[::-1], "/", 0
+    fd = os.open("/", _STEP)
+    try:
+        while todo:
+            name = todo.pop()
+            if name in ("", "."):
+                continue
+            target = _link(fd, name)
+            if target is None:
+                below_fd = _step(fd, name)
+                if below_fd is None:
+                    return os.path.normpath(os.path.join(here, name, *reversed(todo)))
+                here = os.path.dirname(here) if name == ".." else os.path.join(here, name)
+            else:
+                links += 1
+                if links > _LINKS_MAX or not _is_roots(fd):
+                    place = os.path.join(here, name)
+                    raise OSError(errno.ELOOP, "a symlink that is not root's alone", place)
+                todo += target.split("/")[::-1]
+                if not target.startswith("/"):
+                    continue
+                below_fd, here = os.open("/", _STEP), "/"
+            os.close(fd)
+            fd = below_fd
+        return here
+    finally:
+        os.close(fd)
+
+
+def _link(dir_fd: int, name: str) -> str | None:
+    """What a symlink says; None where there is none."""
+    try:
+        return os.readlink(name, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def _step(dir_fd: int, name: str) -> int | None:
+    """A descriptor of a directory; None where there is none."""
+    try:
+        return os.open(name, _STEP, dir_fd=dir_fd)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_roots(dir_fd: int) -> bool:
+    found = os.fstat(dir_fd)
+    return found.st_uid == 0 and not found.st_mode & _OTHERS_WRITE
 
 
 @contextmanager
@@ -114,4 +175,22 @@ def _opened(dir_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
     try:
         return libc.call("syscall", _OPENAT2, dir_fd, name, how, len(how))
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None  # with its kind and its path
+        if error.errno != errno.ENOSYS:
+            raise OSError(error.errno, error.strerror, path) from None  # with its kind and path
+    return _opened_in_steps(dir_fd, path, flags, mode, resolve)
+
+
+def _opened_in_steps(dir_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    """The same before Linux 5.6."""
+    *folders, name = [name for name in path.split("/") if name] or ["."]
+    if resolve & _BENEATH and (os.path.isabs(path) or ".." in (*folders, name)):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    fd = os.open("/", _STEP) if os.path.isabs(path) else os.open(".", _STEP, dir_fd=dir_fd)
+    try:
+        for folder in folders:
+            below_fd = os.open(folder, _STEP, dir_fd=fd)
+            os.close(fd)
+            fd = below_fd
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
+    finally:
+        os.close(fd)

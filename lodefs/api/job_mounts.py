@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 from lodefs.mount.attach.client import AttachClient, Attached
-from lodefs.mount.kernel import namespaces
+from lodefs.mount.kernel import mountpoints, namespaces
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.process_end import die_with_parent
 from lodefs.mount.options import MountOptions
@@ -63,7 +63,7 @@ def prepare(
 
     InvalidInput (directories), NotFound, Denied, Unavailable.
     """
-    places = [(os.path.realpath(dataset.directory), dataset) for dataset in datasets]
+    places = [(mountpoints.real(dataset.directory), dataset) for dataset in datasets]
     _check(places)
     # A mount that is shared has no limit and no log of one job's.
     client = None if read_timeout_s or log_path else attach_client(session, say)
@@ -128,8 +128,8 @@ def _own(
 
 def _make(place: str) -> None:
     try:
-        os.makedirs(place, exist_ok=True)
-    except FileExistsError:
+        mountpoints.make(place)
+    except NotADirectoryError:
         return  # a later check says what it is
     except OSError as error:
         raise InvalidInput(

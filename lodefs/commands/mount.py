@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +27,7 @@ from lodefs.cli.options import (
 )
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.commands.mounts import json_of, line_of
+from lodefs.mount.kernel import mountpoints
 from lodefs.mount.kernel.passed_device import passed
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import (
@@ -246,9 +246,9 @@ def _start_proxy_of(session: Session, directory: str) -> None:
 
 def _create(directory: str) -> None:
     try:
-        os.makedirs(directory, exist_ok=True)
-    except FileExistsError:
-        return  # a dead mount, or not a directory: later checks report it
+        mountpoints.make(mountpoints.real(directory))
+    except NotADirectoryError:
+        return  # later checks report it
     except OSError as error:
         raise InvalidInput(f"{directory} cannot be created: {error.strerror}") from error
 

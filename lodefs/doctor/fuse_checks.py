@@ -75,7 +75,7 @@ def kernel(subject: Subject) -> list[Finding]:
 
 def _trial(without: frozenset[features.Feature]) -> FuseSession:
     """What a kernel agreed on with a mount that lived for a moment. Denied, Unsupported..."""
-    place = tempfile.mkdtemp(prefix="lodefs-doctor-")
+    place = os.path.realpath(tempfile.mkdtemp(prefix="lodefs-doctor-"))
     try:
         fd = mount_syscalls.attach(place, b"doctor@trial", allow_other=False)
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.mount.lifecycle import control_socket
 from lodefs.proxies.own_proxy import (
     OwnProxy,
     ask,
@@ -185,10 +187,11 @@ def _note(own: OwnProxy, store: str) -> None:
 
 def _end(own: OwnProxy) -> None:
     (own.directory / "store").unlink(missing_ok=True)
-    with suppress(OSError, ValueError):
-        pid = int(own.pid_file.read_text())
-        if os.fsencode(own.directory / "sock") in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGTERM)
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(ASK_TIMEOUT_S)
+        asking.connect(str(own.socket))
+        listener, _, _ = control_socket.peer(asking)  # nobody else can have this number meanwhile
+        os.kill(listener, signal.SIGTERM)
 
 
 def _reap(own: OwnProxy) -> None:

@@ -6,10 +6,12 @@ import errno
 import fcntl
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
-from lodefs.mount.kernel import device, namespaces
+from lodefs.mount.kernel import device, mountpoints, namespaces
 from lodefs.mount.kernel.mount_table import FS_TYPE, SUBTYPE
 from lodefs.mount.kernel.session import READ_BYTES_MAX
 
@@ -25,6 +27,7 @@ FUSERMOUNT_TIMEOUT_S = 60.0
 
 def attach(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
     """Mount a new FUSE connection and return its device descriptor; INIT is still to be answered.
+    ``mountpoint``: of ``mountpoints.real``.
 
     With mount(2) as root and as any user with CAP_SYS_ADMIN, also of a user namespace; otherwise
     through fusermount3. Denied, Unsupported, InvalidInput.
@@ -53,8 +56,17 @@ def _mount(fd: int, mountpoint: str, source: bytes, *, allow_other: bool) -> Non
         options.append("allow_other")
     data = ",".join(options).encode()
     libc, last_error = _libc()
-    if libc.mount(source, os.fsencode(mountpoint), FS_TYPE.encode(), flags, data) != 0:
-        raise _mount_error(last_error(), mountpoint)
+    with _checked(mountpoint), mountpoints.opened(mountpoint) as place:
+        if libc.mount(source, place.encode(), FS_TYPE.encode(), flags, data) != 0:
+            raise _mount_error(last_error(), mountpoint)
+
+
+@contextmanager
+def _checked(mountpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # of opening it
+        raise InvalidInput(f"{mountpoint}: {error.strerror}") from error
 
 
 def _mount_error(code: int, mountpoint: str) -> LodefsError:
@@ -100,8 +112,9 @@ def _mount_by_helper(
 
 
 def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
-    """Unmount. ``lazy``: out of sight at once, for good when its last user is gone. ``abort``:
-    whatever waits for an answer gets an error now, and nothing is answered any more (as root).
+    """Unmount what is at a path of ``mountpoints.plain``. ``lazy``: out of sight at once, for good
+    when its last user is gone. ``abort``: whatever waits for an answer gets an error now, and
+    nothing is answered any more (as root).
 
     BlockingIOError where it is in use and ``lazy`` is false; Denied, InvalidInput, Unavailable
     otherwise.
@@ -110,9 +123,11 @@ def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
         return detach_by_helper(mountpoint, lazy=lazy)
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0) | (_MNT_FORCE if abort else 0)
     libc, last_error = _libc()
-    if libc.umount2(os.fsencode(mountpoint), flags) == 0:
-        return None
-    code = last_error()
+    folder, name = os.path.split(mountpoint)
+    with _checked(mountpoint), mountpoints.opened(folder) as place:  # what is below may be stuck
+        if libc.umount2(os.fsencode(os.path.join(place, name)), flags) == 0:
+            return None
+        code = last_error()
     if code == errno.EBUSY:
         raise BlockingIOError(code, os.strerror(code), mountpoint)
     if code == errno.EPERM:

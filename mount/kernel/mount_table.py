@@ -105,13 +105,6 @@ def mount_of(fd: int) -> Mount | None:
     return next((m for m in read_table() if m.mount_id == mount_id), None)
 
 
-def plain(mountpoint: str) -> str:
-    """As the table has it: absolute and without symlinks, but for the last name, which is not
-    touched: what is mounted there may be stuck."""
-    folder, name = os.path.split(os.path.abspath(mountpoint))
-    return os.path.join(os.path.realpath(folder), name)
-
-
 def is_dead(mountpoint: str) -> bool:
     """Whether a FUSE mount has lost its process. The kernel asks for statfs each time, unlike
     stat."""

@@ -29,9 +29,16 @@ def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
     """Where sockets of this user's mounts may lie; the first that can be used is."""
     found = [ROOT] if uid == 0 else []
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime):
+    if os.path.isabs(runtime) and (uid != 0 or _is_of(runtime, uid)):
         found.append(Path(runtime) / "lodefs" / "mounts")
     return [*found, Path("/tmp") / f"lodefs-mounts-{uid}"]
+
+
+def _is_of(folder: str, uid: int) -> bool:
+    """Whether a directory is a user's: root may have the environment of another one (sudo -E)."""
+    with contextlib.suppress(OSError):
+        return os.lstat(folder).st_uid == uid
+    return False
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.system.safe_open import open_plain
+from lodefs.mount.kernel import mountpoints
 
 IDENTIFIER = "lodefs-mount"  # of lines in the journal
 
@@ -59,7 +61,8 @@ def _redirect(log_path: str) -> Log:
     null = os.open(os.devnull, os.O_RDWR)
     if log_path:
         try:
-            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY, 0o640)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY
+            log = open_plain(mountpoints.real(log_path), flags, 0o640)
         except OSError as error:
             raise InvalidInput(f"{log_path}: no log can be written: {error.strerror}") from error
     else:

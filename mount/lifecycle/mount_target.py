@@ -15,7 +15,7 @@ import msgspec
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.mount.kernel import mount_table
+from lodefs.mount.kernel import mount_table, mountpoints
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions, check_mode
 
@@ -155,8 +155,8 @@ def state_of_mount(found: mount_table.Mount) -> State:
 
 def canonical(mountpoint: str) -> str:
     """The absolute path without symlinks, found without touching a mount that may be stuck
-    there."""
-    path = mount_table.plain(mountpoint)
+    there. InvalidInput as of ``mountpoints.real``."""
+    path = mountpoints.plain(mountpoint)
     if any(m.mountpoint == path for m in mount_table.read_table()):
         return path
-    return os.path.realpath(path)
+    return mountpoints.real(path)

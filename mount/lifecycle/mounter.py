@@ -12,7 +12,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
-from lodefs.mount.kernel import mount_syscalls, mount_table, namespaces
+from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints, namespaces
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.daemon import go_on, serve
 from lodefs.mount.lifecycle.handover import MountResources, State
@@ -270,7 +270,7 @@ def traffic_of(
 
 def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_S) -> State | None:
     """What the process of a mount says of it; None where nobody may ask it. Errors as above."""
-    found = mount_table.on_top(mount_table.plain(mountpoint))
+    found = mount_table.on_top(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     place = control_socket.find(found.device, mount_resources.folders())
@@ -280,7 +280,7 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
 def trace_of(mountpoint: str) -> RequestTrace:
     """Where the requests of a mount are traced while somebody looks. NotFound where there is no
     lodefs mount, Denied where it is another user's, Unavailable, Unsupported (an older one)."""
-    found = mount_table.on_top(mount_table.plain(mountpoint))
+    found = mount_table.on_top(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     if os.geteuid() != found.owner:

@@ -17,7 +17,7 @@ import msgspec
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints
 from lodefs.mount.lifecycle import daemon, startup
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 
@@ -195,7 +195,7 @@ def detach_killed(mountpoint: str) -> None:
 
 def detach_dead(mountpoint: str) -> bool:
     """Take away the lodefs mount on a directory if it is dead; whether none is left that lives."""
-    place = mount_table.plain(mountpoint)
+    place = mountpoints.plain(mountpoint)
     found = mount_table.on_top(place)
     if found is None or not found.is_lodefs:
         return True

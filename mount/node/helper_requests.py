@@ -16,7 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints
 from lodefs.mount.lifecycle import control_socket, daemon, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
@@ -73,14 +73,14 @@ def perform(operation: Operation, requester: Requester, left_s: float) -> None:
 def _check_place(place: str) -> None:
     """InvalidInput where a symlink has taken the directory's place: mount(2) would follow it."""
     with suppress(OSError):  # of nothing, or a dead mount: check_mountpoint tells, or mends it
-        if stat.S_ISLNK(os.lstat(mount_table.plain(place)).st_mode):
+        if stat.S_ISLNK(os.lstat(mountpoints.plain(place)).st_mode):
             raise InvalidInput(f"{place} is a symlink, and no directory to mount on; remove it")
 
 
 def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
     """The mounts that were taken away, and a pidfd of each one's supervisor."""
     place = operation.place
-    path = mount_table.plain(place)
+    path = mountpoints.plain(place)
     left: list[tuple[mount_table.Mount, int]] = []
     for _ in range(STACKED_MAX):
         found = mount_table.on_top(path)

@@ -21,7 +21,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.mount.kernel import features, mount_table
+from lodefs.mount.kernel import features, mount_table, mountpoints
 from lodefs.mount.lifecycle import (
     control_socket,
     handover,
@@ -98,7 +98,7 @@ class KernelMounts:
 
     def look(self, place: str, timeout_s: float) -> MountStatus | None:
         """See NodeMounts."""
-        mounted = mount_table.on_top(mount_table.plain(place))
+        mounted = mount_table.on_top(mountpoints.plain(place))
         if mounted is None or not mounted.is_lodefs:
             return None
         return self._status(mounted, mount_resources.folders(), time.monotonic() + timeout_s)
@@ -146,7 +146,7 @@ class KernelMounts:
     def users(self, place: str) -> int | None:
         """See NodeMounts. Namespaces that have the mount at the same path, or below the host's
         root at another place, do not count: there it came along. 0 where there is no mount."""
-        found = mount_table.on_top(mount_table.plain(place))
+        found = mount_table.on_top(mountpoints.plain(place))
         if found is None or not found.is_lodefs:
             return 0
         return process_scan.users(found.device, found.mountpoint)

@@ -347,3 +347,16 @@ def test_files_that_are_no_objects_are_not_listed(objects: DirectoryObjects) -> 
         path.parent.mkdir(exist_ok=True)
         path.touch()
     assert [info.key for info in objects.list("")] == ["a/key"]
+
+
+def test_only_leftovers_of_the_store_are_removed(objects: DirectoryObjects) -> None:
+    """Who may write to the store puts a symlink where leftovers lie: nothing is removed there."""
+    elsewhere = Path(objects.url).parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "old").write_bytes(b"x")
+    os.utime(elsewhere / "old", (0, 0))
+    Path(objects.url).mkdir(exist_ok=True)
+    (Path(objects.url) / TEMPORARY).symlink_to(elsewhere)
+    with pytest.raises(InvalidInput):
+        objects.put("a", [b"1"])
+    assert os.listdir(elsewhere) == ["old"]

@@ -19,6 +19,7 @@ from lodefs.chunkstore.system.safe_open import (
     open_plain,
     open_within,
     remove_within,
+    rooted,
 )
 
 TRIES = 10_000
@@ -155,3 +156,82 @@ def test_a_name_that_is_swapped_all_the_time_is_never_followed(
         finally:
             swapper.kill()
     assert not [*(tmp_path / "secret").iterdir()]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A directory that root alone changes, with ``real/below``, and ``users`` of another user."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make another user's directory")
+    place = Path(os.path.realpath(tmp_path)) / "tree"
+    (place / "real/below").mkdir(parents=True)
+    (place / "users").mkdir()
+    os.chown(place / "users", 61234, 61234)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to"),
+    [
+        ("real/below", "real/below"),
+        ("link/below", "real/below"),
+        ("absolute", "real"),
+        ("up/../users", "users"),
+        ("real/none/../x", "real/x"),
+        ("users/none", "users/none"),
+        ("file/x", "file/x"),
+    ],
+)
+def test_symlinks_that_root_alone_can_have_made_are_followed(
+    tree: Path, path: str, leads_to: str
+) -> None:
+    """As realpath(3) does; what is missing is kept."""
+    (tree / "link").symlink_to("./real")
+    (tree / "absolute").symlink_to(tree / "real")
+    (tree / "up").symlink_to("real/..//real")
+    (tree / "file").touch()
+    assert rooted(f"{tree}/{path}") == f"{tree}/{leads_to}"
+
+
+def test_symlinks_of_others_are_not_followed(tree: Path) -> None:
+    """Neither in another's directory, nor in one in which others may make names, as in /tmp."""
+    (tree / "shared").mkdir(mode=0o1777)
+    (tree / "shared").chmod(0o1777)
+    for folder in ("users", "shared"):
+        (tree / folder / "link").symlink_to(tree / "real")
+        for path in (f"{tree}/{folder}/link", f"{tree}/{folder}/link/below"):
+            with pytest.raises(OSError) as raised:
+                rooted(path)
+            assert raised.value.errno == errno.ELOOP
+
+
+def test_symlinks_that_lead_to_each_other_are_refused(tree: Path) -> None:
+    """They would be followed for ever."""
+    (tree / "a").symlink_to("b")
+    (tree / "b").symlink_to("a")
+    with pytest.raises(OSError) as raised:
+        rooted(f"{tree}/a")
+    assert raised.value.errno == errno.ELOOP
+
+
+def test_kernels_without_openat2_follow_no_symlink_either(
+    folder: Path, folder_fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux before 5.6: names are opened one by one, and none of them leads out."""
+
+    def without(*_: object) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr("lodefs.chunkstore.system.safe_open.libc.call", without)
+    real = os.path.realpath(folder)
+    (folder / "link").symlink_to("../secret")
+    with closing(make_within(folder_fd, "a/b")) as fd, closing(open_plain(f"{real}/a", PLACE)):
+        assert os.path.samestat(os.stat(folder / "a/b"), os.stat(f"/proc/self/fd/{fd}"))
+    for path in ("link", "link/below"):
+        with pytest.raises(OSError):
+            open_plain(f"{real}/{path}", PLACE)
+        with pytest.raises(OSError):
+            make_within(folder_fd, path)
+    with pytest.raises(OSError) as raised:
+        open_within(folder_fd, "a/../../secret", PLACE)
+    assert raised.value.errno == errno.EXDEV

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +177,14 @@ def test_the_keeper_survives_errors(node: Node, monkeypatch: pytest.MonkeyPatch)
     proxies._keep(node.store)
     until(lambda: len(calls) > 1)
     proxies.close()
+
+
+def test_who_has_the_number_of_a_proxy_that_is_gone_is_left_alone(node: Node) -> None:
+    """Whatever that process calls itself: who listens at the proxy's socket is ended."""
+    node.own.directory.mkdir(parents=True)
+    words = ["sh", "-c", "read -r line", str(node.own.socket)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        node.own.pid_file.write_text(f"{process.pid}\n")
+        store_proxies._end(node.own)
+        process.communicate(b"\n", timeout=WAIT_S)
+    assert process.returncode == 0

@@ -93,3 +93,13 @@ def test_other_files_are_not_taken_for_sockets(tmp_path: Path) -> None:
     """A file with a socket's name is none."""
     (tmp_path / "0-1.sock").touch()
     assert control_socket.find("0:1", [tmp_path]) is None
+
+
+def test_root_has_no_sockets_where_a_user_makes_names(tmp_path: Path) -> None:
+    """Its environment may be that of the user who became root (sudo -E)."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make another user's directory")
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    assert len(control_socket.folders(environ, 0)) == 3
+    os.chown(tmp_path, 61234, 61234)
+    assert len(control_socket.folders(environ, 0)) == 2
