@@ -61,8 +61,10 @@ def _redirect(log_path: str) -> Log:
     null = os.open(os.devnull, os.O_RDWR)
     if log_path:
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY
+            # A FIFO without a reader is an error, and holds nobody up.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
             log = open_plain(mountpoints.real(log_path), flags, 0o640)
+            os.set_blocking(log, True)
         except OSError as error:
             raise InvalidInput(f"{log_path}: no log can be written: {error.strerror}") from error
     else:
