@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tidy import root_operations
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("chunkstore", "proxy", "mount", "lodefs")
 CODE = (*PACKAGES, "tests", "loadtests", "deploy", "grafana")
@@ -185,6 +187,12 @@ def test_structures_are_decoded_in_one_place() -> None:
         and node.func.attr in ("decode", "Decoder", "convert")
     ]
     assert not found
+
+
+def test_what_root_does_has_a_reason() -> None:
+    """What changes, mounts or asks /proc by a name has a line that says why root may do it."""
+    complaint = root_operations.complaint()
+    assert not complaint, complaint
 
 
 @pytest.mark.parametrize("package", PACKAGES)

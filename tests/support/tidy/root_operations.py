@@ -8,9 +8,21 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+LIST = ROOT / "tests/root_operations.toml"
+FOLDERS = ("chunkstore", "proxy", "mount", "lodefs", "deploy")
+WHY_MIN = 20  # characters of a sentence
+HOW = f"""
+{LIST.relative_to(ROOT)} says of each such line why it is safe when root does it. For a new one, ask
+who but root can change a part of the path. Nobody: put the line below the [[places]] whose "why" is
+true of it, or make a [[places]] with a sentence of its own. A user: do it through descriptors
+(chunkstore/system/safe_open.py, mount/kernel/mountpoints.py), or refuse. Do not only silence this.
+"""
 
 MODULE = "<module>"
 _OS = {
@@ -41,6 +53,37 @@ _NAMES = {
 _WRITING = re.compile(r"O_(?:WRONLY|RDWR|CREAT|TRUNC|APPEND|TMPFILE)")
 _READING = re.compile(r"O_RDONLY|O_PATH|\bPLACE\b")
 _PROC = re.compile(r"/proc(?:/|$)")
+
+
+def operations() -> Iterator[str]:
+    """Those of all modules and scripts, in order. lodefs/ also shows other packages, as links."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.resolve() != path or not path.is_file() or path.parent.name == "generated":
+                continue
+            name = str(path.relative_to(ROOT))
+            if path.suffix == ".py":
+                yield from of_python(path, name)
+            elif folder == "deploy" and _is_program(path):
+                yield from of_text(path, name)
+
+
+def _is_program(path: Path) -> bool:
+    return path.suffix in (".c", ".lua") or path.read_bytes()[:2] == b"#!"
+
+
+def complaint() -> str:
+    """Where the list and the source differ, and what to do; "" where they do not."""
+    places = tomllib.loads(LIST.read_text())["places"]
+    listed = Counter(line for one in places for line in one["operations"])
+    found = list(operations())
+    lines = [
+        *(f"not listed: {line}" for line in found if line not in listed),
+        *(f"listed, and not there: {line}" for line in sorted(listed.keys() - set(found))),
+        *(f"listed twice: {line}" for line, count in listed.items() if count > 1),
+        *(f"no reason: {one['why']!r}" for one in places if len(one["why"]) < WHY_MIN),
+    ]
+    return f"{LIST.relative_to(ROOT)}: " + "\n".join([*lines, HOW]) if lines else ""
 
 
 def of_python(path: Path, name: str) -> Iterator[str]:
