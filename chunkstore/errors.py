@@ -66,6 +66,8 @@ class Unavailable(LodefsError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.is_throttled = False  # it asks for fewer requests
+        self.is_held = False  # for that reason nothing was asked
+        self.lasting_s = 0.0  # for how long nothing else has come from there
         self.is_unreached = False  # nothing has ever answered there: the address may be wrong
 
 

@@ -45,6 +45,7 @@ from loadtests.bench import (
     statuspage,
     survival,
     systemd,
+    throttlings,
     volumes,
     walks,
     warmreads,
@@ -110,6 +111,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "python": (pythons.python, "fsspec against its local file system; glob against find"),
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "fair-shares": (fairshares.fair_shares, "one user beside another who scans three caches"),
+    "throttling": (throttlings.throttling, "a minute of 503 SlowDown under 1 and 100 readers"),
     "slow-disk": (slowdisks.slow_disk_reads, "a cache on a disk that is slower than the network"),
     "small-cache": (
         smallcaches.small_caches,

@@ -280,6 +280,9 @@ class Client:
                 failure: LodefsError = _failure(answer)
                 if isinstance(failure, Corrupt | UnknownFormat):  # and not a 502 of a gateway
                     return answer  # it was read twice, and would be again
+                if isinstance(failure, Unavailable) and failure.lasting_s:
+                    gone_s = self._clock() - failure.lasting_s  # as of a proxy that is gone
+                    deadline_s = min(deadline_s, gone_s + self._timeout_s)
             except DeadlineExceeded:
                 raise
             except Unavailable as error:

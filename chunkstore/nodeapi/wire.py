@@ -144,11 +144,13 @@ class Busy(msgspec.Struct, array_like=True, frozen=True):
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The JSON body of every answer of 400 and more. ``error`` names a class of errors.py;
-    ``request_id`` is that of the log's lines about the request, if it was one."""
+    ``request_id`` is that of the log's lines about the request, if it was one; ``lasting_s``: for
+    how long the store has answered nothing else."""
 
     error: str
     message: str
     request_id: str = ""
+    lasting_s: float = 0.0
 
 
 def target(repo: str, rev: str) -> str:
@@ -188,6 +190,8 @@ def split_target(raw_tail: str) -> tuple[str, str, bytes]:
 def error_of(failure: Failure) -> LodefsError:
     """The error that the other side meant; Unavailable for one that this side does not know."""
     found = getattr(errors, failure.error, None)
-    if isinstance(found, type) and issubclass(found, LodefsError):
-        return found(failure.message)
-    return errors.Unavailable(failure.message)
+    known = isinstance(found, type) and issubclass(found, LodefsError)
+    error: LodefsError = found(failure.message) if known else errors.Unavailable(failure.message)
+    if isinstance(error, errors.Unavailable):
+        error.lasting_s = failure.lasting_s
+    return error

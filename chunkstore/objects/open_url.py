@@ -32,6 +32,7 @@ PREFIX_BYTES_MAX = 100
 # Of a store that has mirrors: a reader has a minute for all of them
 MIRROR_ATTEMPTS_MAX = 2
 MIRROR_TIME_S_MAX = 5.0
+MIRROR_THROTTLED_S_MAX = 1.0
 MIRROR_CONNECT_TIMEOUT_S = 3.0
 MIRROR_READ_TIMEOUT_S = 10.0
 # In a directory without a store: what a dead `init` leaves, and a new file system has
@@ -46,6 +47,7 @@ class StoreOptions(S3Options):
     attempts_max: int = 5  # of one call
     retry_time_s_max: float = 180.0  # of one call, until the beginning of its last attempt
     first_time_s_max: float | None = None  # the same, if nothing has ever answered
+    throttled_s_max: float = 180.0  # the same, while the store puts off requests
     calls_max: int = 32  # at once
     wait_s_max: float = 120.0  # of a call for its turn
     observe: Callable[[Observation], None] | None = None  # called for every call
@@ -73,7 +75,7 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     )
     patient = Retrying(source, _budget(options), on_retry=options.on_retry)
     limited = Limited(patient, options.calls_max, options.wait_s_max)
-    orders = RangeOrders(source, limited, options.observe)
+    orders = RangeOrders(source, limited, options.observe, patient.pace)
     objects = Observed(limited, options.observe) if options.observe else limited
     return CompositeObjects(objects), CompositeOrders(orders)
 
@@ -102,6 +104,7 @@ def open_mirrored(
         options,
         attempts_max=MIRROR_ATTEMPTS_MAX,
         retry_time_s_max=MIRROR_TIME_S_MAX,
+        throttled_s_max=MIRROR_THROTTLED_S_MAX,
         connect_timeout_s=MIRROR_CONNECT_TIMEOUT_S,
         read_timeout_s=MIRROR_READ_TIMEOUT_S,
     )
@@ -150,24 +153,28 @@ class _S3ServerCopy:
         self._prefix = prefix
         self._open = there
         self._budget = budget
-        self._opened: S3Objects | None = None
+        self._opened: tuple[S3Objects, Retrying] | None = None
         self._lock = Lock()  # one thread opens it
 
     def copy(self, key: str, if_match: str) -> str:
         with self._lock:
-            self._opened = there = self._opened or self._open()
-        return Retrying(there, self._budget).repeat(
-            lambda: there.copy_from(self._bucket, self._prefix, key, if_match)
-        )
+            if self._opened is None:
+                opened = self._open()
+                self._opened = opened, Retrying(opened, self._budget)
+            there, patient = self._opened
+        return patient.repeat(lambda: there.copy_from(self._bucket, self._prefix, key, if_match))
 
     def close(self) -> None:
         if self._opened is not None:
-            self._opened.close()
+            self._opened[0].close()
 
 
 def _budget(options: StoreOptions) -> RetryBudget:
     return RetryBudget(
-        options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
+        options.attempts_max,
+        options.retry_time_s_max,
+        first_time_s_max=options.first_time_s_max,
+        throttled_s_max=options.throttled_s_max,
     )
 
 

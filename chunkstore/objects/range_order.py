@@ -16,6 +16,7 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation
+from lodefs.chunkstore.objects.pacing import Pace
 
 
 class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +61,10 @@ class RangeOrders:
         source: OrderSource,
         limited: Limited,
         observe: Callable[[Observation], None] | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        """``pace``: that of the store's other requests, if they have one."""
+        self._pace = pace
         self._source = source
         self._limited = limited
         self._observe = observe
@@ -69,8 +73,11 @@ class RangeOrders:
     def order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> Iterator[RangeOrder | None]:
-        """As of OrderSource; the order counts as a call until the block ends. Raises: Unavailable
-        (too many calls), and as OrderSource."""
+        """As of OrderSource; the order counts as a call until the block ends. None also while the
+        store wants fewer requests. Raises: Unavailable (too many calls), and as OrderSource."""
+        if self._pace is not None and not self._pace.is_free:
+            yield None
+            return
         with (
             self._limited.turn(),
             self._source.range_order(key, offset, size_bytes, if_match) as order,

@@ -1,4 +1,7 @@
-"""Retries around any object store: how often, and after which pause."""
+"""Retries around any object store: how often, and after which pause.
+
+The only place that repeats requests to a store by itself: boto3 is told not to. Who repeats whole
+reads (mounts, warm jobs) comes back here, and waits with all others."""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TypeVar
 
 from lodefs.chunkstore.errors import AlreadyExists, Unavailable
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.objects.pacing import Pace
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")
@@ -24,10 +28,12 @@ class RetryBudget:
     pause_s_first: float = 0.1
     pause_s_max: float = 10.0
     first_time_s_max: float | None = None  # as time_s_max, if nothing has ever answered
+    throttled_s_max: float = 180.0  # as time_s_max, for a store that puts off: however often
 
 
 class Retrying:
-    """Repeats calls that raise Unavailable, with exponential backoff and full jitter.
+    """Repeats calls that raise Unavailable, with exponential backoff and full jitter; at a pace that
+    all calls share while the store puts off requests.
 
     Source of the backoff: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
     """
@@ -42,8 +48,10 @@ class Retrying:
         clock: Callable[[], float] = time.monotonic,
         on_retry: Callable[[Unavailable], None] | None = None,
     ) -> None:
-        """``on_retry`` is told of each error after which a call is repeated. For any thread."""
+        """``on_retry`` is told of each error after which a call is repeated, and of each time that
+        the store puts one off. For any thread."""
         self._inner = inner
+        self.pace = Pace(clock=clock, random=random)
         self._on_retry = on_retry
         self._budget = budget or RetryBudget()
         self._random = random
@@ -87,9 +95,13 @@ class Retrying:
         attempts, begun_after, left = self._attempts(), after, limit
         while True:
             try:
-                for info in self._inner.list(prefix, after=after, limit=left):
+                found = iter(self._inner.list(prefix, after=after, limit=left))
+                with self.pace.request(self.url):
+                    info = next(found, None)
+                while info is not None:
                     after, left = info.key, None if left is None else left - 1
                     yield info
+                    info = next(found, None)
                 return
             except Unavailable as error:
                 if after != begun_after:  # it has come forward since
@@ -110,7 +122,8 @@ class Retrying:
         attempts = self._attempts()
         while True:
             try:
-                return call()
+                with self.pace.request(self.url):
+                    return call()
             except Unavailable as error:
                 attempts.pause_or_raise(error)
 
@@ -136,18 +149,25 @@ class _Attempts:
 
     def pause_or_raise(self, error: Unavailable) -> None:
         """Waits before the next attempt, or raises ``error`` if there is none."""
-        self._failed += 1
-        pause_s = pause_before(self._failed, self._random(), error.retry_after_s, self._budget)
+        self._failed += not error.is_throttled  # these are the pace's to count
+        pause_s = error.retry_after_s or 0.0
+        if not error.is_held:
+            pause_s = pause_before(max(self._failed, 1), self._random(), pause_s, self._budget)
         ends_at = self._begun_at + time_for(error, self._budget)
-        if self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at:
-            raise error
-        if self._on_retry is not None:
+        is_over = (
+            self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at
+        )
+        if self._on_retry is not None and not error.is_held and (error.is_throttled or not is_over):
             self._on_retry(error)
+        if is_over:
+            raise error
         self._sleep(pause_s)
 
 
 def time_for(error: Unavailable, budget: RetryBudget) -> float:
     """Seconds from a call's first attempt within which it may be repeated after ``error``."""
+    if error.is_throttled:
+        return min(budget.throttled_s_max, budget.time_s_max)
     if budget.first_time_s_max is None or not error.is_unreached:
         return budget.time_s_max
     return min(budget.first_time_s_max, budget.time_s_max)

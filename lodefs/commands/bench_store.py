@@ -109,6 +109,7 @@ def _objects(session: Session, url: str) -> ObjectStore:
             first_timeout_s=FIRST_TIMEOUT_S,
             first_time_s_max=FIRST_TIME_S_MAX,
             attempts_max=1,
+            throttled_s_max=0.0,
         ),
     )
 

@@ -73,6 +73,7 @@ def _look(session: Session, store: str) -> str:
         endpoint_url=s3.endpoint_url,
         region=s3.region,
         attempts_max=1,
+        throttled_s_max=0.0,
         transfer_timeout_s=STORE_TIMEOUT_S,
     )
     objects = open_objects(store, options)

@@ -60,7 +60,7 @@ def told(error: LodefsError, places: Sequence[str]) -> LodefsError:
     kind, text = next((one for one in _TEXTS if isinstance(error, one[0])), (LodefsError, _OTHER))
     made = kind(text)
     if isinstance(made, Unavailable) and isinstance(error, Unavailable):
-        made.retry_after_s = error.retry_after_s
+        made.retry_after_s, made.lasting_s = error.retry_after_s, error.lasting_s
     return made
 
 

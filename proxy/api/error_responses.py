@@ -52,7 +52,9 @@ def failure_answer(
     if status == 503:
         wait_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S_DEFAULT
         headers.append(("Retry-After", str(max(1, round(wait_s)))))
-    return _failure(type(error).__name__, str(error), status, headers, close=close)
+    lasting_s = round(getattr(error, "lasting_s", 0.0), 1)
+    failure = wire.Failure(type(error).__name__, str(error), request_id(), lasting_s)
+    return _answer(failure, status, headers, close=close)
 
 
 def unauthorized(message: str, *, challenge: str = "Bearer") -> Answer:
@@ -77,6 +79,11 @@ def internal_error() -> Answer:
 def _failure(
     name: str, message: str, status: int, headers: list[tuple[str, str]], *, close: bool
 ) -> Answer:
-    failure = wire.Failure(name, message, request_id())
+    return _answer(wire.Failure(name, message, request_id()), status, headers, close=close)
+
+
+def _answer(
+    failure: wire.Failure, status: int, headers: list[tuple[str, str]], *, close: bool
+) -> Answer:
     made = json_answer(failure, status=status, headers=headers)
     return Answer(made.status, made.headers, made.body, close=close)

@@ -83,6 +83,7 @@ class OpenedNode(NamedTuple):
 NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[OpenedNode]]
 DATA_PROCESSES_DEFAULT_MAX = 8
 FILES_FOR_DATA_MIN = 1024
+THROTTLED_S_MAX = 5.0  # that a thread waits for a store that puts off: clients ask again
 _log = logging.getLogger("lodefs.proxy")
 
 
@@ -99,6 +100,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         endpoint_url=config.endpoint_url,
         region=config.region,
         transfer_timeout_s=config.transfer_timeout_s,
+        throttled_s_max=THROTTLED_S_MAX,
         calls_max=config.fetch_concurrency,
         connections_max=config.fetch_concurrency,
         observe=observe,

@@ -1,0 +1,130 @@
+"""How fast a store that puts off requests is asked: one pace for all who ask it.
+
+Source of the window, which is halved by a refusal and grows by one with each answer: TCP's
+congestion control (RFC 5681). Pauses between attempts double, with jitter, as in retrying.py.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.25, 8.0  # readers wait for 30 s: some attempts fall into that
+RETRY_AFTER_S_MAX = 60.0  # a server that asks for more is asked again nevertheless
+WINDOW_MAX = 1024  # requests at once; there are other limits below this one
+LOOK_AGAIN_S = 0.1  # while an answer is due that says more
+FORGOTTEN_S = 60.0  # after so long without a failure a new one begins a new outage
+
+
+class Pace:
+    """What the last answers of one store say of when to ask it next. For any thread.
+
+    After one refusal (429, 503, SlowDown) half as many requests are made at once; after two in a
+    row one at a time, with a pause before each that doubles. The first answer ends the pauses.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._lock = threading.Lock()  # guards what follows
+        self._window = WINDOW_MAX
+        self._under_way = 0
+        self._refused = 0  # in a row
+        self._pause_s = 0.0  # 0: there are no pauses
+        self._next_s = 0.0  # when to ask next
+        self._round = 0  # of pauses: what was asked before the last one began says nothing new
+        self._failed_first_s: float | None = None  # since the last answer
+        self._failed_last_s = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a request would be made now."""
+        with self._lock:
+            return self._wait_s() <= 0
+
+    @contextmanager
+    def request(self, url: str) -> Iterator[None]:
+        """One request to the store at ``url``. Raises: Unavailable at once, with ``is_held``, if
+        none is to be made now. What the request raises says how it ended."""
+        asked_in = self._begin(url)
+        try:
+            yield
+        except Unavailable as error:
+            self._end(error, asked_in)
+            raise
+        except LodefsError:
+            self._end(None, asked_in)
+            raise
+        except BaseException:
+            with self._lock:
+                self._under_way -= 1
+            raise
+        self._end(None, asked_in)
+
+    def _wait_s(self) -> float:
+        """How long to wait before the next request."""
+        now = self._clock()
+        if self._pause_s and now < self._next_s:
+            wait_s = self._next_s - now
+            return min(wait_s, LOOK_AGAIN_S) if self._under_way else wait_s
+        return LOOK_AGAIN_S if self._under_way >= self._window else 0.0
+
+    def _begin(self, url: str) -> int:
+        with self._lock:
+            wait_s = self._wait_s()
+            if wait_s <= 0:
+                self._under_way += 1
+                if self._pause_s:
+                    self._next_s = self._clock() + self._pause_s
+                return self._round
+            held = Unavailable(
+                f"{url} wants fewer requests (429, 503 or SlowDown): it is asked more slowly",
+                retry_after_s=wait_s,
+            )
+            held.is_throttled = held.is_held = True
+            held.lasting_s = self._lasting_s()
+        raise held
+
+    def _end(self, error: Unavailable | None, asked_in: int) -> None:
+        with self._lock:
+            self._under_way -= 1
+            if error is None:
+                self._refused, self._pause_s, self._failed_first_s = 0, 0.0, None
+                self._window = min(self._window + 1, WINDOW_MAX)
+                return
+            now = self._clock()
+            if self._failed_first_s is None or now - self._failed_last_s > FORGOTTEN_S:
+                self._failed_first_s = now
+            self._failed_last_s = now
+            error.lasting_s = self._lasting_s()
+            if error.is_throttled:
+                self._slow_down(min(error.retry_after_s or 0.0, RETRY_AFTER_S_MAX), asked_in)
+
+    def _slow_down(self, wanted_s: float, asked_in: int) -> None:
+        self._refused += 1
+        if self._refused == 1:
+            self._window = max((self._under_way + 1) // 2, 1)
+            if not wanted_s:
+                return
+        is_new = not self._pause_s or asked_in == self._round
+        if is_new:
+            self._window = 1
+            self._pause_s = min(max(2 * self._pause_s, PAUSE_S_FIRST), PAUSE_S_MAX)
+            self._round += 1
+            wanted_s = max(wanted_s, self._pause_s * (0.75 + 0.25 * self._random()))
+            self._next_s = self._clock()
+        self._next_s = max(self._next_s, self._clock() + wanted_s)
+
+    def _lasting_s(self) -> float:
+        """For how long every request has failed."""
+        return 0.0 if self._failed_first_s is None else self._clock() - self._failed_first_s
