@@ -66,9 +66,12 @@ class Unavailable(LodefsError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.is_throttled = False  # it asks for fewer requests
-        self.is_held = False  # for that reason nothing was asked
         self.lasting_s = 0.0  # for how long nothing else has come from there
         self.is_unreached = False  # nothing has ever answered there: the address may be wrong
+
+
+class Held(Unavailable):
+    """A store wants fewer requests, so that this one was not made."""
 
 
 class DeadlineExceeded(Unavailable):

@@ -190,8 +190,9 @@ def split_target(raw_tail: str) -> tuple[str, str, bytes]:
 def error_of(failure: Failure) -> LodefsError:
     """The error that the other side meant; Unavailable for one that this side does not know."""
     found = getattr(errors, failure.error, None)
-    known = isinstance(found, type) and issubclass(found, LodefsError)
-    error: LodefsError = found(failure.message) if known else errors.Unavailable(failure.message)
+    is_known = isinstance(found, type) and issubclass(found, LodefsError)
+    kind: type[LodefsError] = found if is_known else errors.Unavailable  # type: ignore[assignment]
+    error = kind(failure.message)
     if isinstance(error, errors.Unavailable):
         error.lasting_s = failure.lasting_s
     return error

@@ -19,7 +19,7 @@ from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, MirroredOrders
 from lodefs.chunkstore.objects.observing import Observation, Observed
 from lodefs.chunkstore.objects.range_order import RangeOrders
-from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying
+from lodefs.chunkstore.objects.retries.retrying import RetryBudget, Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 

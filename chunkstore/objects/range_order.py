@@ -16,7 +16,7 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation
-from lodefs.chunkstore.objects.pacing import Pace
+from lodefs.chunkstore.objects.retries.pacing import Pace
 
 
 class HttpOrder(msgspec.Struct, frozen=True, array_like=True):

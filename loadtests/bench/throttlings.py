@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from urllib.parse import urlsplit
 
 from loadtests.bench.sides import REPO, mounted
-from loadtests.cli import Lodefs, Proxy
+from loadtests.cli import Lodefs
 from loadtests.results import Result
 from loadtests.services import HOST, S3Server
 from loadtests.services.moto import moto_server
@@ -24,7 +24,7 @@ READ_S_MAX = 36.0  # what troubleshooting.md promises: 30 s, and one look more
 READERS = {1: 40, 100: 60}  # readers, and how many requests are asked for at most
 FILE_BYTES = 3_000
 BACK_S_MAX = 12.0
-_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your rate.</Message></Error>"
 _PASSED = ("content-type", "etag", "content-range", "last-modified", "x-amz-request-id")
 
 
@@ -70,7 +70,7 @@ def throttling(scratch: Path) -> Result:
                     lodefs.proxy(folder) as proxy,
                     mounted(lodefs, proxy, scratch / "mnt") as root,
                 ):
-                    _minute(result, front, proxy, root, readers, requests_max)
+                    _minute(result, front, root, readers, requests_max)
     return result
 
 
@@ -85,9 +85,7 @@ def _push(lodefs: Lodefs, folder: Path) -> None:
     lodefs.run("push", folder, REPO)
 
 
-def _minute(
-    result: Result, front: Front, proxy: Proxy, root: Path, readers: int, requests_max: int
-) -> None:
+def _minute(result: Result, front: Front, root: Path, readers: int, requests_max: int) -> None:
     for number in range(readers):
         os.stat(root / str(number) / "large")  # names are known; bytes are not
     front.put_off_s.clear()

@@ -132,6 +132,13 @@ def refused(subject: Subject, error: LodefsError) -> list[Finding]:
     if isinstance(error, NotFound):
         mend = f"check its URL; `lodefs init {url}` creates a store in a bucket that is there"
         return [fault(STORE, saw, mend), *left]
+    if isinstance(error, Unavailable) and error.is_throttled:
+        mend = (
+            "network and credentials are not at fault: the store wants fewer requests, and nodes "
+            "ask it less and less often until it answers; see what asks so much (lodefs top), warm "
+            "datasets before their jobs, lower fetch_concurrency"
+        )
+        return [fault(STORE, saw, mend), *left]
     if isinstance(error, Unavailable):
         mend = "check endpoint_url (or AWS_ENDPOINT_URL), the network, and that the server runs"
         return [fault(STORE, saw, mend), *left]

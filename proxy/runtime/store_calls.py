@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from lodefs.chunkstore.errors import Held
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
 from lodefs.proxy.runtime.histogram import Histogram
@@ -33,11 +34,11 @@ class StoreCalls:
                 found = self._seconds[operation, outcome] = Histogram()
             found.add(elapsed_s)
             self._bytes[(operation,)] += size_bytes
-            self._gets += operation == "get"
+            self._gets += operation == "get" and outcome != Held.__name__
 
     def retried(self, reason: str) -> None:
-        """Count an attempt that is repeated, and why: "throttled", "unreached" or
-        "failed"."""
+        """Count an attempt that is repeated, and why: "unreached" or "failed"; or that was put off
+        by the store: "throttled"."""
         with self._lock:
             self._retries[(reason,)] += 1
 

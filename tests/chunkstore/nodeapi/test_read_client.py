@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
 
+import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import (
@@ -25,6 +26,7 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
 )
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
+from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.connection import Address, Connection, parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client, Outage
 from tests.support.mount.dict_tree import DictTree
@@ -431,3 +433,24 @@ def test_a_kept_connection_has_the_time_of_each_request(tmp_path: Path) -> None:
 def unread(sock: socket.socket) -> int:
     count = fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
     return int.from_bytes(count, sys.byteorder)
+
+
+def _unavailable(lasting_s: float) -> bytes:
+    body = msgspec.json.encode(wire.Failure("Unavailable", "SlowDown", lasting_s=lasting_s))
+    return b"HTTP/1.1 503 Later\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.mark.parametrize(("lasted_s", "waits_s"), [(0.0, 20.0), (12.0, 8.0), (30.0, 0.0)])
+def test_a_store_that_is_away_counts_from_when_it_went(
+    proxy: FakeProxy, clients: Callable[..., Client], lasted_s: float, waits_s: float
+) -> None:
+    """A request waits for a store that answers nothing until that has lasted for its time; later
+    ones are tried once, so that what the kernel asks again costs no second time."""
+    clock = Clock()
+    client = clients(proxy, timeout_s=20.0, clock=clock)
+    begun_s = clock.now_s
+    proxy.hook = lambda _path: _unavailable(lasted_s + clock.now_s - begun_s)
+    with pytest.raises(Unavailable, match="SlowDown"):
+        client.read(FILE, 0, 10)
+    assert waits_s - 0.5 <= clock.now_s - begun_s <= waits_s
+    assert bool(clock.pauses) == bool(waits_s)

@@ -7,9 +7,9 @@ from heapq import heappop, heappush
 
 import pytest
 
-from lodefs.chunkstore.errors import NotFound, Unavailable
-from lodefs.chunkstore.objects.pacing import PAUSE_S_MAX, RETRY_AFTER_S_MAX, Pace
-from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying
+from lodefs.chunkstore.errors import Held, NotFound, Unavailable
+from lodefs.chunkstore.objects.retries.pacing import PAUSE_S_MAX, RETRY_AFTER_S_MAX, Pace
+from lodefs.chunkstore.objects.retries.retrying import RetryBudget, Retrying
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
@@ -23,6 +23,11 @@ def slow_down(retry_after_s: float | None = None) -> Unavailable:
     error = Unavailable("SlowDown", retry_after_s=retry_after_s)
     error.is_throttled = True
     return error
+
+
+def put_off(request: AbstractContextManager[None]) -> None:
+    """Ends a request that the store put off; who made it would see the error."""
+    assert not request.__exit__(Unavailable, slow_down(), None)
 
 
 class Time:
@@ -70,9 +75,7 @@ class Readers:
         request = self.pace.request("s3://bucket")
         try:
             request.__enter__()
-        except Unavailable as held:
-            assert held.is_held and held.is_throttled
-            assert held.retry_after_s is not None
+        except Held as held:
             return held.retry_after_s
         self.asked_s.append(self.time.now_s)
         self._under_way += 1
@@ -85,10 +88,7 @@ class Readers:
             request.__exit__(None, None, None)
             self.served_s.append(self.time.now_s)
             return None
-        error = slow_down()
-        with pytest.raises(Unavailable):
-            request.__exit__(Unavailable, error, None)
-            raise error
+        put_off(request)
         return LOSES_PATIENCE_S
 
 
@@ -114,10 +114,7 @@ def test_one_refusal_among_answers_halves_what_is_under_way(time: Time) -> None:
     under_way = [pace.request("s3://bucket") for _ in range(8)]
     for one in under_way:
         one.__enter__()
-    error = slow_down()
-    with pytest.raises(Unavailable):
-        under_way.pop().__exit__(Unavailable, error, None)
-        raise error
+    put_off(under_way.pop())
     assert not pace.is_free  # seven are under way
     for left, one in enumerate(reversed(under_way)):
         one.__exit__(None, None, None)
@@ -131,7 +128,7 @@ def test_retry_after_holds_all_requests(time: Time, wanted_s: float, waited_s: f
     pace = Pace(clock=time.clock)
     with pytest.raises(Unavailable), pace.request("s3://bucket"):
         raise slow_down(wanted_s)
-    with pytest.raises(Unavailable) as held, pace.request("s3://bucket"):
+    with pytest.raises(Held) as held, pace.request("s3://bucket"):
         pytest.fail("it was asked")
     assert held.value.retry_after_s == waited_s
     time.now_s = waited_s
@@ -174,9 +171,7 @@ def test_a_call_waits_for_its_time_however_often_it_is_put_off(
     faulty.add(fail(slow_down()))
     counted: list[Unavailable] = []
     budget = RetryBudget(attempts_max=2, throttled_s_max=throttled_s_max)
-    patient = Retrying(
-        faulty, budget, sleep=time.sleep, clock=time.clock, on_retry=counted.append
-    )
+    patient = Retrying(faulty, budget, sleep=time.sleep, clock=time.clock, on_retry=counted.append)
     with pytest.raises(Unavailable):
         patient.head("a")
     assert throttled_s_max - PAUSE_S_MAX <= time.now_s <= throttled_s_max

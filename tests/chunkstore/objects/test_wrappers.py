@@ -21,7 +21,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation, Observed
-from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying, pause_before
+from lodefs.chunkstore.objects.retries.retrying import RetryBudget, Retrying, pause_before
 from tests.support.chunkstore.faulty_store import FaultyObjects, block_until, fail, fail_after
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH, ObjectStoreSuite

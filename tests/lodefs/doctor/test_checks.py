@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.doctor import cache_checks, cluster_checks, proxy_checks, service_user, store_checks
 from lodefs.doctor.cache_checks import DiskSpeed
 from lodefs.doctor.check import Check, Finding, State, ok, run
-from lodefs.doctor.subject import subject_of
+from lodefs.doctor.subject import ProxySeen, Subject, subject_of
 from lodefs.mount.kernel import mount_table
 from lodefs.proxy.peers.security.x509_expiry import expiries_s
+from lodefs.settings.config import S3Config
 from lodefs.settings.session import Session
 from tests.support.chunkstore.certificates import certificate
 
@@ -205,3 +206,25 @@ def test_another_secret(state: str) -> None:
     assert "restart" not in found.mend
     assert "read again within seconds" in found.mend
     assert found.saw.endswith(reason)
+
+
+def test_a_throttled_store_is_told_as_one() -> None:
+    """A store that wants fewer requests is no fault of the network, and the way out is to ask for
+    less."""
+    error = Unavailable("cannot read store.json: SlowDown")
+    error.is_throttled = True
+    subject = Subject(
+        environment={},
+        version="1",
+        is_root=False,
+        store_url="s3://bucket/store",
+        s3=S3Config(),
+        config=None,
+        mistakes=(),
+        serve_names=frozenset(),
+        proxy=ProxySeen("unix:/nobody", expected=False),
+        cache_dir=Path("/nowhere"),
+    )
+    found = store_checks.refused(subject, error)[0]
+    assert found.state == State.FAULT
+    assert "fewer requests" in found.mend and "endpoint" not in found.mend

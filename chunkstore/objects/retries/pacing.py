@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.errors import Held, LodefsError, Unavailable
 
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.25, 8.0  # readers wait for 30 s: some attempts fall into that
 RETRY_AFTER_S_MAX = 60.0  # a server that asks for more is asked again nevertheless
@@ -54,8 +54,8 @@ class Pace:
 
     @contextmanager
     def request(self, url: str) -> Iterator[None]:
-        """One request to the store at ``url``. Raises: Unavailable at once, with ``is_held``, if
-        none is to be made now. What the request raises says how it ended."""
+        """One request to the store at ``url``. Raises: Held, at once, if none is to be made
+        now. What the request raises says how it ended."""
         asked_in = self._begin(url)
         try:
             yield
@@ -87,11 +87,11 @@ class Pace:
                 if self._pause_s:
                     self._next_s = self._clock() + self._pause_s
                 return self._round
-            held = Unavailable(
+            held = Held(
                 f"{url} wants fewer requests (429, 503 or SlowDown): it is asked more slowly",
                 retry_after_s=wait_s,
             )
-            held.is_throttled = held.is_held = True
+            held.is_throttled = True
             held.lasting_s = self._lasting_s()
         raise held
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lodefs.chunkstore.errors import AlreadyExists, Unavailable
+from lodefs.chunkstore.errors import AlreadyExists, Held, Unavailable
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.pacing import Pace
+from lodefs.chunkstore.objects.retries.pacing import Pace
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class RetryBudget:
 
 
 class Retrying:
-    """Repeats calls that raise Unavailable, with exponential backoff and full jitter; at a pace that
-    all calls share while the store puts off requests.
+    """Repeats calls that raise Unavailable, with exponential backoff and full jitter; while the
+    store puts off requests, at a pace that all calls share.
 
     Source of the backoff: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
     """
@@ -151,13 +151,12 @@ class _Attempts:
         """Waits before the next attempt, or raises ``error`` if there is none."""
         self._failed += not error.is_throttled  # these are the pace's to count
         pause_s = error.retry_after_s or 0.0
-        if not error.is_held:
+        if not isinstance(error, Held):
             pause_s = pause_before(max(self._failed, 1), self._random(), pause_s, self._budget)
         ends_at = self._begun_at + time_for(error, self._budget)
-        is_over = (
-            self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at
-        )
-        if self._on_retry is not None and not error.is_held and (error.is_throttled or not is_over):
+        is_over = self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at
+        is_told = error.is_throttled or not is_over
+        if self._on_retry is not None and is_told and not isinstance(error, Held):
             self._on_retry(error)
         if is_over:
             raise error
