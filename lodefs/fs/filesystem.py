@@ -32,6 +32,7 @@ from lodefs.reading.urls import SCHEME, decoded_path, encoded_path, parse_url, s
 BLOCK_BYTES = 64 << 10  # what reading by lines reads at once
 COPY_BYTES = 8 << 20
 SNAPSHOTS_MAX = 32  # that are kept open
+_OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}
 _MISSING = (FileNotFoundError, NotADirectoryError)
 _FILE, _DIRECTORY = int(Kind.FILE), int(Kind.DIRECTORY)
 _commits_of: dict[ProxyOptions, dict[str, str]] = {}  # by REPO@REV, for all of this process
@@ -55,7 +56,8 @@ class LodefsFileSystem(
 ):
     """``proxy`` (unix:/PATH or http://HOST:PORT), ``store`` and ``token``: as of the commands, and
     found as by these if they are not given. ``timeout_s``: of a request, a proxy's restart
-    included."""
+    included. Raises: TypeError for an option that neither it nor every file system of fsspec
+    has."""
 
     protocol = SCHEME
     root_marker = ""
@@ -70,6 +72,11 @@ class LodefsFileSystem(
         timeout_s: float = TIMEOUT_S,
         **storage_options: Any,
     ) -> None:
+        if unknown := sorted(storage_options.keys() - _OF_FSSPEC):
+            raise TypeError(
+                f"lodefs' file system has no option {', '.join(map(repr, unknown))}; it takes "
+                "proxy, store, token and timeout_s"
+            )
         super().__init__(**storage_options)
         self._clients = ProxyClients(ProxyOptions(proxy, store, token, timeout_s))
         self._commits: dict[str, str] = {}  # by REPO@REV: what travels with a pickle

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 
-from lodefs.chunkstore.errors import NotADirectory, NotFound, TooLarge
+from lodefs.chunkstore.errors import Denied, NotADirectory, NotFound, TooLarge, Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
 from lodefs.chunkstore.format.tree import Kind
@@ -92,6 +93,13 @@ class Namespace:
             self._snapshots.put((repo, commit_id.hex()), snapshot)
         self._resolved.put((repo, rev), (self._clock_s(), snapshot))
         return snapshot
+
+    async def require_repo(self, repo: str) -> None:
+        """Raises: NotFound if the store says that there is no such repository."""
+        with suppress(Unavailable, Denied):
+            await self._pools.fetch.bounded(
+                f"repository {repo}", self._deadline_s, lambda: self._store.require_repo(repo)
+            )
 
     def known_snapshot(self, repo: str, commit: str) -> Snapshot | None:
         """A commit that this node has met, by its full id."""

@@ -18,12 +18,14 @@ TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 OPENMETRICS_MEDIA = "application/openmetrics-text"
 LABEL_CHARS_MAX = 256
+NAMING_LABELS = ("repository", "mountpoint", "commit", "job", "user", "store")
+"""Labels whose values are not known before: they name what not everybody may know."""
 
 K = TypeVar("K", bound=tuple[str, ...])
 
 _REPOSITORY = re.compile(rb'[{,]repository="((?:[^"\\]|\\.)*)"')
 _MOUNTPOINT = re.compile(rb'[{,]mountpoint="((?:[^"\\]|\\.)*)"')
-_JOB = re.compile(rb'[{,]job="((?:[^"\\]|\\.)*)"')
+_NAMING = re.compile(rb'[{,](?:%s)="' % "|".join(NAMING_LABELS).encode())
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -91,24 +93,25 @@ def labelled(definition: Definition, values: Mapping[K, float]) -> Family:
 
 
 def readable(body: bytes, may_read: Callable[[str], bool]) -> bytes:
-    """A text in either format without what tells of repositories that a reader may not read: their
-    samples, those of their mounts, and those of jobs, which may have read anything."""
+    """A text in either format for a reader who may not read everything: of the samples that name
+    somebody or something, those of repositories that he may read, and of their mounts. What is told
+    of users, jobs and places may be of anything."""
     lines = body.split(b"\n")  # not splitlines: a label may hold a carriage return
     found = {match[1] for line in lines if (match := _REPOSITORY.search(line))}
-    hidden = {repo for repo in found if repo != OTHER.encode() and not may_read(repo.decode())}
+    shown = {repo for repo in found if repo != OTHER.encode() and may_read(repo.decode())}
     mounts = {
         match[1]
         for line in lines
-        if _label(_REPOSITORY, line) in hidden and (match := _MOUNTPOINT.search(line))
+        if _label(_REPOSITORY, line) in shown and (match := _MOUNTPOINT.search(line))
     }
-    kept = [
-        line
-        for line in lines
-        if _label(_REPOSITORY, line) not in hidden
-        and _label(_MOUNTPOINT, line) not in mounts
-        and _label(_JOB, line) is None
-    ]
-    return b"\n".join(kept)
+
+    def is_shown(line: bytes) -> bool:
+        repo, mountpoint = _label(_REPOSITORY, line), _label(_MOUNTPOINT, line)
+        if repo is not None:
+            return repo in shown
+        return mountpoint in mounts if mountpoint is not None else not _NAMING.search(line)
+
+    return b"\n".join(line for line in lines if is_shown(line))
 
 
 def _label(pattern: re.Pattern[bytes], line: bytes) -> bytes | None:

@@ -55,7 +55,8 @@ class DatasetEviction:
         self._warmer = warmer
 
     async def evict(self, request: EvictRequest) -> EvictView:
-        """Drops what is asked for. InvalidInput, NotFound (no such revision), Unavailable."""
+        """Drops what is asked for. InvalidInput, NotFound (no such repository or revision),
+        Unavailable."""
         path = b"/".join(split_path(decoded(request.path)))
         snapshots = await self._snapshots(request)
         commit = snapshots[0].commit if request.rev is not None else None
@@ -68,6 +69,8 @@ class DatasetEviction:
             for pin_id, pin in pins.items()
             if scope.covers(pin.row.repo, pin.row.commit, pin.row.path)
         }
+        if request.repo is not None and not (snapshots or named or request.pins_only):
+            await self._namespace.require_repo(request.repo)
         owner = request.owner
         going = {
             pin_id: pin

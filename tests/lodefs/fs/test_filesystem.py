@@ -290,3 +290,11 @@ def test_fsspec_finds_it(node: DatasetNode) -> None:
         pytest.fail("this environment was installed before there was an entry point: ./run setup")
     with fsspec.open(f"{node.root}/a/01.bin", proxy=node.address) as file:
         assert file.read() == (node.source / "a/01.bin").read_bytes()
+
+
+def test_unknown_options_are_refused() -> None:
+    """An option that nobody knows, as a misspelt one, is named and not ignored; fsspec's own are
+    taken."""
+    with pytest.raises(TypeError, match="'prox', 'tokn'"):
+        fsspec.filesystem("lodefs", prox="unix:/p", tokn="t")
+    fsspec.filesystem("lodefs", proxy="unix:/p", use_listings_cache=False, max_paths=5)

@@ -235,22 +235,35 @@ def test_a_token_sees_its_own_repositories() -> None:
     bad = 'a,repository="mine"\r{repository="mine",\\"'
     whole = b"".join(
         [
-            exposition.text([labelled(names.READS, {("mine", "cache"): 1, ("other", "cache"): 2})]),
+            exposition.text([labelled(names.READS, {("mine", "cache"): 1})]),
             exposition.text([labelled(names.MOUNT_INFO, {("/m", "mine", "c", "0", "1"): 1})]),
         ]
     )
     hidden = exposition.text(
         [
             labelled(names.READ_BYTES, {("secret", "cache"): 3, ("se\\cret", "store"): 4}),
+            labelled(names.READ_BYTES, {("other", "cache"): 2}),  # the sum of many
+            labelled(names.USER_BYTES, {("1001", "cache"): 5}),
+            labelled(names.MIRROR_UP, {("s3://bucket/prefix",): 1}),
+            labelled(names.JOB_READ_BYTES, {("77", "cache"): 1}),
             labelled(names.MOUNT_INFO, {(bad, "secret", "c", "0", "1"): 1}),
             labelled(names.MOUNT_START, {(bad,): 1, ("/m",): 2}),
         ]
     )
-    assert exposition.readable(whole + hidden, lambda _: True) == whole + hidden
     seen = exposition.readable(whole + hidden, lambda repo: repo == "mine")
     assert seen.startswith(whole)
     left = [line for line in seen[len(whole) :].split(b"\n") if not line.startswith(b"#")]
     assert left == [b'lodefs_mount_start_time_seconds{mountpoint="/m"} 2', b""]
+
+
+def test_labels_that_name_are_known() -> None:
+    """Every label of a metric names something that not everybody may know, or has values that are
+    known before."""
+    plain = {"component", "error", "kind", "layer", "listener", "operation", "outcome", "pool"}
+    plain |= {"reason", "route", "source", "state", "status", "version", "python"}
+    plain |= {"cache_format", "mount_counts_format"}
+    for one in metric_names.ALL:
+        assert set(one.labels) <= plain | set(exposition.NAMING_LABELS), one
 
 
 def test_a_limited_token_at_a_real_proxy(tmp_path: Path) -> None:

@@ -223,11 +223,13 @@ def test_bad_requests(rig: Rig) -> None:
             (EvictRequest("../x"), InvalidInput),
             (EvictRequest(REPO, path=".."), InvalidInput),
             (EvictRequest(REPO, rev="v9"), NotFound),
+            (EvictRequest("never/seen"), NotFound),
         ):
             with pytest.raises(kind):
                 await node.cache_control.evict(request)
-        view = await node.cache_control.evict(EvictRequest("never/seen"))
-        assert (view.cache_files, view.pins) == (0, [])
+        for harmless in (EvictRequest(OTHER), EvictRequest("never/seen", pins_only=True)):
+            view = await node.cache_control.evict(harmless)
+            assert (view.cache_files, view.pins) == (0, [])
         assert node.status()["cache_used_bytes"] == used
 
     run(rig, work)
