@@ -57,6 +57,7 @@ destdir=${destdir%/}
 packages=$destdir$prefix/lib/lodefs
 manifest=$packages/manifest
 config=$destdir/etc/lodefs/lodefs.toml
+mounts=/etc/lodefs/mounts.d
 
 # Checks first: nothing is touched before all of them have passed.
 [ -n "$dry$destdir" ] || [ "$(id -u)" = 0 ] || fail "needs root"
@@ -97,7 +98,9 @@ settings='/etc/lodefs/lodefs.toml /etc/default/lodefs'
 echo "install.sh: this will"
 if [ -f "$manifest" ]; then echo "  bring lodefs to $version"; else echo "  install lodefs $version"; fi
 echo "  write $packages ($(grep -c "^$prefix/lib/lodefs/" "$scratch/files") files)"
-for file in $others; do echo "  write $destdir$file"; done
+doc=$prefix/share/doc/lodefs
+echo "  write $destdir$doc ($(grep -c "^$doc/" "$scratch/files") files)"
+echo "$others" | grep -v "^$doc/" | while read -r file; do echo "  write $destdir$file"; done
 while read -r file; do echo "  remove $destdir$file"; done <"$scratch/stale"
 for file in $settings; do
   if [ -e "$destdir$file" ]; then
@@ -106,6 +109,7 @@ for file in $settings; do
     echo "  write $destdir$file, an example"
   fi
 done
+[ -d "$destdir$mounts" ] || echo "  make $destdir$mounts, for mounts at boot"
 if [ -z "$destdir" ]; then
   echo "  make the user lodefs, have systemd read its units, start anew what runs of lodefs"
 fi
@@ -134,6 +138,7 @@ for file in $others; do
   place "$(stat -c %a "$tree$file")" "$file"
 done
 while read -r file; do rm -f "$destdir$file"; done <"$scratch/stale"
+mkdir -p "$destdir$mounts"
 for file in $settings; do
   [ -e "$destdir$file" ] || place "$(stat -c %a "$tree$file")" "$file"
 done

@@ -119,9 +119,12 @@ put 644 deploy/systemd/lodefs.tmpfiles "$prefix/lib/tmpfiles.d/lodefs.conf"
 put 755 deploy/services.sh "$prefix/lib/lodefs/services.sh"
 put 644 deploy/lodefs.toml /etc/lodefs/lodefs.toml
 put 600 deploy/lodefs.default /etc/default/lodefs
-documents=$(cd "$checkout" && find docs -maxdepth 1 -type f)
-for file in README.md CHANGELOG.md deploy/docker-compose.yml $documents; do
-  put 644 "$file" "$prefix/share/doc/lodefs/${file##*/}"
+mkdir -p "$dir/etc/lodefs/mounts.d"
+# As they lie in the checkout, so that their links lead somewhere.
+documents=$(cd "$checkout" && find -L docs grafana deploy/README.md deploy/docker-compose.yml \
+  deploy/helm deploy/kubernetes -type f ! -name '*.py' ! -name '*.pyc' ! -name '*.sh')
+for file in README.md CHANGELOG.md CONTRIBUTING.md LICENSE loadtests/README.md $documents; do
+  put 644 "$file" "$prefix/share/doc/lodefs/$file"
 done
 
 find "$dir" -type d -exec chmod 755 {} +

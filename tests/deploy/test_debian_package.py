@@ -89,10 +89,37 @@ def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
         "/usr/lib/sysusers.d/lodefs.conf",
         "/usr/lib/tmpfiles.d/lodefs.conf",
         "/usr/share/doc/lodefs/copyright",
+        "/usr/share/doc/lodefs/docs/install.md",
+        "/usr/share/doc/lodefs/grafana/rules/alerts.yaml",
+        "/usr/share/doc/lodefs/grafana/dashboards/lodefs-node.json",
         "/usr/share/doc/lodefs/changelog.gz",
         *(f"/usr/share/lodefs/slurm/{name}" for name in SLURM),
     ):
         assert members[place].isfile()
+    assert members["/etc/lodefs/mounts.d"].isdir()
+
+
+def test_links_of_documents_lead_somewhere(packages: Packages, workshop: Path) -> None:
+    """Every relative link of an installed page for users leads to an installed file or directory,
+    and every unit names a page that is there."""
+    tree = workshop / "documents"
+    run(["dpkg-deb", "-x", packages.first, tree])
+    doc = tree / "usr/share/doc/lodefs"
+    pages = {page for page in doc.rglob("*.md") if page.relative_to(doc).parts[0] != "loadtests"}
+    assert len(pages) > 50
+    assert not [
+        (page.relative_to(doc), link)
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", page.read_text())
+        if not (page.parent / link).exists()
+    ]
+    named = {
+        path
+        for unit in (tree / "usr/lib/systemd/system").iterdir()
+        for path in re.findall("^Documentation=file:(.*)", unit.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 2
+    assert not [path for path in named if not (tree / path[1:]).is_file()]
 
 
 def test_every_module_is_compiled(members: dict[str, tarfile.TarInfo]) -> None:

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 INSTALL, UNINSTALL = DEPLOY / "install.sh", DEPLOY / "uninstall.sh"
 PREINST = DEPLOY / "debian/preinst"
 LIB = "/usr/local/lib/lodefs"
+DOC = "/usr/share/doc/lodefs"
 PROGRAMS = ["bin/lodefs", "lib/lodefs/services.sh", "lib/lodefs/uninstall.sh"]
 
 
@@ -74,7 +75,11 @@ def test_what_is_said_is_done_and_undone(
     manifest = (root / "usr/lib/lodefs/manifest").read_text().split()
     assert files(root) == {*manifest, "/etc/lodefs/lodefs.toml", "/etc/default/lodefs"}
     said = {line.removeprefix(f"  write {root}") for line in told.splitlines() if "  write" in line}
-    assert {one for one in manifest if not one.startswith("/usr/lib/lodefs/")} < said
+    assert {one for one in manifest if not one.startswith(("/usr/lib/lodefs/", DOC))} < said
+    documents = sum(one.startswith(f"{DOC}/") for one in manifest)
+    assert f"  write {root}{DOC} ({documents} files)\n" in told
+    assert f"  make {root}/etc/lodefs/mounts.d, for mounts at boot\n" in told
+    assert (root / "etc/lodefs/mounts.d").is_dir()
     assert settings.read_text() == "# ours\n"
     assert "no terminal to ask at" in refused(UNINSTALL, "--destdir", root)
     run([UNINSTALL, "--destdir", root, "--yes"])
