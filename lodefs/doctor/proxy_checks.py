@@ -15,11 +15,13 @@ from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
 from lodefs.doctor.service_user import USER, unreadable
 from lodefs.doctor.subject import Subject
 from lodefs.mount.lifecycle.mounter import list_mounts, state_of
+from lodefs.proxies.node_service import why_not_started
 from lodefs.proxies.own_proxy import ready
 from lodefs.proxies.tokens_in_use import UNREAD, untaken
 from lodefs.proxy.http.tokens import list_tokens
 
 SETTINGS, PROXY, VERSION, HEALTH = "settings", "proxy", "versions", "cache contents"
+DATA = "data processes"
 PORTS, TOKENS, MOUNTS = "ports", "tokens", "mounts"
 ANSWER_TIMEOUT_S = 2.0
 MOUNTS_SHOWN_MAX = 8
@@ -44,8 +46,13 @@ def proxy(subject: Subject) -> list[Finding]:
         if not ready(seen.url, ANSWER_TIMEOUT_S):
             mend = "`lodefs status`; its log says what it waits for: journalctl -u lodefs-proxy"
             return [fault(PROXY, f"{seen.url} answers, and is not ready", mend)]
-        return [ok(PROXY, f"{seen.url} answers"), _version(subject), _contents(subject)]
-    left = [unchecked(name, "the proxy was not asked") for name in (VERSION, HEALTH)]
+        return [
+            ok(PROXY, f"{seen.url} answers"),
+            _version(subject),
+            _contents(subject),
+            _data_processes(subject),
+        ]
+    left = [unchecked(name, "the proxy was not asked") for name in (VERSION, HEALTH, DATA)]
     if isinstance(seen.error, Denied):
         mend = "put a token for it into LODEFS_TOKEN (`lodefs token create`)"
         if seen.socket is not None:
@@ -53,6 +60,8 @@ def proxy(subject: Subject) -> list[Finding]:
             mend = f"usermod -aG {group} USER; then log in again"
         return [fault(PROXY, str(seen.error), mend), *left]
     if seen.expected:
+        if why := why_not_started(seen.url):
+            return [fault(PROXY, why, "the message names what is missing"), *left]
         mend = "systemctl start lodefs-proxy (its log: journalctl -u lodefs-proxy), or lodefs serve"
         return [fault(PROXY, f"{seen.error or seen.url + ': not there'}", mend), *left]
     return [ok(PROXY, "none runs here; `lodefs mount` starts one")]
@@ -86,6 +95,16 @@ def _contents(subject: Subject) -> Finding:
         mend = "`lodefs pins`, `lodefs evict --pins-only`, or a larger cache_size_bytes_max"
         return warning(HEALTH, f"all is pinned: {full:,} writes were not kept", mend)
     return ok(HEALTH, "no wrong bytes since the proxy began")
+
+
+def _data_processes(subject: Subject) -> Finding:
+    """Whether those that were started live: without them reads are right, and slower."""
+    node = subject.proxy.node
+    running, ended = node.get("data_processes"), node.get("data_processes_restarts")
+    if ended and not running:
+        mend = "journalctl -u lodefs-proxy names how they end; memory may be short"
+        return warning(DATA, f"none runs, {ended} ended: the proxy does without them", mend)
+    return ok(DATA, f"{running} run" if running else "none was needed yet")
 
 
 def ports(subject: Subject) -> list[Finding]:

@@ -29,6 +29,7 @@ from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, priv
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
 from lodefs.mount.kernel import namespaces
+from lodefs.proxies.node_service import why_not_started
 from lodefs.settings.session import NO_STORE, Session, split_settings
 
 if TYPE_CHECKING:
@@ -139,10 +140,12 @@ def running_proxy(session: Session) -> str:
     found, store = _found(session)
     if found:
         return found
-    if store:
-        own = own_proxy(session.home_cache(), store).url
-        if ready(own):
-            return own
+    own = own_proxy(session.home_cache(), store).url if store else None
+    if own and ready(own):
+        return own
+    if why := why_not_started(node_proxy(session)):
+        raise Unavailable(why)
+    if own:
         raise Unavailable(
             f"no proxy for {store} runs here: `lodefs mount` starts one, and `lodefs serve` is one"
         )
@@ -311,7 +314,10 @@ def ask(
     url: str, path: str, token: str | None = None, *, timeout_s: float = ASK_TIMEOUT_S
 ) -> dict[str, object]:
     """The JSON object that a proxy answers with. Unavailable, Denied."""
-    status, body = _get(url, path, token, timeout_s)
+    try:
+        status, body = _get(url, path, token, timeout_s)
+    except Unavailable as error:
+        raise Unavailable(why_not_started(url) or str(error)) from error
     if status in (401, 403):
         if not token:
             raise Denied(f"{url}: the proxy wants a token; LODEFS_TOKEN holds none")

@@ -130,6 +130,7 @@ class DataProcesses:
         return {
             "data_processes": sum(keeper.is_up for keeper in self._keepers),
             "data_processes_busy_orders": sum(keeper.busy for keeper in self._keepers),
+            "data_processes_orders": sum(keeper.done for keeper in self._keepers),
             "data_processes_restarts": sum(keeper.restarts for keeper in self._keepers),
         }
 
@@ -247,6 +248,7 @@ class _Keeper:
         self._process: _Process | None = None  # the same, once it takes orders
         self._idle: list[_Slot] = []
         self.busy = 0
+        self.done = 0
         self.restarts = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lodefs-data", daemon=True)
@@ -275,6 +277,7 @@ class _Keeper:
         """The slot has its report, or never will."""
         with self._lock:
             self.busy -= 1
+            self.done += slot.is_good
             if slot.is_good and slot.process is self._process:
                 self._idle.append(slot)
                 return

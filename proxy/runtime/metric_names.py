@@ -127,6 +127,7 @@ POOL_THREADS = _gauge("pool_busy_threads", "Calls that run, by pool of threads",
 POOL_WAITING = _gauge("pool_waiting_calls", "Calls that wait for a thread of it", "pool")
 DATA_PROCESSES = _gauge("data_processes", "Data processes that take orders")
 DATA_ORDERS = _gauge("data_processes_busy_orders", "Orders that they carry out")
+DATA_ORDERS_DONE = _counter("data_processes_orders", "Orders that they have reported on")
 DATA_RESTARTS = _counter("data_processes_restarts", "Data processes that ended and came again")
 TREES_LOADED = _counter("trees_loaded_directories", "Directories loaded from the store")
 WARM_JOBS = _gauge("warm_jobs", "Warm jobs that run")

@@ -31,6 +31,7 @@ PLAIN: dict[str, Definition] = {
     "waiting_units": names.FETCH_WAITING,
     "data_processes": names.DATA_PROCESSES,
     "data_processes_busy_orders": names.DATA_ORDERS,
+    "data_processes_orders": names.DATA_ORDERS_DONE,
     "data_processes_restarts": names.DATA_RESTARTS,
     Counter.MISSES: names.FETCH_PIECES,
     Counter.JOINED: names.FETCH_JOINS,

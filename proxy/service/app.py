@@ -60,6 +60,7 @@ from lodefs.proxy.runtime.other_families import MoreFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
+from lodefs.proxy.service import failed_starts
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.job_families import JobFamilies
@@ -220,6 +221,7 @@ async def serve(
                         Endpoint(peers, peer_server=opened.peer_server, tls=opened.peer_tls)
                     )
                 unused = unused or IdleExit(config, stop.set)
+                failed_starts.are_over(environ, systemd)
                 serving = _Serving(config, opened, systemd, unused, calls, tracer)
                 await serving.run(served, stop, begun_s)
     _log.info("stopped")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
+from lodefs.proxy.service.failed_starts import FAILED
 
 Address = tuple[str, int]
 # Names in systemd's store of descriptors.
@@ -34,6 +35,9 @@ class Listeners:
         self._kept: dict[str, socket.socket] = {}
         self.given: list[socket.socket] = []
         for name, listener in sockets.inherited_by_name(environ):
+            if name == FAILED:  # no listener: see failed_starts
+                listener.close()
+                continue
             if name not in (CLIENTS, PEERS, S3):
                 self.given.append(listener)
                 continue

@@ -242,6 +242,8 @@ def test_settings_that_are_wrong_are_told_and_tried_again(node: Node) -> None:
     node.until("a second try", f"[ $(systemctl show --value -p NRestarts {PROXY}) -ge 2 ]")
     with node.start("curl", "-sf", "--unix-socket", SOCKET, "http://lodefs/readyz") as early:
         node.until("more tries", f"[ $(systemctl show --value -p NRestarts {PROXY}) -ge 3 ]")
+        shown = f"systemctl show --value -p StatusText {PROXY}"
+        node.until("the reason", f"{shown} | grep 'cannot start: .*no such setting'")
         errors = [one["MESSAGE"] for one in journal(node, PROXY, "-p", "err")]
         assert any("lodefs.toml:1: stroe: there is no such setting" in one for one in errors)
         node.set_up()

@@ -226,6 +226,14 @@ def corrupt_cache(node: Node) -> Expected:
 
 
 @planted
+def data_processes_that_end(node: Node) -> Expected:
+    figures = {"store": node.store, "data_processes": 0, "data_processes_restarts": 9}
+    status = json.dumps({"version": "1", "node": figures}).encode()
+    node.options = ["--proxy", node.server(lambda _: Answer(200, status)).endpoint_url]
+    return Expected("data processes", "warning", "journalctl -u lodefs-proxy")
+
+
+@planted
 def port_that_is_taken(node: Node) -> Expected:
     taken = node.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     port = taken.getsockname()[1]

@@ -235,7 +235,8 @@ def test_a_killed_process_comes_again(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         until(lambda: processes.pids not in ([], [pid]))
         assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
-        assert processes.status()["data_processes_restarts"] == 1
+        status = processes.status()
+        assert (status["data_processes_restarts"], status["data_processes_orders"]) == (1, 1)
 
 
 def test_a_stopped_process_is_replaced(tmp_path: Path) -> None:

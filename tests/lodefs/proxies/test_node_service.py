@@ -1,0 +1,41 @@
+"""Why the node's service does not start, by what systemd shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.proxies import node_service, own_proxy
+from lodefs.settings.session import Session
+
+STATUS = "cannot start: /srv/store is not a lodefs store: create it with `lodefs init /srv/store`"
+SHOWN = f"ActiveState=activating\nNRestarts=4\nStatusText={STATUS}\n"
+
+
+def test_what_it_said_is_told() -> None:
+    """Its own words, how often it was tried, and where there is more."""
+    told = node_service.told(SHOWN)
+    assert told is not None
+    assert f"the node's proxy {STATUS} (tried 5 times); journalctl -u lodefs-proxy" in told
+
+
+def test_one_that_serves_has_no_reason() -> None:
+    """Neither one that runs or opens its cache, nor one that is not there."""
+    for shown in (
+        "",
+        SHOWN.replace("activating", "active"),
+        "ActiveState=activating\nNRestarts=0\nStatusText=Opening /srv/store and the cache /c\n",
+        "ActiveState=inactive\nNRestarts=0\nStatusText=\n",
+    ):
+        assert node_service.told(shown) is None
+
+
+def test_commands_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that wants a proxy that runs says why the node's does not; systemd is asked of no
+    other one."""
+    monkeypatch.setattr(node_service, "_shown", lambda: SHOWN)
+    monkeypatch.setattr(node_service, "_IS_BOOTED", "/")
+    monkeypatch.setattr(own_proxy, "serves", lambda *_: False)
+    with pytest.raises(Unavailable, match="lodefs init /srv/store"):
+        own_proxy.running_proxy(Session({"LODEFS_CONFIG": "/dev/null"}))
+    assert node_service.why_not_started("unix:/run/another.sock") is None
