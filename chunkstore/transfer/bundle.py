@@ -231,7 +231,8 @@ class _Unpack:
         payload = memoryview(data)[ID_BYTES : ID_BYTES + index.offsets[-1]]
         check_payload(index, payload)
         left = without_purged(index, payload, self._landing.purged)
-        there, sent_bytes = put_pack(self._store.objects, *left)
+        first = self._landing.require_first
+        there, sent_bytes = put_pack(self._store.objects, *left, may_join=first)
         self._landing.landed(there)
         self._progress.bytes_done += payload.nbytes
         self._progress.bytes_sent += sent_bytes

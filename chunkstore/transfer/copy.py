@@ -341,7 +341,8 @@ class _Copy:
         sent_bytes = 0
         if index is None:
             source, destination = self._source.objects, self._destination.objects
-            index, sent_bytes = copy_pack(source, destination, pack_id, purged)
+            first = self._landing.require_first
+            index, sent_bytes = copy_pack(source, destination, pack_id, purged, first)
         self._landing.landed(index)
         self._progress.bytes_done += index.offsets[-1]
         self._progress.bytes_sent += sent_bytes

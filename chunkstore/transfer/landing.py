@@ -12,9 +12,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError
+from lodefs.chunkstore.errors import Conflict, Corrupt, LodefsError
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
@@ -26,7 +27,8 @@ from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
-from lodefs.chunkstore.push.pack_check import missing_packs, packs_lacking
+from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
+from lodefs.chunkstore.push.pack_check import REQUESTS_MAX, missing_packs, packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 
@@ -47,7 +49,8 @@ class Landing:
         self._heartbeat: Heartbeat | None = None
         self._unpublished: list[PackChunks] = []
         self.purged: frozenset[ChunkId] = frozenset()  # that are not to come back
-        self._lock = Lock()  # guards the list
+        self._is_first = False  # of the writers that have not ended
+        self._lock = Lock()  # guards the list, and that one thread looks at the writers
 
     def begin(self) -> None:
         """Before anything is looked at for the next ref: takes a place in the journal. Raises:
@@ -72,8 +75,9 @@ class Landing:
 
     def lacking(self, named: NamedChunks) -> set[PackId]:
         """Those of the packs of a commit that are not there, or lack chunks that it names. Raises:
-        Collected, also where a collection has deleted other chunks of one that lacks some: it may
-        be about to write the pack again, as it was before some are added."""
+        Conflict, as ``require_first``; Collected, also where a collection has deleted other chunks
+        of one that lacks some: it may be about to write the pack again, as it was before some are
+        added."""
         before = self._named_chunks
         new = {
             pack: bits for pack, bits in named.items() if pack not in before or bits & ~before[pack]
@@ -87,8 +91,32 @@ class Landing:
     def _lacking(self, named: NamedChunks) -> set[PackId]:
         lacking = packs_lacking(self.store.objects, named)
         partial = lacking - missing_packs(self.store.objects, lacking)
+        if partial:
+            self.require_first()
         self._save((), dict.fromkeys(partial, _ALL_CHUNKS))
         return lacking
+
+    def require_first(self) -> None:
+        """Before a look at a pack that is there, and may be written over by what is there and more:
+        a put has no condition, so of two who do this at once one would take away what the other
+        has added. Raises: Conflict while a writer that began before has not ended. For any
+        thread."""
+        assert self._write is not None, "begin comes first"
+        with self._lock:
+            if self._is_first:
+                return
+            number, journal = self._write.begin().number, self._write.journal
+            with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-writers") as executor:
+                check = WriterCheck(self.store, journal, executor)
+                condemning = newest_of(journal)[1]
+                found = check.look(journal.ledger(), number - 1, condemning)
+            if not found.have_ended_before(number):
+                raise Conflict(
+                    f"a push or copy to {self.store.url} that began before is under way, and may "
+                    "write the same packs again: repeat this when it has ended. One that was "
+                    "killed ends when `lodefs gc` takes it for dead"
+                )
+            self._is_first = True
 
     def has(self, pack: PackIndex) -> bool:
         """Whether a pack is there with all chunks that this one has, or none may be added to it:
@@ -98,7 +126,7 @@ class Landing:
         chunks = sum(1 << n for n in range(len(pack)) if not pack.is_gone(n))
         try:
             return pack.pack_id not in self._lacking({pack.pack_id: chunks})
-        except Collected:
+        except (Collected, Conflict):
             return True
 
     def landed(self, pack: PackIndex) -> None:
@@ -153,6 +181,7 @@ class Landing:
         if self._write is not None:
             self._write.close()
         self._heartbeat = self._write = None
+        self._is_first = False
 
     def _save(self, ids: Collection[bytes], chunks: NamedChunks) -> None:
         assert self._write is not None, "begin comes first"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
 
 from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt
 from lodefs.chunkstore.format import keys
@@ -19,15 +21,19 @@ _MD5_ETAG = re.compile(r'"([0-9a-f]{32})"\Z')
 
 
 def copy_pack(
-    source: ObjectStore, destination: ObjectStore, pack_id: PackId, purged: Collection[ChunkId]
+    source: ObjectStore,
+    destination: ObjectStore,
+    pack_id: PackId,
+    purged: Collection[ChunkId],
+    may_join: Callable[[], None],
 ) -> tuple[PackIndex, int]:
     """Copies a pack, whose chunks are all checked, without those that were purged in the
-    destination. Gives the index of what is there then, and the bytes that were sent. Raises: as
-    fetch_pack; what the stores raise."""
+    destination; ``may_join``: as of put_pack. Gives the index of what is there then, and the bytes
+    that were sent. Raises: as fetch_pack; what the stores and ``may_join`` raise."""
     version, payload = _fetch_twice(source, pack_id)
     index, left = without_purged(version.index, payload, purged)
     md5 = md5_of(version.etag) if index is version.index else None
-    return put_pack(destination, index, left, md5=md5)
+    return put_pack(destination, index, left, md5=md5, may_join=may_join)
 
 
 def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
@@ -53,18 +59,21 @@ def put_pack(
     *,
     overwrite: bool = False,
     md5: bytes | None = None,
+    may_join: Callable[[], None] = lambda: None,
 ) -> tuple[PackIndex, int]:
     """Puts a pack that was checked, without what was purged in the destination; gives the index of
     what is there then, and the bytes that were sent, 0 if it was there already. What lies there
     gains the chunks that it lacks, and loses none; with ``overwrite`` the pack goes over it, as it
-    is. ``md5``: what that of the object may be."""
+    is. ``md5``: what that of the object may be. ``may_join`` is called before what lies there is
+    written over, and looked at once more for that: it raises if others may do so at once."""
     buffers: list[Buffer] = [payload, index.encode()]
     if md5 is not None:
         buffers = Md5Buffers(buffers, md5)
+    put = partial(_put_pack, destination, index, payload, buffers, may_join, overwrite=overwrite)
     try:
-        return _put_pack(destination, index, payload, buffers, overwrite=overwrite)
+        return put()
     except Changed:  # it was put into a composite, or written again
-        return _put_pack(destination, index, payload, buffers, overwrite=overwrite)
+        return put()
 
 
 def _put_pack(
@@ -72,6 +81,7 @@ def _put_pack(
     index: PackIndex,
     payload: Buffer,
     buffers: list[Buffer],
+    may_join: Callable[[], None],
     *,
     overwrite: bool,
 ) -> tuple[PackIndex, int]:
@@ -79,14 +89,34 @@ def _put_pack(
     try:
         destination.put(key, buffers, if_absent=not overwrite)
     except AlreadyExists:
-        there = _there(destination, index)
-        if there is not None:
-            joined, parts = _joined(*there, index, payload)
-            if joined.codecs == there[0].codecs:
-                return joined, 0
-            index, buffers = joined, [*parts, joined.encode()]
+        over = _over(destination, index, payload, buffers)
+        if not over.is_there:
+            may_join()
+            over = _over(destination, index, payload, buffers)
+        if over.is_there:
+            return over.index, 0
+        index, buffers = over.index, over.buffers
         destination.put(key, buffers)
     return index, sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """What is to lie where a pack lies already; ``is_there``: it does."""
+
+    index: PackIndex
+    buffers: list[Buffer]
+    is_there: bool
+
+
+def _over(
+    destination: ObjectStore, index: PackIndex, payload: Buffer, buffers: list[Buffer]
+) -> _Over:
+    there = _there(destination, index)
+    if there is None:
+        return _Over(index, buffers, is_there=False)
+    joined, parts = _joined(*there, index, payload)
+    return _Over(joined, [*parts, joined.encode()], joined.codecs == there[0].codecs)
 
 
 def _there(destination: ObjectStore, index: PackIndex) -> tuple[PackIndex, Buffer] | None:

@@ -18,13 +18,15 @@ from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repair.state_check import check_state
 from lodefs.chunkstore.repo.pack_reader import read_pack
+from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from lodefs.chunkstore.transfer.pack_copy import put_pack
 from tests.support.chunkstore.faulty_store import fail
+from tests.support.maintenance.baton import Actor
 from tests.support.maintenance.schedules import one_at_a_time
-from tests.support.maintenance.world import REPO, World
+from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
 FILES = {name: name.encode() * 3000 for name in ("a", "b", "c")}
 
@@ -149,6 +151,37 @@ def test_a_shard_lists_what_is_there_and_not_what_was_sent(trio: Trio) -> None:
     there, sent_bytes = put_pack(trio.two.memory, partial.index, payload)
     assert (there.codecs, sent_bytes) == (trio.codecs(trio.two), 0)
     assert there.codecs[0] == PURGED
+
+
+def test_two_copies_that_add_to_one_pack_at_once(trio: Trio) -> None:
+    """Each has read what is there, and would take away what the other adds: the one that began
+    later ends, and goes on when it is repeated."""
+    store = World(trio.one.source("more").parent / "4")
+    trio.copy_all()
+    for world, name in ((trio.one, "a"), (trio.two, "b"), (trio.three, "c")):
+        part = world.source("part", **{name: FILES[name]})
+        world.push(part, name)
+        world.delete()
+        trio.lose(world, DROPPED, *FILES.keys() - {name})
+    trio.copy(trio.three, store)
+
+    def copying(source: World) -> Actor:
+        return store.actor(
+            "copy",
+            lambda to: copy(source.store, to, [REPO], None, CopyOptions(workers=1)) and None,
+        )
+
+    first, second = copying(trio.one), copying(trio.two)
+    go_on_to(first, f"put {keys.pack(trio.pack)}")  # if it is absent
+    first.step()
+    go_on_to(first, f"put {keys.pack(trio.pack)}")
+    while not second.has_ended:
+        second.step()
+    assert store.store.refs(REPO).latest(BRANCHES, "b") is None
+    finish(first)
+    trio.copy(trio.two, store)
+    found = verify(store.store, data=True)
+    assert (found.problems, found.files) == ([], 3)
 
 
 @pytest.mark.parametrize("codec", [DROPPED, PURGED])

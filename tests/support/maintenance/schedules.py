@@ -72,6 +72,7 @@ _EXECUTORS = (
     "lodefs.chunkstore.maintenance.collect.ThreadPoolExecutor",
     "lodefs.chunkstore.maintenance.purge.ThreadPoolExecutor",
     "lodefs.chunkstore.transfer.copy.ThreadPoolExecutor",
+    "lodefs.chunkstore.transfer.landing.ThreadPoolExecutor",
     "concurrent.futures.ThreadPoolExecutor",
 )
 

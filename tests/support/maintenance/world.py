@@ -162,7 +162,7 @@ class World:
 def go_on_to(actor: Actor, request: str) -> None:
     """Lets an actor run until it stands before a request (the beginning of operation and key)."""
     while not actor.at.startswith(request):
-        assert not actor.has_ended, f"{actor.name} never came to {request}"
+        assert not actor.has_ended, f"{actor.name} never came to {request}: {actor.error}"
         actor.step()
 
 
