@@ -55,6 +55,7 @@ class PackIndex:
     """The contents of a pack: columns over its chunks, in order. Immutable."""
 
     __slots__ = (
+        "_gone_bits",
         "codecs",
         "has_gone",
         "ids",
@@ -74,6 +75,8 @@ class PackIndex:
         self.stored_sizes = stored_sizes
         self.codecs = codecs
         self.has_gone = bool(codecs.translate(None, CODECS))
+        # by codec, the chunks that have it: bits of their numbers
+        self._gone_bits = {codec: _bits(codecs, codec) for codec in GONE if self.has_gone}
         # one more than there are chunks: the last is the sum
         self.offsets = array("Q", accumulate(stored_sizes, initial=0))
         self.raw_offsets = array("Q", accumulate(raw_sizes, initial=0))
@@ -111,11 +114,11 @@ class PackIndex:
 
     def lacks(self, named: int, gone: bytes = GONE) -> int:
         """Those of some chunks (bits of their numbers) whose bytes are not there: the pack has no
-        such chunk, or one of these codecs says so. This is what tells whether a commit may name
+        such chunk, or one of these codecs says so. This alone tells whether a commit may name
         chunks of a pack: that it is there says nothing of them."""
         lacking = named >> len(self) << len(self)
-        if self.has_gone:
-            lacking |= sum(1 << n for n, codec in enumerate(self.codecs) if codec in gone) & named
+        for codec in gone if self.has_gone else b"":
+            lacking |= named & self._gone_bits[codec]
         return lacking
 
     def live_runs(self, first: int, count: int) -> list[tuple[int, int]]:
@@ -137,15 +140,17 @@ class PackIndex:
         message says why."""
         if not self.has_gone:
             return
-        for n in range(first, self._end(first, count)):
-            what = f"chunk {n} ({self.chunk_id(n).hex()}) of pack {self.pack_id.hex()}"
-            if self.codecs[n] == PURGED:
-                raise Purged(f"{what} was purged: its bytes are gone for good (lodefs purge)")
-            if self.codecs[n] == DROPPED:
-                raise Corrupt(
-                    f"{what} is lost: no branch or tag led to it, and so a collection (lodefs gc) "
-                    "has dropped its bytes"
-                )
+        named = (1 << self._end(first, count)) - (1 << first)
+        if not (lacking := self.lacks(named)):
+            return
+        n = (lacking & -lacking).bit_length() - 1
+        what = f"chunk {n} ({self.chunk_id(n).hex()}) of pack {self.pack_id.hex()}"
+        if self.codecs[n] == PURGED:
+            raise Purged(f"{what} was purged: its bytes are gone for good (lodefs purge)")
+        raise Corrupt(
+            f"{what} is lost: no branch or tag led to it, and so a collection (lodefs gc) has "
+            "dropped its bytes"
+        )
 
     def without(self, gone: int, codec: int) -> PackIndex:
         """The index of the same pack without the bytes of the chunks whose bits are set in
@@ -218,6 +223,13 @@ class PackIndex:
         for raw, stored, codec in zip(self.raw_sizes, self.stored_sizes, self.codecs, strict=True):
             if (stored != raw and (codec == RAW or stored > raw)) or (stored and codec in GONE):
                 raise Corrupt(f"{what}: {stored} bytes cannot hold a chunk of {raw} bytes")
+
+
+def _bits(codecs: bytes, codec: int) -> int:
+    """The chunks of one codec, by the bits of their numbers."""
+    digits = bytearray(b"0" * 256)
+    digits[codec] = ord("1")
+    return int(codecs.translate(digits)[::-1], 2)
 
 
 def columns_of(pack_id: PackId, data: Buffer) -> tuple[memoryview, array[int]]:

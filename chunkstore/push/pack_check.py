@@ -107,7 +107,7 @@ def gone_chunks(objects: ObjectStore, pack_id: PackId) -> int | None:
         return None
     except UnknownFormat:  # of a newer lodefs, which knows what it wrote
         return 0
-    return sum(1 << n for n in range(len(index)) if index.is_gone(n)) if index.has_gone else 0
+    return index.lacks((1 << len(index)) - 1)
 
 
 def is_whole(objects: ObjectStore, pack_id: PackId) -> bool:

@@ -123,7 +123,8 @@ class Landing:
         then ``lacking`` says whether the commits need them. Raises: Collected."""
         self._save({pack.pack_id}, {})
         self._named.add(pack.pack_id)
-        chunks = sum(1 << n for n in range(len(pack)) if not pack.is_gone(n))
+        every = (1 << len(pack)) - 1
+        chunks = every & ~pack.lacks(every)
         try:
             return pack.pack_id not in self._lacking({pack.pack_id: chunks})
         except (Collected, Conflict):
