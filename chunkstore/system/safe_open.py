@@ -19,9 +19,9 @@ PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, without its NUL
 PLACE = os.O_PATH | os.O_DIRECTORY  # of a directory that is not read: nobody's server is asked
 _STEP = PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2, _AT_FDCWD = 437, -100  # on every architecture
-_NO_SYMLINKS, _BENEATH = 4, 8  # linux/openat2.h
 _LINKS_MAX = 40  # as of the kernel
 _OTHERS_WRITE = 0o022
+_NO_XDEV, _NO_SYMLINKS, _BENEATH = 1, 4, 8  # linux/openat2.h
 
 
 def open_below(root_fd: int, path: bytes, flags: int) -> int:
@@ -117,6 +117,12 @@ def _step(dir_fd: int, name: str) -> int | None:
 def _is_roots(dir_fd: int) -> bool:
     found = os.fstat(dir_fd)
     return found.st_uid == 0 and not found.st_mode & _OTHERS_WRITE
+
+
+def open_in_mount(dir_fd: int, path: str, flags: int) -> int:
+    """As ``open_within``, of what lies in the directory's own file system: nothing is asked of one
+    that somebody mounted below it. Raises: OSError, with EXDEV there too."""
+    return _opened(dir_fd, path, flags, 0, _NO_XDEV | _NO_SYMLINKS | _BENEATH)
 
 
 @contextmanager

@@ -6,20 +6,22 @@ without that lock is left over. Readers use pread(2): a file that somebody cuts 
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+import random
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from lodefs.chunkstore.system import safe_open
 
 DIRECTORY = "figures"
 PRIVATE_DIRECTORY = "figures-of-root"
 FILES_MAX = 1000  # of a kind and a user, that are read
-NAMES_MAX = 20_000  # of a kind, that are looked at
+NAMES_MAX = 5_000  # of a kind, that are looked at: a tenth of a second
 _MODE = 0o644
 
 
@@ -85,64 +87,53 @@ def create(directory: Path, ending: str, head: bytes, size_bytes: int) -> int:
 
 
 def living(directory: Path, ending: str, *, sweep: bool) -> Iterator[FigureFile]:
-    """The files with an ending in which somebody counts, by name, the first FILES_MAX of each user,
-    as far as they can be opened; each is open until the next. ``sweep``: others are removed, where
-    that is allowed."""
+    """The files with an ending in which somebody counts, by name, of the first FILES_MAX of each
+    user, as far as they can be opened; each is open until the next. ``sweep``: others are removed,
+    where that is allowed.
+
+    Of more than NAMES_MAX names so many are looked at, by chance: no user's names come before those
+    of others. ``sweep`` then removes all beyond each user's first ones.
+    """
     try:
         place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return
-    try:
+    with safe_open.closing(place):
         yield from _living(place, ending, sweep=sweep)
-    finally:
-        os.close(place)
 
 
 def _living(place: int, ending: str, *, sweep: bool) -> Iterator[FigureFile]:
     try:
         found = os.listdir(f"/proc/self/fd/{place}")
-        names = sorted(name for name in found if name.endswith(ending))
-        mount = _mount_of(place)
     except OSError:
         return
+    names = [name for name in found if name.endswith(ending)]
+    is_crowded = len(names) > NAMES_MAX
     of_user: Counter[int] = Counter()
-    for name in names[:NAMES_MAX]:
-        with suppress(OSError), _opened(place, name, mount) as file:
-            if of_user[file.uid] >= FILES_MAX:
+    for name in sorted(random.sample(names, NAMES_MAX) if is_crowded else names):
+        with suppress(OSError), safe_open.closing(_path(place, name)) as path:
+            status = os.fstat(path)
+            of_user[status.st_uid] += 1
+            if of_user[status.st_uid] > FILES_MAX or not stat.S_ISREG(status.st_mode):
+                if is_crowded and sweep:
+                    os.unlink(name, dir_fd=place)
                 continue
-            if is_held(file.fd):
-                of_user[file.uid] += 1
-                yield file
-            elif sweep:
-                os.unlink(name, dir_fd=place)
+            with safe_open.closing(_opened(path)) as fd:
+                if is_held(fd):
+                    yield FigureFile(fd, status.st_uid, name)
+                elif sweep:
+                    os.unlink(name, dir_fd=place)
+                    of_user[status.st_uid] -= 1
 
 
-@contextmanager
-def _opened(place: int, name: str, mount: bytes) -> Iterator[FigureFile]:
-    """A file of the directory ``place``. Only a path is opened until it is known that this is a
-    regular file, and of the directory's mount: in a file system that a user mounted over a file,
-    even fstat(2) may wait for ever. Raises: OSError."""
-    path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-    try:
-        if _mount_of(path) != mount:
-            raise OSError(errno.EXDEV, "lies in another file system", name)
-        status = os.fstat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "is no file", name)
-        fd = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(path)
-    try:
-        yield FigureFile(fd, status.st_uid, name)
-    finally:
-        os.close(fd)
+def _path(place: int, name: str) -> int:
+    """A file of the directory ``place``, by its path only until it is known what it is. In a file
+    system that a user mounted over it, even fstat(2) may wait for ever. Raises: OSError."""
+    return safe_open.open_in_mount(place, name, os.O_PATH | os.O_NOFOLLOW)
 
 
-def _mount_of(fd: int) -> bytes:
-    """The line that names the mount in which an open file lies (proc_pid_fdinfo(5)); the kernel
-    knows it without asking the file system."""
-    with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
-        return next(line for line in lines if line.startswith(b"mnt_id:"))
+def _opened(path: int) -> int:
+    return os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def is_held(fd: int) -> bool:

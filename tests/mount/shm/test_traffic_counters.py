@@ -252,6 +252,34 @@ def test_many_files_of_one_user_hide_no_others(
         os.close(fd)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+def test_more_names_than_are_looked_at_hide_nobody_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that sort first, in files that are held, of one user: the others are seen after a few
+    sweeps, each of which looks at no more names than the limit."""
+    monkeypatch.setattr(figure_files, "FILES_MAX", 3)
+    monkeypatch.setattr(figure_files, "NAMES_MAX", 20)
+    looked: list[str] = []
+    path_of = figure_files._path
+    monkeypatch.setattr(
+        figure_files, "_path", lambda place, name: looked.append(name) or path_of(place, name)
+    )
+    mine = TrafficTable.create(SAID, tmp_path)
+    (whole,) = (path.read_bytes() for path in tmp_path.iterdir())
+    held = [held_file(tmp_path, f"!{n:03}", whole) for n in range(100)]
+    for fd in held:
+        os.fchown(fd, 12345, -1)
+    for _ in range(8):
+        looked.clear()
+        found = [one.uid for one in read_all(tmp_path, sweep=True)]
+        assert len(looked) <= 20
+        assert found.count(12345) <= 3
+    assert 0 in found
+    for fd in (*held, mine):
+        os.close(fd)
+
+
 def read_whole(mounts: Mounts) -> None:
     """Every byte, whatever the kernel remembers."""
     for path, data in FILES.items():
