@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.system import libc
 
 PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, without its NUL
 PLACE = os.O_PATH | os.O_DIRECTORY  # of a directory that is not read: nobody's server is asked
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STEP = PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2, _AT_FDCWD = 437, -100  # on every architecture
 _LINKS_MAX = 40  # as of the kernel
@@ -144,6 +148,30 @@ def make_within(dir_fd: int, path: str, mode: int = 0o755) -> int:
                 os.mkdir(name, mode, dir_fd=fd)
             fd = open_within(fd, name, PLACE)
     return fd
+
+
+def make_private(path: Path) -> None:
+    """Make a directory that is this user's alone, and those above it that are missing, whatever the
+    umask is. One that is there already must be this user's, and is closed to others. Symlinks of
+    this user are followed.
+
+    Raises: Denied if it belongs to somebody else; OSError.
+    """
+    for one in (*reversed(path.parents), path):
+        if not one.exists():
+            with suppress(FileExistsError):
+                one.mkdir(0o700)
+    link = path.lstat()
+    with closing(os.open(path, PLACE | os.O_CLOEXEC)) as fd:
+        found = os.fstat(fd)
+        for uid in (link.st_uid, found.st_uid):
+            if uid != os.geteuid():
+                raise Denied(
+                    f"{path} belongs to user {uid}, who could change what lies there: "
+                    "run this as that user, or name another place by HOME or XDG_CACHE_HOME"
+                )
+        if found.st_mode & _OTHERS:
+            os.chmod(f"/proc/self/fd/{fd}", 0o700)
 
 
 def remove_within(dir_fd: int, name: str) -> None:

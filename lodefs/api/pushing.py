@@ -216,7 +216,7 @@ def _private(word: str) -> Private:
 
 
 def _index_dir(settings: Session) -> Path:
-    return settings.home_cache() / "push"
+    return settings.make_home_cache() / "push"
 
 
 def _consent(allowed: bool | AllowRemovals) -> AllowRemovals:

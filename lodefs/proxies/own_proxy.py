@@ -89,7 +89,7 @@ def proxy_url(session: Session, unused_timeout_s: float = UNUSED_TIMEOUT_S) -> s
         with suppress(Unavailable):  # one that runs may not be for this user: Denied says so
             _get(node_proxy(session), "/readyz", None, ASK_TIMEOUT_S)
         raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
-    own = own_proxy(session.home_cache(), store)
+    own = own_proxy(session.make_home_cache(), store)
     _start_for(session, own, store, unused_timeout_s)
     own.store_file.write_text(store)
     return own.url
@@ -107,6 +107,7 @@ def start_again(session: Session, url: str) -> None:
     """
     own = _own_at(session, url)
     if own is not None:
+        session.make_home_cache()
         _start_for(session, own, own.store_file.read_text())
 
 

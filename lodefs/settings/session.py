@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.system import safe_open
 from lodefs.settings import config
 
 if TYPE_CHECKING:
@@ -131,6 +132,15 @@ class Session:
         """``~/.cache/lodefs``: the push index, and the proxy that is started for a user."""
         base = self.environment.get("XDG_CACHE_HOME")
         return Path(base or os.path.join(config.home(self.environment), ".cache")) / "lodefs"
+
+    def make_home_cache(self) -> Path:
+        """``home_cache``, made, and this user's alone. Raises: Denied."""
+        directory = self.home_cache()
+        try:
+            safe_open.make_private(directory)
+        except OSError as error:
+            raise Denied(f"{directory}: {error.strerror}: no place for a cache") from error
+        return directory
 
     def keep_open(self, name: str, fd: int) -> None:
         """Keeps a descriptor open until there is another one for the same, or the session is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.system.safe_open import (
     PLACE,
     closing,
+    make_private,
     make_within,
+    open_in_mount,
     open_plain,
     open_within,
     remove_within,
@@ -23,6 +27,7 @@ from lodefs.chunkstore.system.safe_open import (
 )
 
 TRIES = 10_000
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away, and mount")
 
 
 @pytest.fixture
@@ -235,3 +240,64 @@ def test_kernels_without_openat2_follow_no_symlink_either(
     with pytest.raises(OSError) as raised:
         open_within(folder_fd, "a/../../secret", PLACE)
     assert raised.value.errno == errno.EXDEV
+
+
+@pytest.mark.parametrize("mask", [0, 0o002, 0o022, 0o077])
+def test_a_private_directory_with_any_umask(tmp_path: Path, mask: int) -> None:
+    """It and those above it that were missing are for the user alone; so is one that was open."""
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o777)
+    former = os.umask(mask)
+    try:
+        make_private(tmp_path / "cache" / "lodefs")
+        make_private(there)
+    finally:
+        os.umask(former)
+    made = [tmp_path / "cache", tmp_path / "cache" / "lodefs", there]
+    assert [stat.S_IMODE(one.stat().st_mode) for one in made] == [0o700] * 3
+
+
+def test_a_private_directory_through_the_users_own_symlink(tmp_path: Path) -> None:
+    """Users keep large things on other disks."""
+    (tmp_path / "big").mkdir()
+    (tmp_path / "link").symlink_to("big")
+    make_private(tmp_path / "link")
+    assert stat.S_IMODE((tmp_path / "big").stat().st_mode) == 0o700
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError):
+        make_private(tmp_path / "dangling")
+
+
+@as_root
+def test_another_users_directory_is_not_private(tmp_path: Path) -> None:
+    """Neither is one of this user's that another user's symlink leads to. Nothing is changed."""
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, -1)
+    (tmp_path / "mine").mkdir(0o755)
+    (tmp_path / "link").symlink_to("mine")
+    os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
+    for name in ("theirs", "link"):
+        with pytest.raises(Denied, match=f"{name} belongs to user 12345"):
+            make_private(tmp_path / name)
+    assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o755
+
+
+@as_root
+def test_no_other_file_system_is_asked(folder: Path, folder_fd: int) -> None:
+    """What is mounted over a name is not opened, and symlinks are opened as such alone."""
+    (folder / "over").touch()
+    (folder / "plain").touch()
+    (folder / "link").symlink_to("plain")
+    subprocess.run(["mount", "--bind", folder / "plain", folder / "over"], check=True, timeout=60)
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EXDEV)):
+            open_in_mount(folder_fd, "over", os.O_PATH)
+    finally:
+        subprocess.run(["umount", folder / "over"], check=True, timeout=60)
+    with closing(open_in_mount(folder_fd, "plain", os.O_RDONLY)):
+        pass
+    with closing(open_in_mount(folder_fd, "link", os.O_PATH | os.O_NOFOLLOW)) as fd:
+        assert stat.S_ISLNK(os.fstat(fd).st_mode)
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        open_in_mount(folder_fd, "link", os.O_RDONLY)

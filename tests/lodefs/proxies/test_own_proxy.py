@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -164,6 +165,20 @@ def test_one_lease_however_often_it_is_started(
     assert leases() == 1
     session.close()
     assert leases() == 0
+
+
+def test_the_cache_of_a_home_is_the_users_alone(tmp_path: Path) -> None:
+    """With any umask: others could put their own proxy in the place of the user's."""
+    session = Session({"HOME": str(tmp_path)})
+    former = os.umask(0)
+    try:
+        made = session.make_home_cache()
+    finally:
+        os.umask(former)
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (made, made.parent)] == [0o700] * 2
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Denied, match="no place for a cache"):
+        Session({"HOME": str(tmp_path / "file")}).make_home_cache()
 
 
 def test_no_place_for_a_proxy(tmp_path: Path) -> None:
