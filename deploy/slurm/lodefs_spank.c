@@ -6,6 +6,7 @@
  * plugstack.conf: optional /usr/lib/.../lodefs_spank.so [lodefs=/usr/bin/lodefs] [jobs=/run/lodefs/jobs]
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -24,7 +25,10 @@
 
 SPANK_PLUGIN(lodefs, 1);
 
-#define ENTER_TIMEOUT_S 60
+#ifndef ENTER_TIMEOUT_MS
+#define ENTER_TIMEOUT_MS 60000
+#endif
+#define KILL_TIMEOUT_MS 5000
 #define BATCH_SCRIPT 0xfffffffbU /* SLURM_BATCH_SCRIPT of slurm.h */
 
 static const char *program = "/usr/bin/lodefs", *jobs = "/run/lodefs/jobs";
@@ -74,40 +78,66 @@ static void become_lodefs(uint32_t job, int error_fd)
 	_exit(127);
 }
 
+static long now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000L + now.tv_nsec / 1000000;
+}
+
+/* Keeps what a pipe has, as far as there is room, and drops the rest; whether more may come. */
+static int keep(int fd, size_t *have)
+{
+	char rest[512];
+	int room = *have < sizeof(problem) - 1;
+	ssize_t got = room ? read(fd, problem + *have, sizeof(problem) - 1 - *have)
+			   : read(fd, rest, sizeof(rest));
+
+	*have += room && got > 0 ? (size_t) got : 0;
+	return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+/* Whether the child has ended, within a time. Who else has its pipe, or that it closed it, changes
+ * nothing; and a child that cannot be killed now (a disk that hangs) is left to Slurm. */
+static int ends_within(pid_t child, long time_ms, struct pollfd *pipe, size_t *have, int *status)
+{
+	long until = now_ms() + time_ms;
+	pid_t ended;
+
+	while (!(ended = waitpid(child, status, WNOHANG)) && now_ms() < until)
+		if (poll(pipe, 1, 10) > 0 && !keep(pipe->fd, have))
+			pipe->fd = -1;
+	return ended != 0;
+}
+
 /* What it says is kept for the tasks. It has a time limit: a hung step would drain the node. */
 static void enter(uint32_t job)
 {
 	int ends[2], status = -1;
 	size_t have = 0;
-	time_t until = time(NULL) + ENTER_TIMEOUT_S;
-	struct pollfd ready;
+	struct pollfd said = { .events = POLLIN };
 	pid_t child;
 
 	if (pipe2(ends, O_CLOEXEC) || (child = fork()) < 0) {
 		snprintf(problem, sizeof(problem), "lodefs: error: no process can be started\n");
 		return;
 	}
-	if (!child)
+	if (!child) {
+		setpgid(0, 0);
 		become_lodefs(job, ends[1]);
-	close(ends[1]);
-	ready = (struct pollfd) { .fd = ends[0], .events = POLLIN };
-	for (;;) {
-		time_t left = until - time(NULL);
-		char rest[512];
-		int room = have < sizeof(problem) - 1;
-		ssize_t got;
-		if (left <= 0 || poll(&ready, 1, left * 1000) <= 0) {
-			kill(child, SIGKILL);
-			break;
-		}
-		got = room ? read(ends[0], problem + have, sizeof(problem) - 1 - have)
-			   : read(ends[0], rest, sizeof(rest));
-		if (got <= 0)
-			break;
-		have += room ? (size_t) got : 0;
 	}
+	close(ends[1]);
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	said.fd = ends[0];
+	if (!ends_within(child, ENTER_TIMEOUT_MS, &said, &have, &status)) {
+		kill(-child, SIGKILL), kill(child, SIGKILL);
+		ends_within(child, KILL_TIMEOUT_MS, &said, &have, &status);
+		status = -1;
+	}
+	for (size_t before = -1; have != before; )
+		before = have, keep(ends[0], &have);
 	close(ends[0]);
-	waitpid(child, &status, 0);
 	if (status == 0)
 		problem[0] = '\0'; /* warnings are for nobody */
 	else if (!problem[0])
