@@ -32,6 +32,7 @@ against the chunk's id, or asked from the proxy. The rows of names (s, i, k, l) 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
@@ -43,10 +44,12 @@ import msgspec
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_regular
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 2  # 1 found flat files by the digests that commits claim: see cachedir.py
 VERSION_TEXT = f"lodefs-cache {VERSION}\n"
+VERSION_BYTES_MAX = 64
 OLD_VERSION_TEXTS = ("lodefs-cache 1\n",)
 VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
 WRITERS_FILE = "writers"
@@ -136,6 +139,19 @@ def check_version(where: Path, text: str) -> None:
             f"{where} says {text.strip()!r}; this lodefs knows {VERSION_TEXT.strip()!r}: "
             "use a newer lodefs, or remove the cache directory"
         )
+
+
+def version_in(cache_dir: Path) -> str:
+    """What the VERSION file of a cache says. Raises: OSError."""
+    with closing(open_file(cache_dir, Path(VERSION_FILE))) as fd:
+        return os.pread(fd, VERSION_BYTES_MAX, 0).decode("ascii", "replace")
+
+
+def open_file(cache_dir: Path, path: Path) -> int:
+    """A descriptor, for reading, of a file of a cache, also of one whose owner puts symlinks into
+    it. Raises: OSError."""
+    with closing(os.open(cache_dir, PLACE | os.O_CLOEXEC)) as place:
+        return open_regular(place, str(path))
 
 
 def slab_path(cache_dir: Path, number: int) -> Path:

@@ -7,13 +7,14 @@ kernel holds for readers stays there. Nothing is repaired here; see damage_repor
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,10 +128,11 @@ def check_file(
     or raise to end the check. Raises: Denied, Unavailable: the file cannot be read, which says
     nothing about its bytes.
     """
-    path = layout.file_path(cache_dir, number, row)
+    place = layout.file_path(Path(), number, row)
+    path = cache_dir / place
     result = CacheCheck(files=1)
     try:
-        with _Reader(path, window or mmap.mmap(-1, WINDOW_SIZE_BYTES)) as reader:
+        with _Reader(cache_dir, place, window or mmap.mmap(-1, WINDOW_SIZE_BYTES)) as reader:
             order = chunks_of(kv, segments.get(row.content, ()))
             _check_chunks(kv, number, row, path, reader, order, result, pace)
     except OSError as error:
@@ -183,11 +185,11 @@ def _check_chunks(
 class _Reader:
     """Reads one file from its beginning on, through a window of it in memory."""
 
-    def __init__(self, path: Path, window: mmap.mmap) -> None:
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-        except OSError:  # this file system has no direct reads, or there is no file
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, cache_dir: Path, path: Path, window: mmap.mmap) -> None:
+        self._fd = layout.open_file(cache_dir, path)
+        with suppress(OSError):  # this file system has no direct reads
+            flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT)
         self._window = window
         self._start = self._end = 0  # of what the window holds
 
@@ -267,7 +269,7 @@ def _named(kv: KeyValues, damages: Sequence[Damage]) -> list[Damage]:
 def opened_index(cache_dir: Path) -> Iterator[KeyValues]:
     """A reader's view of the index of a cache. Raises: NotFound, UnknownFormat, Denied, Corrupt."""
     try:
-        version = (cache_dir / layout.VERSION_FILE).read_text("ascii", "replace")
+        version = layout.version_in(cache_dir)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound(
             f"{cache_dir} is no cache of a proxy: --cache-dir says where one is"

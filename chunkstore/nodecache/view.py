@@ -10,12 +10,13 @@ must still lie where it was.
 from __future__ import annotations
 
 import os
-import shutil
+import re
+import stat
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from threading import Lock
@@ -33,6 +34,7 @@ from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.lru import Lru
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_in_mount, open_regular
 
 BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
 FILES_MAX = 192  # descriptors of a worker
@@ -43,6 +45,10 @@ CATCH_UP_PAUSE_S = 0.01
 CATCH_UP_SHARE = 20  # and so many times as long as the last one took
 SEGMENTS_SIZE_BYTES_MAX = 64 * 1024  # of a row; a file with more of them is the proxy's
 _LOG_PREFIX = "lodefs-index-"
+_LOG_NAME = re.compile(r"LOG(\.old\.\d+)?")
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+RUN_DIRECTORY = "/run/lodefs"  # root's
+LEFTOVERS_MAX = 1000  # names that are looked at
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 
@@ -52,9 +58,8 @@ class Descriptor:
 
     __slots__ = ("fd",)
 
-    def __init__(self, path: Path, flags: int = 0) -> None:
-        self.fd = -1
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:
@@ -62,12 +67,13 @@ class Descriptor:
 
 
 class OpenFile(Descriptor):
-    """A slab or flat file."""
+    """A slab or flat file of the cache whose directory is ``place``. A cache is its proxy's, and
+    who reads it may be root: nothing in it leads out of it. Raises: OSError."""
 
     __slots__ = ("is_complete", "is_slab", "number", "size_bytes")
 
-    def __init__(self, path: Path, number: int, row: FileRow) -> None:
-        super().__init__(path)
+    def __init__(self, place: Descriptor, number: int, row: FileRow) -> None:
+        super().__init__(open_regular(place.fd, str(layout.file_path(Path(), number, row))))
         self.number = number
         self.size_bytes = row.size_bytes
         self.is_complete = row.state is FileState.COMPLETE
@@ -123,7 +129,10 @@ class CacheView:
         self._told: Lru[tuple[int, int], tuple[OpenFile, int, int, int]] = Lru(TOLD_MAX)
         self._catching_up = Lock()
         self._next_catch_up_s = clock() + CATCH_UP_PAUSE_S
-        self._index = Descriptor(directory / layout.INDEX_DIR, os.O_DIRECTORY)
+        self._place = Descriptor(os.open(directory, PLACE | os.O_CLOEXEC))
+        self._index = Descriptor(
+            os.open(layout.INDEX_DIR, PLACE | os.O_CLOEXEC, dir_fd=self._place.fd)
+        )
 
     # --- keeping up
 
@@ -203,8 +212,7 @@ class CacheView:
         kind = FileKind.FLAT if place.content else FileKind.SLAB
         row = FileRow(kind, FileState.OPEN, self._boot, place.content, 0, 0, 0)
         try:
-            path = layout.file_path(self.directory, place.number, row)
-            file = OpenFile(path, place.number, row)
+            file = OpenFile(self._place, place.number, row)
         except OSError:
             return None
         if not self.is_current():
@@ -327,7 +335,7 @@ class CacheView:
         if known is not None and known.is_complete == (row.state is FileState.COMPLETE):
             return known
         try:
-            file = OpenFile(layout.file_path(self.directory, number, row), number, row)
+            file = OpenFile(self._place, number, row)
         except OSError:
             return None
         if not self.is_current():
@@ -413,12 +421,12 @@ def open_view(
     if place.version != layout.VERSION:
         raise UnknownFormat(f"the cache has layout {place.version}, not {layout.VERSION}")
     try:
-        version = (directory / layout.VERSION_FILE).read_text("ascii", "replace")
-        layout.check_version(directory, version)
+        layout.check_version(directory, layout.version_in(directory))
         boot = layout.boot_id()
         _give_memory_back()
-        remove_leftovers(Path(gettempdir()))
-        with TemporaryDirectory(prefix=f"{_LOG_PREFIX}{os.getpid()}-") as log_dir:
+        folder = _log_folder()
+        remove_leftovers(folder)
+        with TemporaryDirectory(prefix=f"{_LOG_PREFIX}{os.getpid()}-", dir=folder) as log_dir:
             kv = RocksSecondary(
                 directory / layout.INDEX_DIR,
                 Path(log_dir),
@@ -431,13 +439,41 @@ def open_view(
         raise Unavailable(f"{directory} cannot be read here: {error.strerror}") from error
 
 
+def _log_folder() -> Path:
+    """Where the index gets a directory for its log, which it wants when it is opened: where nobody
+    else makes names, or fills the disk, if there is such a place."""
+    for name in (RUN_DIRECTORY, os.environ.get("XDG_RUNTIME_DIR", "")):
+        with suppress(OSError):
+            found = os.stat(name)
+            is_ours = found.st_uid == os.geteuid()
+            if is_ours and not found.st_mode & _OTHERS_WRITE and os.access(name, os.W_OK):
+                return Path(name)
+    return Path(gettempdir())
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Removes what workers left that were killed while they opened an index: the index wants a
-    directory for its log, and only then."""
-    for path in folder.glob(f"{_LOG_PREFIX}*-*"):
-        pid = path.name.removeprefix(_LOG_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(path, ignore_errors=True)
+    """Removes the logs of this user's workers that were killed while they opened an index.
+
+    Anybody may make such names, and fill what they name: other users' directories are left alone,
+    no other file system is asked, and of this user's the logs go, and nothing below them.
+    """
+    with suppress(OSError), closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as place:
+        names = (name for name in os.listdir(place) if name.startswith(_LOG_PREFIX))
+        for name in islice(names, LEFTOVERS_MAX):
+            pid = name.removeprefix(_LOG_PREFIX).partition("-")[0]
+            if pid.isdecimal() and not Path("/proc", pid).exists():
+                with suppress(OSError):
+                    _remove_log(place, name)
+
+
+def _remove_log(place: int, name: str) -> None:
+    with closing(open_in_mount(place, name, PLACE | os.O_NOFOLLOW)) as fd:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return
+        with closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)) as log_dir:
+            for log in filter(_LOG_NAME.fullmatch, os.listdir(log_dir)):
+                os.unlink(log, dir_fd=log_dir)
+    os.rmdir(name, dir_fd=place)
 
 
 def _give_memory_back() -> None:

@@ -1,8 +1,9 @@
 """Opens, makes and removes what lies at paths of which somebody else may change a part.
 
 ``open_below`` takes paths of any length, and follows no symlink at the end. All others follow none
-anywhere: openat2(2), from Linux 5.6 on. They work with descriptors, so that what was checked is
-what is used. ``rooted`` says which path without symlinks another one is, to be opened so.
+anywhere, most by openat2(2), from Linux 5.6 on. They work with descriptors, so that what was
+checked is what is used. ``rooted`` says which path without symlinks another one is, to be opened
+so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from lodefs.chunkstore.errors import Denied
@@ -22,6 +23,7 @@ PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, without its NUL
 PLACE = os.O_PATH | os.O_DIRECTORY  # of a directory that is not read: nobody's server is asked
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STEP = PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # waits for no FIFO
 _OPENAT2, _AT_FDCWD = 437, -100  # on every architecture
 _LINKS_MAX = 40  # as of the kernel
 _OTHERS_WRITE = 0o022
@@ -64,69 +66,39 @@ def open_within(dir_fd: int, path: str, flags: int, mode: int = 0) -> int:
     return _opened(dir_fd, path, flags, mode, _NO_SYMLINKS | _BENEATH)
 
 
-def rooted(path: str) -> str:
-    """An absolute path as one without symlinks. Only those count that nobody but root can have put
-    there: they lie in directories in which root alone makes names. Names that are missing, and what
-    is below a file, are kept as they are.
-
-    Raises: OSError, with ELOOP where somebody else may lead the path elsewhere.
-    """
-    todo, here, links = path.split("/")[::-1], "/", 0
-    fd = os.open("/", _STEP)
-    try:
-        while todo:
-            name = todo.pop()
-            if name in ("", "."):
-                continue
-            target = _link(fd, name)
-            if target is None:
-                below_fd = _step(fd, name)
-                if below_fd is None:
-                    return os.path.normpath(os.path.join(here, name, *reversed(todo)))
-                here = os.path.dirname(here) if name == ".." else os.path.join(here, name)
-            else:
-                links += 1
-                if links > _LINKS_MAX or not _is_roots(fd):
-                    place = os.path.join(here, name)
-                    raise OSError(errno.ELOOP, "a symlink that is not root's alone", place)
-                todo += target.split("/")[::-1]
-                if not target.startswith("/"):
-                    continue
-                below_fd, here = os.open("/", _STEP), "/"
-            os.close(fd)
-            fd = below_fd
-        return here
-    finally:
+def open_regular(dir_fd: int, path: str) -> int:
+    """A descriptor, for reading, of a regular file below a directory, at a path of names without
+    ``..``. On every kernel. Raises: OSError, where a name is a symlink, or the file is none."""
+    *parents, name = path.split("/")
+    with ExitStack() as opened:
+        for parent in parents:
+            dir_fd = opened.enter_context(closing(os.open(parent, _STEP, dir_fd=dir_fd)))
+        fd = os.open(name, _READ, dir_fd=dir_fd)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    return fd
 
 
-def _link(dir_fd: int, name: str) -> str | None:
-    """What a symlink says; None where there is none."""
+def open_in_mount(dir_fd: int, name: str, flags: int) -> int:
+    """What one name in a directory is, in that directory's own file system: nothing is asked of one
+    that somebody mounted on it. On every kernel. Raises: OSError, with EXDEV there."""
     try:
-        return os.readlink(name, dir_fd=dir_fd)
+        return _opened(dir_fd, name, flags, 0, _NO_XDEV | _NO_SYMLINKS | _BENEATH)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):
-            return None
-        raise
+        if error.errno != errno.ENOSYS:
+            raise
+    with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)) as fd:
+        if _mount_of(fd) != _mount_of(dir_fd):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+        return os.dup(fd) if flags & os.O_PATH else os.open(f"/proc/self/fd/{fd}", flags)
 
 
-def _step(dir_fd: int, name: str) -> int | None:
-    """A descriptor of a directory; None where there is none."""
-    try:
-        return os.open(name, _STEP, dir_fd=dir_fd)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _is_roots(dir_fd: int) -> bool:
-    found = os.fstat(dir_fd)
-    return found.st_uid == 0 and not found.st_mode & _OTHERS_WRITE
-
-
-def open_in_mount(dir_fd: int, path: str, flags: int) -> int:
-    """As ``open_within``, of what lies in the directory's own file system: nothing is asked of one
-    that somebody mounted below it. Raises: OSError, with EXDEV there too."""
-    return _opened(dir_fd, path, flags, 0, _NO_XDEV | _NO_SYMLINKS | _BENEATH)
+def _mount_of(fd: int) -> bytes:
+    """The line that names the mount in which an open file lies (proc_pid_fdinfo(5)); the kernel
+    knows it without asking the file system."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
+        return next(line for line in lines if line.startswith(b"mnt_id:"))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import resource
@@ -64,7 +65,7 @@ def directory(subject: Subject) -> list[Finding]:
         return [fault(DIRECTORY, f"{path} cannot be written", "mount it read-write")]
     version = path / layout.VERSION_FILE
     with suppress(FileNotFoundError, NotADirectoryError):
-        found = version.read_text(errors="replace")
+        found = layout.version_in(path)
         if found != layout.VERSION_TEXT and found not in layout.OLD_VERSION_TEXTS:
             saw = f"{version} says {found.strip()!r}; this lodefs knows {layout.VERSION}"
             mend = f"upgrade lodefs, or stop the proxy and rm -r {path}"
@@ -131,9 +132,10 @@ def measured(path: Path) -> DiskSpeed | None:
     file system does not do that. Raises: OSError."""
     block = mmap.mmap(-1, _BLOCK_BYTES)  # begins at a page, as O_DIRECT wants it
     block.write(os.urandom(_BLOCK_BYTES))
-    with tempfile.NamedTemporaryFile(dir=path, prefix=".lodefs-doctor-") as named:
+    with tempfile.TemporaryFile(dir=path) as file:  # opened once: nobody puts another in its place
+        fd = file.fileno()
         try:
-            fd = os.open(named.name, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
         except OSError:
             return None
         try:
@@ -144,8 +146,6 @@ def measured(path: Path) -> DiskSpeed | None:
             if error.errno == errno.ENOSPC:  # the check of free space says so
                 return None
             raise
-        finally:
-            os.close(fd)
     return DiskSpeed(written, read)
 
 

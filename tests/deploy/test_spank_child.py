@@ -25,7 +25,15 @@ def _built(folder: Path, *, limit_ms: int) -> Path:
         "-fsanitize=undefined",
         f"-DENTER_TIMEOUT_MS={limit_ms}",
     ]
-    command = ["gcc", *flags, f"-I{HERE}", f"-I{PLUGIN}", "-o", program, HERE / "enter.c"]
+    command: list[str | Path] = [
+        "gcc",
+        *flags,
+        f"-I{HERE}",
+        f"-I{PLUGIN}",
+        "-o",
+        program,
+        HERE / "enter.c",
+    ]
     subprocess.run(command, check=True, timeout=TIMEOUT_S)
     return program
 

@@ -18,6 +18,7 @@ from lodefs.chunkstore.repair.sources.cached_trees import CachedTrees
 from lodefs.chunkstore.repair.sources.directory_trees import Listed, tree_chunks
 from lodefs.chunkstore.repair.sources.file_chunks import chunks_of_file, read_chunk
 from lodefs.chunkstore.repair.sources.source import ABSENT, NoStore, Search
+from lodefs.chunkstore.system.safe_open import closing
 from lodefs.chunkstore.types import Buffer
 
 NOTES_MAX = 100
@@ -57,10 +58,10 @@ class CacheSource(NoStore):
                 file = kv.get(layout.file_key(number))
                 if file is None:
                     continue
-                path = layout.file_path(self._directory, number, layout.decode_file_row(file))
+                path = layout.file_path(Path(), number, layout.decode_file_row(file))
                 try:
-                    with path.open("rb") as opened:
-                        data = os.pread(opened.fileno(), size_bytes, offset)
+                    with closing(layout.open_file(self._directory, path)) as fd:
+                        data = os.pread(fd, size_bytes, offset)
                 except OSError:  # evicted meanwhile
                     continue
                 if bytes(digest_of(data)) == bytes(chunk_id):

@@ -235,7 +235,7 @@ def test_a_cache_that_may_not_be_read(rig: Rig, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(layout, "version_in", refuse)
     with pytest.raises(Denied, match="root"):
         verify_cache(cache_of(rig), workers=1)
 

@@ -95,6 +95,19 @@ def test_slow_disk() -> None:
     assert cache_checks.judged_speed(None).state == State.UNCHECKED
 
 
+def test_the_file_that_is_measured_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is the proxy's user's, who could put another file in its place for root."""
+    seen: list[str] = []
+    rate = cache_checks._rate
+    monkeypatch.setattr(
+        cache_checks, "_rate", lambda step: seen.extend(os.listdir(tmp_path)) or rate(step)
+    )
+    cache_checks.measured(tmp_path)
+    assert seen == []
+
+
 def test_expiry(tmp_path: Path) -> None:
     """The end of each certificate of a file is read as OpenSSL reads it."""
     import datetime as dt

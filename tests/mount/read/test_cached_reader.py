@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from lodefs.chunkstore.errors import LodefsError, NotADirectory, NotFound, Unava
 from lodefs.chunkstore.format.inodes import ROOT_INO
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache import view as view_module
 from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftovers
 from lodefs.chunkstore.system.lru import Lru
@@ -24,6 +26,7 @@ from lodefs.mount.read import memory_fit
 from lodefs.mount.read.cache_monitor import RETRY_S
 from lodefs.proxy.read import flat_completion
 from lodefs.proxy.runtime.counters import Counter
+from tests.support.chunkstore.child_process import run
 from tests.support.mount.cached_place import BIG, DATA, FILES, Place, place_on
 from tests.support.proxy.rig import MIB, Rig, serve_rig
 
@@ -306,6 +309,23 @@ def test_the_whole_flat_file(place: Place) -> None:
     assert place.reader.complete_flat(place.ino(b"big")) is None
 
 
+@pytest.mark.parametrize("what", ["symlink", "directory", "fifo"])
+def test_nothing_in_the_cache_leads_out_of_it(place: Place, what: str) -> None:
+    """Who reads it may be root, and its files are the proxy's user's: symlinks to others, and files
+    that are none, are left to the proxy."""
+    place.warm()
+    for file in cache_files(place.cache, FileKind.FLAT):
+        moved = file.parent if what == "directory" else file
+        if not moved.is_symlink():
+            outside = moved.rename(place.rig.directory / moved.name)
+            os.mkfifo(moved) if what == "fifo" else moved.symlink_to(outside)
+    view = place.open(CachePlace(os.fsencode(place.cache), layout.VERSION), place.snapshot)
+    node = view.node(place.ino(b"big"))
+    assert node is not None
+    assert view.complete_flat(node) is None
+    assert view.find(node, 0, 10) is None
+
+
 @pytest.mark.parametrize("change", ["layout", "version", "gone", "index"])
 def test_a_cache_that_cannot_be_read_is_left_alone(place: Place, change: str) -> None:
     """Another layout, no such directory here (a container), a broken index: one line in the log,
@@ -474,6 +494,45 @@ def test_leftovers_of_killed_workers_are_removed(tmp_path: Path) -> None:
         (tmp_path / name / "LOG").touch()
     remove_leftovers(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(names[1:])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes directories of another user")
+def test_what_others_leave_in_the_temporary_directory_takes_no_direct_reads(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Directories of another user, however deep, stay and cost nothing; so does what is no log of
+    an index, and what is mounted there."""
+    names = [f"lodefs-index-{9_000_000 + n}-x" for n in range(4)]
+    theirs, deep, own, over = (tmp_path / name for name in names)
+    for one in (theirs, deep, own, over):
+        one.mkdir()
+        (one / "LOG").touch()
+    os.chown(theirs, 12345, -1)
+    (own / "LOG.old.17").touch()
+    script = "import os, sys\nos.chdir(sys.argv[1])\n"
+    script += "for _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\n"
+    run([sys.executable, "-c", script, deep])
+    run(["mount", "--bind", theirs, over])
+    monkeypatch.setattr(view_module, "_log_folder", lambda: tmp_path)
+    try:
+        place.open(CachePlace(os.fsencode(place.cache), layout.VERSION), place.snapshot)
+    finally:
+        run(["umount", over])
+    left = {name for name in os.listdir(tmp_path) if name.startswith("lodefs-index-")}
+    assert left == {theirs.name, deep.name, over.name}
+    assert (theirs / "LOG").exists() and os.listdir(deep) == ["d"] and (over / "LOG").exists()
+    run(["rm", "-rf", deep])
+
+
+def test_the_log_of_an_index_lies_where_nobody_else_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the user's directory of run time, where others fill nothing; else in the temporary one."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(view_module, "RUN_DIRECTORY", str(tmp_path / "none"))
+    assert view_module._log_folder() == tmp_path
+    tmp_path.chmod(0o1777)
+    assert view_module._log_folder() == Path(tempfile.gettempdir())
 
 
 def test_index_errors_are_of_this_library(place: Place) -> None:
