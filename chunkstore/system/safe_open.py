@@ -66,6 +66,65 @@ def open_within(dir_fd: int, path: str, flags: int, mode: int = 0) -> int:
     return _opened(dir_fd, path, flags, mode, _NO_SYMLINKS | _BENEATH)
 
 
+def rooted(path: str) -> str:
+    """An absolute path as one without symlinks. Only those count that nobody but root can have put
+    there: they lie in directories in which root alone makes names. Names that are missing, and what
+    is below a file, are kept as they are.
+
+    Raises: OSError, with ELOOP where somebody else may lead the path elsewhere.
+    """
+    todo, here, links = path.split("/")[::-1], "/", 0
+    fd = os.open("/", _STEP)
+    try:
+        while todo:
+            name = todo.pop()
+            if name in ("", "."):
+                continue
+            target = _link(fd, name)
+            if target is None:
+                below_fd = _step(fd, name)
+                if below_fd is None:
+                    return os.path.normpath(os.path.join(here, name, *reversed(todo)))
+                here = os.path.dirname(here) if name == ".." else os.path.join(here, name)
+            else:
+                links += 1
+                if links > _LINKS_MAX or not _is_roots(fd):
+                    place = os.path.join(here, name)
+                    raise OSError(errno.ELOOP, "a symlink that is not root's alone", place)
+                todo += target.split("/")[::-1]
+                if not target.startswith("/"):
+                    continue
+                below_fd, here = os.open("/", _STEP), "/"
+            os.close(fd)
+            fd = below_fd
+        return here
+    finally:
+        os.close(fd)
+
+
+def _link(dir_fd: int, name: str) -> str | None:
+    """What a symlink says; None where there is none."""
+    try:
+        return os.readlink(name, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def _step(dir_fd: int, name: str) -> int | None:
+    """A descriptor of a directory; None where there is none."""
+    try:
+        return os.open(name, _STEP, dir_fd=dir_fd)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_roots(dir_fd: int) -> bool:
+    found = os.fstat(dir_fd)
+    return found.st_uid == 0 and not found.st_mode & _OTHERS_WRITE
+
+
 def open_regular(dir_fd: int, path: str) -> int:
     """A descriptor, for reading, of a regular file below a directory, at a path of names without
     ``..``. On every kernel. Raises: OSError, where a name is a symlink, or the file is none."""
@@ -122,7 +181,7 @@ def make_within(dir_fd: int, path: str, mode: int = 0o755) -> int:
     return fd
 
 
-def make_private(path: Path) -> None:
+def make_own(path: Path) -> None:
     """Make a directory that is this user's alone, and those above it that are missing, whatever the
     umask is. One that is there already must be this user's, and is closed to others. Symlinks of
     this user are followed.

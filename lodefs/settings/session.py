@@ -137,7 +137,7 @@ class Session:
         """``home_cache``, made, and this user's alone. Raises: Denied."""
         directory = self.home_cache()
         try:
-            safe_open.make_private(directory)
+            safe_open.make_own(directory)
         except OSError as error:
             raise Denied(f"{directory}: {error.strerror}: no place for a cache") from error
         return directory

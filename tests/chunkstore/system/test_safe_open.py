@@ -17,7 +17,7 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.system.safe_open import (
     PLACE,
     closing,
-    make_private,
+    make_own,
     make_within,
     open_in_mount,
     open_plain,
@@ -250,8 +250,8 @@ def test_a_private_directory_with_any_umask(tmp_path: Path, mask: int) -> None:
     there.chmod(0o777)
     former = os.umask(mask)
     try:
-        make_private(tmp_path / "cache" / "lodefs")
-        make_private(there)
+        make_own(tmp_path / "cache" / "lodefs")
+        make_own(there)
     finally:
         os.umask(former)
     made = [tmp_path / "cache", tmp_path / "cache" / "lodefs", there]
@@ -262,11 +262,11 @@ def test_a_private_directory_through_the_users_own_symlink(tmp_path: Path) -> No
     """Users keep large things on other disks."""
     (tmp_path / "big").mkdir()
     (tmp_path / "link").symlink_to("big")
-    make_private(tmp_path / "link")
+    make_own(tmp_path / "link")
     assert stat.S_IMODE((tmp_path / "big").stat().st_mode) == 0o700
     (tmp_path / "dangling").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError):
-        make_private(tmp_path / "dangling")
+        make_own(tmp_path / "dangling")
 
 
 @as_root
@@ -279,7 +279,7 @@ def test_another_users_directory_is_not_private(tmp_path: Path) -> None:
     os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
     for name in ("theirs", "link"):
         with pytest.raises(Denied, match=f"{name} belongs to user 12345"):
-            make_private(tmp_path / name)
+            make_own(tmp_path / name)
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o755
 
 
