@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from lodefs.reading.snapshot import Snapshot as Snapshot
     from lodefs.reading.snapshot import SnapshotEntry as SnapshotEntry
 
+    __version__: str
+
 _PLACES = {
     "Mount": "lodefs.api.mounting",
     "Snapshot": "lodefs.reading.snapshot",
@@ -84,6 +86,10 @@ def __getattr__(name: str) -> Any:
         return found
     if name in _MODULES:
         return import_module(_MODULES[name])
+    if name == "__version__":
+        from lodefs.chunkstore.installed_version import installed_version
+
+        return installed_version() or "unknown"
     raise AttributeError(f"module 'lodefs' has no attribute {name!r}")
 
 

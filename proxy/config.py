@@ -97,11 +97,19 @@ def _bucket(value: object) -> str:
     return name
 
 
+def _alias(name: object) -> str:
+    """The name of one bucket in a table of them."""
+    try:
+        return _bucket(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name!r} {error}") from error
+
+
 def _buckets(value: object) -> dict[str, Spec]:
     """Aliases from a table of texts REPO@REV[:PATH]."""
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise InvalidInput('must be a table such as {imagenet = "vision/imagenet@v3:train"}')
-    return {_bucket(name): _bucket_target(name, str(spec)) for name, spec in value.items()}
+    return {_alias(name): _bucket_target(name, str(spec)) for name, spec in value.items()}
 
 
 def _bucket_target(bucket: str, text: str) -> Spec:
@@ -402,7 +410,8 @@ class Config:
             try:
                 found[name] = one.metadata["parse"](values[name])
             except InvalidInput as error:
-                problems.append(f"{name}: {error}, not {values[name]!r}")
+                given = f", not {values[name]!r}" if str(error).startswith("must ") else ""
+                problems.append(f"{name}: {error}{given}")
         if not problems:
             config = cls(**found)  # type: ignore[arg-type]
             problems = config.problems()

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, TooLarge
+from lodefs.chunkstore.errors import InvalidInput, NotFound, TooLarge
 from lodefs.chunkstore.types import Buffer
 
 KEY_CHARS_MAX = 900  # S3 takes 1024 bytes, the store's own prefix included
@@ -35,6 +35,10 @@ def check_prefix(prefix: str) -> str:
     if len(prefix) > KEY_CHARS_MAX or not _PREFIX.match(prefix):
         raise InvalidInput(f"{prefix!r} is not the beginning of an object's key")
     return prefix
+
+
+class NoSuchBucket(NotFound):
+    """There is not even the bucket that a store would be in."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
+from lodefs.chunkstore.objects.interface import NoSuchBucket
 from lodefs.chunkstore.types import Buffer
 
 _DENIED = {
@@ -58,9 +59,9 @@ def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
     detail = answer.get("Error", {}).get("Message")
     why = f"{what}: {code or status}" + (f" ({detail})" if detail else "")
     if code == "NoSuchBucket":
-        return NotFound(
-            f"{what}: there is no bucket {bucket}; create it first, or check its name and the "
-            "endpoint URL"
+        return NoSuchBucket(
+            f"there is no bucket {bucket}: create it first, or check its name and the endpoint URL "
+            f"({what})"
         )
     if code in _NO_SPACE or status == 507:
         return NoSpace(why)

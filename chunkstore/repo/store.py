@@ -40,7 +40,7 @@ from lodefs.chunkstore.format.names import (
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import hidden
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
-from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectStore, read_whole
 from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
@@ -413,6 +413,8 @@ def open_store(objects: ObjectStore) -> Store:
 def _read_settings(objects: ObjectStore) -> Settings:
     try:
         data = read_whole(objects, keys.STORE, SIZE_BYTES_MAX).data
+    except NoSuchBucket:
+        raise
     except NotFound as error:
         raise NotFound(
             f"{objects.url} is not a lodefs store: create it with `lodefs init {objects.url}` "

@@ -19,6 +19,7 @@ from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import mountpoints, namespaces
+from lodefs.mount.kernel.device import check_device
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.process_end import die_with_parent
 from lodefs.mount.options import MountOptions
@@ -116,6 +117,7 @@ def _own(
         return []
     from lodefs.api.mounting import options_of
 
+    check_device()
     found = []
     for place, dataset in places:
         wanted = MountFile(spec=dataset.spec, directory=place, read_timeout_s=read_timeout_s)

@@ -11,6 +11,7 @@ from lodefs.api.sessions import opened, spec_of
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.mount.kernel import features
+from lodefs.mount.kernel.device import check_device
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, unmount
 from lodefs.mount.lifecycle.mounter import mount as mount_apart
@@ -73,6 +74,7 @@ def mount(
     check_mode(mode)
     place = os.fspath(directory)
     check_mountpoint(place)  # before a proxy is started for nothing
+    check_device()
     requested = MountFile(
         spec=spec_of(spec),
         directory=place,

@@ -28,6 +28,7 @@ from lodefs.cli.options import (
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.commands.mounts import json_of, line_of
 from lodefs.mount.kernel import mountpoints
+from lodefs.mount.kernel.device import check_device
 from lodefs.mount.kernel.passed_device import passed
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import (
@@ -178,8 +179,11 @@ def mount(
         _create(requested.directory)
     if passed(requested.directory) is not None and not foreground:
         raise InvalidInput(f"{requested.directory}: a mount that is passed on needs --foreground")
+    # before a proxy is started for nothing
     if not foreground:  # which may go on with the mount that is there
-        check_mountpoint(requested.directory)  # before a proxy is started for nothing
+        check_mountpoint(requested.directory)
+    if passed(requested.directory) is None:
+        check_device()
     options = options_of(session, requested, log_path)
     if foreground:
         mount_here(options, ready)

@@ -10,13 +10,15 @@ from lodefs.api.refs import RefChange, Refs
 from lodefs.api.refs import branch as branches
 from lodefs.api.refs import tag as tags
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import Spec, check_ref_name
-from lodefs.chunkstore.repo.refs import singular
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, check_ref_name
+from lodefs.chunkstore.repo.refs import BRANCHES, singular
 from lodefs.cli import text
+from lodefs.cli.consent import require_consent
 from lodefs.cli.options import (
     SPEC,
     examples,
     json_option,
+    reject,
     session_command,
     write_json,
     write_line,
@@ -45,6 +47,7 @@ TAG_EPILOG = examples(
 @click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
 @click.option("--move", is_flag=True, help="Give the branch REV the name NAME.")
 @click.option("--reset", is_flag=True, help="Move NAME, which must exist, to REV.")
+@click.option("-y", "--yes", is_flag=True, help="Delete the branch main without a question.")
 @json_option
 @session_command(store=True)
 def branch(session: Session, spec: Spec, name: str | None, as_json: bool, **flags: bool) -> None:
@@ -80,6 +83,7 @@ class RefAction:
     force: bool
     move: bool = False
     reset: bool = False
+    yes: bool = False
 
     def check(self) -> None:
         """Raises UsageError for two at once."""
@@ -88,6 +92,7 @@ class RefAction:
         first, *others = [name for name, is_given in given.items() if is_given] or [""]
         if others:
             raise click.UsageError(f"{others[0]} does nothing with {first}")
+        reject({"--yes": self.yes and not self.delete}, "does nothing without --delete")
 
 
 def _run(
@@ -102,6 +107,9 @@ def _run(
     if name is None:
         _list(session, refs, spec.repo, as_json=as_json)
     elif action.delete:
+        if refs.kind == BRANCHES and name == DEFAULT_BRANCH:
+            what = f"this deletes {spec.repo}@{name}, the branch that commands take by default"
+            require_consent(what, is_given=action.yes)
         _delete(session, refs, spec.repo, name, as_json=as_json)
     elif action.undelete:
         _undelete(session, refs, spec.repo, name, as_json=as_json)

@@ -40,6 +40,11 @@ def open_device() -> int:
     return fd
 
 
+def check_device() -> None:
+    """Raises: Unsupported without FUSE, Denied without the right to it."""
+    os.close(open_device())
+
+
 def open_clone(device: int) -> int:
     """Another descriptor of a mounted connection (FUSE_DEV_IOC_CLONE).
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import lodefs
+from lodefs.app import run
 from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound, TooManyRemovals
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.store import create_store
+from lodefs.settings.session import Session
 
 pytestmark = pytest.mark.slow
 
@@ -140,3 +142,9 @@ def test_changes_without_a_directory(source: Path) -> None:
     }  # fmt: skip
     with pytest.raises(NotFound):
         lodefs.commit_changes("vision/cats", [lodefs.changes.Remove("none")])
+
+
+def test_the_version_is_that_of_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """lodefs.__version__ is a text, as of other packages."""
+    assert run(["version"], Session({})) == 0
+    assert capfd.readouterr().out == f"lodefs {lodefs.__version__}\n"

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.api.mounting import mount as api_mount
+from lodefs.chunkstore.errors import Unsupported
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from lodefs.mount.kernel import device
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
@@ -283,10 +286,41 @@ def test_lists_of_an_unknown_repository(lodefs: Lodefs, command: str) -> None:
 @pytest.mark.parametrize("command", ["branch", "tag"])
 def test_refs_of_an_unknown_repository(lodefs: Lodefs, command: str) -> None:
     """Nothing is created or deleted in it, and it is what is told."""
-    for arguments in (["vision/dogs", "new"], ["--delete", "vision/dogs", "main"]):
+    for arguments in (["vision/dogs", "new"], ["--delete", "vision/dogs", "dev"]):
         ran = lodefs(command, *arguments)
         assert ran.code == 3
         assert "no repository vision/dogs" in ran.err
+
+
+def test_the_default_branch_is_not_deleted_unasked(lodefs: Lodefs) -> None:
+    """Where nobody can be asked, main goes with --yes alone; a tag of that name is any tag."""
+    ran = lodefs("branch", "--delete", "vision/cats", "main")
+    assert (ran.code, ran.out) == (2, "")
+    assert "the branch that commands take by default: say --yes" in ran.err
+    assert lodefs("ls", "vision/cats").code == 0
+    assert lodefs("branch", "--delete", "--yes", "vision/cats", "main").code == 0
+    assert lodefs("tag", "vision/cats@v1", "main").code == 0
+    assert lodefs("tag", "--delete", "vision/cats", "main").code == 0
+
+
+def test_a_mount_without_the_device_starts_no_proxy(
+    lodefs: Lodefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where /dev/fuse cannot be opened, that is told at once, by mount, run and lodefs.mount."""
+
+    def started(*_: object) -> str:
+        raise AssertionError("a proxy was started for nothing")
+
+    monkeypatch.setattr("lodefs.api.mounting.proxy_url", started)
+    monkeypatch.setattr(device, "PATH", str(tmp_path / "fuse"))
+    (tmp_path / "mnt").mkdir()
+    ran = lodefs("mount", "vision/cats", str(tmp_path / "mnt"))
+    assert (ran.code, ran.err.count("\n")) == (12, 1)
+    assert f"{tmp_path}/fuse: " in ran.err
+    ran = lodefs("run", f"vision/cats:{tmp_path}/mnt", "--", "true")
+    assert (ran.code, ran.err.count("\n")) == (12, 1)
+    with pytest.raises(Unsupported, match="fuse"):
+        api_mount("vision/cats", tmp_path / "mnt")
 
 
 def test_no_tags_yet(lodefs: Lodefs, store: Store) -> None:
@@ -324,6 +358,7 @@ def test_names_are_taken_once(lodefs: Lodefs, store: Store) -> None:
         ("ls -l --json vision/cats", "-l"),
         ("tag --force --delete vision/cats v1", "--force"),
         ("tag --undelete --delete vision/cats v1", "--delete"),
+        ("branch --yes vision/cats dev", "--yes"),
         ("branch --undelete --force vision/cats main", "--force"),
         ("verify --proxy unix:/p", "--proxy"),
         ("verify --cache --cache-dir /c --store /s", "--store"),

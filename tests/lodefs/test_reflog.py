@@ -35,9 +35,9 @@ def test_reflog_tells_all_moves(lodefs: Lodefs, commits: list[str]) -> None:
     """Pushes with their authors, moves, deletions and what was got back, newest first."""
     first, second, third = commits
     lodefs("branch", "--force", f"r@{first}", "main")
-    lodefs("branch", "--delete", "r", "main")
+    lodefs("branch", "--delete", "--yes", "r", "main")
     lodefs("branch", "--undelete", "r", "main")
-    lodefs("branch", "--delete", "r", "main")
+    lodefs("branch", "--delete", "--yes", "r", "main")
     lodefs("branch", f"r@{second}", "main")
     assert moves(lodefs, "r") == [
         ("created", None, second, None),
@@ -72,7 +72,7 @@ def test_the_printed_command_undoes(lodefs: Lodefs, commits: list[str], command:
 
     if command == "branch":
         lodefs("branch", f"r@{commits[2]}", "x")
-        lodefs("branch", "--delete", "r", "main")
+        lodefs("branch", "--delete", "--yes", "r", "main")
     else:
         lodefs("tag", f"r@{commits[2]}", "x")
     assert "undo" not in lodefs(command, f"r@{commits[2]}", "x").out  # it is there already
@@ -102,7 +102,7 @@ def test_reflog_without_a_commit(
     """A commit that is gone hides no move."""
     objects.delete(f"repos/r/commits/{commits[2]}")
     assert moves(lodefs, "r")[0] == ("moved", commits[1], commits[2], None)
-    lodefs("branch", "--delete", "r", "main")
+    lodefs("branch", "--delete", "--yes", "r", "main")
     ran = lodefs("branch", "--undelete", "r", "main")
     assert ran.code == 3
     assert [move[0] for move in moves(lodefs, "r", "-n", "1")] == ["deleted"]

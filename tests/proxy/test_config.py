@@ -157,7 +157,11 @@ def test_tokens_in_the_clear(host: str) -> None:
         ({"s3_listen": ":1", "listen": ":1", "allow_anonymous": True}, "s3.listen: must differ"),
         ({"tls_cert_file": "/c"}, "TLS needs tls_cert_file and tls_key_file"),
         ({"s3_buckets": {"lodefs": "a@b"}}, "lodefs is the bucket of the whole store"),
-        ({"s3_buckets": {"A": "a@b"}}, "must be a bucket's name"),
+        (
+            {"s3_buckets": {"abc": "a@b", "np": "c@d"}},
+            "s3_buckets: 'np' must be a bucket's name: 3 to 63 of a-z, 0-9, '.' and '-'$",
+        ),
+        ({"s3_bucket": "A"}, "must be a bucket's name: .*, not 'A'$"),
         ({"s3_buckets": {"abc": "a@@b"}}, "is not a branch or tag name"),
         ({"s3_domain": "a_b"}, "must be a host's name"),
     ],

@@ -445,7 +445,7 @@ def test_answers(status: int, code: str, expected: type[LodefsError]) -> None:
 def test_missing_bucket_names_the_way_out() -> None:
     """A missing bucket is told from a missing object."""
     answer = {"Error": {"Code": "NoSuchBucket"}, "ResponseMetadata": {"HTTPStatusCode": 404}}
-    assert "no bucket lake; create it" in str(error_of(answer, "cannot list", "lake"))
+    assert "no bucket lake: create it" in str(error_of(answer, "cannot list", "lake"))
 
 
 def test_conditional_header(server: BadServer, objects: S3Objects) -> None:

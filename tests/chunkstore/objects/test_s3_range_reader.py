@@ -18,9 +18,11 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.nodeapi.trace_context import TraceContext, current_trace
+from lodefs.chunkstore.objects.interface import NoSuchBucket
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.s3_range_reader import RequestTemplate, request_template
+from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 from tests.support.chunkstore.certificates import certificate
 from tests.support.chunkstore.object_store_suite import MUCH
@@ -130,11 +132,21 @@ def test_conditions_are_sent(server: BadServer, objects: S3Objects) -> None:
         objects.get("a", offset=0, size=5, if_match='"1"')
 
 
+def test_a_bucket_that_is_not_there_is_the_cause(server: BadServer, objects: S3Objects) -> None:
+    """It is what a command tells first, and not how to create a store in it, which fails too."""
+    server.script = lambda _: error(404, "NoSuchBucket")
+    with pytest.raises(
+        NotFound, match=r"^there is no bucket bucket: create it first, or"
+    ) as caught:
+        open_store(objects)
+    assert "lodefs init" not in str(caught.value)
+
+
 def test_refusals_are_the_errors_that_they_are(server: BadServer, objects: S3Objects) -> None:
     """Of one request each; the server is not asked again by another way."""
     for answer, expected in (
         (error(404, "NoSuchKey"), NotFound),
-        (error(404, "NoSuchBucket"), NotFound),
+        (error(404, "NoSuchBucket"), NoSuchBucket),
         (error(503, "SlowDown", **{"Retry-After": "7"}), Unavailable),
         (error(500, ""), Unavailable),
     ):
