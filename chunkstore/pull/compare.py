@@ -13,6 +13,8 @@ from lodefs.chunkstore.pull.target import STATE_DIR, DirectoryHandles, has_conte
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.tree_walk import Directory, join, scan
 
+DIFFERS, MISSING, FOREIGN = "differs", "is missing", "is not in the dataset"
+Difference = tuple[bytes, str]  # a path in the directory, and one of these
 MayLack = Callable[[bytes, Entry], bool]  # of a path, and what the dataset has there
 
 SHARE_FILES = 64  # read by one thread at a time
@@ -36,9 +38,9 @@ def first_difference(
     executor: Executor,
     alike: Callable[[Entry], None],
     may_lack: MayLack = lambda _path, _entry: False,
-) -> bytes | None:
-    """The path, in the directory, of something that differs from ``root`` or that only one of
-    them has; None if they are alike: names, kinds, contents, executable bits, symlinks.
+) -> Difference | None:
+    """Something in the directory that differs from ``root`` or that only one of them has; None if
+    they are alike: names, kinds, contents, executable bits, symlinks.
 
     Looks at names from the top down, so that another directory is known at once. ``alike`` is
     called with each entry below ``root`` that is the same; ``may_lack`` is asked once of each file
@@ -59,7 +61,7 @@ def _first_difference(
     executor: Executor,
     alike: Callable[[Entry], None],
     may_lack: MayLack,
-) -> bytes | None:
+) -> Difference | None:
     is_one = root.kind is not Kind.DIRECTORY  # it lies in the directory, under its own name
     directories = [Directory(b"", root, [root])] if is_one else scan(packs, root, executor)
     with DirectoryHandles(fd) as handles:
@@ -78,7 +80,7 @@ def _of_directory(
     handles: DirectoryHandles,
     executor: Executor,
     may_lack: MayLack,
-) -> tuple[bytes | None, Sequence[Entry]]:
+) -> tuple[Difference | None, Sequence[Entry]]:
     """Something that differs, and what is there and does not."""
     path = directory.path
     try:
@@ -93,7 +95,8 @@ def _of_directory(
         or not may_lack(join(path, child.name), child)
     ]
     if other := names ^ {child.name for child in children}:
-        return join(path, min(other)), ()
+        name = min(other)
+        return (join(path, name), FOREIGN if name in names else MISSING), ()
     shares = [children[at : at + SHARE_FILES] for at in range(0, len(children), SHARE_FILES)]
     for found in executor.map(lambda share: _of_share(path, share, fd), shares):
         if found is not None:
@@ -101,13 +104,13 @@ def _of_directory(
     return None, children
 
 
-def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> bytes | None:
+def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> Difference | None:
     with DirectoryHandles(fd) as handles:
         for child in children:
             place = join(path, child.name)
             try:
                 if not _is_alike(place, child, handles):
-                    return place
+                    return place, DIFFERS
             except OSError as error:
                 return _differs(error, place)
     return None
@@ -123,8 +126,8 @@ def _is_alike(place: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
     return True
 
 
-def _differs(error: OSError, place: bytes) -> bytes:
+def _differs(error: OSError, place: bytes) -> Difference:
     """``place`` if the error means that something of another kind is there; else raises it."""
     if error.errno not in _NOT_ALIKE:
         raise error
-    return place
+    return place, DIFFERS

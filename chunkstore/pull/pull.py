@@ -239,9 +239,9 @@ def _compare(
     with ThreadPoolExecutor(workers, thread_name_prefix="pull") as executor:
         found = first_difference(store.packs, root, target, executor, alike, may_lack)
     if found is not None:
-        shown = _shown(found)
+        path, how = found
         raise InvalidInput(
-            f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. "
+            f"{target} is not empty, and is not {spec} as it is pulled: {_shown(path)} {how}. "
             "Nothing was changed: pull into a directory that is empty or does not exist, or say "
             "with --from which revision it is a copy of"
         )

@@ -69,7 +69,7 @@ def test_the_rest_comes_without_it(store: Store, tmp_path: Path, *, was_tried: b
         assert done.size_bytes == 7500
         check(target, LEFT)
     (target / "a").unlink()
-    with pytest.raises(InvalidInput, match="a differs"):
+    with pytest.raises(InvalidInput, match="a is missing"):
         pull(store, SPEC, target, skip_purged=True)
 
 
