@@ -20,13 +20,13 @@ _ALL = frozenset(range(256))
 _NO_CHARACTER = "(?!)"
 
 
-class BadBracket(Exception):
-    """It is not closed, or names a class that there is not: its pattern matches nothing."""
+class NeverMatches(Exception):
+    """A pattern cannot match, such as one whose bracket is not closed, or names no class."""
 
 
 def read_bracket(line: str, start: int) -> tuple[frozenset[int], int]:
     """The bytes that the bracket at ``start`` of a latin-1 line matches, and where it ends. A slash
-    is never among them. Raises: BadBracket."""
+    is never among them. Raises: NeverMatches."""
     at = start + 1
     is_negated = line[at : at + 1] in ("!", "^")
     at += is_negated
@@ -39,7 +39,7 @@ def read_bracket(line: str, start: int) -> tuple[frozenset[int], int]:
             previous = None
         elif char == "[" and (name := _class_name(line, at)) is not None:
             if name not in _CLASSES:
-                raise BadBracket
+                raise NeverMatches
             found |= _CLASSES[name]
             at += len(name) + 4
             previous = None
@@ -61,7 +61,7 @@ def bracket_regex(matched: frozenset[int]) -> str:
 
 def _char(line: str, at: int) -> str:
     if at >= len(line):
-        raise BadBracket
+        raise NeverMatches
     return line[at]
 
 
@@ -77,6 +77,6 @@ def _class_name(line: str, at: int) -> str | None:
         return None
     end = line.find("]", at + 2)
     if end < 0:
-        raise BadBracket
+        raise NeverMatches
     inner = line[at + 2 : end]
     return inner[:-1] if inner.endswith(":") else None

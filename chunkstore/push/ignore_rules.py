@@ -15,13 +15,15 @@ from pathspec.patterns.gitignore.base import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.push.ignore_brackets import BadBracket, bracket_regex, read_bracket
+from lodefs.chunkstore.push.ignore_brackets import NeverMatches, bracket_regex, read_bracket
 
 FILE_NAME = b".lodefsignore"  # in any directory of a source; for all below
 SIZE_BYTES_MAX = 1 << 20  # of such a file
 _BOM = b"\xef\xbb\xbf"
 _PLACEHOLDERS_FROM = 0xE000  # characters that no line has, which is decoded as latin-1
 _PLACEHOLDER = re.compile("[^\x00-\xff]")
+_DEEP = re.compile(r"(?:^!?|/)\*{2,}$")  # with an escaped slash, one directory or more
+_MANY_STARS = re.compile(r"((?:^!?|/))\*{3,}(?=/[^/]|/?$)")  # a name of nothing else
 # What pathspec makes of *, of **/ at the beginning, and of /** before another name
 _STAR, _BEGIN, _BETWEEN = "[^/]*", "(?:.+/)?", "(?:/.+)?"
 _LAZY = {_BEGIN: "(?:.+?/)??", _BETWEEN: "(?:/.+?)??"}
@@ -106,7 +108,7 @@ def _compiled(line: str) -> _Pattern | None:
     try:
         line, regexes = _with_placeholders(line)
         regex, excludes = GitIgnoreSpecPattern.pattern_to_regex(line)
-    except (GitIgnorePatternError, BadBracket):
+    except (GitIgnorePatternError, NeverMatches):
         return None
     if regex is None or excludes is None:
         return None
@@ -128,7 +130,8 @@ def _without_last_spaces(line: str) -> str:
 def _with_placeholders(line: str) -> tuple[str, list[str]]:
     """A line with one character for each thing that pathspec would read otherwise than git, and
     the expressions for them: brackets, and a blank at the end, which may be half of a character.
-    Raises: BadBracket."""
+    A name of three stars and more is written as ``**``, and a slash without its backslash. Raises:
+    NeverMatches."""
     parts, regexes, at, is_anchored = [""], list[str](), 0, False
 
     def placeholder(regex: str) -> str:
@@ -141,12 +144,17 @@ def _with_placeholders(line: str) -> tuple[str, list[str]]:
             matched, end = read_bracket(line, at)
             is_anchored = is_anchored or "/" in line[at:end]  # as by any other slash
             parts.append(placeholder(bracket_regex(matched)))
+        elif line[at:end] == "\\/":
+            if at == line.startswith("!") or end == len(line):
+                raise NeverMatches
+            is_deep = _DEEP.search("".join(parts)) is not None
+            parts.append("/*/" if is_deep else "/")
         else:
             parts.append(line[at:end])
         at = end
     if parts[-1][-1:].isspace():
         parts[-1] = parts[-1][:-1] + placeholder(re.escape(parts[-1][-1]))
-    text = "".join(parts)
+    text = _MANY_STARS.sub(r"\1**", "".join(parts))
     if is_anchored:
         mark = "!" if text.startswith("!") else ""
         text = f"{mark}/{text.removeprefix(mark).removeprefix('/')}"

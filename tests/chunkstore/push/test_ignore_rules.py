@@ -49,6 +49,12 @@ def kept(patterns: bytes, paths: str) -> str:
         (b"a/**", "a/b,a/x/y,b/a", "b/a"),
         (b"a/**/", "a/b,a/x/y", "a/b"),
         (b"a**b", "ab,axb,a/b", "a/b"),  # other ** are *
+        (b"***/x", "x,a/x,a/b/x,a/y", "a/y"),  # more stars are two
+        (b"!***/x\n/a/****", "a/x,a/y,b/x", "b/x"),
+        (b"a/***/x\n\\***/y", "a/x,a/b/x,***/y,*b/y,a/y", "a/y"),
+        (b"d\\/x", "d/x,x/d/x,x", "x/d/x x"),  # a backslash takes nothing from a slash,
+        (b"\\/a\nb\\/\n!\\/c\n\\/", "a,b/x,c", "a b/x c"),  # but at an end it matches nothing,
+        (b"**\\/x\n!***\\/y", "x,a/x,a/b/x,y", "x y"),  # and behind ** one directory or more
         (b"a/*", "a/b,a/b/c,x/a/b", "x/a/b"),
         (b"?", "a,bb,d/c", "bb"),
         (b"a?c", "abc,a/c", "a/c"),

@@ -96,6 +96,36 @@ def test_a_bundle_asks_before_a_branch_moves(
     assert lodefs("bundle", "unpack", file)[0] == 0  # it is there: nothing moves
 
 
+@pytest.mark.parametrize("by", ["argument", "option", "variable"])
+def test_the_store_that_a_bundle_goes_to(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], by: str
+) -> None:
+    """It is the argument, else that of --store, else that of LODEFS_STORE; no other changes."""
+    stores = {name: str(tmp_path / name) for name in ("argument", "option", "variable")}
+    source, file = tmp_path / "source", str(tmp_path / "cats.bundle")
+    source.mkdir()
+    (source / "f").write_text("f")
+
+    def lodefs(*line: str) -> int:
+        session = Session({"HOME": str(tmp_path), "LODEFS_STORE": stores["variable"]})
+        return run(list(line), session)
+
+    for store in (*stores.values(), str(tmp_path / "first")):
+        assert lodefs("init", store) == 0
+    assert lodefs("push", "--store", str(tmp_path / "first"), str(source), "vision/cats") == 0
+    assert lodefs("bundle", "create", "--store", str(tmp_path / "first"), file, "vision/cats") == 0
+    words = {
+        "argument": [file, stores["argument"], "--store", stores["option"]],
+        "option": [file, "--store", stores["option"]],
+        "variable": [file],
+    }
+    assert lodefs("bundle", "unpack", *words[by]) == 0
+    capfdbinary.readouterr()
+    for name, store in stores.items():
+        assert lodefs("ls", "--store", store) == 0
+        assert (capfdbinary.readouterr()[0] == b"vision/cats\n") == (name == by)
+
+
 def capture(store: str) -> set[Path]:
     return {path for path in Path(store).rglob("*") if path.is_file()}
 
