@@ -43,8 +43,7 @@ def footer_view(data: bytes) -> PreviewView:
     return PreviewView(
         "table",
         f"{rows:,} rows in {groups if isinstance(groups, int) else 0} row groups, "
-        f"{len(leaves)} columns. To see the first rows of small files, install lodefs[preview] "
-        "on this node.",
+        f"{len(leaves)} columns.",
         columns=["column", "type"],
         rows=leaves[: COLUMNS_MAX * 4],
         is_cut=len(leaves) > COLUMNS_MAX * 4,

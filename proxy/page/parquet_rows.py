@@ -21,7 +21,8 @@ def rows_view(data: bytes) -> PreviewView:
 
     try:
         file = pq.ParquetFile(io.BytesIO(data))
-        names = [str(name) for name in file.schema_arrow.names]
+        schema = file.schema_arrow
+        names = [str(name) for name in schema.names]
         batches = file.iter_batches(ROWS_MAX, columns=names[:COLUMNS_MAX], use_threads=False)
         batch = next(iter(batches), None)
         rows = [] if batch is None else [list(row.values()) for row in batch.to_pylist()]
@@ -32,6 +33,7 @@ def rows_view(data: bytes) -> PreviewView:
         "table",
         f"the first {len(rows)} of {total:,} rows, {len(names)} columns",
         columns=[cell(name) for name in names[:COLUMNS_MAX]],
+        types=[cell(one) for one in schema.types[:COLUMNS_MAX]],
         rows=[[cell(value) for value in row] for row in rows],
         is_cut=total > len(rows) or len(names) > COLUMNS_MAX,
     )

@@ -24,11 +24,13 @@ class PreviewView(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
     text: str = ""
     columns: list[str] = []
+    types: list[str] = []  # of the columns, where they are known
     rows: list[list[str]] = []
     is_cut: bool = False
     media: str = ""
     width: int = 0
     height: int = 0
+    may_retry: bool = False  # this machine was too busy: asked for again, it may be more
 
 
 class PreviewOrder(msgspec.Struct, frozen=True):

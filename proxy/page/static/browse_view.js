@@ -76,17 +76,23 @@ export class BrowseView {
   }
 
   async file(spec, path, entry) {
-    const place = el("div", { class: "preview" }, el("p", { class: "soft", role: "status" }, "Loading …"));
+    const place = el("div", { class: "preview" });
     const name = entry.name;
     replace(this.element, crumbs(spec, path), el("section", { class: "card", "aria-label": "File" },
       el("p", {}, `${bytes(entry.size_bytes)} (${number(entry.size_bytes)} bytes)${entry.executable ? ", executable" : ""}. `,
         el("a", { href: entry.href, download: name }, "Download")),
       el("p", { class: "note path" }, `BLAKE3 ${entry.digest}`)), card("Preview", place));
+    await this.preview(place, spec, path, name);
+  }
+
+  async preview(place, spec, path, name) {
+    const again = el("button", { type: "button", onclick: () => this.preview(place, spec, path, name) }, "Try again");
+    replace(place, el("p", { class: "soft", role: "status" }, "Loading …"));
     try {
       const view = await get(`/page/preview/${spec}/${path}`, this.signal);
-      replace(place, ...preview(view, spec, path, name));
+      replace(place, ...preview(view, spec, path, name), view.may_retry ? again : null);
     } catch (error) {
-      if (error.name !== "AbortError") replace(place, el("p", { class: "bad" }, error.message));
+      if (error.name !== "AbortError") replace(place, el("p", { class: "bad" }, error.message), again);
     }
   }
 }
@@ -99,7 +105,9 @@ function preview(view, spec, path, name) {
     return [image, el("p", { class: "note" }, `${view.media}, ${view.width} × ${view.height} pixels`)];
   }
   if (view.kind === "table") {
-    return [note, table("Preview", view.columns.map((column) => ({ name: column })), view.rows.map((row) =>
+    const columns = view.columns.map((column, n) => (
+      { name: view.types?.[n] ? `${column} (${view.types[n]})` : column }));
+    return [note, table("Preview", columns, view.rows.map((row) =>
       view.columns.map((_, n) => row[n] ?? "")))];
   }
   if (view.text) {

@@ -10,6 +10,8 @@ import pytest
 
 from loadtests.services.chromium import Browser, Page
 from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.page.preview_view import PreviewView
+from lodefs.proxy.page.previews import Previews
 from tests.proxy.page.pages import contrasts, nameless
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy
 from tests.support.proxy.rig import REPO, Rig
@@ -122,6 +124,26 @@ def test_finding_and_history(page: Page, proxy: RunningProxy) -> None:
     page.until("document.querySelector('.list summary')")
     page.run("document.querySelector('.list summary').click()")
     page.until(f"document.body.innerText.includes('The first version: {len(FILES)} files')")
+
+
+def test_a_preview_that_took_too_long_can_be_tried_again(
+    page: Page, proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine's answer has a button, which asks once more; types stand beside columns."""
+    busy = PreviewView("none", "this machine is busy", may_retry=True)
+    table = PreviewView("table", columns=["n"], types=["int64"], rows=[["7"]])
+    answers = [busy, table]
+
+    async def answer(*_: object) -> PreviewView:
+        return answers.pop(0)
+
+    monkeypatch.setattr(Previews, "view", answer)
+    opened(page, proxy, f"{FOLDER}d/e/deep.csv", "document.querySelector('.preview button')")
+    assert page.run("document.querySelector('.preview').innerText").startswith("this machine is")
+    page.run("document.querySelector('.preview button').click()")
+    page.until("document.querySelector('.preview td')")
+    assert page.run("document.querySelector('.preview th').innerText") == "n (int64)"
+    assert page.run("document.querySelector('.preview button')") is None
 
 
 def test_the_keyboard_is_enough(page: Page, proxy: RunningProxy) -> None:

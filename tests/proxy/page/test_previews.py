@@ -17,7 +17,7 @@ from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.proxy.page import parquet_footer, parquet_rows, previews
 from lodefs.proxy.page.image_header import read_header
 from lodefs.proxy.page.parquet_footer import footer_view
-from lodefs.proxy.page.preview_view import PreviewView
+from lodefs.proxy.page.preview_view import PreviewOrder, PreviewView
 from lodefs.proxy.page.previews import Previews
 from tests.support.proxy.fake_node import DictNode
 from tests.support.proxy.rig import file_of
@@ -139,6 +139,7 @@ def test_parquet_shows_rows_where_pyarrow_is_there() -> None:
     """The first rows of a whole small file."""
     found = view(b"a.parquet", parquet(120))
     assert (found.note[:9], found.columns) == ("the first", ["id", "a\u202eb"])
+    assert found.types == ["int64", "string"]
     assert (found.rows[0], len(found.rows), found.is_cut) == (["0", "<b>"], 50, True)
 
 
@@ -149,6 +150,29 @@ def test_parquet_without_pyarrow_shows_its_columns(monkeypatch: pytest.MonkeyPat
     assert found.rows == [["id", "int64, optional"], ["a\u202eb", "text, optional"]]
     assert "3,000 rows in 3 row groups" in found.note
     assert "lodefs[preview]" in found.note
+
+
+def test_parquet_on_a_busy_machine_shows_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its rows take too long, names and types stand in the footer, and it may be tried
+    again: also where even that took too long."""
+    run = Previews._run
+
+    async def busy(self: Previews, order: PreviewOrder, data: bytes) -> PreviewView:
+        if order.format == "parquet":
+            return PreviewView("none", "this took longer", may_retry=True)
+        return await run(self, order, data)
+
+    monkeypatch.setattr(Previews, "_run", busy)
+    found = view(b"a.parquet", parquet(10))
+    assert (found.kind, found.may_retry) == ("table", True)
+    assert found.rows == [["id", "int64, optional"], ["a\u202eb", "text, optional"]]
+    assert found.note == "this took longer. 10 rows in 1 row groups, 2 columns."
+    assert "lodefs[preview]" not in found.note
+    monkeypatch.setattr(Previews, "_run", run)
+    monkeypatch.setattr(previews, "_COMMAND", (sys.executable, "-c", HANGS))
+    found = view(b"a.parquet", parquet(10), process_s_max=0.2)
+    assert (found.kind, found.may_retry) == ("none", True)
+    assert "longer than 0.2 s: this machine is busy" in found.note
 
 
 def test_no_footer_does_harm() -> None:
