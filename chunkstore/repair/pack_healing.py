@@ -24,7 +24,14 @@ from lodefs.chunkstore.objects.composites.composite_objects import through_compo
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.packs import FoundPieces, PackDamage, Pieces, dropped_of, find_pieces
 from lodefs.chunkstore.repair.purge_repair import known_purged
-from lodefs.chunkstore.repair.sources.source import ABSENT, RepairSource, Root, Search, listed_packs
+from lodefs.chunkstore.repair.sources.source import (
+    ABSENT,
+    RepairSource,
+    Root,
+    Search,
+    StoreSource,
+    listed_packs,
+)
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.transfer.pack_copy import put_pack
 from lodefs.chunkstore.types import Buffer
@@ -53,9 +60,10 @@ def heal(
     purged = known_purged(objects)
     inside = None if dry_run else CompositeBatch(through_composites(objects))
     damages = [damage for damage in damages if not damage.is_newer]
+    sources = [*sources, StoreSource(objects)]  # the same chunks may lie in another pack
     mending = _Mending(objects, partial(_put, objects, inside), sources, named, purged)
     try:
-        left = [damage for damage in damages if sources and not mending.by_packs(damage)]
+        left = [damage for damage in damages if not mending.by_packs(damage)]
         for batch in _batches(_with_columns(objects, left, sources), chunks_max):
             hunt = _Hunt(batch, sources, roots)
             for damage, columns in batch:

@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
-from lodefs.chunkstore.format.pack import ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
+from lodefs.chunkstore.format.pack import DROPPED, ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
 from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.push.quota import check_arriving
@@ -80,7 +80,12 @@ def create_bundle(
     if base is not None and not any(base in history.commit(at).parents for at in order):
         raise InvalidInput(f"{repo}@{rev} does not come after {since}, or is the same: nothing new")
     progress.phase = f"looking at {repo}@{rev}"
-    packs = list(_new_packs(store, history, order, base))
+    named: dict[PackId, int] = {}
+    packs: list[list[PackId]] = []
+    for chunks in _new_packs(store, history, order, base):
+        packs.append(sorted(chunks.keys() - named.keys()))
+        for pack, bits in chunks.items():
+            named[pack] = named.get(pack, 0) | bits
     before = {parent for at in order for parent in history.commit(at).parents} - {base, *order}
     expired = tuple(sorted(at for at in before if history.has_expired(at)))
     head = BundleHead(ref, base, tuple(order), sum(map(len, packs)), int(clock()), expired)
@@ -89,6 +94,8 @@ def create_bundle(
     with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
         for at, some in zip(order, packs, strict=True):
             for index, payload in _fetched(store, some, executor):
+                if index.lacks(named[index.pack_id], bytes((DROPPED,))):
+                    raise _not_whole(store, at, index.pack_id)
                 writer.add(PACK, index.pack_id, payload, index.encode())
                 progress.bytes_done = writer.size_bytes
             writer.add(COMMIT, encode_commit(history.commit(at)))
@@ -292,27 +299,29 @@ class _Unpack:
 
 def _new_packs(
     store: Store, history: History, order: list[CommitId], since: CommitId | None
-) -> Iterator[list[PackId]]:
-    """For each commit the packs that none before it named. A pack is left out if ``since`` names
-    all chunks of it that are needed: a store that has that commit has those, and perhaps no others
-    of the pack. For this all its trees are read; one that is damaged costs bytes, no more."""
+) -> Iterator[NamedChunks]:
+    """For each commit the chunks that it names, by pack. A pack is left out if ``since`` names all
+    chunks of it that are needed: a store that has that commit has those, and perhaps no others of
+    the pack. For this all its trees are read; one that is damaged costs bytes, no more."""
     there: NamedChunks = {}
     if since is not None and not history.has_expired(since):
         there = named_packs(store.packs, history.commit(since).root, None).found
-    seen: set[PackId] = set()
     for at in order:
         commit = history.commit(at)
         parent = history.parent(commit)
         before = None if parent is None else parent.root
         found, unreadable = named_packs(store.packs, commit.root, before)
         if unreadable:
-            raise Corrupt(
-                f"commit {at.hex()[:12]} of {store.url} is not whole: "
-                f"{keys.pack(min(unreadable))} is missing or damaged; see `lodefs verify`"
-            )
-        new = {pack for pack, chunks in found.items() if chunks & ~there.get(pack, 0)} - seen
-        yield sorted(new)
-        seen |= new
+            raise _not_whole(store, at, min(unreadable))
+        left = {pack: chunks & ~there.get(pack, 0) for pack, chunks in found.items()}
+        yield {pack: chunks for pack, chunks in left.items() if chunks}
+
+
+def _not_whole(store: Store, commit_id: CommitId, pack: PackId) -> Corrupt:
+    return Corrupt(
+        f"commit {commit_id.hex()[:12]} of {store.url} is not whole: {keys.pack(pack)} is missing "
+        "or damaged; see `lodefs verify`"
+    )
 
 
 def _fetched(

@@ -21,7 +21,7 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
-from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.journal.condemned import MemoryCondemned, NamedChunks, commit_key
 from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
@@ -48,6 +48,7 @@ class Landing:
         self._write: RefWrite | None = None
         self._heartbeat: Heartbeat | None = None
         self._unpublished: list[PackChunks] = []
+        self._dropped: dict[PackId, int] = {}  # chunks that packs came without
         self.purged: frozenset[ChunkId] = frozenset()  # that are not to come back
         self._is_first = False  # of the writers that have not ended
         self._lock = Lock()  # guards the list, and that one thread looks at the writers
@@ -133,9 +134,13 @@ class Landing:
     def landed(self, pack: PackIndex) -> None:
         """A pack was put, and this is there now. One that is not whole is in no index shard: nobody
         who does not know what it lacks may build on it."""
+        dropped = pack.lacks((1 << len(pack)) - 1, bytes((DROPPED,)))
         with self._lock:
             if not pack.has_gone:
                 self._unpublished.append(pack)
+            self._dropped.pop(pack.pack_id, None)
+            if dropped:
+                self._dropped[pack.pack_id] = dropped
 
     def publish(self) -> None:
         """Puts an index shard of the packs that landed since the last one."""
@@ -153,9 +158,11 @@ class Landing:
         commits: Iterable[tuple[CommitId, Commit]],
     ) -> RefEntry:
         """Puts commits, whose packs are all there, parents first, and moves a ref to the last of
-        them. Raises: Conflict, Collected; for a new one AlreadyExists, InvalidInput."""
+        them. Raises: Corrupt if a pack came without chunks that they name; Conflict, Collected; for
+        a new one AlreadyExists, InvalidInput."""
         assert self._write is not None, "begin comes first"
         write = self._write
+        self._check_landed()
         self.publish()
         for at, commit in commits:
             key = commit_key(ref.repo, at)
@@ -169,6 +176,14 @@ class Landing:
         entry = write.advance(ref, commit_id, expected_sequence=sequence)
         self._end()
         return entry
+
+    def _check_landed(self) -> None:
+        for pack, dropped in self._dropped.items():
+            if lacking := dropped & self._named_chunks.get(pack, 0):
+                raise Corrupt(
+                    f"{keys.pack(pack)} came without {lacking.bit_count()} chunks that versions "
+                    "need: where it came from is damaged; see `lodefs verify` and `repair` there"
+                )
 
     def close(self) -> None:
         """After an error too: what landed can be found again, and no collection waits."""

@@ -4,11 +4,12 @@ relies on chunks that are not there, and what was good stays good."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import NoSpace
+from lodefs.chunkstore.errors import Corrupt, NoSpace
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId, Spec, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
@@ -21,6 +22,7 @@ from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.transfer.bundle import create_bundle
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from lodefs.chunkstore.transfer.pack_copy import put_pack
 from tests.support.chunkstore.faulty_store import fail
@@ -182,6 +184,33 @@ def test_two_copies_that_add_to_one_pack_at_once(trio: Trio) -> None:
     trio.copy(trio.two, store)
     found = verify(store.store, data=True)
     assert (found.problems, found.files) == ([], 3)
+
+
+def test_a_copy_lands_nothing_that_the_source_lacks(trio: Trio) -> None:
+    """The source names chunks that were dropped there: the branch is refused, a bundle not made,
+    and what does not need them comes. What was purged there is no damage."""
+    trio.one.push(trio.one.source("part", a=FILES["a"]), "part")
+    trio.lose(trio.one, DROPPED, "b")
+    result = copy(trio.one.store, trio.two.store, [REPO], None, CopyOptions(workers=1))
+    assert [(one.ref.name, type(one.error)) for one in result.refused] == [("main", Corrupt)]
+    assert [one.ref.name for one in result.refs] == ["part"]
+    assert verify(trio.two.store, data=True).problems == []
+    with pytest.raises(Corrupt, match="is not whole"):
+        create_bundle(trio.one.store, REPO, "main", None, BytesIO())
+    create_bundle(trio.one.store, REPO, "part", None, BytesIO())
+    trio.lose(trio.one, PURGED, "b")
+    trio.copy(trio.one, trio.two)
+    assert verify(trio.two.store, data=True).problems == []
+    create_bundle(trio.one.store, REPO, "main", None, BytesIO())
+
+
+def test_a_store_heals_from_its_own_packs(trio: Trio) -> None:
+    """A later push has stored the chunks again: the versions before it get them from there."""
+    trio.lose(trio.one, DROPPED, "b", "c")
+    trio.one.push(trio.one.source("more", **FILES, d=b"d" * 5000), "other", machine="fresh")
+    assert not repaired(trio.one).left
+    found = verify(trio.one.store, data=True)
+    assert (found.problems, found.purged) == ([], [])
 
 
 @pytest.mark.parametrize("codec", [DROPPED, PURGED])
