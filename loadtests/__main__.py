@@ -54,6 +54,7 @@ from loadtests.bench import (
 from loadtests.errors import LoadtestError
 from loadtests.regression import changes, read_results, tell
 from loadtests.results import Result
+from loadtests.rootraces import races
 
 Benchmark = Callable[[Path], Result]
 
@@ -124,6 +125,8 @@ MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
 GC_SCHEDULES = "gc-schedules"
 GC_SCHEDULES_TEXT = "random schedules of writers and collections, --count, --store rgw"
 FSX = "fsx"
+RACES = "root-races"
+RACES_TEXT = "a user changes paths while root works on them, --count tries: nothing else is touched"
 SOAK = "soak"
 SOAK_TEXT = (
     "epochs, evictions, pushes, restarts, --minutes long: nothing fails, nothing is left over"
@@ -144,6 +147,10 @@ def main() -> int:
         FSX: (
             lambda scratch: readcheck.check(scratch, options.minutes or readcheck.MINUTES),
             FSX_TEXT,
+        ),
+        RACES: (
+            lambda scratch: races.root_races(scratch, options.count or races.TRIES),
+            RACES_TEXT,
         ),
         SOAK: (lambda scratch: soaks.soak(scratch, options.minutes or soaks.MINUTES), SOAK_TEXT),
     }
@@ -189,7 +196,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, metavar="N",
                         help="how long fsx reads (default: 10), and a soak lasts (30)")  # fmt: skip
     parser.add_argument("--count", type=int, metavar="N",
-                        help="how many schedules gc-schedules plays (10000; rgw: 300)")  # fmt: skip
+                        help="how many schedules gc-schedules plays (10000; rgw: 300), or tries "
+                             "of root-races (10000)")  # fmt: skip
     parser.add_argument("--store", choices=collections.SCHEDULES, default=collections.MEMORY,
                         help="where gc-schedules plays: in memory, or over a Ceph RGW")  # fmt: skip
     group = parser.add_argument_group("mount")
