@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from loadtests.rootraces.world import USER
+from lodefs.chunkstore.system import libc
 from lodefs.mount.lifecycle.process_end import die_with_parent
 
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 Move = Callable[[], None]
 """One change of names; errors do not matter."""
 
@@ -52,15 +54,24 @@ def _start(moves: Sequence[Move]) -> int:
 
 
 def swaps(name: str, target: str) -> list[Move]:
-    """A directory and a symlink to ``target`` take turns at a name; it is missing for moments."""
+    """A directory and a symlink to ``target`` take turns at a name, at once, so that root may be
+    between them at any place; it is missing for moments. Whatever root leaves there, they go on."""
     aside, link = f"{name}.aside", f"{name}.link"
     return [
+        lambda: os.mkdir(name),
         lambda: os.symlink(target, link),
+        lambda: _exchange(name, link),
+        lambda: _exchange(name, link),
         lambda: os.rename(name, aside),
-        lambda: os.rename(link, name),
-        lambda: os.unlink(name),
         lambda: os.rename(aside, name),
+        lambda: _exchange(name, link),
+        lambda: _exchange(name, link),
     ]
+
+
+def _exchange(one: str, other: str) -> None:
+    """renameat2(2)."""
+    libc.call("renameat2", _AT_FDCWD, one.encode(), _AT_FDCWD, other.encode(), _RENAME_EXCHANGE)
 
 
 def plants(name: str, target: str) -> list[Move]:
