@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "copy": ("copy", "Copy repositories to another store."),
     "bundle": ("bundle", "Put a revision into one file, and from there into a store."),
     "verify": ("verify", "Check a store, a revision, or this node's cache."),
-    "repair": ("repair", "Put back what a store has lost or spoilt."),
+    "repair": ("repair", "Put back what a store has lost, or what is damaged."),
     "scrub": ("scrub", "Read a share of the store, and check it."),
     "mount": ("mount", "Mount a revision, read-only."),
     "unmount": ("mounts", "Unmount a directory."),

@@ -149,8 +149,8 @@ def merge(
     """Brings what ``REPO@REV`` has changed into a branch of REPO: moves the branch there if REV
     follows it, else commits on both. Contents of a file are never merged.
 
-    A path that both changed, each in its own way, is as the branch has it if it is one of ``ours``,
-    or below one; as REV has it with ``theirs``. The nearest counts; "" is all of them.
+    A path that was changed differently on each side is as the branch has it if it is one of
+    ``ours``, or below one; as REV has it with ``theirs``. The nearest counts; "" is all of them.
 
     Raises: Diverged that names such paths which are in neither; InvalidInput; NotFound.
     """

@@ -114,7 +114,10 @@ def _write_revision(found: RevisionAccount) -> None:
         ("stored", text.size(found.stored_bytes)),
         ("unique", f"{text.size(found.unique_bytes)}, which no other commit needs"),
         ("shared", text.size(found.shared_bytes)),
-        ("frees", freed or f"{text.size(found.freed_bytes or 0)}, with all that only it leads to"),
+        (
+            "frees",
+            freed or f"{text.size(found.freed_bytes or 0)}, if this branch or tag is deleted",
+        ),
     ]
     for name, words in rows:
         write_line(f"{name:<10}{words}")

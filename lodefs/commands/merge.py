@@ -42,8 +42,8 @@ def merge(
     """Bring what REV has changed into BRANCH.
 
     If REV follows BRANCH, BRANCH moves there. Else a commit has both as parents: paths that one
-    side alone has changed since their common ancestor are as that side has them. A path that both
-    changed, each in its own way, is a conflict: nothing is committed, and it is named (exit code
+    side alone has changed since their common ancestor are as that side has them. A path that was
+    changed differently on each side is a conflict: nothing is committed, and it is named (exit code
     15). The contents of a file are never merged.
 
     --ours and --theirs, which may be repeated, say who wins such conflicts at PATH or below it;

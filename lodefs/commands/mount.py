@@ -153,7 +153,7 @@ def mount(
     """
 
     def ready(mounted: Mounted) -> None:
-        _show(mounted, as_json=as_json)
+        _show(mounted, as_json=as_json, explain=passthrough is True)
         sys.stdout.flush()
 
     overrides: dict[str, Any] = {
@@ -257,8 +257,8 @@ def _create(directory: str) -> None:
         raise InvalidInput(f"{directory} cannot be created: {error.strerror}") from error
 
 
-def _show(mounted: Mounted, *, as_json: bool) -> None:
+def _show(mounted: Mounted, *, as_json: bool, explain: bool) -> None:
     if as_json:
         write_json(json_of(mounted))
         return
-    write_line(line_of(mounted))
+    write_line(line_of(mounted, is_listed=explain))

@@ -28,7 +28,7 @@ USERS_SHOWN_MAX = 5
 @click.argument("directories", metavar="DIR...", type=click.Path(), nargs=-1, required=True)
 @session_command()
 def unmount(session: Session, directories: tuple[str, ...]) -> None:
-    """Unmount directories. A mount in use goes out of sight, and ends with its last user."""
+    """Unmount directories. A mount in use disappears when its last user closes its files."""
     for directory in directories:
         try:
             done = unmount_directory(directory)
@@ -38,8 +38,8 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:
             continue
         if done.lazy:
             click.echo(
-                f"lodefs: {text.escaped(directory)} is still in use{_users(done)}; it is out of "
-                "sight, and ends with its last user",
+                f"lodefs: {text.escaped(directory)} is unmounted lazily: it is still in use"
+                f"{_users(done)}, and ends when that closes its files",
                 err=True,
             )
 
@@ -123,11 +123,12 @@ def _proxy_gone(session: Session, mounted: Mounted, proxy: str) -> str:
     return f"its proxy {text.escaped(proxy)} does not answer: start it again (`lodefs serve`)"
 
 
-def line_of(mounted: Mounted) -> str:
-    """A mount for people."""
+def line_of(mounted: Mounted, *, is_listed: bool = True) -> str:
+    """A mount for people. Why large files are read through lodefs, which is no fault, stands in a
+    list alone."""
     spec = Spec(mounted.repo, mounted.commit[:12], mounted.path)
     state = f"process {mounted.pid}" if mounted.pid else "does not answer"
-    if mounted.passthrough:
+    if mounted.passthrough and (is_listed or mounted.passthrough == "on"):
         state += f"  {_read_path(mounted.passthrough)}"
     if not mounted.supervised:
         state += ", without a supervisor: lodefs mount --take-over starts one"

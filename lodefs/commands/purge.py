@@ -52,10 +52,10 @@ def purge(
 ) -> None:
     """Remove the bytes of a file from all versions, at once and for good.
 
-    For what the law wants gone; `lodefs rm` and `lodefs gc` delete all else. The versions stay,
-    with the file's name: who reads it is told that it was purged, nodes drop it from their caches
-    within two minutes, and a push of the same bytes is refused. Copies in other stores keep them
-    until they are purged there too: --from STORE.
+    For what you must delete for legal reasons; `lodefs rm` and `lodefs gc` delete all else. The
+    versions stay, with the file's name: who reads it is told that it was purged, nodes drop it from
+    their caches within two minutes, and a push of the same bytes is refused. Copies in other stores
+    keep them until they are purged there too: --from STORE.
     """
     from lodefs.chunkstore.maintenance import purge as purging
 

@@ -49,7 +49,7 @@ def repair(
     workers: int,
     as_json: bool,
 ) -> None:
-    """Say what of the store is lost or spoilt, and of which versions, and put it back.
+    """Say what of the store is lost or damaged, and of which versions, and put it back.
 
     What the store tells of itself (its journal, branches and tags, index shards) is healed without
     a SOURCE; directories and data where a SOURCE has them, commits where another store has them.
@@ -83,7 +83,7 @@ def repair(
 @json_option
 @session_command(store=True)
 def index(session: Session, dry_run: bool, as_json: bool) -> None:
-    """List in index shards every pack that none lists, write spoilt shards again, and delete those
+    """List in index shards every pack that none lists, write damaged shards again, and delete those
     that list nothing.
 
     Shards tell a push which chunks the store has. Without them nothing is lost but room.
@@ -108,7 +108,7 @@ def index(session: Session, dry_run: bool, as_json: bool) -> None:
         return
     what, gone = ("to list", "to delete") if dry_run else ("listed", "deleted")
     write_line(
-        f"{text.count(found.shards, 'shard')}, {len(found.spoilt)} of them spoilt; "
+        f"{text.count(found.shards, 'shard')}, {len(found.spoilt)} of them damaged; "
         f"{what}: {text.count(len(found.listed), 'pack')}"
         + (f"; {text.count(len(found.empty), 'empty shard')} {gone}" if found.empty else "")
     )

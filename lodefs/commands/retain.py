@@ -33,9 +33,20 @@ EPILOG = examples(
 
 @click.command(epilog=EPILOG)
 @click.argument("target", metavar="REPO", type=TARGET)
-@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="The N newest of a branch.")
-@click.option("--keep-tagged", is_flag=True, help="Nothing but heads and what tags name.")
-@click.option("--keep-within", type=DURATION, metavar="DURATION", help="Those that are younger.")
+@click.option(
+    "--keep-last",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Keep the N newest commits of each branch.",
+)
+@click.option(
+    "--keep-tagged",
+    is_flag=True,
+    help="Keep commits that tags name, which always stay; alone: keep nothing else.",
+)
+@click.option(
+    "--keep-within", type=DURATION, metavar="DURATION", help="Keep commits that are younger."
+)
 @click.option("--show", is_flag=True, help="Say what is set, and what it does; the default.")
 @click.option("--clear", is_flag=True, help="Keep all history from now on.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")

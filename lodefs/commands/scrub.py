@@ -27,7 +27,7 @@ def scrub(session: Session, share: str, rate: int | None, workers: int, as_json:
     reader does.
 
     The next run goes on where this one ends, from any machine: how far it is stands in the store.
-    Lists what is spoilt, also what earlier runs have found, and exits with 1 if there is any;
+    Lists what is damaged, also what earlier runs have found, and exits with 1 if there is any;
     `lodefs repair --data` says of which versions it is.
     """
     from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share

@@ -87,7 +87,7 @@ def _end(pid: int) -> None:
 
 def test_mount_read_unmount(user: User) -> None:
     """A mount starts a proxy, is readable at once, is listed, and goes away; the proxy stays."""
-    user.lodefs("mount", "vision/cats", str(user.place))
+    assert "no passthrough" not in user.lodefs("mount", "vision/cats", str(user.place))
     assert (user.place / "d" / "a").read_text() == "second\n"
     assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
     mounts = [json.loads(line) for line in user.lodefs("mounts", "--json").splitlines()]

@@ -40,7 +40,7 @@ def merge_branch(
 ) -> ChangesResult:
     """Brings the commit ``other`` into a branch: by moving it there if the branch is an ancestor;
     else by a commit with both as parents. Nothing if ``other`` is in the branch already. A path
-    that both sides changed, each in its own way, is as ``choices`` say for it or a directory above
+    that both sides changed differently is as ``choices`` say for it or a directory above
     it: True as in ``other``, False as in the branch.
 
     Raises: Diverged that names such paths which nothing was chosen for; NotFound; TooManyRemovals;

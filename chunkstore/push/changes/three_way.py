@@ -24,7 +24,7 @@ IsProven = Callable[[Entry, Entry], bool]
 @dataclass(slots=True)
 class Merge:
     """``taken``: what to put (None: remove) on their side, by path; ``conflicts``: paths that both
-    sides changed, each in its own way, with what our side has there."""
+    sides changed differently, with what our side has there."""
 
     taken: list[tuple[Names, Item | None]] = field(default_factory=list)
     conflicts: dict[Names, Item | None] = field(default_factory=dict)
