@@ -202,7 +202,7 @@ class _Mending:
         stored: Pieces = {} if joined.own is None else joined.own.stored
         needed = [n for n in absent if joined.own is not None or self._is_named(damage, n)]
         damage.absent, damage.absent_of = sum(1 << number for number in needed), len(ids)
-        if needed and not (joined.places and (joined.own is not None or damage.is_lost)):
+        if needed and not joined.places:
             return
         for number in absent:
             joined.pieces[number] = stored.get(number, (DROPPED, b""))

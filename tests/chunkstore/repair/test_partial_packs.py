@@ -238,11 +238,14 @@ def test_a_lost_pack_is_joined_from_all_sources(trio: Trio, codec: int) -> None:
     assert trio.pack in listed(trio.two)
 
 
-def test_a_lost_pack_that_comes_back_in_part(trio: Trio) -> None:
+@pytest.mark.parametrize("way", ["lost", "cut off"])
+def test_a_lost_pack_that_comes_back_in_part(trio: Trio, way: str) -> None:
     """What versions name is missing: that is not healed, and told; what is there is there, and the
     pack in no shard. A later source brings the rest."""
     trio.copy_all()
-    trio.two.memory.delete(keys.pack(trio.pack))
+    trio.two.memory.delete(key := keys.pack(trio.pack))
+    if way == "cut off":
+        trio.two.memory.put(key, [trio.three.memory.objects[key][:-9]])
     trio.lose(trio.one, PURGED, "b", "c")
     (left,) = repaired(trio.two, trio.one).left
     assert left.lacks is not None
