@@ -13,6 +13,7 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CompositeName, PackId, digest_of
+from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult
 from lodefs.chunkstore.maintenance.in_composites.merge import batches
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_batch import COMPOSITE_SIZE_BYTES
@@ -40,6 +41,7 @@ from tests.support.maintenance.composite_world import (
     holders,
     merge,
 )
+from tests.support.maintenance.dry_runs import check_dry_run
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
@@ -236,6 +238,15 @@ def test_a_pack_that_lacks_chunks_stays_outside(world: World) -> None:
     assert merge(world) == 2 * PUSHES - 1
     world.memory.objects[key] = plain
     world.needs.read_all()
+
+
+def test_a_dry_run_knows_what_stays_outside(world: World) -> None:
+    """It foresees no merge of a pack that lacks chunks."""
+    purge(world.store, plan_path(world.store, REPO, b"f0"), clock=world.clock)
+    options = CollectOptions(clock=world.clock, workers=1, merge_below_bytes=BELOW)
+    result = check_dry_run(world.memory, options)
+    assert isinstance(result, CollectResult)
+    assert result.merged.packs == 2 * PUSHES - 1
 
 
 def test_a_purge_reaches_into_composites(world: World) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -64,17 +65,6 @@ _TELLING = (
     "delete ",
 )  # requests that others see
 _REWRITERS = ("_collect", "_purge", "_repair")  # of packs
-_EXECUTORS = (
-    "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
-    "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
-    "lodefs.chunkstore.journal.named_packs.ThreadPoolExecutor",
-    "lodefs.chunkstore.journal.purges.ThreadPoolExecutor",
-    "lodefs.chunkstore.maintenance.collect.ThreadPoolExecutor",
-    "lodefs.chunkstore.maintenance.purge.ThreadPoolExecutor",
-    "lodefs.chunkstore.transfer.copy.ThreadPoolExecutor",
-    "lodefs.chunkstore.transfer.landing.ThreadPoolExecutor",
-    "concurrent.futures.ThreadPoolExecutor",
-)
 
 T = TypeVar("T")
 
@@ -118,8 +108,11 @@ class Played:
 def one_at_a_time() -> Iterator[None]:
     """No thread of the code under test but the actors' own."""
     with contextlib.ExitStack() as stack:
-        for name in _EXECUTORS:
-            stack.enter_context(mock.patch(name, InlineExecutor))
+        for name, module in sorted(sys.modules.items()):
+            if name.startswith("lodefs.chunkstore.") and hasattr(module, "ThreadPoolExecutor"):
+                patch = mock.patch.object(module, "ThreadPoolExecutor", InlineExecutor)
+                stack.enter_context(patch)
+        stack.enter_context(mock.patch("concurrent.futures.ThreadPoolExecutor", InlineExecutor))
         stack.enter_context(mock.patch("lodefs.chunkstore.journal.heartbeat.Heartbeat.start"))
         yield
 

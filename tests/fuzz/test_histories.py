@@ -1,0 +1,64 @@
+"""Any commands in any order, over several stores and machines, with kills, faults and damage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.repo.store import Store
+from tests.fuzz import commands as say
+from tests.fuzz.__main__ import COMMANDS, run_seeds
+from tests.fuzz.commands import Collect, Command, Copy, Push, Wait, history, shown
+from tests.fuzz.model import Wrong
+from tests.fuzz.play import play, shorten
+from tests.fuzz.world import make_material
+from tests.support.maintenance.schedules import one_at_a_time
+
+PARTS = 5
+SEEDS = 30  # of each part
+_COMMON = ("Push done", "Copy done", "Collect done", "Repair done", "Purge done", "Change done")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_history(part: int) -> None:
+    """What was acknowledged reads back, nothing is told of what is sound and all of what is not,
+    and no repair makes anything worse."""
+    report = run_seeds(part * SEEDS, (part + 1) * SEEDS, COMMANDS, is_shortened=False)
+    assert not report.failed, report.failed[0]
+    for what in _COMMON:
+        assert report.done[what] > SEEDS / 3, (what, report.done)
+    assert sum(count for what, count in report.done.items() if what.endswith("killed")) > SEEDS / 3
+
+
+def test_a_history_comes_from_its_seed() -> None:
+    """And can be written into a test."""
+    commands = history(5, 40)
+    assert commands == history(5, 40)
+    assert commands != history(6, 40)
+    assert [eval(shown(one), vars(say)) for one in commands] == commands
+
+
+def test_what_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that destroys a pack is found, and the history shortened to what it takes."""
+
+    def destroy(store: Store, _options: object) -> None:
+        for info in list(store.objects.list(keys.PACKS, limit=1)):
+            store.objects.delete(info.key)
+
+    monkeypatch.setattr("tests.fuzz.world.collect", destroy)
+    material = make_material(tmp_path / "material")
+
+    def fails(some: Sequence[Command]) -> bool:
+        try:
+            play(1, some, tmp_path / "world", material)
+        except Wrong:
+            return True
+        return False
+
+    commands: list[Command] = [Push(0, 0, 1), Push(1, 0, 2), Copy(2, 0, 0), Wait(26), Collect(0, 1)]
+    with one_at_a_time():
+        assert shorten(commands, fails) == [Push(0, 0, 1), Collect(0, 1)]

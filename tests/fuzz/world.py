@@ -1,0 +1,413 @@
+"""Some stores and machines, and how each command is carried out: as the command line does it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+from lodefs.chunkstore.errors import LodefsError, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.repo_settings import Retention
+from lodefs.chunkstore.journal.deletion import (
+    delete_repo,
+    deleted_ref_of,
+    ref_of,
+    undelete_ref,
+    undelete_repo,
+)
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored
+from lodefs.chunkstore.push.changes.change import Change as OneChange
+from lodefs.chunkstore.push.changes.change import Put, Remove
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.changes.merge_branch import merge_branch
+from lodefs.chunkstore.push.pack_writer import Placement
+from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repair.repair import RepairOptions, repair
+from lodefs.chunkstore.repair.scrub import ScrubOptions, scrub
+from lodefs.chunkstore.repair.shards import repair_index
+from lodefs.chunkstore.repair.sources.local_sources import DirectorySource
+from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
+from lodefs.chunkstore.repair.sources.source import RepairSource, StoreSource, listed_packs
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle
+from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
+from lodefs.chunkstore.transfer.copy import CopyOptions, copy
+from tests.fuzz import commands as say
+from tests.fuzz.processes import of_process, rules_of
+from tests.fuzz.reading import StoredProxy, read_commit
+from tests.support.chunkstore.faulty_store import Rule
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.chunkstore.memory_server_copy import MemoryServerCopy
+from tests.support.maintenance.baton import Actor, ActorObjects, Faults, InlineExecutor, Killed
+
+CHUNKING = ChunkingParams(128, 512, 2048)
+PACKS = (3000, 6000, 12_000)  # sizes of those of files
+PACK_MEMORY = 1 << 16
+HOUR_S = 3600
+POLICIES = (
+    None,
+    Retention(keep_last=1),
+    Retention(keep_last=2),
+    Retention(keep_tagged=True),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: ``error`` of one that was refused or failed; ``result``: what it says
+    that it did; None of one whose process died."""
+
+    result: object = None
+    error: LodefsError | None = None
+    was_killed: bool = False
+
+
+@dataclass(frozen=True)
+class Material:
+    """Contents of files, and directories that have some of them."""
+
+    root: Path
+    blobs: tuple[bytes, ...]
+    sources: tuple[dict[bytes, bytes], ...]
+
+
+def make_material(root: Path) -> Material:
+    """The same each time. Blobs have one or several chunks; some share chunks with others."""
+    random = Random(1)
+    blobs = [random.randbytes(size) for size in (40, 300, 900, 2500, 4000, 9000, 20_000, 600)]
+    blobs += [blobs[5][:6000] + random.randbytes(1500), blobs[6][4000:] + b"end", b"", b"x" * 5000]
+    assert len(blobs) == say.BLOBS
+    sources: list[dict[bytes, bytes]] = []
+    for number in range(say.SOURCES):
+        names = random.sample(say.PATHS, random.randint(2, len(say.PATHS)))
+        files = {name.encode(): random.choice(blobs) for name in names}
+        sources.append(files)
+        for name, data in files.items():
+            path = root / f"source{number}" / name.decode()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    return Material(root, tuple(blobs), tuple(sources))
+
+
+class Hand:
+    """Somebody at a machine, in one process."""
+
+    def __init__(self, world: World, machine: int, give: Callable[[int], ObjectStore]) -> None:
+        self._world = world
+        self._machine = machine
+        self._give = give
+
+    def objects(self, number: int) -> ObjectStore:
+        """A store's objects, as all commands see them."""
+        return CompositeObjects(self._give(number))
+
+    def store(self, number: int) -> Store:
+        """A store, opened anew."""
+        return open_store(self.objects(number))
+
+    def clock(self) -> float:
+        """What the machine takes for the time."""
+        return self._world.now_s + self._world.wrong_hours[self._machine] * HOUR_S
+
+    def options(self, *, check: bool = False) -> PushOptions:
+        """Those of a push."""
+        return PushOptions(
+            message="",
+            author="",
+            time_s=int(self.clock()),
+            index_dir=self._world.directory / f"machine{self._machine}",
+            workers=0,
+            clock_ns=lambda: time.time_ns() + HOUR_S * 10**9,
+            clock=self.clock,
+            check_packs=check,
+        )
+
+
+class World:
+    """The stores, the machines, and the time."""
+
+    def __init__(self, directory: Path, material: Material, stores: list[MemoryObjects]) -> None:
+        self.directory = directory
+        self.material = material
+        self.stores = stores
+        self.now_s = 1_800_000_000.0
+        self.wrong_hours = [0.0] * say.MACHINES
+        for objects in stores:
+            create_store(objects, CHUNKING)
+
+    def hand(self, machine: int, rules: list[Rule]) -> Hand:
+        """A process of its own, with what is wrong with its requests."""
+        return Hand(self, machine, lambda number: of_process(self.stores[number], rules))
+
+    def perform(self, command: say.Command) -> list[tuple[say.Command, Outcome]]:
+        """Carries a command out; of two at once both."""
+        self.now_s += 60
+        match command:
+            case say.Wait(hours):
+                self.now_s += hours * HOUR_S
+            case say.SetClock(machine, hours):
+                self.wrong_hours[machine] = hours
+            case say.Damage():
+                self._damage(command)
+            case say.Both():
+                return self._both(command)
+            case _:
+                hand = self.hand(command.machine, rules_of(command.fault))
+                return [(command, _ended(lambda: carry_out(self, hand, command)))]
+        return [(command, Outcome())]
+
+    def _both(self, command: say.Both) -> list[tuple[say.Command, Outcome]]:
+        random = Random(command.order)
+        actors: list[Actor] = []
+        outcomes: dict[int, Outcome] = {}
+        for number, one in enumerate((command.one, command.other)):
+
+            def act(actor: Actor, number: int = number, one: say.Single = one) -> None:
+                rules, faults = rules_of(one.fault), Faults(Random(0))
+
+                def give(store: int) -> ObjectStore:
+                    objects = of_process(self.stores[store], rules)
+                    return ActorObjects(objects, actor, faults, lambda *_: None)
+
+                hand = Hand(self, one.machine, give)
+                outcomes[number] = _ended(lambda: carry_out(self, hand, one))
+
+            actors.append(Actor(type(one).__name__, act))
+        while living := [actor for actor in actors if not actor.has_ended]:
+            actor = random.choice(living)
+            for _ in range(random.choice((1, 1, 2, 5, 30))):
+                if not actor.has_ended:
+                    actor.step()
+        for actor in actors:
+            if actor.failure is not None:
+                raise actor.failure
+        return [(command.one, outcomes[0]), (command.other, outcomes[1])]
+
+    def _damage(self, command: say.Damage) -> None:
+        objects = self.stores[command.store]
+        there = sorted(key for key in objects.objects if key.startswith(command.prefix))
+        there = [key for key in there if key != keys.STORE]
+        if not there:
+            return
+        key = there[int(command.pick * len(there))]
+        data = objects.objects[key]
+        at = int(command.at * len(data))
+        match command.how:
+            case "lose":
+                objects.delete(key)
+            case "cut":
+                objects.put(key, [data[:at]])
+            case "empty":
+                objects.put(key, [b""])
+            case "flip" if data:
+                objects.put(key, [data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]])
+
+
+def _ended(act: Callable[[], object]) -> Outcome:
+    try:
+        return Outcome(result=act())
+    except LodefsError as error:
+        return Outcome(error=error)
+    except Killed:
+        return Outcome(was_killed=True)
+
+
+def carry_out(world: World, hand: Hand, command: say.Single) -> object:
+    """One command; gives its result. Raises what it does."""
+    match command:
+        case say.Push():
+            source = world.material.root / f"source{command.source}"
+            options = hand.options(check=command.check)
+            return push(hand.store(command.store), source, command.repo, command.branch, options)
+        case say.Change():
+            return _change(world, hand, command)
+        case say.Merge():
+            store = hand.store(command.store)
+            other = store.resolve(command.repo, command.other)
+            choices: dict[tuple[bytes, ...], bool] = {(): False}
+            options = hand.options()
+            return merge_branch(
+                store, command.repo, command.branch, other, options, choices=choices
+            )
+        case say.Point() | say.Delete() | say.Undelete() | say.Retain():
+            return _set_refs(hand, command)
+        case say.Collect():
+            options_ = CollectOptions(
+                clock=hand.clock,
+                workers=1,
+                min_used=command.min_used,
+                merge_below_bytes=command.merge_below,
+            )
+            return collect(hand.store(command.store), options_)
+        case say.Purge():
+            return _purge(hand, command)
+        case say.Copy():
+            return _copy(world, hand, command)
+        case say.Bundle():
+            return _bundle(hand, command)
+        case say.Repair():
+            return _repair(world, hand, command)
+        case say.Scrub():
+            share = Fraction(1, command.parts)
+            options__ = ScrubOptions(share, workers=1, clock=hand.clock)
+            return scrub(hand.objects(command.store), options__)
+        case say.ReadMirrored():
+            return _read_mirrored(hand, command)
+
+
+def _change(world: World, hand: Hand, command: say.Change) -> object:
+    changes: list[OneChange] = []
+    for path, blob in command.files:
+        changes.append(Remove(path) if blob is None else Put(path, world.material.blobs[blob]))
+    store, options = hand.store(command.store), hand.options()
+    return commit_changes(store, command.repo, command.branch, changes, options)
+
+
+def _set_refs(hand: Hand, command: say.Point | say.Delete | say.Undelete | say.Retain) -> object:
+    store, repo = hand.store(command.store), command.repo
+    match command:
+        case say.Point(pick=pick, name=name):
+            kind = TAGS if name in say.TAGS else BRANCHES
+            return _point(store, hand, RefName(repo, kind, name), pick)
+        case say.Delete(name=None):
+            return delete_repo(store, repo, "me", hand.clock)
+        case say.Delete(name=str(name)):
+            store.require_repo(repo)
+            ref, entry = ref_of(store, repo, name)
+            sequence = entry.sequence
+            return store.refs(repo).advance(ref.kind, ref.name, None, expected_sequence=sequence)
+        case say.Undelete(name=None):
+            return undelete_repo(store, repo, hand.clock)
+        case say.Undelete(name=str(name)):
+            return undelete_ref(store, deleted_ref_of(store, repo, name), hand.clock)
+        case say.Retain():
+            policy, quota = POLICIES[command.policy], say.QUOTAS[command.quota]
+            store.require_repo(repo)
+            return store.settings_log(repo, hand.clock).change(
+                lambda now: replace(
+                    now,
+                    retention=policy,
+                    may_lack_history=now.may_lack_history or policy is not None,
+                    quota_size_bytes=quota,
+                )
+            )
+    raise AssertionError(command)
+
+
+def _point(store: Store, hand: Hand, ref: RefName, pick: float) -> object:
+    there = sorted(info.key for info in store.objects.list(keys.commits(ref.repo)))
+    if not there:
+        raise NotFound("no commit yet")
+    commit_id = CommitId(bytes.fromhex(there[int(pick * len(there))].rpartition("/")[2]))
+    store.commit(ref.repo, commit_id)
+    latest = store.refs(ref.repo).latest(ref.kind, ref.name)
+    if latest is not None and latest.commit is not None:
+        raise NotFound("it is there already")
+    store.check_new_ref(*ref)
+    store.ensure_writable()
+    sequence = None if latest is None else latest.sequence
+    return point_ref(store, ref, commit_id, expected_sequence=sequence, clock=hand.clock)
+
+
+def _purge(hand: Hand, command: say.Purge) -> object:
+    store = hand.store(command.store)
+    if command.pick is None:
+        plan = plan_again(store)
+    else:
+        plan = plan_path(store, command.repo, say.path_of(command.pick).encode())
+    return plan, purge(store, plan, hand.clock, also_shared=True) if plan.packs else None
+
+
+def _copy(world: World, hand: Hand, command: say.Copy) -> object:
+    options = CopyOptions(workers=1, step_size_bytes=3000, clock=hand.clock)
+    server = None
+    if command.by_server:
+        server = MemoryServerCopy(world.stores[command.source], world.stores[command.store])
+    source, destination = hand.store(command.source), hand.store(command.store)
+    return copy(source, destination, [command.repo], command.rev, options, server=server)
+
+
+def _bundle(hand: Hand, command: say.Bundle) -> object:
+    source, destination = hand.store(command.source), hand.store(command.store)
+    since = None
+    if command.since:
+        for kind in (BRANCHES, TAGS):
+            latest = destination.refs(command.repo).latest(kind, command.rev)
+            if latest is not None and latest.commit is not None:
+                since = latest.commit.hex()
+                break
+    file = BytesIO()
+    create_bundle(source, command.repo, command.rev, since, file, clock=hand.clock)
+    file.seek(0)
+    size_bytes = check_bundle(file, "the bundle").size_bytes
+    file.seek(0)
+    reader = BundleReader(file, "the bundle")
+    now = standing(reader, destination)
+    return unpack_bundle(reader, destination, now, size_bytes=size_bytes, clock=hand.clock)
+
+
+def _repair(world: World, hand: Hand, command: say.Repair) -> object:
+    objects = hand.objects(command.store)
+    if command.index:
+        executor: Executor = InlineExecutor()
+        return repair_index(open_store(objects).objects, executor, Progress())
+    sources = [_source(world, hand, objects, name) for name in command.sources]
+    options = RepairOptions(data=command.data, workers=1, clock=hand.clock)
+    return repair(objects, sources, options)
+
+
+def _source(world: World, hand: Hand, own: ObjectStore, name: str) -> RepairSource:
+    kind, _, number = name.partition(":")
+    if kind == "store":
+        return StoreSource(hand.objects(int(number)))
+    if kind == "proxy":
+        return ProxySource(name, StoredProxy(hand.store(int(number))))
+    directory = world.material.root / f"source{number}"
+    return DirectorySource(directory, CHUNKING, lambda: listed_packs(own))
+
+
+def _read_mirrored(hand: Hand, command: say.ReadMirrored) -> object:
+    """All commits that the refs lead to, with one mirror."""
+    both = [hand.objects(command.store), hand.objects(command.mirror)]
+    store = open_store(Mirrored(both, start=lambda call: call()))
+    found = {}
+    for repo in list(store.repos()):
+        refs = store.refs(repo)
+        for kind in (BRANCHES, TAGS):
+            for _, entry in refs.living(kind):
+                assert entry.commit is not None
+                found[repo, entry.commit] = read_commit(store, (repo, entry.commit))
+    return found
+
+
+@contextlib.contextmanager
+def one_process(seed: int) -> Iterator[None]:
+    """Random bytes come from the seed, small packs are made, and time_ns counts."""
+    counted = count(10**18)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(Placement.__init__, "__defaults__", (PACKS,)))
+        stack.enter_context(
+            mock.patch("lodefs.chunkstore.push.pack_writer._BODY_SIZE_BYTES", PACK_MEMORY)
+        )
+        stack.enter_context(mock.patch("os.urandom", Random(seed).randbytes))
+        stack.enter_context(mock.patch("time.time_ns", counted.__next__))
+        yield
