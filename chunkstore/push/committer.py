@@ -32,6 +32,7 @@ from lodefs.chunkstore.push.pack_check import (
     lacking_chunks,
 )
 from lodefs.chunkstore.push.quota import Quota
+from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
 
@@ -85,9 +86,20 @@ class Committer:
         """Raises: PacksLost if the store lacks chunks that are about to be used again."""
         self._require(lacking_chunks(self._store.objects, self._index.reused()))
 
+    def check_remembered(self, root: Entry, base: Entry | None) -> None:
+        """Raises: PacksLost if the store lacks chunks that the directory ``root`` leads to and
+        ``base``, which is the head, does not: of files and trees that this machine has pushed once
+        and has not read or stored now."""
+        is_head = base is not None and (base.digest, base.segments) == (root.digest, root.segments)
+        if self._index.has_memory and not is_head:
+            own = self._index.added()
+            self._require(lacking_below(self._store.objects, self._store.packs, root, base, own))
+
     def check_all(self, root: Entry) -> None:
         """Raises: PacksLost if the store lacks chunks that the directory ``root`` leads to."""
-        self._require(lacking_below(self._store.objects, root, self._index.added()))
+        reader = PackReader(self._store.objects)  # that does not know what was there before
+        own = self._index.added()
+        self._require(lacking_below(self._store.objects, reader, root, None, own))
 
     def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of

@@ -75,11 +75,16 @@ def packs_lacking(objects: ObjectStore, named: Mapping[PackId, int]) -> set[Pack
 
 
 def lacking_below(
-    objects: ObjectStore, root: Entry, own: Collection[PackId]
+    objects: ObjectStore,
+    reader: PackReader,
+    root: Entry,
+    base: Entry | None,
+    own: Collection[PackId],
 ) -> dict[PackId, int | None]:
-    """As ``lacking_chunks``, of all that a directory leads to but the packs in ``own``; packs of
-    trees that cannot be read are damaged, and what lies below is not looked at."""
-    found, unreadable = named_packs(PackReader(objects), root, None)  # not what was there before
+    """As ``lacking_chunks``, of all that a directory leads to but what ``base`` has in the same
+    place, and the packs in ``own``; packs of trees that cannot be read are damaged, and what lies
+    below is not looked at."""
+    found, unreadable = named_packs(reader, root, base)
     named = {pack: bits for pack, bits in found.items() if pack not in own}
     lacking = lacking_chunks(objects, named)
     return {**lacking, **dict.fromkeys(unreadable - lacking.keys())}

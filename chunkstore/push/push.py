@@ -204,11 +204,13 @@ class _Push:
 
     def _check_packs(self, root: Entry) -> None:
         """Raises: PacksLost if the store lacks packs of the commit that this push did not write: of
-        those whose chunks it has just decided to use again, or of all that are named."""
+        those that the head does not name, or of all."""
         if self._options.check_packs:
             self._phase("checking packs", lambda: self._committer.check_all(root))
         else:
             self._phase("committing", self._committer.check_reused)
+            base = self._head.root
+            self._phase("committing", lambda: self._committer.check_remembered(root, base))
 
     def _commit(self, root: Entry) -> CommitId:
         ref = RefName(self._job.repo, BRANCHES, self._job.branch)

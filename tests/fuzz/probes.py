@@ -139,7 +139,8 @@ class Prober:
             min_used=random.choice((None, 0.5, 1.0)),
             merge_below_bytes=random.choice((None, 1 << 20)),
         )
-        is_foreseen = not self._model.ledgers[store].damaged
+        is_merging = options.merge_below_bytes is not None  # packs that lack chunks are not
+        is_foreseen = not self._model.ledgers[store].damaged and not is_merging
         outcome = check_dry_run(clone, options, is_foreseen=is_foreseen)
         if isinstance(outcome, type) and self._model.is_sound(store, seen[store]):
             yield f"it ends with {outcome}"

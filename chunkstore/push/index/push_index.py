@@ -114,6 +114,8 @@ class PushIndex:
         self._named: dict[PackId, int] = {}  # bits of chunks' numbers
         self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))
         self._any_trees = bool(self.select("SELECT 1 FROM trees LIMIT 1"))
+        # whether an earlier push has left files or trees that need not be read or stored now
+        self.has_memory = self._any_trees or bool(self.select("SELECT 1 FROM directories LIMIT 1"))
 
     def _prepare(self) -> None:
         execute = self._db.execute
