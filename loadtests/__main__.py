@@ -46,6 +46,7 @@ from loadtests.bench import (
     survival,
     systemd,
     throttlings,
+    unreadanswers,
     volumes,
     walks,
     warmreads,
@@ -113,6 +114,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "fair-shares": (fairshares.fair_shares, "one user beside another who scans three caches"),
     "throttling": (throttlings.throttling, "a minute of 503 SlowDown under 1 and 100 readers"),
+    "unread-answers": (
+        unreadanswers.unread_answers,
+        "500 connections that ask for much and read nothing, beside another token's reads",
+    ),
     "slow-disk": (slowdisks.slow_disk_reads, "a cache on a disk that is slower than the network"),
     "small-cache": (
         smallcaches.small_caches,
