@@ -35,6 +35,7 @@ MIRROR_TIME_S_MAX = 5.0
 MIRROR_THROTTLED_S_MAX = 1.0
 MIRROR_CONNECT_TIMEOUT_S = 3.0
 MIRROR_READ_TIMEOUT_S = 10.0
+MIRROR_RATE_BYTES_S_MIN = 512 * 1024  # 8 MiB, the largest read, then leave the mirror 4 of 30 s
 # In a directory without a store: what a dead `init` leaves, and a new file system has
 _HARMLESS = (TEMPORARY, keys.PROBES.rstrip("/"), "lost+found")
 _NAMED_MAX = 4  # files that an error lists
@@ -107,6 +108,7 @@ def open_mirrored(
         throttled_s_max=MIRROR_THROTTLED_S_MAX,
         connect_timeout_s=MIRROR_CONNECT_TIMEOUT_S,
         read_timeout_s=MIRROR_READ_TIMEOUT_S,
+        rate_bytes_s_min=MIRROR_RATE_BYTES_S_MIN,
     )
     opened = [open_ordered(one, soon) for one in (url, *mirrors)]
     mirrored = Mirrored([objects for objects, _ in opened])

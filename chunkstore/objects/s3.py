@@ -99,7 +99,7 @@ class S3Objects:
     ) -> Part | None:
         """A part without boto3; None if it has to be asked."""
         wanted = _range(offset, size_bytes)
-        with self._operation("read", key) as transfer:
+        with self._operation("read", key, size_bytes) as transfer:
             what = f"cannot read {key} in {self.url}"
             try:
                 answer = reader.get(
@@ -128,7 +128,8 @@ class S3Objects:
         http = None
         if reader is not None and 0 < size_bytes <= SIZE_BYTES_MAX:
             wanted = _range(offset, size_bytes)
-            http = reader.order(check_key(key), wanted, offset, if_match)
+            timeout_s = self._options.answer_s(size_bytes)
+            http = reader.order(check_key(key), wanted, offset, if_match, timeout_s)
         yield None if http is None else RangeOrder(http)
 
     def _learn(self, key: str) -> None:
@@ -152,7 +153,7 @@ class S3Objects:
         if if_match is not None:
             request["IfMatch"] = if_match
         try:
-            with self._operation("read", key):
+            with self._operation("read", key, size_bytes):
                 answer = self._client.get_object(**request)
                 with closing(answer["Body"]) as body:
                     _check_size(what, answer, answer.get("ContentLength", 0), size_bytes, wanted)
@@ -244,7 +245,7 @@ class S3Objects:
         request = self._named(key)
         if if_match is not None:
             request["IfMatch"] = if_match
-        with self._operation("look up", key):
+        with self._operation("look up", key, 0):
             answer = self._client.head_object(**request)
             return ObjectInfo(key, answer["ContentLength"], answer["ETag"])
 
@@ -259,7 +260,7 @@ class S3Objects:
             request["StartAfter"] = self._base + after
         while left is None or left > 0:
             request["MaxKeys"] = LIST_KEYS_MAX if left is None else min(left, LIST_KEYS_MAX)
-            with self._operation("list", prefix):
+            with self._operation("list", prefix, 0):
                 answer = self._client.list_objects_v2(**request)
                 more: bool = answer["IsTruncated"]  # else it is no listing, or an empty answer
             found = answer.get("Contents", [])
@@ -271,10 +272,16 @@ class S3Objects:
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
     @contextmanager
-    def _operation(self, verb: str, key: str) -> Iterator[Transfer]:
-        """One request: within its time, its errors translated."""
+    def _operation(
+        self, verb: str, key: str, answer_bytes: int | None = None
+    ) -> Iterator[Transfer]:
+        """One request: within its time, its errors translated. ``answer_bytes``: what it brings, if
+        that is what takes time."""
         what = f"cannot {verb} {key} in {self.url}"
         timeout_s = None if self._is_reached else self._options.first_timeout_s
+        if answer_bytes is not None:
+            usual_s = self._options.answer_s(answer_bytes)
+            timeout_s = usual_s if timeout_s is None else min(timeout_s, usual_s)
         with self._watchdog.watch(timeout_s) as transfer:
             self._current.transfer = transfer
             try:

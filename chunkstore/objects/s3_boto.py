@@ -41,6 +41,14 @@ class S3Options:
     read_timeout_s: float = 30.0  # without a single byte
     transfer_timeout_s: float = 120.0  # of one whole request and its answer
     first_timeout_s: float | None = None  # the same, until anything answers; None: the same
+    rate_bytes_s_min: float | None = None  # of an answer: a slower one is given up
+
+    def answer_s(self, size_bytes: int) -> float:
+        """How long an answer of so many bytes may take."""
+        if self.rate_bytes_s_min is None:
+            return self.transfer_timeout_s
+        least_s = self.read_timeout_s + size_bytes / self.rate_bytes_s_min
+        return min(least_s, self.transfer_timeout_s)
 
 
 class ThreadTransfer(threading.local):

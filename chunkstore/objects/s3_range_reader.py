@@ -151,8 +151,10 @@ class RangeReader:
             finally:
                 self._give_back(connection, kept=kept and not transfer.expired)
 
-    def order(self, key: str, wanted: str, first: int, if_match: str) -> HttpOrder | None:
-        """The same GET for another process, if that can make it."""
+    def order(
+        self, key: str, wanted: str, first: int, if_match: str, timeout_s: float
+    ) -> HttpOrder | None:
+        """The same GET for another process, if that can make it; within ``timeout_s``."""
         url = urlsplit(self._model.url)
         is_tls = url.scheme == "https"
         if url.hostname is None or (is_tls and not self._ca_file):
@@ -164,7 +166,7 @@ class RangeReader:
             self._request(key, wanted, if_match),
             first,
             if_match,
-            *self._timeouts,
+            *self._timeouts._replace(transfer_s=timeout_s),
         )
 
     def close(self) -> None:

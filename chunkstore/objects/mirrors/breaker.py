@@ -1,4 +1,5 @@
-"""A circuit breaker: a store that does not answer costs one time limit, not one for each read."""
+"""A circuit breaker: a store that does not answer costs one time limit, not one for each read; one
+that answers a look and then fails again, as a slow one may, fewer and fewer."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ class Breaker:
         self._lock = threading.Lock()  # guards what follows
         self._pause_s = PAUSE_S_FIRST
         self._asked_next_s: float | None = None  # None: it answers
+        self._back_since_s: float | None = None  # after its last failure
         self._throttled_since_s: float | None = None  # None: its last answer was one
 
     @property
@@ -38,8 +40,10 @@ class Breaker:
             is_news = self.is_closed
             if not is_news:
                 return False
-            self._pause_s = PAUSE_S_FIRST
-            self._asked_next_s = self._clock() + self._pause_s
+            now, back_s = self._clock(), self._back_since_s
+            is_again = back_s is not None and now - back_s < PAUSE_S_MAX
+            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX) if is_again else PAUSE_S_FIRST
+            self._asked_next_s = now + self._pause_s
             return True
 
     def throttled(self) -> bool:
@@ -55,6 +59,8 @@ class Breaker:
         with self._lock:
             is_news = not self.is_closed
             self._asked_next_s = self._throttled_since_s = None
+            if is_news:
+                self._back_since_s = self._clock()
             return is_news
 
     def is_due(self) -> bool:

@@ -2,8 +2,9 @@
 
 What names its content (packs, commits) is right wherever it comes from, since who reads it checks
 it: the first store is asked, then the others. All else (refs, lists, settings) comes from the first
-alone, unless that does not answer or is not there, such as a directory whose file system is not
-mounted; then from the next one, which may be behind. Writes go to the first alone.
+alone, unless that does not answer, refuses this node or is not there, such as a directory whose
+file system is not mounted; then from the next one, which may be behind. Settings, which a node
+reads at its start, may be any store's. Writes go to the first alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotFound, Unavailable
@@ -27,6 +28,7 @@ from lodefs.chunkstore.types import Buffer
 
 DOUBTED_FOR_S = 300.0  # a store is asked last for an object that it has spoilt
 DOUBTS_MAX = 4096
+SETTINGS_BYTES_MAX = 64 * 1024
 _COMMIT = re.compile(rf"{keys.REPOS}.+/commits/[0-9a-f]{{64}}\Z")
 _ETAG = re.compile(r"mirror(\d+):(.*)\Z", re.DOTALL)
 
@@ -35,6 +37,10 @@ T = TypeVar("T")
 
 class _Gone(Unavailable):
     """A store is not there: it has no settings."""
+
+
+class _Refused(Unavailable):
+    """A store refuses everything, its settings too: as one that is away."""
 
 
 log = logging.getLogger("lodefs.store")
@@ -157,7 +163,7 @@ class Mirrored:
     def _first_of(self, key: str, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
         """The first store that has an answer, and the answer."""
         if not is_content(key):
-            return self._of_first_reachable(ask)
+            return self._of_first_reachable(ask, is_anyones=key == keys.STORE)
         errors: list[LodefsError] = []
         for number in self._order(key):
             try:
@@ -179,7 +185,10 @@ class Mirrored:
             message = f"{', '.join(away)} does not answer, and the other stores do not have {key}"
             raise Unavailable(message) from lacking
 
-    def _of_first_reachable(self, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
+    def _of_first_reachable(
+        self, ask: Callable[[ObjectStore], T], *, is_anyones: bool
+    ) -> tuple[int, T]:
+        """``is_anyones``: whether a mirror's will do while the store only puts off calls."""
         numbers = self._reachable(is_content=False)
         errors: list[LodefsError] = []
         for number in numbers:
@@ -188,11 +197,18 @@ class Mirrored:
                     return number, self._surely(number, ask)
             except Unavailable as error:
                 errors.append(error)
-                if not self._is_next_asked(number, numbers):
+                if not (is_anyones or self._is_next_asked(number, numbers)):
                     break
         if len(errors) == len(self._stores) and all(isinstance(one, _Gone) for one in errors):
             raise NotFound(str(errors[0].__cause__)) from errors[0]  # there is no store at all
+        if all(isinstance(one, _Refused) for one in errors):
+            raise Denied(str(errors[0])) from errors[0]
         raise errors[-1]
+
+    def failed(self, number: int) -> None:
+        """A read of a store by another way failed: it does not answer."""
+        if self._breakers[number].failed():
+            log.warning("%s does not answer, others are asked", self._url(number))
 
     def _is_next_asked(self, number: int, numbers: Sequence[int]) -> bool:
         """Whether what is no content comes from the next store now: that may be behind, so only
@@ -227,11 +243,28 @@ class Mirrored:
             raise
         except NotFound:
             raise  # so answers a directory without its file system too
+        except Denied as error:
+            if not self._refuses(number):
+                self._answered(number)
+                raise
+            if self._breakers[number].failed():
+                log.warning("%s refuses this node, others are asked: %s", self._url(number), error)
+            raise _Refused(f"{self._url(number)} refuses this node: {error}") from error
         except LodefsError:
             self._answered(number)
             raise
         self._answered(number)
         self._read_from[number] += 1
+
+    def _refuses(self, number: int) -> bool:
+        """Whether a store refuses even its settings."""
+        try:
+            self._stores[number].head(keys.STORE)
+        except Denied:
+            return True
+        except LodefsError:
+            return False
+        return False
 
     def _answered(self, number: int) -> None:
         if self._breakers[number].answered():
@@ -257,12 +290,10 @@ class Mirrored:
         return sorted(self._reachable(), key=lambda n: (self._doubts.get((key, n)) or 0) > now)
 
     def _try(self, number: int) -> None:
-        """Looks whether a store answers again."""
-        try:
-            with self._asked(number):
-                self._require_there(number)
-        except LodefsError:
-            return
+        """Looks whether a store answers again: by bytes, which one that drips does not bring."""
+        with suppress(LodefsError), self._asked(number):
+            self._require_there(number)
+            self._stores[number].get(keys.STORE, size=SETTINGS_BYTES_MAX)
 
     def _url(self, number: int) -> str:
         return self._stores[number].url
@@ -274,6 +305,7 @@ class MirroredOrders(RangeOrders):
     def __init__(self, mirrored: Mirrored, orders: Sequence[RangeOrders]) -> None:
         self._mirrored = mirrored
         self._orders = orders
+        self._ordered = threading.local()  # ``number``: of the store of a thread's last order
 
     @contextmanager
     def order(
@@ -284,14 +316,17 @@ class MirroredOrders(RangeOrders):
         if not self._mirrored.is_up(number):
             yield None
             return
+        self._ordered.number = number
         with self._orders[number].order(key, offset, size_bytes, etag) as order:
             yield order
 
     def carried_out(
         self, size_bytes: int, seconds: float, error: type[LodefsError] | None = None
     ) -> None:
-        """As of RangeOrders."""
+        """As of RangeOrders, by the thread that has the order; a store that failed is left alone."""
         self._orders[0].carried_out(size_bytes, seconds, error)
+        if error is Unavailable:
+            self._mirrored.failed(self._ordered.number)
 
 
 def is_content(key: str) -> bool:

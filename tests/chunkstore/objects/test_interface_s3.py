@@ -68,6 +68,7 @@ def opened(
     read_timeout_s: float = LONG_S,
     transfer_timeout_s: float = LONG_S,
     first_timeout_s: float | None = None,
+    rate_bytes_s_min: float | None = None,
 ) -> Iterator[S3Objects]:
     objects = S3Objects(
         "bucket",
@@ -78,6 +79,7 @@ def opened(
             read_timeout_s=read_timeout_s,
             transfer_timeout_s=transfer_timeout_s,
             first_timeout_s=first_timeout_s,
+            rate_bytes_s_min=rate_bytes_s_min,
         ),
     )
     yield objects
@@ -235,6 +237,17 @@ def test_trickling_server(server: BadServer, call: str, part: str) -> None:
     for objects in opened(server.endpoint_url, transfer_timeout_s=SHORT_S):
         with pytest.raises(DeadlineExceeded, match="in time"):
             CALLS[call](objects)
+
+
+def test_a_rate_bounds_an_answer(server: BadServer) -> None:
+    """Where a least rate is asked for, an answer that drips is given up by its own size, long
+    before the time of a whole transfer is over."""
+    server.script = lambda _: Answer(headers={"Content-Length": "50000"}, trickles=True)
+    for objects in opened(server.endpoint_url, read_timeout_s=SHORT_S, rate_bytes_s_min=1e9):
+        with pytest.raises(DeadlineExceeded, match="in time"):
+            objects.get("a", size=50000)
+    options = S3Options(read_timeout_s=10.0, rate_bytes_s_min=1000.0, transfer_timeout_s=60.0)
+    assert [options.answer_s(size) for size in (0, 5000, 1 << 30)] == [10.0, 15.0, 60.0]
 
 
 def test_trickle_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
-from lodefs.chunkstore.errors import Changed, Corrupt, Denied, NotFound, Unavailable
+from lodefs.chunkstore.errors import (
+    Changed,
+    Corrupt,
+    DeadlineExceeded,
+    Denied,
+    NotFound,
+    Unavailable,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
-from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, is_content
+from lodefs.chunkstore.objects.limiting import Limited
+from lodefs.chunkstore.objects.mirrors.mirrored import (
+    Mirrored,
+    MirroredOrders,
+    is_content,
+    join_etag,
+)
+from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
 from tests.support.chunkstore.handmade import Handmade, memory_store
@@ -26,6 +41,14 @@ class Created(MemoryObjects):
 
     def head(self, key: str) -> ObjectInfo:
         return ObjectInfo(key, 1, '"1"') if key == keys.STORE else super().head(key)
+
+
+class NoRanges:
+    """Nothing can be ordered there."""
+
+    @contextmanager
+    def range_order(self, *_: object) -> Iterator[RangeOrder | None]:
+        yield None
 
 
 class TestSuite(ObjectStoreSuite):
@@ -246,8 +269,8 @@ def test_spoilt_on_the_way(pair: Pair) -> None:
 
 
 def test_none_answers(pair: Pair) -> None:
-    """With all of them dead, each is asked, and the error is that nobody answers; refused
-    credentials alone are told as such."""
+    """With all of them dead, each is asked, and the error is that nobody answers; credentials that
+    all refuse are told as such."""
     pair.first.add(fail(DEAD))
     pair.second.add(fail(DEAD))
     with pytest.raises(Unavailable):
@@ -257,9 +280,72 @@ def test_none_answers(pair: Pair) -> None:
     pair.first.forget()
     pair.second.forget()
     pair.first.add(fail(Denied("no")))
+    pair.second.add(fail(Denied("no")))
+    with pytest.raises(Denied, match="refuses this node"):
+        pair.read()
+
+
+def test_a_store_that_refuses_this_node(pair: Pair) -> None:
+    """One that answers 403 to everything is away, also at the start, and used again when it lets
+    this node in; one that refuses single objects is not."""
+    pair.first.add(fail(Denied("403")))
+    assert pair.read() == FILES
+    assert not pair.objects.is_up(0)
+    for now_s, is_back in ((10, False), (40, True)):
+        if is_back:
+            pair.first.forget()
+        pair.now_s = now_s
+        pair.read()
+        pair.waiting.pop()()
+        assert pair.objects.is_up(0) == is_back
+    for prefix in (keys.PACKS, keys.REPOS):
+        pair.first.add(fail(Denied("403")), "get", prefix)
     assert pair.objects.get(pair.packs()[0], size=1)
     with pytest.raises(Denied):
         pair.read()
+    assert pair.objects.is_up(0)
+
+
+def test_a_store_that_fails_again_after_each_look(pair: Pair) -> None:
+    """One that answers looks and no reads, as a slow one may, is left alone for longer and longer;
+    after a good minute it is as new."""
+    left_alone_s = []
+    for _ in range(6):
+        pair.first.add(fail(DEAD), "get", keys.PACKS)
+        assert pair.objects.get(pair.packs()[0], size=1)
+        pair.first.forget()
+        failed_s = pair.now_s
+        while not pair.objects.is_up(0):
+            pair.now_s += 1
+            assert pair.objects.get(pair.packs()[0], size=1)
+            while pair.waiting:
+                pair.waiting.pop()()
+        left_alone_s.append(pair.now_s - failed_s)
+        pair.now_s += 70 if len(left_alone_s) == 5 else 1
+    assert left_alone_s == [5, 20, 60, 60, 60, 5]
+
+
+def test_a_store_that_drips_does_not_answer_a_look(pair: Pair) -> None:
+    """A look reads bytes: a store that is quick to say what it has, and brings nothing, stays
+    away."""
+    pair.first.add(fail(DeadlineExceeded("it drips")), "get")
+    assert pair.read() == FILES
+    pair.now_s = 10
+    pair.read()
+    pair.waiting.pop()()
+    assert pair.first.count("head") > 0
+    assert not pair.objects.is_up(0)
+
+
+def test_an_order_that_fails_ends_a_stores_turn(pair: Pair) -> None:
+    """Reads by other processes that fail count as calls: the next one is of the mirror, and does
+    not wait for the same store again."""
+    stores = [pair.first, pair.second]
+    orders = [RangeOrders(NoRanges(), Limited(one, 1)) for one in stores]
+    both = MirroredOrders(pair.objects, orders)
+    with both.order("x", 0, 0, join_etag(1, "e")):
+        both.carried_out(0, 1.0, Unavailable)
+    assert [pair.objects.is_up(n) for n in (0, 1)] == [True, False]
 
 
 def test_a_store_that_puts_off_a_call(pair: Pair) -> None:
@@ -272,8 +358,7 @@ def test_a_store_that_puts_off_a_call(pair: Pair) -> None:
         pair.now_s = now_s
         with pytest.raises(Unavailable, match="SlowDown"):
             list(pair.objects.list(keys.REPOS))
-        with pytest.raises(Unavailable, match="SlowDown"):
-            pair.objects.get(keys.STORE, size=1)
+        assert open_store(pair.objects)  # so that a node starts
         assert pair.objects.get(pair.packs()[0], size=1)
     pair.now_s = 30
     assert pair.read() == FILES

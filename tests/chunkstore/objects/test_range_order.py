@@ -35,7 +35,12 @@ def ranged(request: Request) -> Answer:
 
 def learned(server: BadServer) -> S3Objects:
     """Objects that know how to order reads."""
-    options = S3Options(endpoint_url=server.endpoint_url, transfer_timeout_s=LONG_S)
+    options = S3Options(
+        endpoint_url=server.endpoint_url,
+        read_timeout_s=LONG_S / 2,
+        transfer_timeout_s=LONG_S,
+        rate_bytes_s_min=10_000.0,
+    )
     objects = S3Objects("bucket", "", options)
     assert objects.get("a", offset=0, size=1).data == DATA[:1]
     return objects
@@ -59,12 +64,14 @@ def read(streams: RangeStreams, order: HttpOrder, size_bytes: int) -> bytes:
 
 
 def test_an_order_brings_the_bytes_without_credentials() -> None:
-    """Orders carried out one after the other give the right ranges; no order holds the secret."""
+    """Orders carried out one after the other give the right ranges; no order holds the secret. Each
+    has the time of its size."""
     with BadServer(ranged) as server:
         objects, streams = learned(server), RangeStreams()
         for offset, size in ((0, 10), (7, 200_000), (255_000, 1000)):
             order = order_of(objects, offset, size)
             assert b"very-secret" not in order.request
+            assert order.transfer_timeout_s == LONG_S / 2 + size / 10_000
             assert read(streams, order, size) == DATA[offset : offset + size]
         objects.close()
 
