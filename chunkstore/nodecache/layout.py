@@ -23,6 +23,8 @@ Rows. Numbers in keys are big-endian, so that rows sort by them; in values littl
     m name                            -> a figure of the writer's own, u64
     n pin id                          -> a pin: what is not to be evicted       PinRow
     o pin id, number u32              -> "": the pin holds this file
+    q store's URL, NUL                -> its store.json, as it was read last
+    q store's URL, NUL, REPO@REV      -> where a branch or tag was seen last    SeenRow
 
 A file's number is never used again, and a file's bytes never change: what a reader finds through
 an old view of the index is right, or the file is gone. Bytes of a file whose row does not say that
@@ -59,7 +61,7 @@ FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat
 
 CHUNKS, FILES, RUNS, FLATS = b"c", b"f", b"r", b"d"
 PACKS, SNAPSHOTS, ENTRIES, CHILDREN, LOADED, FIGURES = b"p", b"s", b"i", b"k", b"l", b"m"
-PINS, HELD = b"n", b"o"
+PINS, HELD, SEEN = b"n", b"o", b"q"
 PIN_ID_BYTES = 8
 
 DURABLE = bytes(16)  # in place of a boot id: all indexed bytes of the file are on disk
@@ -117,6 +119,13 @@ class RunRow(NamedTuple):
 
     size_bytes: int
     chunks: list[tuple[ChunkId, int]]  # id, size in bytes
+
+
+class SeenRow(msgspec.Struct, array_like=True, frozen=True):
+    """Where a branch or tag was when the store said so last."""
+
+    commit: str  # 64 hex characters
+    time_s: int  # of the commit, Unix
 
 
 class PinRow(msgspec.Struct, array_like=True, frozen=True):
@@ -324,8 +333,27 @@ def held_of_key(key: bytes) -> tuple[bytes, int]:
     return key[1:-4], int.from_bytes(key[-4:], "big")
 
 
+def seen_key(url: str, repo: str = "", rev: str = "") -> bytes:
+    """Key of a SeenRow; of a store's settings without a repository."""
+    return SEEN + url.encode() + b"\0" + (f"{repo}@{rev}".encode() if repo else b"")
+
+
 _encoder = msgspec.msgpack.Encoder()
 _pin_decoder = msgpack_decoder(PinRow)
+_seen_decoder = msgpack_decoder(SeenRow)
+
+
+def encode_seen_row(row: SeenRow) -> bytes:
+    """The value of a SeenRow."""
+    return _encoder.encode(row)
+
+
+def decode_seen_row(value: bytes) -> SeenRow:
+    """A SeenRow. Raises: Corrupt."""
+    try:
+        return _seen_decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a row of the cache's index is damaged: {error}") from error
 
 
 def encode_pin_row(row: PinRow) -> bytes:

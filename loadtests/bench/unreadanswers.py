@@ -93,8 +93,7 @@ def _unread(proxy: Proxy, address: tuple[str, int], token: str) -> Iterator[list
     before_bytes = before.stop()
     watch = MemoryWatch(proxy.process.pid)
     request = (
-        "GET /files/loud@main/big HTTP/1.1\r\nHost: node\r\n"
-        f"Authorization: Bearer {token}\r\n\r\n"
+        f"GET /files/loud@main/big HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\n\r\n"
     )
     socks: list[socket.socket] = []
     grown = [0]

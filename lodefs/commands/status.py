@@ -51,6 +51,10 @@ def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
     """The figures of /status that people want to see. Missing ones are left out."""
     known = _node_of(answer)
     found = [(name, str(known[name])) for name in ("store", "cache") if name in known]
+    if known.get("store_replaced") is True:
+        found.append(
+            ("mirror", "the store does not answer, or refuses this node: a mirror stands in")
+        )
     found.insert(0, ("version", str(answer.get("version", "unknown"))))
     used, limit = known.get("cache_used_bytes"), known.get("cache_size_bytes_max")
     if isinstance(used, int) and isinstance(limit, int) and limit:

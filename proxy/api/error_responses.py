@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi import wire
@@ -52,8 +54,9 @@ def failure_answer(
     if status == 503:
         wait_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S_DEFAULT
         headers.append(("Retry-After", str(max(1, round(wait_s)))))
-    lasting_s = round(getattr(error, "lasting_s", 0.0), 1)
-    failure = wire.Failure(type(error).__name__, str(error), request_id(), lasting_s)
+    failure = wire.Failure(type(error).__name__, str(error), request_id())
+    if lasting_s := round(getattr(error, "lasting_s", 0.0), 1):
+        failure = replace(failure, lasting_s=lasting_s)
     return _answer(failure, status, headers, close=close)
 
 

@@ -27,6 +27,7 @@ from lodefs.proxy.cache.overflow_rows import Unwritten
 from lodefs.proxy.node import NamePage, SnapshotFile
 from lodefs.proxy.read.directory_loader import DirectoryLoader
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
+from lodefs.proxy.read.last_seen import LastSeen
 from lodefs.proxy.read.revisions import Revisions
 from lodefs.proxy.read.tree_source import Outcome, Trees
 from lodefs.proxy.runtime.counters import Counts
@@ -64,6 +65,7 @@ class Namespace:
         self._snapshots: Lru[tuple[str, str], Snapshot] = Lru(SNAPSHOTS_MAX)
         self._resolving: SharedTasks[tuple[str, str], Snapshot] = SharedTasks()
         self._encoding: SharedTasks[tuple[str, int], bytes] = SharedTasks()
+        self.seen = LastSeen(store, self._kv)
         self._lists = Revisions(store, pools, deadline_s=deadline_s)
 
     # --- snapshots
@@ -82,8 +84,8 @@ class Namespace:
 
     async def _resolve(self, repo: str, rev: str) -> Snapshot:
         what = f"revision {rev} of {repo}"
-        commit_id = await self._pools.fetch.bounded(
-            what, self._deadline_s, lambda: self._store.resolve(repo, rev)
+        commit_id, is_last = await self._pools.fetch.bounded(
+            what, self._deadline_s, lambda: self.seen.resolve(repo, rev)
         )
         snapshot = self._known(repo, commit_id.hex())
         if snapshot is None:
@@ -91,6 +93,8 @@ class Namespace:
                 what, self._deadline_s, lambda: self._load_commit(repo, commit_id)
             )
             self._snapshots.put((repo, commit_id.hex()), snapshot)
+        if is_last:
+            self.seen.note(repo, rev, snapshot.commit, snapshot.time_s)
         self._resolved.put((repo, rev), (self._clock_s(), snapshot))
         return snapshot
 

@@ -28,6 +28,7 @@ from lodefs.proxy.catalog import (
     RefView,
     RepositoryPage,
 )
+from lodefs.proxy.read.last_seen import LastSeen
 from lodefs.proxy.read.repository_names import RepositoryNames
 from lodefs.proxy.runtime.thread_pools import Pools
 
@@ -47,8 +48,11 @@ MESSAGE_CHARS_MAX = 4000
 class StoreCatalog:
     """Looks into one store, in its threads. Used from the event loop."""
 
-    def __init__(self, store: Store, pools: Pools, *, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self, store: Store, pools: Pools, seen: LastSeen, *, deadline_s: float = DEADLINE_S
+    ) -> None:
         self._store = store
+        self._seen = seen
         self._pools = pools
         self._deadline_s = deadline_s
         self._names = RepositoryNames(self._name_group)
@@ -122,7 +126,7 @@ class StoreCatalog:
         if len(rev) == 64:
             return CommitId(parse_id(rev, "commit id"))
         return await self._bounded(
-            f"revision {rev} of {repo}", lambda: self._store.resolve(repo, rev)
+            f"revision {rev} of {repo}", lambda: self._seen.resolve(repo, rev)[0]
         )
 
     async def _commit(self, repo: str, commit_id: CommitId) -> Commit:
@@ -146,7 +150,7 @@ class StoreCatalog:
             living = list(islice(refs.living(kind), REFS_MAX + 1))
             more = more or len(living) > REFS_MAX
             found += [
-                RefView(shown, name, entry.commit.hex(), entry.time_s)
+                RefView(shown, name, self._seen.newer(repo, name, entry.commit).hex(), entry.time_s)
                 for name, entry in living[:REFS_MAX]
                 if entry.commit is not None
             ]

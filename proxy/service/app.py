@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.installed_version import installed_version
 from lodefs.chunkstore.nodeapi.figures.figure_files import (
     directories_of,
@@ -33,7 +33,7 @@ from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
-from lodefs.chunkstore.repo.store import Store, open_store
+from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -54,6 +54,7 @@ from lodefs.proxy.node import Node
 from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
+from lodefs.proxy.read.last_seen import known_store, store_or_error
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
 from lodefs.proxy.runtime.other_families import MoreFamilies
@@ -116,10 +117,12 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         objects, orders = open_ordered(config.store, options)
     try:
         traced = TracedObjects(objects) if config.otlp_endpoint else objects
-        store = await asyncio.to_thread(open_store, traced)
+        store = await asyncio.to_thread(store_or_error, traced)
         shares = shares_of(config)
         async with join_cluster(config, shares.peer_sockets) as part:
-            node = _open_node(store, orders, config, shares, part.peering if part else None)
+            node = _open_node(
+                (store, traced), orders, config, shares, part.peering if part else None
+            )
             try:
                 tls = part.tls if part else None
                 yield OpenedNode(node, node.peer_server, tls, node.is_cache_lost)
@@ -137,13 +140,14 @@ def retry_reason(error: Unavailable) -> str:
 
 
 def _open_node(
-    store: Store,
+    opened: tuple[Store | LodefsError, ObjectStore],
     orders: RangeOrders,
     config: Config,
     shares: fd_limit.DescriptorShares,
     peering: Peering | None,
 ) -> StoreNode:
-    """A node whose cache has its limit: only an open cache knows what it uses already."""
+    """A node whose cache has its limit: only an open cache knows what it uses already. ``opened``:
+    the store, or why it cannot be read, and its objects."""
     counts = Counts()
     settings = CacheSettings(
         config.cache_dir,
@@ -157,6 +161,7 @@ def _open_node(
     if config.access:  # who may read its files may read everything that is cached
         config.cache_dir.chmod(0o700)
     try:
+        store = known_store(*opened, cache.kv)
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)
         node_settings = NodeSettings(

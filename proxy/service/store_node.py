@@ -14,6 +14,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -119,7 +120,7 @@ class StoreNode:
         self.files = FileReader(
             self._cache, reads, self._fetcher, indexes, self.names, pools, clock_s=clock_s
         )
-        self.catalog = StoreCatalog(store, self._pools)
+        self.catalog = StoreCatalog(store, self._pools, self.names.seen)
         self._peering = peering
         context = WarmContext(self._cache, self.names, self._fetcher, indexes, pools)
         warmer = Warmer(context)
@@ -183,6 +184,7 @@ class StoreNode:
         peers = {} if self._peering is None else self._peering.status()
         return {
             "store": self._store.url,
+            "store_replaced": is_replaced(self._store.objects),
             "cache": str(cache.settings.path),
             "cache_used_bytes": cache.used_bytes,
             "cache_size_bytes_max": cache.settings.size_bytes_max,

@@ -323,7 +323,7 @@ class MirroredOrders(RangeOrders):
     def carried_out(
         self, size_bytes: int, seconds: float, error: type[LodefsError] | None = None
     ) -> None:
-        """As of RangeOrders, by the thread that has the order; a store that failed is left alone."""
+        """As of RangeOrders, by the thread that has the order; one that failed ends a turn."""
         self._orders[0].carried_out(size_bytes, seconds, error)
         if error is Unavailable:
             self._mirrored.failed(self._ordered.number)

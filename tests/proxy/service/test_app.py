@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import InUse, InvalidInput, NotFound
+from lodefs.chunkstore.errors import InUse, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.objects.open_url import open_objects
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.system import fd_limit
@@ -32,6 +32,7 @@ from lodefs.proxy.service.app import (
     shares_of,
 )
 from lodefs.proxy.service.kept_sockets import Listeners
+from tests.support.chunkstore.bad_server import Answer, BadServer
 from tests.support.chunkstore.child_process import Child, private_directory
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.proxy.fake_node import Client, DictNode
@@ -105,6 +106,40 @@ def test_a_store_with_mirrors(folder: Path) -> None:
     assert asyncio.run(read()) == list(FILES.values())
     samples = {family.definition.name: family.samples for family in calls.families()}
     assert len(samples["lodefs_mirror_up"]) == 2
+
+
+def test_a_node_starts_while_its_store_refuses_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that answers 403, or 503, is no reason not to start: a mirror serves every byte
+    (branches while the store puts off calls after half a minute), and a node without one serves
+    what it has cached, by its commit."""
+    commit = make_store(folder)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "wrong")
+
+    async def read(values: dict[str, object], rev: str) -> list[bytes]:
+        config = Config.from_mapping({**values, "data_processes": 0})
+        async with open_store_node(config, StoreCalls()) as opened:
+            started.append(rev)
+            return [await read_path(opened.node, path, repo="team/demo", rev=rev) for path in FILES]
+
+    started: list[str] = []
+    for status in (403, 503):
+        with BadServer(lambda _, status=status: Answer(status)) as server:
+            url = f"s3://bucket/store?endpoint_url={server.endpoint_url}"
+            values = settings(folder, store=url, cache_dir=str(folder / f"cache-{status}"))
+            values["mirrors"] = [str(folder / "store")]
+            if status == 403:
+                assert asyncio.run(read(values, "main")) == list(FILES.values())
+                continue
+            with pytest.raises(Unavailable):
+                asyncio.run(read(values, "main"))
+            assert len(started) == 2
+    values = settings(folder)
+    assert asyncio.run(read(values, "main")) == list(FILES.values())
+    (folder / "store").rename(folder / "away")
+    assert asyncio.run(read(values, commit)) == list(FILES.values())
 
 
 @pytest.mark.slow

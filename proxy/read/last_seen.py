@@ -1,0 +1,125 @@
+"""What a node has seen of its store, for the time in which the store is away.
+
+A mirror may be behind. What this node has shown of a branch or tag it shows on until the store
+answers again, unless the mirror is seen to have gone on from there; also after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from time import monotonic
+
+from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.nodecache import layout
+from lodefs.chunkstore.nodecache.kv import KeyValues
+from lodefs.chunkstore.nodecache.layout import SeenRow
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
+from lodefs.chunkstore.repo.store import Store, decode_settings, encode_settings, open_store
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.proxy.cache.overflow_rows import Unwritten
+
+WALK_S_MAX = 3.0
+WALK_MAX = 256  # commits
+SKEW_S = 3600  # between the clocks of those who commit
+VERDICTS_MAX = 1024
+log = logging.getLogger("lodefs.store")
+
+
+def store_or_error(objects: ObjectStore) -> Store | LodefsError:
+    """The store; an error that may pass if it cannot be read now. Raises: others of open_store."""
+    try:
+        return open_store(objects)
+    except (Unavailable, Denied, NotFound) as error:
+        return error
+
+
+def known_store(opened: Store | LodefsError, objects: ObjectStore, kv: KeyValues) -> Store:
+    """A store that was opened; or that this node has opened before, so that what is cached can be
+    read. Raises: the error, for one that it has not; Corrupt."""
+    key = layout.seen_key(objects.url)
+    if isinstance(opened, Store):
+        settings = encode_settings(opened.settings)
+        if kv.get(key) != settings:
+            kv.write([(key, settings)])
+        return opened
+    known = kv.get(key)
+    if known is None:
+        raise opened
+    log.warning("only what is cached can be read until the store answers: %s", opened)
+    return Store(objects, decode_settings(known))
+
+
+class LastSeen:
+    """The commits that a store's branches and tags were last, by what this node saw. For any
+    thread."""
+
+    def __init__(self, store: Store, kv: KeyValues | Unwritten) -> None:
+        self._store = store
+        self._kv = kv
+        self._verdicts: Lru[tuple[CommitId, CommitId], bool] = Lru(VERDICTS_MAX)
+
+    def resolve(self, repo: str, rev: str) -> tuple[CommitId, bool]:
+        """As of Store.resolve, but never what was before a commit that was seen; and whether the
+        store itself said so."""
+        was_replaced = self._is_replaced()
+        try:
+            found = self._store.resolve(repo, rev)
+        except Unavailable:
+            known = self._seen(repo, rev) if was_replaced or self._is_replaced() else None
+            if known is None:
+                raise
+            return CommitId(bytes.fromhex(known.commit)), False
+        if was_replaced or self._is_replaced():
+            return self.newer(repo, rev, found), False
+        return found, True
+
+    def newer(self, repo: str, rev: str, found: CommitId) -> CommitId:
+        """A commit that a mirror has for a branch or tag; the one that was seen, if that does not
+        lie before it."""
+        seen = self._seen(repo, rev) if self._is_replaced() else None
+        if seen is None or seen.commit == found.hex():
+            return found
+        known = CommitId(bytes.fromhex(seen.commit))
+        verdict = self._verdicts.get((found, known))
+        if verdict is None:
+            verdict = self._descends(repo, found, known, seen.time_s)
+            self._verdicts.put((found, known), verdict)
+        return found if verdict else known
+
+    def note(self, repo: str, rev: str, commit: str, time_s: int) -> None:
+        """The store says that a branch or tag is at a commit, which was made at a time."""
+        if commit.startswith(rev):
+            return  # no name, but the commit's own
+        key, row = layout.seen_key(self._store.url, repo, rev), SeenRow(commit, time_s)
+        value = layout.encode_seen_row(row)
+        if self._kv.get(key) != value:
+            self._kv.write([(key, value)])
+
+    def _is_replaced(self) -> bool:
+        return is_replaced(self._store.objects)
+
+    def _seen(self, repo: str, rev: str) -> SeenRow | None:
+        value = self._kv.get(layout.seen_key(self._store.url, repo, rev))
+        with suppress(Corrupt):
+            return None if value is None else layout.decode_seen_row(value)
+        return None
+
+    def _descends(self, repo: str, commit: CommitId, known: CommitId, known_s: int) -> bool:
+        """Whether ``known`` lies before a commit, as far as that is found out soon."""
+        ends_s = monotonic() + WALK_S_MAX
+        waiting, met = [commit], {commit}
+        while waiting and len(met) <= WALK_MAX and monotonic() < ends_s:
+            one = waiting.pop(0)
+            if one == known:
+                return True
+            try:
+                read = self._store.commit(repo, one)
+            except LodefsError:
+                continue
+            if read.time_s >= known_s - SKEW_S:
+                waiting += [parent for parent in read.parents if parent not in met]
+                met.update(read.parents)
+        return False
