@@ -6,7 +6,7 @@ import os
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -66,20 +66,13 @@ class World:
 
     def seen(self) -> list[object]:
         """All that can be seen of what is root's, and what is mounted there."""
-        found: list[object] = [*self.mounted_elsewhere()]
-        for path in (self.roots, *self._below(self.roots)):
+        mounted = self.mounted_elsewhere()
+        found: list[object] = [*mounted]
+        for path in (self.roots, *_below(self.roots, mounted)):
             status = path.lstat()
             changed_ns = 0 if stat.S_ISDIR(status.st_mode) else status.st_ctime_ns
             found.append((str(path), status[:6], status.st_mtime_ns, changed_ns))
         return found
-
-    def _below(self, folder: Path) -> Iterator[Path]:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries)
-        for name in names:
-            yield folder / name
-            if (folder / name).is_dir() and not (folder / name).is_symlink():
-                yield from self._below(folder / name)
 
     def mounted_elsewhere(self) -> list[str]:
         """Where something is mounted on what is root's."""
@@ -102,6 +95,17 @@ class World:
         self.take_off(self.folder)
         for fd in self.devices:
             os.close(fd)
+
+
+def _below(folder: Path, mounted: Sequence[str]) -> Iterator[Path]:
+    """All that lies below a directory but for what is mounted, which may not answer."""
+    with os.scandir(folder) as entries:
+        found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    for name, is_directory in found:
+        if str(folder / name) not in mounted:
+            yield folder / name
+            if is_directory:
+                yield from _below(folder / name, mounted)
 
 
 def _mount_tmpfs(place: Path) -> None:
