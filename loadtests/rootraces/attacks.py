@@ -11,7 +11,7 @@ from loadtests.rootraces.user import Move, plants, swaps
 from loadtests.rootraces.world import COMMIT, SOURCE, USER, World
 from lodefs.chunkstore.errors import Denied, LodefsError
 from lodefs.chunkstore.nodeapi.figures import figure_files
-from lodefs.chunkstore.nodecache import damage_reports
+from lodefs.chunkstore.nodecache import damage_reports, view
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.system.safe_open import closing
 from lodefs.commands.enroot_hook import inside
@@ -224,6 +224,17 @@ def sockets(world: World) -> Attack:
     return Attack(work, [plants(str(folder), str(world.roots))])
 
 
+def leftovers(world: World) -> Attack:
+    """What killed workers left among temporary files, as a user names such things."""
+    name = str(world.shared / "lodefs-index-4194999-x")
+
+    def work() -> None:
+        view.remove_leftovers(world.shared)
+
+    moves = [swaps(name, str(world.roots)), swaps(f"{name}/LOG", str(world.roots / "LOG"))]
+    return Attack(work, moves)
+
+
 def figures(world: World) -> Attack:
     """Files of figures, in the directory where users have theirs."""
     folder = world.shared / "figures"
@@ -292,6 +303,7 @@ ATTACKS: dict[str, Callable[[World], Attack]] = {
     "slurm-enter": enter,
     "enroot-hook": enroot_hook,
     "sockets": sockets,
+    "leftovers": leftovers,
     "figures": figures,
     "cache-reports": reports,
     "store": store,

@@ -40,7 +40,7 @@ class World:
         for name in ("m", "new", "d/m", "secret/m", "mounted"):
             (self.roots / name).mkdir(parents=True)
         self.secret.chmod(0o700)
-        for name in ("file", "log", "old", "00000007", "d/file"):
+        for name in ("file", "log", "LOG", "00000007", "d/file"):
             (self.roots / name).write_text("root's")
             os.utime(self.roots / name, (1e9, 1e9))
         with socket.socket(socket.AF_UNIX) as dead:

@@ -153,9 +153,10 @@ def _write_metrics(found: StoreAccount, textfile: Path) -> None:
         name = f"lodefs_store_{metric}"
         lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge"]
         lines.append(f"{name} {getattr(found, field)}")
-    part = textfile.with_name(f".{textfile.name}.{os.getpid()}")
+    part = textfile.with_name(f".{textfile.name}.{os.urandom(4).hex()}")
     try:
-        part.write_text("\n".join(lines) + "\n")
+        with part.open("x") as out:  # new: the directory may be another user's, as node_exporter's
+            out.write("\n".join(lines) + "\n")
         part.replace(textfile)
     except OSError as error:
         raise kind_of(error)(

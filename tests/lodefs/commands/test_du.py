@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 import lodefs as api
@@ -63,3 +66,14 @@ def test_python(objects: MemoryObjects) -> None:
     found = api.du("large", session=session)
     assert isinstance(found, StoreAccount)
     assert [one.repo for one in found.repos] == ["large"]
+
+
+def test_metrics_are_written_nowhere_else(lodefs: Lodefs, tmp_path: Path) -> None:
+    """The directory may be of the user whom node_exporter runs as: no symlink there is followed."""
+    victim = tmp_path / "victim"
+    victim.write_text("root's")
+    for name in (".m.prom", f".m.prom.{os.getpid()}", "m.prom"):
+        (tmp_path / name).symlink_to(victim)
+    assert lodefs("du", "--textfile", str(tmp_path / "m.prom")).code == 0
+    assert victim.read_text() == "root's"
+    assert not (tmp_path / "m.prom").is_symlink()
