@@ -146,12 +146,21 @@ class _Verify:
         for info in self._store.objects.list(keys.INDEX):
             try:
                 ids = [pack.pack_id for pack in read_shard(self._store.objects, info.key)]
+            except NotFound:  # a collection has written it again since it was listed
+                continue
             except _PROBLEMS as error:
                 self._problem(str(error))
                 continue
             for _, missing in self._map(self._packs.index, ids):
-                if missing:
+                if missing and self._is_there(info.key):  # else a collection has deleted both
                     self._problem(f"{info.key}: {missing}")
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._store.objects.head(key)
+        except NotFound:
+            return False
+        return True
 
     def heads(self) -> Iterator[tuple[str, CommitId]]:
         """The commits of all branches and tags."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +15,7 @@ from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.disk_key_set import DiskKeySet
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
@@ -20,6 +23,8 @@ from lodefs.chunkstore.repo.verify import VerifyResult, _Verify, verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.handmade import Files, Handmade, Link
 from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import World
 
 LARGE = random.Random(1).randbytes(12_500)
 FILES: Files = {
@@ -233,3 +238,32 @@ def test_what_is_read_ahead_is_bounded() -> None:
         entry = Damaged().entry(b"small")
         assert [work._is_new(entry), work._is_new(entry)] == [True, False]
         assert not any(isinstance(value, set) and value for value in vars(work).values())
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_collection_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """What it deletes while index shards are looked at is no problem of the store: a shard that is
+    listed and not yet read, or the packs of one that was read."""
+    with one_at_a_time():
+        world = World(tmp_path)
+        world.push(world.source("a", a=b"a" * 5000))
+        kept = world.packs()
+        world.push(world.source("b", b=b"b" * 5000), "b")
+        world.delete("b")
+        world.collect()
+        world.hours += 25
+        slow = tuple(world.packs() - kept) if is_late else keys.INDEX
+        get, seen = world.memory.get, set[str]()
+
+        def get_slowly(key: str, **which: Any) -> Part:
+            if key.startswith(slow) and not seen:
+                seen.add(key)
+                world.collect()
+            return get(key, **which)
+
+        store = world.store
+        monkeypatch.setattr(world.memory, "get", get_slowly)
+        assert verify(store, data=True).problems == []
+        assert seen
