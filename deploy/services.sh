@@ -52,7 +52,8 @@ end_proxies() {
   ended=''
   for file in "$proxies"/*/pid; do
     pid=$(cat "$file" 2>/dev/null) || continue
-    # Not another process that has its number now.
+    # Not another process that has its number now. Of a user's the title is not asked for.
+    grep -qs '^Uid:[[:space:]]0[[:space:]]' "/proc/$pid/status" || continue
     grep -qsF "${file%pid}sock" "/proc/$pid/cmdline" || continue
     if kill "$pid"; then ended="$ended $pid"; fi
   done
