@@ -18,6 +18,7 @@ from loadtests.services import S3Server
 from loadtests.services.dockerd import IMAGE, Dockerd
 from tests.deploy.conftest import DEPLOY, build
 from tests.deploy.dataset import Dataset, push
+from tests.docs.pages import block, typed
 from tests.support.chunkstore.child_process import ChildError, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -182,6 +183,22 @@ def test_a_volume_in_a_container(node: Plugin, moto: S3Server) -> None:
     proxy, service = node.services()
     assert capabilities(proxy) == "000000000000000b"
     assert capabilities(service) == "000000000020002b"
+
+
+def test_as_the_page_has_it(node: Plugin) -> None:
+    """The first commands of the page on Docker make a volume and read it."""
+    script = typed(block("docker.md#volumes-for-docker-1"))
+    ours = {"--driver lodefs": f"--driver {NAME}", "repo=vision/flickr30k": "repo=cats"}
+    ours |= {"docker run": "docker run --network none", " IMAGE ": f" {IMAGE} "}
+    for theirs, here in ours.items():
+        assert theirs in script
+        script = script.replace(theirs, here)
+    environment = {**os.environ, **node.dockerd.environment()}
+    try:
+        out = run(["sh", "-euc", script], env=environment)
+        assert out.split() == ["flickr30k", *node.dataset.sha256]
+    finally:
+        node.dockerd.try_docker("volume", "rm", "--force", "flickr30k")
 
 
 def capabilities(pid: int) -> str:

@@ -13,6 +13,7 @@ _BLOCK = re.compile(
     r"^#+ (?P<heading>[^\n]*)$|^(?P<indent> *)```(?P<kind>[a-z]*)[^\n]*\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
+PROMPT = "$ "
 _SHELL = ("", "sh", "console")
 _SPAN = re.compile(r"(?<!`)`(lodefs [^`]+)`(?!`)")
 _OPTIONAL = re.compile(r"(?<= )\[([^]]*)\]")
@@ -101,3 +102,12 @@ def _after_lodefs(words: list[str]) -> Iterator[list[str]]:
         at += 2
     if at < len(words) and words[at].rpartition("/")[2] == "lodefs":
         yield words[at + 1 :]
+
+
+def typed(text: str) -> str:
+    """What a reader types of a block: what follows a prompt, if it has prompts; of a line of a
+    crontab its command."""
+    lines = text.splitlines()
+    if any(line.startswith(PROMPT) for line in lines):
+        lines = [line.removeprefix(PROMPT) for line in lines if line.startswith(PROMPT)]
+    return "".join(f"{_CRON.sub('', line)}\n" for line in lines)

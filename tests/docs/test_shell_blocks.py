@@ -1,0 +1,67 @@
+"""Each block of shell commands of the pages for operators is run by a test as it stands, or says
+why not. A new block fails until it has its line here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.pages import ROOT, block, blocks_of
+
+PAGES = (
+    *("install.md", "services.md", "docker.md", "cluster.md", "hpc.md"),
+    *("kubernetes.md", "kubernetes-install.md", "operations.md"),
+)
+SLURM = "needs a Slurm with the plug-in: `./run slurm test` has jobs like it"
+NODE, PLUGIN = "tests/deploy/test_pages.py", "tests/deploy/test_managed_plugin.py"
+BLOCKS = {
+    "install.md#debian-package-1": NODE,
+    "install.md#installsh-1": "pip builds and fetches all; test_life.py runs it on wheels",
+    "install.md#the-first-node-1": NODE,
+    "install.md#removal-1": NODE,
+    "install.md#managed-plugin-of-docker-1": "it is built for minutes; its test has it built once",
+    "services.md#settings-of-services-1": NODE,
+    "services.md#mounts-at-boot-1": NODE,
+    "services.md#logs-1": NODE,
+    "docker.md#volumes-for-docker-1": PLUGIN,
+    "docker.md#trying-it-without-installing-1": "takes the place of the machine's own plugin",
+    "cluster.md#setting-it-up-1": NODE,
+    "hpc.md#for-users-a-command-that-sees-datasets-1": NODE,
+    "hpc.md#for-users-a-command-that-sees-datasets-2": NODE,
+    "hpc.md#for-users-enroot-and-pyxis-1": "needs enroot, pyxis and an image",
+    "hpc.md#mounts-of-the-node-1": "needs the first process namespace: no container has it",
+    "hpc.md#slurm-for-users-1": SLURM,
+    "hpc.md#slurm-for-users-2": "needs four nodes with eight GPUs each",
+    "hpc.md#slurm-for-users-3": SLURM,
+    "hpc.md#slurm-for-users-4": SLURM,
+    "hpc.md#data-on-the-nodes-before-a-job-begins-1": "two lines of a script, and no command",
+    "kubernetes-install.md#install-1": "needs a registry",
+    "kubernetes-install.md#install-2": "needs a registry and a cluster: `./run kube test` installs",
+    "operations.md#what-a-store-costs-1": NODE,
+    "operations.md#deleting-a-dataset-1": NODE,
+    "operations.md#keeping-less-history-1": NODE,
+    "operations.md#freeing-space-in-a-store-1": NODE,
+    "operations.md#freeing-space-in-a-store-2": NODE,
+    "operations.md#freeing-space-in-a-store-3": NODE,
+    "operations.md#removing-bytes-for-good-1": NODE,
+    "operations.md#copying-to-another-store-1": NODE,
+    "operations.md#repair-1": NODE,
+    "operations.md#repair-2": NODE,
+    "operations.md#why-is-a-job-slow-1": "it watches a job for 30 s: tests/lodefs/job_profile",
+    "operations.md#tracing-one-request-1": "needs curl, and an id that is another one each time",
+    "operations.md#tracing-one-request-2": NODE,
+}
+
+
+def test_each_block_has_its_line() -> None:
+    """Each block of the pages is in the list, and nothing else."""
+    assert [one.name for page in PAGES for one in blocks_of(page)] == list(BLOCKS)
+
+
+@pytest.mark.parametrize("name", [name for name, where in BLOCKS.items() if ".py" in where[-3:]])
+def test_who_is_said_to_run_it_does(name: str) -> None:
+    """The file that is said to run a block names it, alone or with its number left open."""
+    text = (ROOT / BLOCKS[name]).read_text()
+    place = name.partition("#")[2]
+    ways = (name, f"}}#{place}", f"#{place.rpartition('-')[0]}-{{n")
+    assert any(way in text for way in ways)
+    assert block(name)
