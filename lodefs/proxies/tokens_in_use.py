@@ -71,12 +71,17 @@ def _told(session: Session, url: str, path: Path, before: str | None) -> str | N
         token = session.environment.get("LODEFS_TOKEN")
         status = ask(url, "/status", token, timeout_s=ASK_TIMEOUT_S)
     except LodefsError as error:
-        cause = error.__cause__
-        is_nobody = isinstance(cause, OSError) and cause.errno in _NOBODY
-        return str(error) if _is_meant(session, path) and not is_nobody else None
+        return str(error) if _is_meant(session, path) and not _is_nobody(error) else None
     if "tokens" not in status and not _is_meant(session, path):
         return None
     return untaken(status, path, before)
+
+
+def _is_nobody(error: BaseException | None) -> bool:
+    """Whether an error is that nobody listens, however often it was told in other words."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error is not None and error.errno in _NOBODY
 
 
 def _is_meant(session: Session, path: Path) -> bool:
