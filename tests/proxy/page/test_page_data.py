@@ -56,6 +56,8 @@ def test_a_repository_and_its_versions(proxy: RunningProxy) -> None:
         ("/page/repository/none", 404),
         ("/page/history/none@main", 404),
         ("/page/changes/data/set@none", 404),
+        ("/page/changes/data/set@" + "0" * 64, 404),
+        ("/page/history/data/set@" + "0" * 64, 404),
         ("/page/preview/data/set@main/none", 404),
         ("/page/preview/data/set@main/d", 404),
         ("/page/image/data/set@main/a", 400),
@@ -70,11 +72,12 @@ def test_a_repository_and_its_versions(proxy: RunningProxy) -> None:
     ],
 )
 def test_bad_questions(proxy: RunningProxy, target: str, status: int) -> None:
-    """What is not there or makes no sense is said so."""
+    """What is not there or makes no sense is said so, and never by a key of the store."""
     with proxy.client() as client:
         reply = client.get(target)
     assert reply.status == status
     assert reply.json()["message"]
+    assert "repos/" not in reply.json()["message"]
 
 
 def test_finding_paths(proxy: RunningProxy) -> None:
