@@ -20,7 +20,7 @@ from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.journal.condemned import NamedChunks, commit_key
 from lodefs.chunkstore.journal.journal import OlderJournal
-from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.named_packs import NamedPacks, named_packs
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
@@ -28,8 +28,7 @@ from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.pack_check import (
     PacksCollected,
     PacksLost,
-    lacking_below,
-    lacking_chunks,
+    lacking_named,
 )
 from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -84,22 +83,27 @@ class Committer:
 
     def check_reused(self) -> None:
         """Raises: PacksLost if the store lacks chunks that are about to be used again."""
-        self._require(lacking_chunks(self._store.objects, self._index.reused()))
+        reused = NamedPacks(self._index.reused(), set())
+        self._require(lacking_named(self._store.objects, reused, ()))
 
-    def check_remembered(self, root: Entry, base: Entry | None) -> None:
-        """Raises: PacksLost if the store lacks chunks that the directory ``root`` leads to and
-        ``base``, which is the head, does not: of files and trees that this machine has pushed once
-        and has not read or stored now."""
+    def check_new(self, root: Entry, base: Entry | None) -> None:
+        """As ``check_reused``, also of what this machine has pushed once, and has not read or
+        stored now, if the directory ``root`` leads to it and ``base``, which is the head, does
+        not."""
         is_head = base is not None and (base.digest, base.segments) == (root.digest, root.segments)
-        if self._index.has_memory and not is_head:
-            own = self._index.added()
-            self._require(lacking_below(self._store.objects, self._store.packs, root, base, own))
+        if is_head or not self._index.has_memory:
+            self.check_reused()
+            return
+        named = named_packs(self._store.packs, root, base)
+        for pack, bits in self._index.reused().items():
+            named.found[pack] = named.found.get(pack, 0) | bits
+        self._require(lacking_named(self._store.objects, named, self._index.added()))
 
     def check_all(self, root: Entry) -> None:
         """Raises: PacksLost if the store lacks chunks that the directory ``root`` leads to."""
         reader = PackReader(self._store.objects)  # that does not know what was there before
-        own = self._index.added()
-        self._require(lacking_below(self._store.objects, reader, root, None, own))
+        named = named_packs(reader, root, None)
+        self._require(lacking_named(self._store.objects, named, self._index.added()))
 
     def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of

@@ -14,10 +14,9 @@ from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, GONE
-from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.named_packs import NamedPacks
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
+from lodefs.chunkstore.repo.pack_reader import read_index
 
 REQUESTS_MAX = 16  # at once
 
@@ -74,20 +73,14 @@ def packs_lacking(objects: ObjectStore, named: Mapping[PackId, int]) -> set[Pack
     return set(lacking_chunks(objects, named, bytes((DROPPED,))))
 
 
-def lacking_below(
-    objects: ObjectStore,
-    reader: PackReader,
-    root: Entry,
-    base: Entry | None,
-    own: Collection[PackId],
+def lacking_named(
+    objects: ObjectStore, named: NamedPacks, own: Collection[PackId]
 ) -> dict[PackId, int | None]:
-    """As ``lacking_chunks``, of all that a directory leads to but what ``base`` has in the same
-    place, and the packs in ``own``; packs of trees that cannot be read are damaged, and what lies
-    below is not looked at."""
-    found, unreadable = named_packs(reader, root, base)
-    named = {pack: bits for pack, bits in found.items() if pack not in own}
-    lacking = lacking_chunks(objects, named)
-    return {**lacking, **dict.fromkeys(unreadable - lacking.keys())}
+    """As ``lacking_chunks``, of all that a directory names but the packs in ``own``; packs of
+    trees that could not be read are damaged."""
+    found = {pack: bits for pack, bits in named.found.items() if pack not in own}
+    lacking = lacking_chunks(objects, found)
+    return {**lacking, **dict.fromkeys(named.unreadable - lacking.keys())}
 
 
 def _failing(

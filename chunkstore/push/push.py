@@ -208,9 +208,8 @@ class _Push:
         if self._options.check_packs:
             self._phase("checking packs", lambda: self._committer.check_all(root))
         else:
-            self._phase("committing", self._committer.check_reused)
             base = self._head.root
-            self._phase("committing", lambda: self._committer.check_remembered(root, base))
+            self._phase("committing", lambda: self._committer.check_new(root, base))
 
     def _commit(self, root: Entry) -> CommitId:
         ref = RefName(self._job.repo, BRANCHES, self._job.branch)

@@ -12,7 +12,7 @@ import pytest
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId, Spec
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.push import committer
+from lodefs.chunkstore.push import pack_check
 from lodefs.chunkstore.push.pack_check import PacksLost
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
@@ -179,6 +179,17 @@ def test_what_is_used_again_is_looked_for_always(machine: Machine) -> None:
     machine.assert_whole(result)
 
 
+@pytest.mark.parametrize("harm", [lose, cut_off, empty])
+def test_what_is_remembered_is_looked_for_too(machine: Machine, harm: Harm) -> None:
+    """A directory that the head does not have, all of whose trees and files the machine has pushed
+    before: whichever of its packs is lost, the push stores again what it held."""
+    machine.push_in_parts()
+    for key in machine.packs():
+        machine.push(source=machine.source / "one")  # the head is something else again
+        harm(machine.memory, key)
+        machine.assert_whole(machine.push())
+
+
 def test_what_looking_costs(machine: Machine) -> None:
     """An unchanged push asks for no pack; one that uses chunks again reads once the index of
     each pack that these lie in; a checked one reads that of each pack that is named, and trees."""
@@ -214,7 +225,7 @@ def test_a_pack_that_stays_lost_ends_the_push(
         asked.append(len(named))
         return {PackId(b"p" * 32): None}
 
-    monkeypatch.setattr(committer, "lacking_chunks", absent)
+    monkeypatch.setattr(pack_check, "lacking_chunks", absent)
     write_files(machine.source, {"one/new": b"new"})
     with pytest.raises(PacksLost, match="such as packs/70/7070"):
         machine.push(index="new")

@@ -102,7 +102,8 @@ class Model:
         for command, outcome in done:
             yield from self._ended(command, outcome, before, alone=len(done) == 1)
             self._note(command, outcome, alone=len(done) == 1)
-            yield from _copied(command, outcome, after)
+            if len(done) == 1:
+                yield from _copied(command, outcome, after)
         commands = [command for command, _ in done]
         for store in range(len(after)):
             yield from self._refs(store, commands, before[store], after[store])

@@ -155,9 +155,8 @@ class Prober:
             open_store(CompositeObjects(one)) for one in (self._clone(store), there)
         )
         options = CopyOptions(workers=1, clock=lambda: self._world.now_s)
-        repos = [*source.repos()]
         try:
-            result = copy(source, destination, repos, None, options)
+            result = copy(source, destination, [*source.repos()], None, options)
         except LodefsError as error:
             if self._model.is_sound(store, seen[store]):
                 yield f"it ends with {error!r}"
