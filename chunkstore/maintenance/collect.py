@@ -41,6 +41,7 @@ from lodefs.chunkstore.maintenance.in_composites.merge import (
     Merged,
     batches,
     merge_packs,
+    whole_packs,
     would_merge,
 )
 from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
@@ -422,12 +423,16 @@ class _Collection:
         small = [
             (pack, size) for pack, size in self._packs if size < below and pack in self._marked
         ]
+        table = self._foreseen if options.dry_run else composites.tables.newest()
+        if not batches(small, table):
+            return
+        small = whole_packs(composites, small, table, self._smaller_by, self._executor)
         if options.dry_run:
             self._result.merged = would_merge(small, self._foreseen)
             merged = {pack for part in batches(small, self._foreseen) for pack, _ in part}
             self._foreseen = foreseen(self._foreseen, merged, {})
             return
-        if batches(small, composites.tables.newest()):
+        if batches(small, table):
             self._store.admit_composites()
             rate = Rate(options.rate_bytes_s)
             self._result.merged = merge_packs(

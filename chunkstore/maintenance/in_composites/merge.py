@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CompositeName, PackId
 from lodefs.chunkstore.journal.purges import Purges
@@ -26,6 +26,7 @@ from lodefs.chunkstore.objects.composites.layout import (
     CompositePlace,
     CompositeTable,
 )
+from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.system.progress import Progress
 
 BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
@@ -64,6 +65,28 @@ def batches(
         size_bytes += own_bytes
     found = list(composite_parts(chosen))
     return found if len(found) < objects else []
+
+
+def whole_packs(
+    objects: CompositeObjects,
+    small: Sequence[tuple[PackId, int]],
+    table: CompositeTable,
+    compacted: Container[PackId],
+    executor: Executor,
+) -> list[tuple[PackId, int]]:
+    """Those that may be put into composites, or lie there: what a pack of its own lacks, a copy or
+    a repair may yet bring. ``compacted``: packs that will lack chunks. Raises: what the store
+    does."""
+
+    def may_move(one: tuple[PackId, int]) -> bool:
+        if one[0] in table.places:
+            return True
+        try:
+            return one[0] not in compacted and not read_index(objects, one[0]).index.has_gone
+        except (NotFound, Changed, Corrupt, UnknownFormat):  # merging finds out, and says so
+            return True
+
+    return [one for one, may in zip(small, executor.map(may_move, small), strict=True) if may]
 
 
 def would_merge(small: Iterable[tuple[PackId, int]], table: CompositeTable) -> Merged:
