@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+TOLD_BYTES_MAX = 2000  # a line of a log; a gRPC status, of which each byte may become three
+_TOLD_END_BYTES = 500
+
 
 class LodefsError(Exception):
     """Base of all errors that lodefs raises on purpose."""
@@ -104,3 +107,14 @@ class TooManyRemovals(LodefsError):
 
 class InUse(LodefsError):
     """A cache directory, mount point or socket belongs to another living process."""
+
+
+def told(text: str) -> str:
+    """What an edge tells of an error: one line, of which the middle is left out where a client has
+    sent something long."""
+    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    data = line.encode()
+    if len(data) <= TOLD_BYTES_MAX:
+        return line
+    begin, end = data[: TOLD_BYTES_MAX - _TOLD_END_BYTES], data[-_TOLD_END_BYTES:]
+    return f"{begin.decode(errors='ignore')} [...] {end.decode(errors='ignore')}"

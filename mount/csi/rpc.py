@@ -34,6 +34,7 @@ from lodefs.chunkstore.errors import (
     Purged,
     Unavailable,
     Unsupported,
+    told,
 )
 from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.mount.csi.admission import THREADS_MAX, Admission
@@ -148,28 +149,28 @@ def _behaviour(name: str, method: Method) -> Callable[[Any, grpc.ServicerContext
         timeout_s = CALL_TIMEOUT_S_MAX
         if left_s is not None:
             timeout_s = min(WORK_SHARE * left_s, timeout_s)
-        code, told = grpc.StatusCode.OK, ""
+        code, text = grpc.StatusCode.OK, ""
         try:
             return method(request, timeout_s)
         except LodefsError as error:
-            code, told = code_of(error), str(error)
+            code, text = code_of(error), told(str(error))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
             _log.exception("%s", name)
-            code, told = grpc.StatusCode.INTERNAL, f"{type(error).__name__} (a fault of lodefs)"
+            code, text = grpc.StatusCode.INTERNAL, f"{type(error).__name__} (a fault of lodefs)"
         finally:
-            _tell(name, code, told, time.monotonic() - begun_s, labels(request))
-        return context.abort(code, told)
+            _tell(name, code, text, time.monotonic() - begun_s, labels(request))
+        return context.abort(code, text)
 
     return answer
 
 
 def _tell(
-    name: str, code: grpc.StatusCode, told: str, elapsed_s: float, extra: Mapping[str, str]
+    name: str, code: grpc.StatusCode, text: str, elapsed_s: float, extra: Mapping[str, str]
 ) -> None:
     failed = code is not grpc.StatusCode.OK
     level = logging.WARNING if failed or elapsed_s > SLOW_S else logging.DEBUG
     if _log.isEnabledFor(level):
-        more = f"{code.name}: {told}" if failed else "done"
+        more = f"{code.name}: {text}" if failed else "done"
         _log.log(level, "%s after %.3f s: %s", name, elapsed_s, more, extra=dict(extra))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, told
 from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
@@ -160,15 +160,15 @@ def answering(volumes: Volumes, counts: ComponentCounts | None = None) -> Answer
         name, begun_s = path.lstrip("/"), time.monotonic()
         try:
             with counted.call(_operation(path)):
-                told = encode_answer(method(volumes, body))
-            return HttpReply(200, told, partial(unheard, volumes, body) if unheard else None)
+                reply = encode_answer(method(volumes, body))
+            return HttpReply(200, reply, partial(unheard, volumes, body) if unheard else None)
         except MalformedError as error:
             return HttpReply(400, encode_error(str(error)))  # dockerd puts the method in front
         except LodefsError as error:
             expected = isinstance(error, NotFound) and name == "VolumeDriver.Get"
             # dockerd asks for a volume before it makes it
             level = logging.DEBUG if expected else logging.WARNING
-            _log.log(level, "%s: %s", name, error, extra=_about(body))
+            _log.log(level, "%s: %s", name, told(str(error)), extra=_about(body))
             return HttpReply(200, encode_error(str(error)))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
             _log.exception("%s", name, extra=_about(body))

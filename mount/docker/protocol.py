@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, told
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.mount.docker.status import status_of, time_text
 from lodefs.mount.docker.volume import check_name
@@ -54,8 +54,7 @@ def encode_answer(answer: Mapping[str, object]) -> bytes:
 
 def encode_error(text: str) -> bytes:
     """The bytes of an answer that says in one line what is wrong."""
-    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
-    return msgspec.json.encode({"Err": line or "it failed without a word"})
+    return msgspec.json.encode({"Err": told(text) or "it failed without a word"})
 
 
 def volume_in(body: bytes) -> str:

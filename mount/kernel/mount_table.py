@@ -17,6 +17,7 @@ PASSTHROUGH_XATTR = "user.lodefs.passthrough"
 ANSWER_TIMEOUT_S = 2.0
 SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
 _DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
+_PID = re.compile(rb"[0-9]{1,10}")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _OWNER = re.compile(rb"(?:^|,)user_id=(\d+)")
 _ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
@@ -116,10 +117,10 @@ def is_dead(mountpoint: str) -> bool:
 
 
 def pid_of(mountpoint: str) -> int | None:
-    """The process that answers for a mount; None if it does not say in time, as a dead one."""
-    with suppress(ValueError):
-        return int(_answer(mountpoint, PID_XATTR)) or None
-    return None
+    """The process that answers for a mount; None if it does not say in time, as a dead one. Of
+    another user's mount it is what that user says."""
+    answer = _answer(mountpoint, PID_XATTR)
+    return int(answer) or None if _PID.fullmatch(answer) else None
 
 
 def passthrough_of(mountpoint: str) -> str:

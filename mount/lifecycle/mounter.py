@@ -203,7 +203,8 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
     if os.geteuid() not in (0, found.owner):
         raise Denied(f"{mountpoint} belongs to {_user_name(found.owner)}: unmount it as that user")
-    pid_fd = _open_pid(state_of_mount(found).pid)
+    pid = state_of_mount(found).pid  # a mount of another user says what that user likes
+    pid_fd = _open_pid(pid) if process_scan.runs_as(pid, found.owner) else -1
     try:
         try:
             mount_syscalls.detach(place, lazy=False)
@@ -214,7 +215,7 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
         if pid_fd >= 0 and not _ends(pid_fd, LOOK_S):
             if _answers(found):  # another mount namespace has it, too
                 return Unmounted(place, lazy=True)
-            if not _ends(pid_fd, timeout_s):
+            if found.owner == os.geteuid() and not _ends(pid_fd, timeout_s):
                 raise Unavailable(f"{mountpoint} is unmounted, but its process does not end")
     finally:
         if pid_fd >= 0:

@@ -68,6 +68,13 @@ def _at_own_places(table: bytes, places: Mapping[str, str]) -> Iterator[str]:
             yield mounted.device
 
 
+def runs_as(pid: int, uid: int | None, proc: Path = PROC) -> bool:
+    """Whether there is such a process, and it is that user's."""
+    with suppress(OSError):
+        return _uid(proc / str(pid)) == uid
+    return False
+
+
 def _uid(process: Path) -> int:
     """Whose process it is; its directory may be root's. Raises: OSError."""
     _, _, rest = (process / "status").read_bytes().partition(b"\nUid:")

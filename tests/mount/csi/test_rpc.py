@@ -77,6 +77,19 @@ def test_every_error_has_a_status() -> None:
     assert internal == {"Changed", "SourceChanged", "TooManyRemovals", "UnknownFormat"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("context", [{"repo": "x" * 200_000}, {**CATS, "path": "ü" * 60_000}])
+def test_long_values_are_refused_as_what_they_are(
+    driver: DriverRig, tmp_path: Path, context: dict[str, str]
+) -> None:
+    """What they are is told without the middle: a status has room for some KB only."""
+    with pytest.raises(grpc.RpcError) as error:
+        driver.kubelet.publish("v", tmp_path / "target", context)
+    code, text = refused(error.value)
+    assert code == "INVALID_ARGUMENT", text
+    assert len(text) < 2100
+
+
 def test_calls_that_wait_do_not_hold_up_others(tmp_path: Path) -> None:
     """While as many publishes wait as may, the next one is UNAVAILABLE at once, and calls of other
     kinds are answered; afterwards it works. All of them count."""

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from lodefs.mount.kernel import mount_table
 from lodefs.mount.kernel.mount_table import (
     Mount,
     mount_of,
@@ -73,6 +74,28 @@ def test_the_real_table() -> None:
     """The running system's table holds its root, which is no lodefs mount."""
     assert any(mount.mountpoint == "/" for mount in read_table())
     assert pid_of("/") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "pid"),
+    [
+        (b"17", 17),
+        (b"", None),
+        (b"0", None),
+        (b"9" * 20, None),
+        (b"9" * 5000, None),
+        (b"-1", None),
+        (b" 7", None),
+        (b"x", None),
+        ("٣".encode(), None),
+    ],
+)
+def test_a_mount_says_which_process_answers(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes, pid: int | None
+) -> None:
+    """Any user may have a mount of this type that says anything."""
+    monkeypatch.setattr(mount_table, "_answer", lambda *_: answer)
+    assert pid_of("/mnt") == pid
 
 
 def test_the_mount_of_an_open_file() -> None:

@@ -8,12 +8,14 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import lodefs
 from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import device, mount_syscalls, mount_table
 from lodefs.mount.lifecycle import daemon, mount_target, mounter, process_scan, spawn
 from lodefs.mount.mount_spec import Reply
@@ -396,6 +398,31 @@ def test_an_error_right_after_mounting_leaves_nothing(
         with pytest.raises(OSError, match="Too many"):
             daemon.serve(job, print, lambda: None)
     assert mount_table.on_top(str(mounts.place)) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts as another user")
+def test_unmount_of_a_users_own_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that calls itself lodefs', and names a process that it is not, or that does not end:
+    root has it unmounted at once."""
+    place = Path(os.path.realpath(tmp_path)) / "theirs"
+    place.mkdir()
+    theirs = subprocess.Popen(["sleep", "1000"], user=61234)
+    try:
+        for pid in (1, os.getpid(), theirs.pid, 2**31 - 1):
+            fd = os.open("/dev/fuse", os.O_RDWR)
+            data = f"fd={fd},rootmode=40000,user_id=61234,group_id=0"
+            libc.call("mount", b"a@b", os.fsencode(place), b"fuse.lodefs", 6, data.encode())
+            monkeypatch.setattr(mount_table, "_answer", lambda *_, pid=pid: b"%d" % pid)
+            begun_s = time.monotonic()
+            assert mounter.unmount(str(place)).lazy is False
+            assert time.monotonic() - begun_s < mounter.END_TIMEOUT_S / 2
+            assert mount_table.on_top(str(place)) is None
+            os.close(fd)
+    finally:
+        theirs.kill()
+        theirs.wait()
 
 
 def test_unmount_of_a_mount_of_another_user(
