@@ -182,7 +182,7 @@ def test_only_the_node_plugin_is_privileged() -> None:
     assert free == {"mounter": "all", "driver": "all", "directories": ["CHOWN", "FOWNER"]}
 
 
-def test_only_who_labels_nodes_and_the_controllers_pod_may_ask() -> None:
+def test_only_who_labels_nodes_and_the_provisioner_may_ask() -> None:
     """No other container has the token of an account, also where everything is switched on."""
     holders = set()
     for one in rendered(values=ALL_ON):
@@ -198,7 +198,7 @@ def test_only_who_labels_nodes_and_the_controllers_pod_may_ask() -> None:
             mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
             if pod.get("automountServiceAccountToken", True) or mounted & given:
                 holders.add(container["name"])
-    assert holders == {"node-labels", "controller", "mounter", "provisioner"}
+    assert holders == {"node-labels", "provisioner"}
 
 
 def test_volumes_name_only_stores_that_are_allowed() -> None:

@@ -25,9 +25,8 @@ def test_names_of_mount_points_are_no_formats(tmp_path: Path, name: str) -> None
     data = f"fd={fd},rootmode=40000,user_id=61234,group_id=0"
     libc.call("mount", b"x@y", os.fsencode(place), b"fuse.lodefs", 6, data.encode())
     try:
-        command = ["sh", ROOT / "deploy/services.sh", "in-use"]
-        limited: list[str | Path] = ["prlimit", "--as=200000000", *command]
-        done = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
+        command = ["prlimit", "--as=200000000", "sh", str(ROOT / "deploy/services.sh"), "in-use"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     finally:
         libc.call("umount2", os.fsencode(place), 2)

@@ -56,3 +56,13 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{- /* The sources of a volume as the kubelet makes it for a pod's account: for single containers. */}}
+{{- define "lodefs.apiToken" -}}
+defaultMode: 0440
+sources:
+  - serviceAccountToken: {path: token, expirationSeconds: 3607}
+  - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+  - downwardAPI:
+      items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]
+{{- end }}
