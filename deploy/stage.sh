@@ -59,6 +59,9 @@ trap 'exit 1' HUP INT TERM
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 "$python" -I -m venv "$scratch/venv"
+cp "$checkout/constraints.txt" "$scratch/constraints.txt"
+# Also for what builds the wheel; newer ones of pip read the second.
+export PIP_CONSTRAINT="$scratch/constraints.txt" PIP_BUILD_CONSTRAINT="$scratch/constraints.txt"
 pip() { "$scratch/venv/bin/python" -Ps -m pip "$@" >&2; }
 
 if [ -z "$wheel" ]; then # from a copy: setuptools leaves files in the directory that it builds
@@ -77,8 +80,7 @@ esac
 
 packages=$dir$prefix/lib/lodefs
 mkdir -p "$packages"
-pip install -q --no-compile --target "$packages" -c "$checkout/constraints.txt" \
-  "$wheel${extras:+[$extras]}"
+pip install -q --no-compile --target "$packages" "$wheel${extras:+[$extras]}"
 # What pip notes for itself, and programs of other packages.
 rm -rf "${packages:?}/bin" "$packages"/*.dist-info/direct_url.json "$packages"/*.dist-info/RECORD \
   "$packages"/*.dist-info/INSTALLER "$packages"/*.dist-info/REQUESTED

@@ -96,6 +96,8 @@ packages() { # packages DIR: what lodefs depends on, with its extra for Kubernet
 
 mkdir "$scratch/source" "$scratch/wheel"
 "$python" -I -m venv "$scratch/venv"
+cp "$checkout/constraints.txt" "$scratch/constraints.txt"
+export PIP_CONSTRAINT="$scratch/constraints.txt" PIP_BUILD_CONSTRAINT="$scratch/constraints.txt"
 pip() { "$scratch/venv/bin/python" -Ps -m pip "$@" >&2; }
 for part in chunkstore lodefs mount proxy pyproject.toml README.md LICENSE; do
   cp -R "$checkout/$part" "$scratch/source/"
