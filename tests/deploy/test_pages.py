@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from loadtests.services import S3Server
+from loadtests.services import S3Server, free_port
 from loadtests.services.machine import Machine, write
 from tests.deploy.conftest import Packages
 from tests.docs.pages import block, typed
@@ -49,6 +49,15 @@ lodefs init $OTHER && lodefs copy $STORE $OTHER --all
 """
 
 
+ASK = """/usr/bin/python3 -c '
+import sys, urllib.error, urllib.request
+url = "http://127.0.0.77:PORT/files/vision/cats@v1.0/1.txt"
+asked = urllib.request.Request(url, headers={"Authorization": "Bearer " + sys.argv[1]})
+try:
+    print(urllib.request.urlopen(asked).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+'"""
 _DRAWING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")  # of bars of progress
 
 
@@ -178,6 +187,33 @@ def test_tracing(reader: Reader, first_node: str) -> None:
         after="ls /mnt/f; lodefs unmount /mnt/f",
     )
     assert "1.txt" in out
+
+
+def test_tokens(reader: Reader, first_node: str) -> None:
+    """A token that root makes is let in by the service, and one that is deleted no more; a file
+    that the service cannot read makes deleting fail, and doctor says what to do."""
+    port = free_port()
+    ask = ASK.replace("PORT", str(port))
+    out = reader.does(f"""
+        printf '[serve]\\nlisten = "127.0.0.77:{port}"\\ntokens_file = "/etc/lodefs/tokens"\\n' \\
+          >>/etc/lodefs/lodefs.toml
+        one=$(lodefs token create one 'vision/*')
+        stat -c '%U:%G %a' /etc/lodefs/tokens
+        systemctl restart lodefs-proxy
+        two=$(lodefs token create two 'vision/*')
+        {ask} $one; {ask} $two
+        lodefs token delete one
+        {ask} $one; {ask} $two
+        stat -c '%U:%G %a' /etc/lodefs/tokens
+        chown root:root /etc/lodefs/tokens; chmod 600 /etc/lodefs/tokens
+        lodefs token delete two || echo failed $?
+        {ask} $two
+        lodefs doctor || true
+        """)
+    told = [line for line in out.splitlines() if re.match(r"root:|\d{3}$|failed", line)]
+    private = "root:lodefs 640"
+    assert told == [private, "200", "200", "401", "200", private, "failed 7", "200"], out
+    assert "chown root:lodefs /etc/lodefs/tokens; chmod 0640 /etc/lodefs/tokens" in out
 
 
 def test_removal(reader: Reader, first_node: str) -> None:
