@@ -156,11 +156,16 @@ def _slim(root: Path) -> None:
         mask = root / _UNITS / name
         mask.unlink(missing_ok=True)
         mask.symlink_to("/dev/null")
+    see_one_boot_id(root)
+    (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n", "utf-8")
+
+
+def see_one_boot_id(root: Path) -> None:
+    """Have all of a machine see one boot id, as on a machine of metal."""
     write(root, f"/{_UNITS}/one-boot-id.service", _ONE_BOOT_ID)
     wants = root / _UNITS / "sysinit.target.wants"
-    wants.mkdir()
+    wants.mkdir(exist_ok=True)
     (wants / "one-boot-id.service").symlink_to(f"/{_UNITS}/one-boot-id.service")
-    (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n", "utf-8")
 
 
 @contextmanager

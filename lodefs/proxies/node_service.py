@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.proxy.service.failed_starts import PREFIX
 
 UNIT = "lodefs-proxy.service"
 ASK_TIMEOUT_S = 5.0
+LOOK_S, PAUSE_S = 3.0, 0.1
 _PROPERTIES = ("ActiveState", "NRestarts", "StatusText")
 _IS_BOOTED = "/run/systemd/system"  # sd_booted(3)
 
@@ -18,12 +20,17 @@ def why_not_started(url: str) -> str | None:
     unless ``url`` is where that service listens, and systemd says so."""
     if url != f"unix:{SOCKET_DEFAULT}" or not os.path.isdir(_IS_BOOTED):
         return None
-    return told(_shown())
+    ends_s = time.monotonic() + LOOK_S
+    while (shown := _shown()) and (why := told(shown)) is None:
+        if not _is_tried_again(shown) or time.monotonic() > ends_s:
+            return None
+        time.sleep(PAUSE_S)  # systemd forgets what it said before while it is started again
+    return why if shown else None
 
 
 def told(shown: str) -> str | None:
     """The same, of what ``systemctl show`` writes of the unit."""
-    found = dict(line.partition("=")[::2] for line in shown.splitlines())
+    found = _properties(shown)
     status = found.get("StatusText", "")
     if found.get("ActiveState") == "active" or not status.startswith(PREFIX):
         return None
@@ -32,6 +39,15 @@ def told(shown: str) -> str | None:
         f"the node's proxy {status}{tries}; journalctl -u lodefs-proxy has more. "
         "It is tried again by itself; at once: systemctl restart lodefs-proxy"
     )
+
+
+def _is_tried_again(shown: str) -> bool:
+    found = _properties(shown)
+    return found.get("ActiveState") == "activating" and found.get("NRestarts") != "0"
+
+
+def _properties(shown: str) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in shown.splitlines())
 
 
 def _shown() -> str:

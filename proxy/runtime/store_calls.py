@@ -6,12 +6,22 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from lodefs.chunkstore.errors import Held
+from lodefs.chunkstore.errors import Held, LodefsError
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
 from lodefs.proxy.runtime.histogram import Histogram
 
 OK = "ok"
+
+
+def outcome_of(error: type[LodefsError] | None) -> str:
+    """ "ok", or the class of an error: that of errors.py, which dashboards and alerts know, where a
+    store has made one of its own of it."""
+    if error is None:
+        return OK
+    return next(
+        kind.__name__ for kind in error.__mro__ if kind.__module__ == LodefsError.__module__
+    )
 
 
 class StoreCalls:
@@ -27,7 +37,7 @@ class StoreCalls:
         self.mirrors: Callable[[], Sequence[tuple[str, bool, int]]] = tuple
 
     def add(self, operation: str, outcome: str, *, size_bytes: int, elapsed_s: float) -> None:
-        """Count one call that ended: ``outcome`` is "ok" or the class of its error."""
+        """Count one call that ended: ``outcome`` as of outcome_of."""
         with self._lock:
             found = self._seconds.get((operation, outcome))
             if found is None:

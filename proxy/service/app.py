@@ -58,7 +58,7 @@ from lodefs.proxy.read.last_seen import known_store, store_or_error
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
 from lodefs.proxy.runtime.other_families import MoreFamilies
-from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.runtime.store_calls import StoreCalls, outcome_of
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service import failed_starts
@@ -95,7 +95,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
     end."""
 
     def observe(seen: Observation) -> None:
-        outcome = "ok" if seen.error is None else seen.error.__name__
+        outcome = outcome_of(seen.error)
         calls.add(seen.operation, outcome, size_bytes=seen.size_bytes, elapsed_s=seen.seconds)
 
     options = StoreOptions(

@@ -53,5 +53,6 @@ def _count(environ: Mapping[str, str]) -> int:
 def _tell(systemd: SystemdNotifier, error: LodefsError, *, is_counted: bool) -> None:
     systemd.set_status(PREFIX + " ".join(str(error).split()))
     if is_counted:
-        with socket.socket(socket.AF_UNIX) as mark:
+        # of datagrams: systemd drops descriptors that hang up, as a stream without a peer does
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
             systemd.store(FAILED, [mark.fileno()])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from loadtests.services.machine import Machine, booted
+from loadtests.services.machine import Machine, booted, see_one_boot_id
 from tests.support.chunkstore.child_process import private_directory, run
 
 ROOT = Path(__file__).parents[2]
@@ -20,12 +21,29 @@ DEPLOY = ROOT / "deploy"
 EPOCH = 1_700_000_000
 BUILD_TIMEOUT_S = 240.0
 PYTHON_VERSION = "3.11"
+Report = Callable[[str, str], None]
+if os.environ.get("LODEFS_TEST_PACKAGES") != "1":
+    collect_ignore = ["test_image.py"]  # not a part of this run
 
 
 def build(*words: str | Path, epoch: int = EPOCH) -> str:
     """The output of one of deploy's scripts, standard error included; ChildError."""
     environment = {"SOURCE_DATE_EPOCH": str(epoch)}
     return run([str(word) for word in words], env=environment, timeout_s=BUILD_TIMEOUT_S)
+
+
+@pytest.fixture
+def report(record_property: Callable[[str, object], None]) -> Report:
+    """Says at the end of the run what was seen of an artefact."""
+    return lambda artefact, seen: record_property("artefact", f"{artefact}: {seen}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests reported of artefacts."""
+    for one in terminalreporter.stats.get("passed", []):
+        for name, value in one.user_properties:
+            if name == "artefact" and one.when == "call":
+                terminalreporter.write_line(str(value))
 
 
 @dataclass(frozen=True)
@@ -91,5 +109,6 @@ def debian(workshop: Path) -> Iterator[Machine]:
     needs = ["python3-venv", "systemd", "systemd-sysv", "ca-certificates", "libstdc++6"]
     build(DEPLOY / "debian/root.sh", "essential", root, *needs)
     (root / "shared").mkdir()
+    see_one_boot_id(root)
     with booted(root) as machine:
         yield machine

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loadtests.services.machine import Machine
-from tests.deploy.conftest import Packages
+from tests.deploy.conftest import Packages, Report
+from tests.deploy.node_processes import NodeProcesses, check_reads, write_files
 from tests.support.chunkstore.child_process import ChildError
 
 pytestmark = [pytest.mark.systemd, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -52,12 +54,15 @@ OURS = "find / -xdev -name '*lodefs*'" + "".join(
 INSTALL = """
 export PIP_NO_INDEX=1 PIP_FIND_LINKS=/shared/wheels
 /opt/lodefs/deploy/install.sh --yes --wheel /shared/wheels/lodefs-*.whl"""
+SIZES = {"data.bin": 8 << 20, "more.bin": 8 << 20}
+CONFIGURE = """rm -rf /srv/*; echo 'store = "/srv/store"' >/etc/lodefs/lodefs.toml"""
 STALE = "/usr/share/doc/lodefs/old.md"  # as if an earlier version had it
 
 
 class Way:
     """One way to install: scripts that install, upgrade, remove, and remove with all data."""
 
+    name = "Debian package"
     install = "dpkg -i /shared/first.deb"
     upgrade = "dpkg -i /shared/later.deb"
     remove = "dpkg -r lodefs"
@@ -67,6 +72,7 @@ class Way:
 class ScriptWay(Way):
     """install.sh and uninstall.sh."""
 
+    name = "install.sh"
     install = INSTALL
     upgrade = f"touch {STALE}; echo {STALE} >>/usr/lib/lodefs/manifest; {INSTALL}"
     remove = "/usr/lib/lodefs/uninstall.sh --yes"
@@ -89,9 +95,10 @@ def way(request: pytest.FixtureRequest, debian: Machine) -> Way:
     return Way()
 
 
-def test_life(debian: Machine, way: Way) -> None:
-    """Installation starts nothing; an upgrade changes the programs and neither a mount nor its
-    reader; removal waits for readers and keeps settings and cache; purge leaves nothing."""
+def test_life(debian: Machine, way: Way, report: Report) -> None:
+    """Installation starts nothing; then data processes fetch, and the kernel reads by itself; an
+    upgrade changes the programs and neither a mount nor its reader; removal waits for readers and
+    keeps settings and cache; purge leaves nothing."""
     debian.shell(way.install, timeout_s=120)
     units = " ".join(UNITS)
     assert set(debian.shell(f"systemctl is-active {units} || true").split()) == {"inactive"}
@@ -99,7 +106,13 @@ def test_life(debian: Machine, way: Way) -> None:
     assert debian.run("id", "-un", "lodefs").strip() == "lodefs"
     assert debian.run("lodefs", "version").startswith("lodefs ")
 
-    digest = set_up(debian)
+    if isinstance(way, ScriptWay):
+        debian.shell(CONFIGURE)
+    else:
+        told_too_early(debian)
+    digests = set_up(debian)
+    report(way.name, check_reads(NodeProcesses(debian.init_pid), digests, partial(read, debian)))
+    digest = digests["data.bin"]
     volume = add_volume(debian)
     (other,) = debian.shell(f"cat {OTHERS}/pid").split()
     device = debian.run("stat", "-c", "%d", "/data/try")
@@ -152,24 +165,37 @@ def test_life(debian: Machine, way: Way) -> None:
     assert debian.shell("grep -lsa bin/lodef[s] /proc/[0-9]*/cmdline || true") == ""
 
 
-def set_up(debian: Machine) -> str:
-    """A store, a proxy of it, and a mount with one file; the file's SHA-256."""
+def told_too_early(debian: Machine) -> None:
+    """A proxy that is started before its store is made says what is missing."""
+    assert debian.shell("ls -A /etc/lodefs/mounts.d") == ""
+    debian.shell(CONFIGURE)
+    with pytest.raises(ChildError):
+        debian.run("systemctl", "start", UNITS[0])
+    with pytest.raises(ChildError, match=r"cannot start: .*`lodefs init /srv/store`"):
+        debian.run("lodefs", "status")
+
+
+def read(debian: Machine, name: str) -> str:
+    """The SHA-256 of a file of the mount."""
+    return debian.run("sha256sum", f"/data/try/{name}").split()[0]
+
+
+def set_up(debian: Machine) -> dict[str, str]:
+    """A store, a proxy of it, and a mount with two files; the SHA-256 of each."""
+    digests = write_files(debian.root / "srv/in", SIZES)
     debian.shell("""
-        rm -rf /srv/*
-        mkdir -p /srv/in /etc/lodefs/mounts.d
-        head -c 8M /dev/urandom >/srv/in/data.bin
         lodefs init /srv/store
         lodefs --store /srv/store push /srv/in try
         cp -R /srv/store /srv/other
         chmod -R a+rX /srv/store
-        echo 'store = "/srv/store"' >/etc/lodefs/lodefs.toml
         cd /etc/lodefs/mounts.d
         printf 'spec = "try"\\ndir = "/data/try"\\ncreate_dir = true\\n' >try.toml
-        systemctl enable --now lodefs-proxy.service
+        systemctl enable lodefs-proxy.service
+        systemctl restart lodefs-proxy.service
         systemctl daemon-reload
         systemctl start lodefs-mount@try.service
         """)
-    return debian.run("sha256sum", "/srv/in/data.bin").split()[0]
+    return digests
 
 
 def add_volume(debian: Machine) -> str:

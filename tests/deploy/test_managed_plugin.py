@@ -16,8 +16,9 @@ import pytest
 
 from loadtests.services import S3Server
 from loadtests.services.dockerd import IMAGE, Dockerd
-from tests.deploy.conftest import DEPLOY, build
+from tests.deploy.conftest import DEPLOY, Report, build
 from tests.deploy.dataset import Dataset, push
+from tests.deploy.node_processes import NodeProcesses, check_reads
 from tests.docs.pages import block, typed
 from tests.support.chunkstore.child_process import ChildError, run
 
@@ -106,6 +107,10 @@ class Plugin:
         )
         return {pid: argv for pid, (parent, argv) in processes.items() if parent == init}
 
+    def processes(self) -> NodeProcesses:
+        """Those of the proxy."""
+        return NodeProcesses(self.services()[0])
+
     def services(self) -> list[int]:
         """The proxy and the plugin, as they run now."""
         children = self.children()
@@ -161,6 +166,21 @@ def node(
     finally:
         dockerd.try_docker("volume", "rm", "--force", VOLUME)
         dockerd.try_docker("plugin", "rm", "--force", NAME)
+
+
+def test_its_processes_work(node: Plugin, report: Report) -> None:
+    """The data processes live and fetch, and complete files are read by the kernel alone."""
+    node.until_it_answers("volume", "create", "-d", NAME, "-o", "repo=cats", VOLUME)
+    words = ("--network", "none", "-v", f"{VOLUME}:/data:ro", IMAGE, "sleep", "600")
+    box = node.dockerd.docker("run", "-d", "--stop-timeout", "1", *words)
+    large = {name: node.dataset.sha256[name] for name in ("b", "c")}
+
+    def read(name: str) -> str:
+        return node.dockerd.docker("exec", box, "sha256sum", f"/data/{name}").split()[0]
+
+    report("managed plugin", check_reads(node.processes(), large, read))
+    node.dockerd.docker("rm", "--force", box)
+    node.until_it_answers("volume", "rm", VOLUME)
 
 
 def test_a_volume_in_a_container(node: Plugin, moto: S3Server) -> None:

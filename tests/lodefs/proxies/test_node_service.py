@@ -30,6 +30,19 @@ def test_one_that_serves_has_no_reason() -> None:
         assert node_service.told(shown) is None
 
 
+def test_one_that_is_just_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is started anew systemd shows nothing: it is asked until there is a reason, or the
+    proxy serves."""
+    monkeypatch.setattr(node_service, "_IS_BOOTED", "/")
+    monkeypatch.setattr(node_service, "PAUSE_S", 0.0)
+    starting = SHOWN.replace(STATUS, "")
+    serving = SHOWN.replace("activating", "active").replace(STATUS, "Serving /srv/store")
+    for last, told in ((SHOWN, node_service.told(SHOWN)), (serving, None), ("", None)):
+        shown = iter([starting, starting, last])
+        monkeypatch.setattr(node_service, "_shown", shown.__next__)
+        assert node_service.why_not_started("unix:/run/lodefs/proxy.sock") == told
+
+
 def test_commands_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that wants a proxy that runs says why the node's does not; systemd is asked of no
     other one."""
