@@ -379,6 +379,10 @@ class _Writer:
         store = self._main if self._random.random() < 0.5 else self._random.randrange(STORES)
         return {"store": store, "machine": self._random.randrange(MACHINES)}
 
+    def _share(self) -> float:
+        """From 0 on, below 1."""
+        return self._random.randrange(1000) / 1000
+
     def _repo(self) -> str:
         return self._random.choice(("r", "r", "r", "s"))
 
@@ -416,7 +420,7 @@ class _Writer:
 
     def _point(self) -> Point:
         name = self._random.choice((*TAGS, "dev"))
-        pick, fault = round(self._random.random(), 3), self._fault()
+        pick, fault = self._share(), self._fault()
         return Point(**self._where(), pick=pick, repo=self._repo(), name=name, fault=fault)
 
     def _delete(self) -> Delete:
@@ -441,7 +445,7 @@ class _Writer:
         )
 
     def _purge(self) -> Purge:
-        pick = None if self._random.random() < 0.25 else round(self._random.random(), 3)
+        pick = None if self._random.random() < 0.25 else self._share()
         return Purge(**self._where(), pick=pick, repo=self._repo(), fault=self._fault())
 
     def _source(self, store: int) -> int:
@@ -501,6 +505,6 @@ class _Writer:
             self._main if random.random() < 0.7 else random.randrange(STORES),
             random.choice(hows),
             random.choice(prefixes),
-            round(random.random(), 4),
-            round(random.random(), 4),
+            self._share(),
+            self._share(),
         )
