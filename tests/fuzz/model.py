@@ -6,7 +6,7 @@ before and after it, and says what is wrong with that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import (
@@ -65,27 +65,23 @@ class Ledger:
             if data is not None and key.startswith(("packs/", "composites/data/"))
         }
 
-    @property
-    def has_spoilt_data(self) -> bool:
-        """Whether a pack that is there may have wrong bytes: a push does not read them."""
-        return any(
-            data and key.startswith(("packs/", "composites/")) for key, data in self.damaged.items()
-        )
-
 
 class Model:
-    """All stores. ``chunks_of``: the ids of the chunks of a content."""
+    """All stores. ``chunks_of``: the ids of the chunks of a content; ``is_rotten``: whether a pack
+    of a store has wrong bytes: no push reads them, and they stay when a pack is compacted."""
 
     def __init__(
         self,
         stores: int,
         sources: Sequence[Contents],
         chunks_of: Mapping[bytes, frozenset[ChunkId]],
+        is_rotten: Callable[[int], bool],
     ) -> None:
         self.ledgers = [Ledger() for _ in range(stores)]
         self.contents: dict[CommitId, Contents] = {}
         self._sources = sources
         self._chunks_of = chunks_of
+        self.is_rotten = is_rotten
 
     def is_sound(self, store: int, seen: Seen) -> bool:
         """Whether nothing is known to be wrong with a store."""
@@ -199,7 +195,7 @@ class Model:
     def _scrubbed(
         self, command: say.Scrub, result: ScrubResult, *, is_sound: bool
     ) -> Iterator[str]:
-        if is_sound and result.spoilt:
+        if is_sound and result.spoilt and not self.is_rotten(command.store):
             yield f"a false alarm of scrub: {result.spoilt}"
         found = {f"packs/{one.pack_id.hex()[:2]}/{one.pack_id.hex()}" for one in result.spoilt}
         for key, data in self.ledgers[command.store].damaged.items():
@@ -361,7 +357,7 @@ class Model:
                     is_excused = False
             if is_excused:
                 return True
-        return ledger.has_spoilt_data
+        return self.is_rotten(store)
 
     def _expired(
         self, store: int, commands: Sequence[say.Command], before: Seen, after: Seen

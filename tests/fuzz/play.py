@@ -17,7 +17,7 @@ from lodefs.chunkstore.repair.repair import RepairResult
 from tests.fuzz import commands as say
 from tests.fuzz.model import Model, Wrong
 from tests.fuzz.probes import Prober
-from tests.fuzz.reading import FreshMachine, Seen
+from tests.fuzz.reading import FreshMachine, Seen, is_rotten
 from tests.fuzz.world import CHUNKING, Material, Outcome, World, one_process
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.needs import Needs
@@ -52,7 +52,9 @@ class Player:
         self._random = Random(seed)
         stores = [make(f"memory:{n}") for n in range(say.STORES)]
         self._world = World(directory, material, stores)
-        self._model = Model(say.STORES, material.sources, chunks_of(material))
+        self._model = Model(
+            say.STORES, material.sources, chunks_of(material), lambda n: is_rotten(stores[n])
+        )
         self._fresh = FreshMachine(CHUNKING)
         self._prober = Prober(self._world, self._model, self._fresh)
         self._needs = [Needs(objects) for objects in stores]

@@ -97,7 +97,7 @@ class Prober:
         (head,) = (at for ref, at in found.heads.items() if ref.repo == FRESH)
         assert head is not None
         commit = found.commits[FRESH, head]
-        if commit.files != wanted and not self._model.ledgers[store].has_spoilt_data:
+        if commit.files != wanted and not self._model.is_rotten(store):
             yield f"source {source} came (new {result.new_bytes} bytes) without {commit.lost}"
 
     def _repair(self, random: Random, store: int, seen: Sequence[Seen]) -> Iterator[str]:
@@ -117,7 +117,7 @@ class Prober:
         command = say.Repair(store, 0, sources)
         yield from self._model.not_worse(store, command, seen[store], after)
         yield from self._model.repaired(command, result, seen, after)
-        if not result.left and not self._model.ledgers[store].has_spoilt_data:
+        if not result.left and not self._model.is_rotten(store):
             yield from self._pushed(clone, store, random.randrange(say.SOURCES))
 
     def _repaired(
@@ -139,7 +139,7 @@ class Prober:
             min_used=random.choice((None, 0.5, 1.0)),
             merge_below_bytes=random.choice((None, 1 << 20)),
         )
-        is_merging = options.merge_below_bytes is not None  # packs that lack chunks are not
+        is_merging = options.merge_below_bytes is not None  # what it leaves unused is not foreseen
         is_foreseen = not self._model.ledgers[store].damaged and not is_merging
         outcome = check_dry_run(clone, options, is_foreseen=is_foreseen)
         if isinstance(outcome, type) and self._model.is_sound(store, seen[store]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, Purged, UnknownFormat
 from lodefs.chunkstore.format import keys
@@ -18,6 +17,7 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
+from lodefs.chunkstore.repair.packs import examine
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.store import Settings, Store
 from lodefs.chunkstore.repo.tree_walk import join
@@ -207,21 +207,21 @@ def read_commit(store: Store, at: At) -> SeenCommit | None:
 
 
 def read_file(store: Store, entry: Entry) -> bytes | None:
-    """The bytes of a file; None if some of them were purged and all others are there."""
+    """The bytes of a file; None if some of them were purged, whatever is left of the others."""
     try:
+        for pack, first, count, _ in entry.segments:
+            store.packs.index(pack).check_there(first, count)
         return b"".join(store.packs.read_file(entry))
     except Purged:
-        for pack, first, count, _ in entry.segments:
-            for number in range(first, first + count):
-                _read_unless_purged(store, partial(store.packs.read, pack, number, 1))
         return None
 
 
-def _read_unless_purged(store: Store, read: partial[list[Buffer]]) -> None:
-    try:
-        read()
-    except Purged:
-        return
+def is_rotten(objects: MemoryObjects) -> bool:
+    """Whether any pack that is there has wrong bytes."""
+    there = CompositeObjects(objects)
+    packs = [keys.pack_of(info.key) for info in there.list(keys.PACKS)]
+    found = [examine(there, pack, data=True) for pack in packs if pack is not None]
+    return any(damage is not None and damage.chunks is not None for damage in found)
 
 
 class StoredProxy:
