@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
+from pathlib import Path
 from typing import Any
+
+FUSE = 0x65735546  # linux/magic.h
+_STATFS_BYTES = 256  # its struct has 120
 
 
 def call(function: str, *arguments: Any) -> int:
@@ -15,3 +20,16 @@ def call(function: str, *arguments: Any) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+def file_system_of(where: int | Path) -> int:
+    """``f_type`` of statfs(2), of a descriptor or a path. Raises: OSError."""
+    import ctypes
+
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    if isinstance(where, int):
+        call("fstatfs", where, found)
+    else:
+        call("statfs", os.fsencode(where), found)
+    (kind,) = struct.unpack_from("@l", found.raw)
+    return int(kind) & 0xFFFFFFFF

@@ -68,8 +68,8 @@ def open_within(dir_fd: int, path: str, flags: int, mode: int = 0) -> int:
 
 def rooted(path: str) -> str:
     """An absolute path as one without symlinks. Only those count that nobody but root can have put
-    there: they lie in directories in which root alone makes names. Names that are missing, and what
-    is below a file, are kept as they are.
+    there: they lie in directories in which root alone makes names, and in no FUSE file system.
+    Names that are missing, and what is below a file, are kept as they are.
 
     Raises: OSError, with ELOOP where somebody else may lead the path elsewhere.
     """
@@ -121,8 +121,12 @@ def _step(dir_fd: int, name: str) -> int | None:
 
 
 def _is_roots(dir_fd: int) -> bool:
+    """Whether root alone makes names there. What a FUSE file system says of owners and modes is
+    its server's word: any user's, or that of who pushed a dataset."""
     found = os.fstat(dir_fd)
-    return found.st_uid == 0 and not found.st_mode & _OTHERS_WRITE
+    if found.st_uid != 0 or found.st_mode & _OTHERS_WRITE:
+        return False
+    return libc.file_system_of(dir_fd) != libc.FUSE
 
 
 def open_regular(dir_fd: int, path: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,7 @@ DISK_BYTES_BY_FILE_MIN = 64 * 1024
 MEMORY_BYTES_BY_FILE_MIN = 256 * 1024
 
 # f_type of file systems that are stacked on another, or are FUSE themselves (linux/magic.h)
-_STACKED = {0x794C7630: "overlayfs", 0xF15F: "ecryptfs", 0x61756673: "aufs", 0x65735546: "FUSE"}
+_STACKED = {0x794C7630: "overlayfs", 0xF15F: "ecryptfs", 0x61756673: "aufs", libc.FUSE: "FUSE"}
 _PASSING = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN})
 
 
@@ -226,7 +225,7 @@ def obstacle(cache_dir: Path | None) -> str | None:
     if not is_admin():
         return "it needs CAP_SYS_ADMIN in the first user namespace"
     try:
-        kind = _STACKED.get(_file_system(cache_dir))
+        kind = _STACKED.get(libc.file_system_of(cache_dir))
     except OSError as error:
         return f"the node's cache {cache_dir} cannot be read: {error.strerror}"
     return f"the node's cache {cache_dir} is on {kind}" if kind else None
@@ -235,13 +234,3 @@ def obstacle(cache_dir: Path | None) -> str | None:
 def is_admin(proc: Path = Path("/proc/self")) -> bool:
     """Whether this process has CAP_SYS_ADMIN where the kernel asks for it."""
     return namespaces.in_first_user_namespace(proc) and namespaces.may_mount(proc)
-
-
-def _file_system(path: Path) -> int:
-    """``f_type`` of statfs(2); OSError."""
-    import ctypes
-
-    found = ctypes.create_string_buffer(256)  # struct statfs has 120 bytes
-    libc.call("statfs", os.fsencode(path), found)
-    (kind,) = struct.unpack_from("@l", found.raw)
-    return int(kind) & 0xFFFFFFFF

@@ -344,7 +344,7 @@ def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passthrough, "is_admin", lambda: True)
     known = {0x794C7630: "overlayfs", 0x65735546: "FUSE", 0xEF53: None, 0x58465342: None}
     for kind, name in known.items():
-        monkeypatch.setattr(passthrough, "_file_system", lambda _, kind=kind: kind)
+        monkeypatch.setattr(passthrough.libc, "file_system_of", lambda _, kind=kind: kind)
         expected = f"the node's cache {tmp_path} is on {name}" if name else None
         assert passthrough.obstacle(tmp_path) == expected
     monkeypatch.undo()
@@ -361,13 +361,6 @@ def test_who_is_admin(tmp_path: Path) -> None:
     (tmp_path / "status").write_text("CapEff:\t000001ffffffffff\n")
     assert not passthrough.is_admin(tmp_path)  # a namespace with another number
     assert not passthrough.is_admin(tmp_path / "none")
-
-
-def test_the_file_system_of_proc() -> None:
-    """statfs(2) gives the number that linux/magic.h has."""
-    assert passthrough._file_system(Path("/proc")) == 0x9FA0
-    with pytest.raises(FileNotFoundError):
-        passthrough._file_system(Path("/proc/no/such"))
 
 
 def test_opens_is_what_file_systems_take(handles: OpenFileTable) -> None:

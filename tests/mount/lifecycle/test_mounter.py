@@ -16,7 +16,7 @@ import pytest
 import lodefs
 from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.system import libc
-from lodefs.mount.kernel import device, mount_syscalls, mount_table
+from lodefs.mount.kernel import device, mount_syscalls, mount_table, mountpoints
 from lodefs.mount.lifecycle import daemon, mount_target, mounter, process_scan, spawn
 from lodefs.mount.mount_spec import Reply
 from tests.support.mount.fake_proxy import FakeProxy
@@ -47,6 +47,19 @@ def test_table_and_unmount(mounts: Mounts) -> None:
         mounter.unmount(str(mounts.place))
     with pytest.raises(InvalidInput, match="no lodefs mount"):
         mounter.unmount("/")
+
+
+def test_a_dataset_leads_root_nowhere(mounts: Mounts) -> None:
+    """Who pushed it, or who serves a file system of their own, says that its directories are
+    root's, and made the symlinks in them."""
+    if os.geteuid() != 0:
+        pytest.skip("others have no more rights than who made the symlink")
+    mounts.mount()
+    assert os.stat(mounts.place).st_uid == 0
+    for path in ("out", "link", "out/below"):
+        with pytest.raises(InvalidInput, match="a symlink that is not root's alone"):
+            mountpoints.real(f"{mounts.place}/{path}")
+    mounter.unmount(str(mounts.place))
 
 
 def test_unmount_while_in_use(mounts: Mounts) -> None:
