@@ -24,8 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     atexit.register(end)  # the first one is called last: threads and all others are done by then
     from lodefs.app import run
+    from lodefs.cli.options import warn
     from lodefs.settings.session import Session
+    from lodefs.settings.temporary_files import leave_others_directories
 
+    for line in leave_others_directories(os.environ):
+        warn(line)
     code = run(arguments, Session(dict(os.environ)))
     sys.exit(code)
 

@@ -120,13 +120,29 @@ def _step(dir_fd: int, name: str) -> int | None:
         return None
 
 
-def _is_roots(dir_fd: int) -> bool:
+def _is_roots(dir_fd: int, *, sticky: bool = False) -> bool:
     """Whether root alone makes names there. What a FUSE file system says of owners and modes is
-    its server's word: any user's, or that of who pushed a dataset."""
+    its server's word: any user's, or that of who pushed a dataset. ``sticky``: it also counts
+    where others may make names, and move their own alone."""
     found = os.fstat(dir_fd)
-    if found.st_uid != 0 or found.st_mode & _OTHERS_WRITE:
+    is_shared = found.st_mode & _OTHERS_WRITE and not (sticky and found.st_mode & stat.S_ISVTX)
+    if found.st_uid != 0 or is_shared:
         return False
     return libc.file_system_of(dir_fd) != libc.FUSE
+
+
+def keeps_names(directory: str) -> bool:
+    """Whether what root makes in a directory stays at its name: this one and all above it are
+    root's, and others may make no names there, or move their own alone (the sticky bit)."""
+    try:
+        place = rooted(directory)
+        for one in (place, *map(str, Path(place).parents)):
+            with closing(os.open(one, _STEP)) as fd:
+                if not _is_roots(fd, sticky=True):
+                    return False
+    except OSError:
+        return False
+    return os.path.isabs(directory)
 
 
 def open_regular(dir_fd: int, path: str) -> int:

@@ -13,6 +13,7 @@ import pytest
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.system import libc
 from lodefs.mount.fs import passthrough
 from lodefs.mount.fs.dispatch import Dispatcher
 from lodefs.mount.fs.filesystem import LARGE, FileSystem, MountView
@@ -344,7 +345,7 @@ def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passthrough, "is_admin", lambda: True)
     known = {0x794C7630: "overlayfs", 0x65735546: "FUSE", 0xEF53: None, 0x58465342: None}
     for kind, name in known.items():
-        monkeypatch.setattr(passthrough.libc, "file_system_of", lambda _, kind=kind: kind)
+        monkeypatch.setattr(libc, "file_system_of", lambda _, kind=kind: kind)
         expected = f"the node's cache {tmp_path} is on {name}" if name else None
         assert passthrough.obstacle(tmp_path) == expected
     monkeypatch.undo()
