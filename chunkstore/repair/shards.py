@@ -52,9 +52,9 @@ def repair_index(
     are written again, and those that list nothing are deleted. With
     ``keeps``, which tells of a pack whether refs may lead to it, a shard that names one which is
     gone or damaged, and not kept, is written again without it, and without those that were put back
-    ``in_part``. What a shard says of the others helps to get them back.
-
-    What a push has sent and not yet listed is listed too, which does no harm.
+    ``in_part``. What a shard says of the others helps to get them back. A pack that is not kept is
+    not listed: it is what a push that ended early has left. Without ``keeps`` it is listed, too,
+    which does no harm.
     """
     progress.phase = "listing packs"
     there = {
@@ -92,7 +92,8 @@ def repair_index(
                 _replace(objects, info.key, rest, clock_ns)
     if is_spoilt(objects):
         result.spoilt.append(keys.REMOVED_SHARDS)
-    _list_others(objects, sorted(there - known), result, executor, dry_run=dry_run, now=clock_ns)
+    others = sorted(pack for pack in there - known if keeps is None or keeps(pack))
+    _list_others(objects, others, result, executor, dry_run=dry_run, now=clock_ns)
     if result.empty and not dry_run:
         remove_shards(objects, [key[len(keys.INDEX) :] for key in result.empty])
     return result
