@@ -179,11 +179,9 @@ class Model:
         return ", ".join(path.decode() for path in paths)
 
     def false_findings(self, store: int, result: RepairResult) -> Iterator[str]:
-        """Of a repair of a sound store. Packs that a push has sent, and then had no use for, may be
-        listed."""
+        """Of a repair of a sound store."""
         for finding in result.findings:
-            is_unlisted = finding.key == "index/"
-            if not is_unlisted and not self.may_be_announced(store, finding.key, finding.what):
+            if not self.may_be_announced(store, finding.key, finding.what):
                 yield f"a false alarm of repair: {finding.key}: {finding.what}"
 
     def may_be_announced(self, store: int, key: str, what: str) -> bool:

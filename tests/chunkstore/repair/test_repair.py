@@ -21,10 +21,11 @@ from lodefs.chunkstore.repair.sources.local_sources import CacheSource, Director
 from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
 from lodefs.chunkstore.repair.sources.source import RepairSource, StoreSource, listed_packs
 from lodefs.chunkstore.repo.refs import BRANCHES
-from lodefs.chunkstore.repo.store import open_store
+from lodefs.chunkstore.repo.store import create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
+from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World
@@ -125,6 +126,18 @@ def test_nothing_is_wrong(years: Years) -> None:
     assert (found.commits, memory.objects) == (PUSHES, years.objects)
     with pytest.raises(NotFound, match="is not a lodefs store"):
         repaired(years, MemoryObjects(), "store")
+
+
+def test_what_a_push_left_is_no_damage(years: Years) -> None:
+    """Packs that no shard lists and no version names stay as they are: gc deletes them."""
+    memory, other = MemoryObjects(), MemoryObjects()
+    Handmade(create_store(other)).commit(REPO, {b"sent": b"bytes of a push that was killed"})
+    left = {key: made for key, made in other.objects.items() if key.startswith(keys.PACKS)}
+    memory.objects = {**years.objects, **left}
+    before = dict(memory.objects)
+    assert left and left.keys().isdisjoint(years.objects)
+    assert repaired(years, memory, "store").findings == []
+    assert memory.objects == before
 
 
 def _check(memory: MemoryObjects, years: Years, what: str) -> None:
