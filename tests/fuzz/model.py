@@ -62,7 +62,7 @@ class Ledger:
         self.damaged = {
             key: data
             for key, data in self.damaged.items()
-            if data is not None and key.startswith(("packs/", "composites/data/"))
+            if key.startswith("composites/data/") or (data is not None and key.startswith("packs/"))
         }
 
 
@@ -149,8 +149,9 @@ class Model:
         """What a repair has to have healed, and to have told."""
         if command.data and after.lost and not result.left:
             yield f"a repair leaves nothing, but {after.lost}"
-        if result.left and not after.lost:
-            yield f"a repair leaves {result.left}, and all is there"
+        left = [one for one in result.left if "/refs/" not in one.key]  # a lost ref is not seen
+        if left and not after.lost:
+            yield f"a repair leaves {left}, and all is there"
         for source in map(int, (one[6:] for one in command.sources if one.startswith("store:"))):
             for at, commit in after.commits.items() if command.data else ():
                 there = before[source].commits.get(at, SeenCommit())

@@ -217,9 +217,12 @@ def read_file(store: Store, entry: Entry) -> bytes | None:
 
 
 def is_rotten(objects: MemoryObjects) -> bool:
-    """Whether any pack that is there has wrong bytes."""
+    """Whether any pack that is there has wrong bytes, or it cannot be seen which are there."""
     there = CompositeObjects(objects)
-    packs = [keys.pack_of(info.key) for info in there.list(keys.PACKS)]
+    try:
+        packs = [keys.pack_of(info.key) for info in there.list(keys.PACKS)]
+    except UNREADABLE:
+        return True
     found = [examine(there, pack, data=True) for pack in packs if pack is not None]
     return any(damage is not None and damage.chunks is not None for damage in found)
 
