@@ -23,6 +23,8 @@ from lodefs.chunkstore.repo.refs import RefEntry, Refs, singular
 
 REQUESTS_MAX = 16  # at once
 READ_AHEAD = 1024
+LOST = "lost"
+ANNOUNCED = "lost, unless its writer was killed right before it wrote it"
 
 
 class RefPlace(NamedTuple):
@@ -104,7 +106,7 @@ def _read_all(
     def read(place: RefPlace) -> RefEntry | str:
         ref, sequence = place
         if sequence not in there.get(ref, ()):
-            return "lost"
+            return LOST
         try:
             return Refs(objects, ref.repo).entry(ref.kind, ref.name, sequence)
         except (NotFound, Corrupt) as error:
@@ -147,11 +149,13 @@ def _found(
     is_announcing: bool,
 ) -> RefDamage:
     """With what the entry said. An older one that nobody knows repeats the one before it: it is
-    history. The newest one of a ref that no other store knows, and that no writer has announced,
+    history. The newest one that a writer has announced is not there either if the writer was killed
+    in between. The newest one of a ref that no other store knows, and that no writer has announced,
     was a deletion: these are not announced (docs/decisions/0036)."""
     commit = told.get(RefPlace(damage.ref, damage.sequence))
     if commit is not None:
-        return replace(damage, is_found=True, commit=commit, source="the journal")
+        what = ANNOUNCED if is_newest and damage.what == LOST else damage.what
+        return replace(damage, what=what, is_found=True, commit=commit, source="the journal")
     if not is_newest:
         commit = None if before is None else before.commit
         return replace(damage, is_found=True, commit=commit, source="the entry before it")

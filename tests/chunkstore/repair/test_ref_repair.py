@@ -5,10 +5,10 @@ from __future__ import annotations
 from threading import Barrier
 
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.journal import Intent, RefName
 from lodefs.chunkstore.format.names import CommitId, digest_of
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.repair.ref_repair import ref_damages
+from lodefs.chunkstore.repair.ref_repair import ANNOUNCED, ref_damages
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
@@ -41,3 +41,15 @@ def test_entries_are_read_side_by_side() -> None:
     assert refs == {one: 1, two: 1}
     told = [(damage.ref, damage.sequence, damage.what[:6]) for damage in damages]
     assert told == [(one, 0, "lost"), (two, 0, "lost"), (two, 1, "spoilt")]
+
+
+def test_an_entry_that_may_never_have_been_written() -> None:
+    """A writer that is killed between its intent and the entry leaves what a loss leaves, which is
+    said; an entry with a later one after it was there."""
+    objects = MemoryObjects()
+    Refs(objects, "r").restore(BRANCHES, "one", COMMIT, 1)
+    one = RefName("r", BRANCHES, "one")
+    intents = [Intent(one, sequence, COMMIT) for sequence in range(3)]
+    _, damages = ref_damages(objects, intents, {}, [])
+    told = [(damage.sequence, damage.what, damage.source) for damage in damages]
+    assert told == [(0, "lost", "the journal"), (2, ANNOUNCED, "the journal")]
