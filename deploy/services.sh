@@ -18,7 +18,7 @@ bin=/usr/bin/lodefs
 proxies=/var/lib/lodefs/docker/proxies # of other stores: see lodefs/proxies/store_proxies.py
 restart_timeout_s=60 proxy_end_timeout_s=20
 has_systemd() { [ -d /run/systemd/system ]; }
-say() { echo "lodefs: $*" >&2; }
+say() { printf 'lodefs: %s\n' "$*" >&2; }
 
 units() { # units PATTERN...: those that are loaded, one a line
   systemctl list-units --all --plain --no-legend "$@" | cut -d ' ' -f 1
@@ -62,11 +62,12 @@ end_proxies() {
   done
 }
 
-# Mounts of this machine, as mountinfo writes them: DEVICE PLACE. Those of the managed plugin are
-# its own, below the data of dockerd.
+# Mounts of this machine: DEVICE PLACE, which mountinfo writes with \040 for a space, and printf %b
+# reads with \0040. Those of the managed plugin are its own, below the data of dockerd.
 mounts() {
-  sed -n 's/^[^ ]* [^ ]* \([^ ]*\) [^ ]* \([^ ]*\) .* - fuse\.lodefs .*/\1 \2/p' \
-    /proc/self/mountinfo | grep -v '/plugins/[0-9a-f]*/propagated-mount' || true
+  sed -n -e 's/^[^ ]* [^ ]* \([^ ]*\) [^ ]* \([^ ]*\) .* - fuse\.lodefs .*/\1 \2/; t ours' -e d \
+    -e ': ours' -e 's/\\/\\0/g; p' /proc/self/mountinfo \
+    | grep -v '/plugins/[0-9a-f]*/propagated-mount' || true
 }
 
 # held DEVICE TABLE: whether a mount namespace has a mount of its own, as a container does. Services
@@ -91,10 +92,11 @@ in_use() {
       held "$device" "$table" || continue
       holders="$holders ${process#/proc/}"
     done
-    shown=$(printf %b "$place") # mountinfo writes spaces as \040
+    shown=$(printf %b "$place")
+    pattern=$(printf '%s\n' "$shown" | sed 's/[][*?\\]/\\&/g')
     opened=$(find /proc/[0-9]*/cwd /proc/[0-9]*/root /proc/[0-9]*/fd /proc/[0-9]*/map_files \
-      -maxdepth 1 \( -lname "$shown" -o -lname "$shown/*" \) 2>/dev/null | cut -d / -f 3 | sort -un) || true
-    for process in $holders $opened; do echo "$shown is used by process $process"; done
+      -maxdepth 1 \( -lname "$pattern" -o -lname "$pattern/*" \) 2>/dev/null | cut -d / -f 3 | sort -un) || true
+    for process in $holders $opened; do printf '%s is used by process %s\n' "$shown" "$process"; done
   done
 }
 
@@ -116,7 +118,7 @@ case ${1:-} in
   activate) activate ;;
   in-use)
     found=$(in_use)
-    [ -z "$found" ] || { echo "$found" && exit 1; }
+    [ -z "$found" ] || { printf '%s\n' "$found" && exit 1; }
     ;;
   deactivate) deactivate ;;
   -h | --help) usage ;;
