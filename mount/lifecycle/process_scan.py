@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,9 @@ from lodefs.mount.lifecycle.supervisor import ended
 
 PROC = Path("/proc")
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, linux/proc_ns.h
+LINE_BYTES_MAX = 64 * 1024  # of a mount: path and source, with each byte escaped
+TABLE_BYTES_MAX = 8 * 1024 * 1024  # of a mount namespace: 20,000 mounts
+USER_BYTES_MAX = 64 * 1024 * 1024  # of all of a user, but root
 _PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alpha
 
 
@@ -28,13 +32,12 @@ def users(device: str, place: str, proc: Path = PROC) -> int | None:
     """
     if not sees_all(proc):
         return None
-    needle = f" {device} ".encode()
-    count = 0
-    for table in _other_tables(proc):
-        if needle in table:
-            places = [m.mountpoint for m in mount_table.parse(table) if m.device == device]
-            count += any(not found.endswith(place) for found in places)
-    return count
+    holding = {
+        namespace
+        for _, namespace, mounts in _others(proc, {device})
+        if any(not mounted.mountpoint.endswith(place) for mounted in mounts)
+    }
+    return len(holding)
 
 
 def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]:
@@ -43,29 +46,13 @@ def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]
     for ``users``. Unavailable where this process does not see all processes of the machine."""
     if not sees_all(proc):
         raise Unavailable("not all processes of this machine can be seen from here (hostPID?)")
-    needles = {f" {device} ".encode(): device for device in places}
-    own = os.stat(proc / "self/ns/mnt").st_ino
-    devices: dict[int, set[str]] = {own: set()}  # by mount namespace
     found: dict[str, set[int]] = {}
-    for process in _processes(proc) if places else ():
+    for process, _, mounts in _others(proc, places) if places else ():
+        held = {m.device for m in mounts if not m.mountpoint.endswith(places[m.device])}
         with suppress(OSError):  # it ended meanwhile
-            namespace = os.stat(process / "ns/mnt").st_ino
-            if namespace not in devices:
-                table = (process / "mountinfo").read_bytes()
-                some = any(needle in table for needle in needles)
-                devices[namespace] = set(_at_own_places(table, places)) if some else set()
-            if devices[namespace]:
-                uid = _uid(process)
-                for device in devices[namespace]:
-                    found.setdefault(device, set()).add(uid)
+            for device in held:
+                found.setdefault(device, set()).add(_uid(process))
     return found
-
-
-def _at_own_places(table: bytes, places: Mapping[str, str]) -> Iterator[str]:
-    for mounted in mount_table.parse(table):
-        place = places.get(mounted.device)
-        if place is not None and not mounted.mountpoint.endswith(place):
-            yield mounted.device
 
 
 def runs_as(pid: int, uid: int | None, proc: Path = PROC) -> bool:
@@ -185,16 +172,46 @@ def _is_over(pid_fd: int, fd: int) -> bool:
         os.close(copy)
 
 
-def _other_tables(proc: Path) -> Iterator[bytes]:
-    """The mount tables of all mount namespaces but our own."""
-    seen = {os.stat(proc / "self/ns/mnt").st_ino}
+def _others(
+    proc: Path, devices: Collection[str]
+) -> Iterator[tuple[Path, int, Sequence[mount_table.Mount]]]:
+    """Each process of another mount namespace, the number of that, and the mounts of some devices
+    that are in it.
+
+    A user may have namespaces in any number, with 100,000 mounts each, at paths of any length. Of
+    one table, and of all of one user's, only so much is read: what comes after it is not seen.
+    """
+    own = os.stat(proc / "self/ns/mnt").st_ino
+    known: dict[int, list[mount_table.Mount]] = {own: []}
+    read_bytes: Counter[int] = Counter()  # by user
     for process in _processes(proc):
         with suppress(OSError):  # it ended meanwhile
             namespace = os.stat(process / "ns/mnt").st_ino
-            if namespace not in seen:
-                table = (process / "mountinfo").read_bytes()
-                seen.add(namespace)
-                yield table
+            if namespace not in known:
+                uid = _uid(process)
+                if uid and read_bytes[uid] >= USER_BYTES_MAX:
+                    continue
+                known[namespace], size_bytes = _mounts_of(process / "mountinfo", devices)
+                read_bytes[uid] += size_bytes
+            if namespace != own:
+                yield process, namespace, known[namespace]
+
+
+def _mounts_of(table: Path, devices: Collection[str]) -> tuple[list[mount_table.Mount], int]:
+    """Mounts of some devices in a table, and how many bytes of it were read. Raises: OSError."""
+    needles = [f" {device} ".encode() for device in devices]
+    lines: list[bytes] = []
+    size_bytes, rest = 0, b""
+    with table.open("rb", buffering=0) as file:
+        while size_bytes < TABLE_BYTES_MAX and len(rest) < LINE_BYTES_MAX:
+            part = file.read(LINE_BYTES_MAX)
+            if not part:
+                break
+            size_bytes += len(part)
+            *whole, rest = (rest + part).split(b"\n")
+            lines += [line for line in whole if any(needle in line for needle in needles)]
+    found = mount_table.parse(b"\n".join(lines))
+    return [mounted for mounted in found if mounted.device in devices], size_bytes
 
 
 def _processes(proc: Path) -> Iterator[Path]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from lodefs.mount.kernel.mount_table import Mount
 from lodefs.mount.lifecycle import process_scan
 
 DEVICE = "0:77"
@@ -19,12 +21,14 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def add(proc: Path, name: str, *places: str) -> None:
-    """A process with a mount namespace of its own, which has the mount at some places."""
+def add(proc: Path, name: str, *places: str, uid: int = 0, before: str = "") -> None:
+    """A process with a mount namespace of its own, which has the mount at some places; ``before``:
+    the first lines of its table."""
     (proc / name / "ns").mkdir(parents=True)
     (proc / name / "ns" / "mnt").touch()
     lines = [f"36 35 {DEVICE} / {one} ro - fuse.lodefs demo@c1 ro\n" for one in places]
-    (proc / name / "mountinfo").write_text("".join(lines))
+    (proc / name / "mountinfo").write_text(before + "".join(lines))
+    (proc / name / "status").write_text(f"Name:\tsh\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
 
 
 def test_who_was_given_a_mount_holds_it(proc: Path) -> None:
@@ -48,6 +52,41 @@ def test_a_process_namespace_of_our_own(proc: Path, monkeypatch: pytest.MonkeyPa
     """There nothing is known."""
     monkeypatch.setattr(process_scan, "sees_all", lambda _proc: False)
     assert process_scan.users(DEVICE, PLACE, proc) is None
+
+
+def test_whose_processes_have_a_mount(proc: Path) -> None:
+    """All users of a namespace that shows it; a mount that has the device as its source is none."""
+    add(proc, "10", "/data", uid=1001)
+    add(proc, "11", PLACE, uid=1002)
+    add(proc, "12", uid=1003, before=f"37 35 0:78 / /data rw - tmpfs {DEVICE} rw\n")
+    assert process_scan.showing({DEVICE: PLACE}, proc) == {DEVICE: {1001}}
+
+
+def test_no_users_mounts_take_much_memory_or_time(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one table, and of all of one user's, only so much is read; root's, and those of others,
+    are seen all the same."""
+    monkeypatch.setattr(process_scan, "TABLE_BYTES_MAX", 100_000)
+    monkeypatch.setattr(process_scan, "USER_BYTES_MAX", 300_000)
+    long = "37 35 0:78 / /" + "x" * 3000 + " rw - tmpfs none rw\n"
+    for number in range(10, 20):
+        add(proc, str(number), "/data", uid=1001, before=long * 1000)
+    add(proc, "20", "/data", uid=1002, before=long * 20)
+    add(proc, "21", "/data", uid=1003, before=long.replace("x", "y" * 1000))
+    for number in range(30, 40):
+        add(proc, str(number), "/data", uid=0, before=long * 20)
+    read, read_of = [], process_scan._mounts_of
+
+    def counted(table: Path, devices: Collection[str]) -> tuple[list[Mount], int]:
+        found, size_bytes = read_of(table, devices)
+        read.append(size_bytes)
+        return found, size_bytes
+
+    monkeypatch.setattr(process_scan, "_mounts_of", counted)
+    assert process_scan.showing({DEVICE: PLACE}, proc) == {DEVICE: {0, 1002}}
+    assert max(read) < 100_000 + process_scan.LINE_BYTES_MAX
+    assert len([one for one in read if one >= 100_000]) <= 3
 
 
 def test_processes_that_use_a_mount(proc: Path) -> None:
