@@ -50,6 +50,7 @@ class Ledger:
     purged: set[ChunkId] = field(default_factory=set)
     gone: set[ChunkId] = field(default_factory=set)
     was_disturbed: bool = False  # a process died or failed, which may leave unlisted packs
+    was_damaged: bool = False  # once: no repair looks at what no ref leads to
     has_policy: bool = False
 
     def forget_changed(self, objects: Mapping[str, bytes]) -> None:
@@ -150,7 +151,8 @@ class Model:
         if command.data and after.lost and not result.left:
             yield f"a repair leaves nothing, but {after.lost}"
         left = [one for one in result.left if "/refs/" not in one.key]  # a lost ref is not seen
-        if left and not after.lost:
+        # nor wrong bytes that only purged files have
+        if left and not after.lost and not self.is_rotten(command.store):
             yield f"a repair leaves {left}, and all is there"
         for source in map(int, (one[6:] for one in command.sources if one.startswith("store:"))):
             for at, commit in after.commits.items() if command.data else ():
@@ -351,7 +353,7 @@ class Model:
                 case say.Change() | say.Merge():
                     is_excused = any(_lacks(one, path) for one in before[store].commits.values())
                 case say.Undelete() | say.Point() | say.Repair():
-                    is_excused = bool(ledger.damaged or ledger.purged)
+                    is_excused = ledger.was_damaged or bool(ledger.purged)
                 case _:
                     is_excused = False
             if is_excused:

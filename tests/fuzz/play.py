@@ -110,6 +110,7 @@ class Player:
         ledger, now = self._model.ledgers[number], self._world.stores[number].objects
         changed = {key for key in was if now.get(key) is not was[key]}
         ledger.damaged |= {key: now.get(key) for key in changed}
+        ledger.was_damaged = True
         if any(key.startswith(keys.PURGES) for key in changed):
             ledger.gone.clear()
 
