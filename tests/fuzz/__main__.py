@@ -92,6 +92,7 @@ def run_seeds(first: int, last: int, commands: int, is_shortened: bool) -> Repor
     """Plays the histories of some seeds."""
     report = Report()
     played = Played()
+    level = logging.root.manager.disable
     logging.disable()
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         tempfile.tempdir = name
@@ -104,6 +105,7 @@ def run_seeds(first: int, last: int, commands: int, is_shortened: bool) -> Repor
                     report.played += 1
         finally:
             tempfile.tempdir = None
+            logging.disable(level)
     report.done = played.done
     return report
 
