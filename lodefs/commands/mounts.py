@@ -127,7 +127,9 @@ def line_of(mounted: Mounted, *, is_listed: bool = True) -> str:
     """A mount for people. Why large files are read through lodefs, which is no fault, stands in a
     list alone."""
     spec = Spec(mounted.repo, mounted.commit[:12], mounted.path)
-    state = f"process {mounted.pid}" if mounted.pid else "does not answer"
+    state = "another user's, who is not asked" if mounted.is_others else "does not answer"
+    if mounted.pid:
+        state = f"process {mounted.pid}"
     if mounted.passthrough and (is_listed or mounted.passthrough == "on"):
         state += f"  {_read_path(mounted.passthrough)}"
     if not mounted.supervised:

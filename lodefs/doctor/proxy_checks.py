@@ -224,6 +224,8 @@ def mounts(subject: Subject) -> list[Finding]:  # noqa: ARG001
     bad: list[Finding] = []
     for one in found:
         place = text.escaped(one.mountpoint)
+        if one.is_others:
+            continue
         if one.pid is None:
             mend = f"lodefs unmount {place}; then mount it again"
             bad.append(fault(MOUNTS, f"{place} does not answer", mend))

@@ -15,7 +15,7 @@ import msgspec
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.mount.kernel import mount_table, mountpoints
+from lodefs.mount.kernel import mount_table, mountpoints, namespaces
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions, check_mode
 
@@ -32,7 +32,7 @@ def check_mountpoint(mountpoint: str) -> str:
     found = mount_table.on_top(place)
     if found is not None and found.is_lodefs:
         state = state_of_mount(found)
-        if state.pid or not mount_table.is_dead(place):
+        if state.pid or not may_ask(found) or not mount_table.is_dead(place):
             also = (
                 ""
                 if state.supervised
@@ -139,8 +139,15 @@ def request_handover(mountpoint: str) -> Taken:
     )
 
 
+def may_ask(found: mount_table.Mount) -> bool:
+    """Whether a question through the kernel comes back: one who serves their own mount may let root
+    wait for ever, also at the end of the process that asked."""
+    is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
+    return not is_root or found.owner == 0
+
+
 def state_of_mount(found: mount_table.Mount) -> State:
-    """Who answers for a mount: process 0 where nobody does.
+    """Who answers for a mount: process 0 where nobody does, or root may not ask.
 
     Asked at its socket: what is asked through the kernel may have to wait behind reads.
     """
@@ -150,6 +157,8 @@ def state_of_mount(found: mount_table.Mount) -> State:
     if place is not None:
         with suppress(LodefsError):
             return handover.state_of(place)
+    if not may_ask(found):
+        return handover.State(0, supervised=True)
     return handover.State(mount_table.pid_of(found.mountpoint) or 0, supervised=True)
 
 

@@ -17,7 +17,13 @@ from lodefs.mount.lifecycle import control_socket, handover, mount_resources, pr
 from lodefs.mount.lifecycle.daemon import go_on, serve
 from lodefs.mount.lifecycle.handover import MountResources, State
 from lodefs.mount.lifecycle.mount_log import say_in_foreground
-from lodefs.mount.lifecycle.mount_target import canonical, prepare, request_handover, state_of_mount
+from lodefs.mount.lifecycle.mount_target import (
+    canonical,
+    may_ask,
+    prepare,
+    request_handover,
+    state_of_mount,
+)
 from lodefs.mount.lifecycle.process_scan import MountUser
 from lodefs.mount.lifecycle.serving import readiness
 from lodefs.mount.lifecycle.spawn import start
@@ -38,7 +44,8 @@ class Mounted(NamedTuple):
     workers which have lost their supervisor.
 
     ``passthrough``: whether the kernel reads complete files of the cache by itself: ``on``, or
-    ``off: `` and why not; "" where that was not asked.
+    ``off: `` and why not; "" where that was not asked. ``is_others``: of another user, whom root
+    asks nothing.
     """
 
     mountpoint: str
@@ -48,6 +55,7 @@ class Mounted(NamedTuple):
     pid: int | None
     passthrough: str = ""
     supervised: bool = True
+    is_others: bool = False
 
 
 class Unmounted(NamedTuple):
@@ -246,7 +254,8 @@ def _ends(pid_fd: int, timeout_s: float) -> bool:
 
 
 def list_mounts() -> list[Mounted]:
-    """All lodefs mounts that this process sees; ``pid`` None for those that do not answer."""
+    """All lodefs mounts that this process sees; ``pid`` None for those that do not answer, or are
+    not asked."""
     return [_look(found) for found in mount_table.read_table() if found.is_lodefs]
 
 
@@ -255,7 +264,10 @@ def _look(found: mount_table.Mount) -> Mounted:
     state = state_of_mount(found)
     pid = state.pid or None
     passthrough = mount_table.passthrough_of(place) if pid is not None else ""
-    return Mounted(place, found.repo, found.commit, found.path, pid, passthrough, state.supervised)
+    return Mounted(
+        place, found.repo, found.commit, found.path, pid, passthrough, state.supervised,
+        is_others=not may_ask(found),
+    )  # fmt: skip
 
 
 def traffic_of(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -436,6 +437,34 @@ def test_unmount_of_a_users_own_file_system(
     finally:
         theirs.kill()
         theirs.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts as another user")
+def test_root_asks_nothing_of_a_users_own_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may never answer, and no signal ends who waits for that: it is listed, mounting
+    over it is refused, and it is unmounted."""
+    place = Path(os.path.realpath(tmp_path)) / "theirs"
+    place.mkdir()
+
+    def ask(*_: object) -> NoReturn:
+        raise AssertionError("it was asked")
+
+    monkeypatch.setattr(mount_table, "_answer", ask)
+    monkeypatch.setattr(mount_table, "is_dead", ask)
+    fd = os.open("/dev/fuse", os.O_RDWR)
+    try:
+        data = f"fd={fd},rootmode=40000,user_id=61234,group_id=0"
+        libc.call("mount", b"a@b", os.fsencode(place), b"fuse.lodefs", 6, data.encode())
+        (listed,) = [m for m in mounter.list_mounts() if m.mountpoint == str(place)]
+        assert (listed.pid, listed.is_others) == (None, True)
+        with pytest.raises(InUse, match="is mounted here"):
+            mount_target.check_mountpoint(str(place))
+        assert not mounter.unmount(str(place)).lazy
+        assert mount_table.on_top(str(place)) is None
+    finally:
+        os.close(fd)
 
 
 def test_unmount_of_a_mount_of_another_user(
