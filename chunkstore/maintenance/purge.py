@@ -19,6 +19,7 @@ from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, 
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.existing_commit import is_living
+from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges, purged_only_in
@@ -171,11 +172,33 @@ def purge(
     that have dropped them may have read them again meanwhile. Raises: InvalidInput if other files
     came to need the bytes since the plan, unless ``also_shared``; what the store does.
     """
-    progress, result = progress or Progress(), PurgeResult()
+    progress = progress or Progress()
     store.ensure_writable()
+    place = RefWrite(store, clock)  # who begins after it adds no chunks to packs until it has ended
+    own = place.begin().number
+    heartbeat = Heartbeat(place.beat)
+    heartbeat.start()
+    try:
+        return _purge(store, plan, own, clock, progress, also_shared=also_shared)
+    finally:
+        heartbeat.stop()
+        place.close()
+
+
+def _purge(
+    store: Store,
+    plan: PurgePlan,
+    own: int,
+    clock: Callable[[], float],
+    progress: Progress,
+    *,
+    also_shared: bool,
+) -> PurgeResult:
+    """As of purge. ``own``: the number of its place in the journal, the first of two entries."""
+    result = PurgeResult()
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         known = set(plan.shared)
-        plan = _up_to_date(store, plan, 0, executor, progress)
+        plan = _up_to_date(store, plan, own, executor, progress)
         if not also_shared:
             check_shared(set(plan.shared) - known)
         purges = Purges(store.objects)
@@ -183,9 +206,9 @@ def purge(
         write = RefWrite(store, clock)
         newest = write.begin().number  # who begins after it knows the purge
         write.close()
-        result.writers = _begun_before(store, newest, executor)
+        result.writers = _begun_before(store, newest, own, executor)
         known = set(plan.shared)
-        plan = _up_to_date(store, plan, 1, executor, progress)
+        plan = _up_to_date(store, plan, own, executor, progress)
         result.shared = sorted(set(plan.shared) - known)
     progress.phase = f"writing {len(plan.packs)} packs again"
     result.left += plan.unreadable
@@ -258,16 +281,17 @@ def _complete(
 
 
 def _up_to_date(
-    store: Store, plan: PurgePlan, own_entries: int, executor: Executor, progress: Progress
+    store: Store, plan: PurgePlan, own: int, executor: Executor, progress: Progress
 ) -> PurgePlan:
     """A plan for the same chunks: which packs hold them now, and which paths need them now. If the
-    journal has only the purge's own entries since, and no pack was put into a composite, it is the
-    plan that was given."""
+    journal has only one entry more, which is the purge's, and no pack was put into a composite, it
+    is the plan that was given. ``own``: the number of the purge's place in the journal."""
     if plan.seen is None:
         return plan
     now = _moment(store, executor)
-    if now == replace(plan.seen, newest=plan.seen.newest + own_entries):
-        return plan
+    now = replace(now, waiting=now.waiting - {own})
+    if now == replace(plan.seen, newest=plan.seen.newest + 1):
+        return replace(plan, seen=now)
     again = PurgePlan(plan.what, plan.targets, now, versions=plan.versions)
     _complete(store, again, set(plan.chunks), executor, progress, plan.packs)
     return again
@@ -281,13 +305,13 @@ def _moment(store: Store, executor: Executor) -> Moment:
     return Moment(newest, frozenset(found.waiting), table)
 
 
-def _begun_before(store: Store, number: int, executor: Executor) -> int:
-    """How many writers began before an entry and have not ended. Looked at before packs are listed:
-    what a writer that has ended by then has put is found."""
+def _begun_before(store: Store, number: int, own: int, executor: Executor) -> int:
+    """How many other writers than ``own`` began before an entry and have not ended. Looked at
+    before packs are listed: what a writer that has ended by then has put is found."""
     journal = StoreJournal(store.objects)
     ledger, (_, condemning) = journal.ledger(), newest_of(journal)
     waiting = WriterCheck(store, journal, executor).look(ledger, number, condemning).waiting
-    return sum(writer.intent is None for writer in waiting.values())
+    return sum(writer.intent is None for n, writer in waiting.items() if n != own)
 
 
 def _find_places(

@@ -241,6 +241,7 @@ class _Mending:
         return self._named is None or bool(self._bits(damage) >> number & 1)
 
     def _write(self, damage: PackDamage, columns: PackChunks, joined: _JoinedPieces) -> None:
+        self._keep_new(damage, joined)
         ordered = [joined.pieces[number] for number in range(len(columns.raw_sizes))]
         codecs = bytes(codec for codec, _ in ordered)
         sizes = array("I", (len(piece) for _, piece in ordered))
@@ -248,6 +249,13 @@ class _Mending:
         assert index.pack_id == damage.pack_id, "columns of another pack"
         damage.is_partial = joined.own is None and index.has_gone
         self._put(index, b"".join(piece for _, piece in ordered))
+
+    def _keep_new(self, damage: PackDamage, joined: _JoinedPieces) -> None:
+        """What a push or copy has put there since it was looked at: the search may take long."""
+        now = find_pieces(self._objects, damage.pack_id)
+        for number, piece in ({} if now is None else now.good).items():
+            if piece[0] not in (DROPPED, PURGED) and joined.pieces[number][0] != PURGED:
+                joined.pieces[number] = piece
 
 
 @dataclass(slots=True)

@@ -50,6 +50,7 @@ class Landing:
         self._unpublished: list[PackChunks] = []
         self._dropped: dict[PackId, int] = {}  # chunks that packs came without
         self.purged: frozenset[ChunkId] = frozenset()  # that are not to come back
+        self._newest_purge = -1  # of those before this has a place in the journal
         self._is_first = False  # of the writers that have not ended
         self._lock = Lock()  # guards the list, and that one thread looks at the writers
 
@@ -59,6 +60,7 @@ class Landing:
         if self._write is not None:
             return
         self.store.ensure_writable()
+        self._newest_purge = Purges(self.store.objects).newest()
         self._write = RefWrite(self.store, self._clock)
         self._write.begin()
         self._heartbeat = Heartbeat(self._write.beat)
@@ -113,9 +115,9 @@ class Landing:
                 found = check.look(journal.ledger(), number - 1, condemning)
             if not found.have_ended_before(number):
                 raise Conflict(
-                    f"a push or copy to {self.store.url} that began before is under way, and may "
-                    "write the same packs again: repeat this when it has ended. One that was "
-                    "killed ends when `lodefs gc` takes it for dead"
+                    f"a push, copy or purge of {self.store.url} that began before is under way, "
+                    "and may write the same packs again: repeat this when it has ended. One that "
+                    "was killed ends when `lodefs gc` takes it for dead"
                 )
             self._is_first = True
 
@@ -163,6 +165,7 @@ class Landing:
         assert self._write is not None, "begin comes first"
         write = self._write
         self._check_landed()
+        self._check_purges()
         self.publish()
         for at, commit in commits:
             key = commit_key(ref.repo, at)
@@ -184,6 +187,17 @@ class Landing:
                     f"{keys.pack(pack)} came without {lacking.bit_count()} chunks that versions "
                     "need: where it came from is damaged; see `lodefs verify` and `repair` there"
                 )
+
+    def _check_purges(self) -> None:
+        """Raises: Conflict if packs may have gained chunks while a purge wrote them again, as it
+        had read them before. One that begins later reads what is there; one that had a place in
+        the journal before was waited for."""
+        purges = Purges(self.store.objects)
+        if self._is_first and purges.newest(self._newest_purge) != self._newest_purge:
+            raise Conflict(
+                f"a purge of {self.store.url} began meanwhile, and may have written the same packs "
+                "again: repeat this when it has ended"
+            )
 
     def close(self) -> None:
         """After an error too: what landed can be found again, and no collection waits."""

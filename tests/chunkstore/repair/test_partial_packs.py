@@ -12,8 +12,9 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, NoSpace
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId, Spec, digest_of
-from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
@@ -25,6 +26,7 @@ from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.bundle import create_bundle
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from lodefs.chunkstore.transfer.pack_copy import put_pack
+from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.faulty_store import fail
 from tests.support.maintenance.baton import Actor
 from tests.support.maintenance.schedules import one_at_a_time
@@ -211,6 +213,61 @@ def test_a_store_heals_from_its_own_packs(trio: Trio) -> None:
     assert not repaired(trio.one).left
     found = verify(trio.one.store, data=True)
     assert (found.problems, found.purged) == ([], [])
+
+
+@pytest.mark.parametrize("is_copy_first", [True, False])
+def test_a_copy_adds_to_a_pack_while_a_purge_writes_it_again(
+    trio: Trio, is_copy_first: bool
+) -> None:
+    """The purge has read the pack before, and would take away what the copy adds: the copy ends,
+    and goes on when it is repeated."""
+    store = with_part(trio, "b")
+    copying = store.actor(
+        "copy",
+        lambda to: copy(trio.one.store, to, [REPO], None, CopyOptions(workers=1)) and None,
+    )
+    purging = store.actor(
+        "purge", lambda to: purge(to, plan_path(to, REPO, b"b"), clock=store.clock) and None
+    )
+    if is_copy_first:
+        go_on_to(copying, f"put {keys.pack(trio.pack)}")  # if it is absent
+        copying.step()
+        go_on_to(copying, f"put {keys.pack(trio.pack)}")
+    go_on_to(purging, f"put {keys.pack(trio.pack)}")
+    while not copying.has_ended:
+        copying.step()
+    finish(purging)
+    assert store.store.refs(REPO).latest(BRANCHES, "main") is None
+    trio.copy(trio.one, store)
+    found = verify(store.store, data=True)
+    assert (found.problems, found.files, len(found.purged)) == ([], 3, 1)
+
+
+def test_a_copy_adds_to_a_pack_while_a_repair_looks_for_chunks(trio: Trio) -> None:
+    """What came meanwhile stays."""
+    store = with_part(trio, "b")
+    trio.rot(store)
+
+    class Slow(StoreSource):
+        def pack(self, pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
+            trio.copy(trio.one, store)
+            return super().pack(pack_id)
+
+    options = RepairOptions(data=True, clock=store.clock)
+    repair(through_composites(store.memory), [Slow(trio.two.memory)], options)
+    found = verify(store.store, data=True)
+    assert (found.problems, found.files) == ([], 3)
+
+
+def with_part(trio: Trio, name: str) -> World:
+    """A store with the pack, but only one of its chunks, as the second of the three has it."""
+    trio.copy_all()
+    trio.two.push(trio.two.source("part", **{name: FILES[name]}), name)
+    trio.two.delete()
+    trio.lose(trio.two, DROPPED, *FILES.keys() - {name})
+    store = World(trio.source.parent / "4")
+    trio.copy(trio.two, store)
+    return store
 
 
 @pytest.mark.parametrize("codec", [DROPPED, PURGED])
