@@ -39,6 +39,19 @@ class ParsedType(click.ParamType[T]):
             raise
 
 
+class UntouchedPath(click.Path):
+    """As click's, which asks the file system of each path whether it is there: what is mounted may
+    never answer."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> Any:
+        return self.coerce_path_result(value)
+
+
 class FiniteRange(click.FloatRange):
     """As click's, which no comparison keeps from taking "nan", nor "inf" without an upper end."""
 

@@ -25,7 +25,7 @@ from lodefs.cli.options import (
     write_json,
     write_line,
 )
-from lodefs.cli.parsed_type import FiniteRange
+from lodefs.cli.parsed_type import FiniteRange, UntouchedPath
 from lodefs.commands.mounts import json_of, line_of
 from lodefs.mount.kernel import mountpoints
 from lodefs.mount.kernel.device import check_device
@@ -77,11 +77,11 @@ EPILOG = examples(
 
 @click.command(epilog=EPILOG)
 @click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC, required=False)
-@click.argument("directory", metavar="DIR", type=click.Path(), required=False)
+@click.argument("directory", metavar="DIR", type=UntouchedPath(), required=False)
 @click.option(
     "--take-over",
     "dead_mount",
-    type=click.Path(),
+    type=UntouchedPath(),
     metavar="DIR",
     help="Replace the supervisor of the mount on DIR, which may be dead; readers go on.",
 )

@@ -15,6 +15,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import exit_codes, text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.parsed_type import UntouchedPath
 from lodefs.mount.lifecycle.handover import State
 from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, list_mounts, state_of
 from lodefs.mount.lifecycle.mounter import unmount as unmount_directory
@@ -25,7 +26,7 @@ USERS_SHOWN_MAX = 5
 
 
 @click.command(epilog=examples("lodefs unmount /mnt/flickr30k"))
-@click.argument("directories", metavar="DIR...", type=click.Path(), nargs=-1, required=True)
+@click.argument("directories", metavar="DIR...", type=UntouchedPath(), nargs=-1, required=True)
 @session_command()
 def unmount(session: Session, directories: tuple[str, ...]) -> None:
     """Unmount directories. A mount in use disappears when its last user closes its files."""

@@ -9,7 +9,7 @@ import click
 
 from lodefs.cli import text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
-from lodefs.cli.parsed_type import FiniteRange
+from lodefs.cli.parsed_type import FiniteRange, UntouchedPath
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -29,7 +29,7 @@ _LAYERS = {
 @click.command(
     epilog=examples("lodefs profile /mnt/flickr30k", "lodefs profile . --seconds 10 --json")
 )
-@click.argument("directory", metavar="DIR", type=click.Path())
+@click.argument("directory", metavar="DIR", type=UntouchedPath())
 @click.option(
     "--seconds",
     type=FiniteRange(min=0.1, max=3600.0),
