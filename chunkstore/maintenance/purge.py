@@ -273,7 +273,7 @@ def _complete(
     plan.chunks = sorted(ids)
     _find_places(store, plan, ids, executor, progress, named)
     progress.phase = "looking for who else needs it"
-    for repo, path in _users(store, plan.packs, executor):
+    for repo, path in _users(store, _unpurged(store, plan.packs, executor), executor):
         own = (at for one, at in plan.targets if one == repo)
         if not any((path + b"/").startswith(at + b"/") for at in own):
             plan.shared.append(f"{repo}:{quote_from_bytes(path)}")
@@ -363,6 +363,18 @@ def _with(named: Iterable[PackId], listed: Iterable[PackId]) -> Iterator[PackId]
         lacking.discard(pack)
         yield pack
     yield from lacking
+
+
+def _unpurged(store: Store, places: Chunks, executor: Executor) -> Chunks:
+    """Those of the chunks that do not count as purged: of the others nobody loses anything."""
+    found: Chunks = {}
+    indexes = executor.map(lambda pack: _index(store, pack), places)
+    for (pack, bits), index in zip(places.items(), indexes, strict=True):
+        codecs = index.codecs if isinstance(index, PackIndex) else b""
+        purged = sum(1 << n for n, codec in enumerate(codecs) if codec == PURGED)
+        if bits & ~purged:
+            found[pack] = bits & ~purged
+    return found
 
 
 def _users(store: Store, places: Chunks, executor: Executor) -> Iterator[tuple[str, bytes]]:

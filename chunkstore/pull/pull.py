@@ -230,16 +230,20 @@ def _compare(
             progress.files_done += 1
             progress.bytes_done += entry.size_bytes if entry.kind is Kind.FILE else 0
 
+    purged = result.purged if skip_purged else []
+
     def may_lack(path: bytes, entry: Entry) -> bool:
-        if not skip_purged or not _is_purged(store.packs, entry):
+        if not _is_purged(store.packs, entry):
             return False
-        result.purged.append(path)
-        return True
+        purged.append(path)
+        return skip_purged
 
     with ThreadPoolExecutor(workers, thread_name_prefix="pull") as executor:
         found = first_difference(store.packs, root, target, executor, alike, may_lack)
     if found is not None:
         path, how = found
+        if path in purged:
+            how += " (its bytes were purged: --skip-purged leaves such files out)"
         raise InvalidInput(
             f"{target} is not empty, and is not {spec} as it is pulled: {_shown(path)} {how}. "
             "Nothing was changed: pull into a directory that is empty or does not exist, or say "

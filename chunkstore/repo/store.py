@@ -298,7 +298,10 @@ class Store:
         except NotFound:
             if self.has_expired(repo, commit_id):
                 raise Expired(self._expired_text(repo, commit_id.hex())) from None
-            raise NotFound(f"{repo} has no commit {commit_id.hex()[:12]}") from None
+            raise NotFound(
+                f"{repo} has no commit {commit_id.hex()[:12]}: it is lost (`lodefs repair`), or "
+                "deleted meanwhile; `lodefs branch --force` moves a branch that leads to it"
+            ) from None
         if commit_id_of(data) != commit_id:
             raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
         return decode_commit(data, key)

@@ -94,6 +94,8 @@ def test_who_else_needs_the_bytes_is_named(world: World) -> None:
     assert plan_path(world.store, REPO, b"secret").shared == ["r:copy"]
     plan = plan_chunk(world.store, ChunkId(digest_of(SECRET)))
     assert plan.shared == ["r:copy", "r:secret"]
+    purge(world.store, plan, clock=world.clock, also_shared=True)
+    assert plan_path(world.store, REPO, b"secret").shared == []  # nobody loses anything any more
 
 
 def test_what_cannot_be_purged(world: World) -> None:

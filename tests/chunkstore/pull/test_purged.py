@@ -68,8 +68,10 @@ def test_the_rest_comes_without_it(store: Store, tmp_path: Path, *, was_tried: b
         assert (done.purged, done.files, done.unchanged) == ([ADA.encode()], 3, not is_first)
         assert done.size_bytes == 7500
         check(target, LEFT)
+    with pytest.raises(InvalidInput, match=f"{ADA} is missing .* were purged: --skip-purged"):
+        pull(store, SPEC, target)
     (target / "a").unlink()
-    with pytest.raises(InvalidInput, match="a is missing"):
+    with pytest.raises(InvalidInput, match=r"a is missing\. Nothing"):
         pull(store, SPEC, target, skip_purged=True)
 
 

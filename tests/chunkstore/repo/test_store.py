@@ -269,7 +269,7 @@ def test_commits(store: Store) -> None:
     [commit_id] = commits(store, "repo", 1)
     assert commits(store, "repo", 1) == [commit_id]
     assert store.commit("repo", commit_id) == replace(golden.commit(), time_s=0)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match=r"other has no commit .*`lodefs repair`"):
         store.commit("other", commit_id)
 
 
