@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -361,8 +362,12 @@ class Store:
         return NotFound(message)
 
     def _is_deleted(self, repo: str, first_key: str) -> bool:
-        """``first_key``: of the repository's refs; settings would come before all others."""
-        return keys.settings_sequence(first_key) >= 0 and self.deletion(repo) is not None
+        """``first_key``: of the repository's refs; settings would come before all others. A
+        repository whose settings are damaged is taken for one that is there: `lodefs verify` can
+        tell of it then, and what leads to its data is not overlooked."""
+        with contextlib.suppress(Corrupt):
+            return keys.settings_sequence(first_key) >= 0 and self.deletion(repo) is not None
+        return False
 
     def _deleted_text(self, repo: str) -> str:
         found = self.deletion(repo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -27,10 +28,13 @@ from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.objects.interface import ObjectInfo
 from lodefs.chunkstore.objects.open_url import open_objects
+from lodefs.chunkstore.repair.state_check import check_state
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store, probe
+from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore import golden
+from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH
 
@@ -381,3 +385,18 @@ def test_resolve_a_repository_that_others_lie_below(store: Store) -> None:
     for repo in ("vision/py", "audio"):
         store.refs(repo).advance(BRANCHES, "main", commit_id, expected_sequence=None)
     assert instead(store, "vision") == "memory: has vision/py, audio"
+
+
+def test_a_repository_whose_settings_are_damaged() -> None:
+    """It is listed, read and checked; verify names the settings, and ends with no error."""
+    objects = MemoryObjects()
+    store = create_store(objects)
+    commit_id = Handmade(store).commit("a/b", {b"f": b"content"})
+    store.settings_log("a/b").change(lambda now: replace(now, quota_size_bytes=1 << 30))
+    key = keys.settings_entry("a/b", 0)
+    objects.objects[key] = objects.objects[key][:-1] + b"?"
+    store = open_store(objects)
+    assert list(store.repos()) == ["a/b"]
+    assert store.resolve("a/b", "main") == commit_id
+    assert verify(store).problems == []
+    assert [problem.key for problem in check_state(objects, time.time)] == [key]
