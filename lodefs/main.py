@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+_OTHERS_WRITE = 0o002
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command line and leaves the process with its exit code."""
@@ -28,10 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lodefs.settings.session import Session
     from lodefs.settings.temporary_files import leave_others_directories
 
+    session = Session(dict(os.environ), umask=_guarded_umask())
     for line in leave_others_directories(os.environ):
         warn(line)
-    code = run(arguments, Session(dict(os.environ)))
+    code = run(arguments, session)
     sys.exit(code)
+
+
+def _guarded_umask() -> int:
+    """The umask that this process was started with. Nothing of root's is everybody's to change from
+    now on, whatever it was."""
+    umask = os.umask(_OTHERS_WRITE)
+    os.umask(umask | _OTHERS_WRITE if os.geteuid() == 0 else umask)
+    return umask
 
 
 def _flush() -> bool:

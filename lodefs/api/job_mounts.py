@@ -194,9 +194,11 @@ def _answer(mounts: Sequence[MountOptions], parent: int, sender: int) -> NoRetur
         os._exit(code)
 
 
-def become(program: str, command: Sequence[str]) -> NoReturn:
-    """Run a program in the place of this process; ``command`` is its name and arguments. Raises:
-    OSError."""
+def become(program: str, command: Sequence[str], session: Session) -> NoReturn:
+    """Run a program in the place of this process; ``command`` is its name and arguments. It has the
+    environment and umask that this process was started with. Raises: OSError."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
         signal.signal(number, signal.SIG_DFL)
-    os.execv(program, list(command))
+    if session.umask is not None:
+        os.umask(session.umask)
+    os.execve(program, list(command), session.environment)

@@ -71,7 +71,7 @@ def run(
     try:
         if program is None:
             raise FileNotFoundError(errno.ENOENT, "command not found")
-        job_mounts.become(program, command)
+        job_mounts.become(program, command, session)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         session.exit_code = NOT_FOUND if missing else NOT_EXECUTABLE

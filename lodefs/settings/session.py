@@ -33,8 +33,10 @@ PROXY_IS_NOT_ENOUGH = "; this command reads the store itself, so --proxy is not 
 class Session:
     """What commands share. The entry point makes one; the store is opened on first use."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, umask: int | None = None) -> None:
+        """Both as the process was started with them, for the command that it may become."""
         self.environment = environment
+        self.umask = umask
         self.debug = bool(environment.get("LODEFS_DEBUG"))
         self.exit_code = 0
         self.command_options: Mapping[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -46,6 +47,26 @@ def test_without_a_command(lodefs: Lodefs) -> None:
     ran = lodefs()
     assert ran.code == 2
     assert "Commands:" in ran.out + ran.err
+
+
+@pytest.mark.parametrize(("umask", "of_root"), [(0, 0o002), (0o020, 0o022), (0o077, 0o077)])
+def test_nothing_of_roots_is_everybodys_to_change(umask: int, of_root: int) -> None:
+    """Whatever umask it is started with: /run/lodefs, records of jobs, hooks. A user's is kept."""
+    program = (
+        "import os, lodefs.app\n"
+        "from lodefs.main import main\n"
+        "lodefs.app.run = lambda *_: print(os.umask(0))\n"
+        "main([])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        umask=umask,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert int(ran.stdout) == (of_root if os.geteuid() == 0 else umask)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["version"], ["push", "--help"]])

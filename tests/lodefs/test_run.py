@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -122,16 +123,30 @@ def test_mistakes(user: JobUser, proxy: FakeProxy) -> None:
 
 
 def test_by_root(tmp_path: Path, proxy: FakeProxy) -> None:
-    """Root needs no user namespace; the mounts are the command's all the same."""
-    script = "cat d/a; readlink /proc/self/ns/user; grep -c fuse.lodefs /proc/self/mounts"
+    """Root needs no user namespace; the mounts are the command's all the same, and so are umask and
+    TMPDIR, also those that root would not use itself."""
+    script = (
+        "cat d/a; readlink /proc/self/ns/user; grep -c fuse.lodefs /proc/self/mounts; "
+        "umask; echo $TMPDIR"
+    )
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, UID, UID)
     ran = subprocess.run(
         [sys.executable, "-m", "lodefs.main", "run", "demo:./d", "sh", "-c", script],
-        env=os.environ | {"LODEFS_PROXY": proxy.address, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "LODEFS_PROXY": proxy.address,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(theirs),
+        },
         cwd=tmp_path,
+        umask=0,
         check=True,
         timeout=60,
         capture_output=True,
         text=True,
     )
-    assert ran.stdout == f"hello{os.readlink('/proc/self/ns/user')}\n1\n"
+    assert ran.stdout == f"hello{os.readlink('/proc/self/ns/user')}\n1\n0000\n{theirs}\n"
     assert os.listdir(tmp_path / "d") == []
+    assert not os.stat(tmp_path / "d").st_mode & stat.S_IWOTH
