@@ -77,7 +77,7 @@ def purged_only_in(source: ObjectStore, other: ObjectStore) -> list[Purge]:
     """The purges of a store, with those of their chunks that were not purged before, nor in another
     store. Raises: as Purges."""
     purges = list(Purges(source).after(-1))
-    known = {chunk for one in Purges(other).after(-1) for chunk in one.chunks} if purges else set()
+    known = set(Purges(other).chunks()) if purges else set()
     found = []
     for one in purges:
         if chunks := tuple(chunk for chunk in one.chunks if chunk not in known):
@@ -118,6 +118,10 @@ class Purges:
         while (purge := self._read(number)) is not None:
             yield purge
             number += 1
+
+    def chunks(self) -> frozenset[ChunkId]:
+        """Those of all purges."""
+        return frozenset(chunk for purge in self.after(-1) for chunk in purge.chunks)
 
     def _read(self, number: int) -> Purge | None:
         key = keys.purge(number)

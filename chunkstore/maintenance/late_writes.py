@@ -44,7 +44,7 @@ def find_purged(
 
 
 def _purged(objects: ObjectStore) -> frozenset[ChunkId]:
-    return frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
+    return Purges(objects).chunks()
 
 
 def _find(

@@ -240,7 +240,7 @@ def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
     compaction that stood still, may have put it there."""
     progress = progress or Progress()
     plan = PurgePlan("")
-    ids = {chunk for one in Purges(store.objects).after(-1) for chunk in one.chunks}
+    ids = set(Purges(store.objects).chunks())
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         _find_places(store, plan, ids, executor, progress)
         plan.packs = {

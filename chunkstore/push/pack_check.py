@@ -12,8 +12,8 @@ from functools import partial
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import DROPPED, GONE
+from lodefs.chunkstore.format.names import ChunkId, PackId
+from lodefs.chunkstore.format.pack import DROPPED, GONE, PackIndex
 from lodefs.chunkstore.journal.named_packs import NamedPacks
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import read_index
@@ -67,10 +67,32 @@ def lacking_chunks(
         return {pack: bits for pack, bits in found if bits is None or bits}
 
 
-def packs_lacking(objects: ObjectStore, named: Mapping[PackId, int]) -> set[PackId]:
+def packs_lacking(
+    objects: ObjectStore,
+    named: Mapping[PackId, int],
+    purged: Collection[ChunkId] = (),
+    offered: Callable[[PackId], PackIndex] | None = None,
+) -> set[PackId]:
     """Those of the packs that are not in the store, or lack chunks (bits of their numbers) that
-    were not purged."""
-    return set(lacking_chunks(objects, named, bytes((DROPPED,))))
+    were not purged. A chunk that a pack calls purged, and that is not among ``purged``, was purged
+    only where the pack came from: it is lacking, too, if the pack that is ``offered`` has it."""
+    gone = lacking_chunks(objects, named)
+    partial = {pack: bits for pack, bits in gone.items() if bits is not None}
+    lacking = gone.keys() - partial.keys()
+    lacking |= lacking_chunks(objects, partial, bytes((DROPPED,))).keys()
+    if offered is None or not partial.keys() - lacking:
+        return lacking
+
+    def offers_none(pack_id: PackId) -> bool:
+        try:
+            index = offered(pack_id)
+        except (NotFound, Corrupt, UnknownFormat):
+            return True
+        there = partial[pack_id] & ~index.lacks(partial[pack_id])
+        return all(index.chunk_id(n) in purged for n in range(len(index)) if there >> n & 1)
+
+    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
+        return lacking | _failing(executor, offers_none, partial.keys() - lacking)
 
 
 def lacking_named(

@@ -19,10 +19,11 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.named_packs import named_packs
-from lodefs.chunkstore.journal.purges import Purge, purged_only_in
+from lodefs.chunkstore.journal.purges import Purge, Purges, purged_only_in
 from lodefs.chunkstore.objects.interface import ServerCopy
 from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
@@ -328,8 +329,12 @@ class _Copy:
     def _lacking(self, named: NamedChunks) -> list[PackId]:
         if self._options.dry_run:
             unsent = {pack: bits for pack, bits in named.items() if pack not in self._sent}
-            return sorted(packs_lacking(self._destination.objects, unsent))
-        return sorted(self._landing.lacking(named))
+            there = self._destination.objects
+            return sorted(packs_lacking(there, unsent, Purges(there).chunks(), self._offered))
+        return sorted(self._landing.lacking(named, self._offered))
+
+    def _offered(self, pack_id: PackId) -> PackIndex:
+        return self._source.packs.index(pack_id)
 
     def _size(self, pack_id: PackId) -> int:
         return self._source.objects.head(keys.pack(pack_id)).size_bytes

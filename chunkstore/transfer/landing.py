@@ -66,8 +66,7 @@ class Landing:
         self._heartbeat = Heartbeat(self._write.beat)
         self._heartbeat.start()
         self._write.learn(self._condemned)
-        purges = Purges(self.store.objects).after(-1)
-        self.purged = frozenset(chunk for purge in purges for chunk in purge.chunks)
+        self.purged = Purges(self.store.objects).chunks()
         self._save(self._named, self._named_chunks)
 
     def keep(self, repo: str, commit_id: CommitId) -> None:
@@ -76,8 +75,11 @@ class Landing:
         assert self._write is not None, "begin comes first"
         save_existing(self.store, self._write, repo, commit_id)
 
-    def lacking(self, named: NamedChunks) -> set[PackId]:
-        """Those of the packs of a commit that are not there, or lack chunks that it names. Raises:
+    def lacking(
+        self, named: NamedChunks, offered: Callable[[PackId], PackIndex] | None = None
+    ) -> set[PackId]:
+        """Those of the packs of a commit that are not there, or lack chunks that it names;
+        ``offered``: gives the index of a pack where the commit comes from. Raises:
         Conflict, as ``require_first``; Collected, also where a collection has deleted other chunks
         of one that lacks some: it may be about to write the pack again, as it was before some are
         added."""
@@ -89,10 +91,12 @@ class Landing:
         self._named |= new.keys()
         for pack, bits in new.items():
             before[pack] = before.get(pack, 0) | bits
-        return self._lacking(new)
+        return self._lacking(new, offered)
 
-    def _lacking(self, named: NamedChunks) -> set[PackId]:
-        lacking = packs_lacking(self.store.objects, named)
+    def _lacking(
+        self, named: NamedChunks, offered: Callable[[PackId], PackIndex] | None
+    ) -> set[PackId]:
+        lacking = packs_lacking(self.store.objects, named, self.purged, offered)
         partial = lacking - missing_packs(self.store.objects, lacking)
         if partial:
             self.require_first()
@@ -129,7 +133,7 @@ class Landing:
         every = (1 << len(pack)) - 1
         chunks = every & ~pack.lacks(every)
         try:
-            return pack.pack_id not in self._lacking({pack.pack_id: chunks})
+            return pack.pack_id not in self._lacking({pack.pack_id: chunks}, lambda _: pack)
         except (Collected, Conflict):
             return True
 

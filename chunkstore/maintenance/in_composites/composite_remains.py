@@ -86,7 +86,7 @@ def drop_purged_remains(objects: CompositeObjects, executor: Executor, rate: Rat
     new = {name for name, size_bytes in unused.items() if known.get(name) != size_bytes}
     if not new:
         return
-    purged = frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
+    purged = Purges(objects).chunks()
     hit = {one.composite for one in find_remains(objects, purged, executor, new)}
     move_out(objects, hit, executor, rate)
     after = objects.tables.unused_bytes()  # the same, where nothing has changed meanwhile

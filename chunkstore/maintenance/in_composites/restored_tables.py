@@ -114,7 +114,7 @@ class _Read(NamedTuple):
 
 
 def _purged(objects: CompositeObjects) -> AbstractSet[ChunkId]:
-    return frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
+    return Purges(objects).chunks()
 
 
 def _read(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,14 @@ from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.format.tree import encode_tree
 from lodefs.chunkstore.journal.deletion import delete_repo
 from lodefs.chunkstore.journal.ref_write import Collected
+from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.repo.history import log
 from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle
+from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
 from lodefs.chunkstore.transfer.pack_copy import md5_of
 from tests.support.chunkstore.directories import in_commit
@@ -153,6 +157,33 @@ def test_a_pack_that_is_there_in_part(stores: Stores) -> None:
     assert planned == done
     assert (done.packs, done.packs_there) == (5, 0)
     stores.check()
+
+
+@pytest.mark.parametrize("is_bundle", [False, True])
+def test_what_was_purged_elsewhere(stores: Stores, *, is_bundle: bool) -> None:
+    """A pack that came from a store that had purged some of it gets that with the next version that
+    names it, from a store that has it; from one that has not, nothing is sent."""
+    other, options = create_store(MemoryObjects("memory:other")), CopyOptions(workers=2)
+    copy(stores.source, other, ["r"], "main", options)
+    purge(other, plan_path(other, "r", b"a"))
+    copy(other, stores.destination, ["r"], "main", options)
+    Handmade(other).commit_root("t", other.commit("r", stores.commits[-1]).root)
+    anew = open_store(other.objects)
+    assert copy(anew, stores.destination, ["t"], "main", options).packs == 0
+    assert len(verify(stores.destination, data=True).purged) == 1
+    stores.made.commit("s", {b"same": A})
+    if is_bundle:
+        file = BytesIO()
+        create_bundle(stores.source, "s", "main", None, file)
+        file.seek(0)
+        reader = BundleReader(file, "it")
+        unpack_bundle(reader, stores.destination, standing(reader, stores.destination))
+    else:
+        dry = replace(options, dry_run=True)
+        planned = copy(stores.source, stores.destination, ["s"], "main", dry)
+        assert planned == copy(stores.source, stores.destination, ["s"], "main", options)
+    found = verify(stores.destination, data=True)
+    assert (found.problems, found.purged) == ([], [])
 
 
 def test_a_dry_run_writes_nothing(stores: Stores) -> None:
