@@ -15,6 +15,7 @@ from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.names import PackId, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.removed_shards import forget_removed, is_spoilt, remove_shards
+from lodefs.chunkstore.objects.composites.composite_objects import split_etag
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.shard_reader import read_shard
@@ -57,9 +58,7 @@ def repair_index(
     which does no harm.
     """
     progress.phase = "listing packs"
-    there = {
-        pack for pack in map(_pack_of, (info.key for info in objects.list(keys.PACKS))) if pack
-    }
+    there = _listed_packs(objects)
     result = ShardRepair()
     known: set[PackId] = set()
     progress.phase = "reading index shards"
@@ -174,6 +173,19 @@ def _unreadable(
         some = packs[at : at + AHEAD]
         readable = zip(some, executor.map(is_readable, some), strict=True)
         yield from (pack for pack, is_fine in readable if not is_fine)
+
+
+def _listed_packs(objects: ObjectStore) -> set[PackId]:
+    """The packs that have an object of their own, or lie in a composite that has one."""
+    listed = list(objects.list(keys.PACKS))
+    composites = {info.key for info in objects.list(keys.COMPOSITES)}
+    packs: set[PackId] = set()
+    for info in listed:
+        pack_id, joined = _pack_of(info.key), split_etag(info.etag)
+        is_there = joined is None or keys.composite(joined[0].composite) in composites
+        if pack_id is not None and is_there:
+            packs.add(pack_id)
+    return packs
 
 
 def _is_there(objects: ObjectStore, pack_id: PackId) -> bool:

@@ -63,7 +63,7 @@ class Ledger:
         self.damaged = {
             key: data
             for key, data in self.damaged.items()
-            if key.startswith("composites/data/") or (data is not None and key.startswith("packs/"))
+            if data is not None and key.startswith(("packs/", "composites/data/"))
         }
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.composites.composite_objects import split_etag, through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
+from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repair.state_check import check_state
+from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import open_store
+from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.composite_world import grown, merge
 from tests.support.maintenance.schedules import one_at_a_time
@@ -114,3 +120,21 @@ def test_a_purge_says_again_what_was_purged(world: World, lost: bool) -> None:
         chunk for one in whole for chunk in one.chunks
     }
     assert again[2:] == whole[2:]
+
+
+def test_a_lost_composite_of_packs_that_no_version_names(tmp_path: Path) -> None:
+    """No shard names its packs after a repair, and verify has nothing to tell of any more."""
+    with one_at_a_time():
+        world = grown(tmp_path)
+        assert merge(world)
+        objects = through_composites(world.memory)
+        ids = {info.key: info.etag for info in objects.list(keys.PACKS)}
+        lost = [key for key, etag in ids.items() if split_etag(etag) is not None]
+        for key in [key for key in world.memory.objects if key.startswith(keys.COMPOSITES)]:
+            del world.memory.objects[key]
+        with ThreadPoolExecutor(1) as executor:
+            found = repair_index(objects, executor, Progress(), keeps=lambda _pack: False)
+        assert lost and found.outdated
+        shards = [info.key for info in objects.list(keys.INDEX)]
+        listed = {one.pack_id for key in shards for one in read_shard(objects, key)}
+        assert listed.isdisjoint(PackId(bytes.fromhex(key[-64:])) for key in lost)
