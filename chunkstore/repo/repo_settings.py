@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from lodefs.chunkstore.errors import AlreadyExists, NotFound
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import check_repo
 from lodefs.chunkstore.format.repo_settings import (
@@ -44,7 +44,10 @@ class SettingsLog:
             return RepoSettings()
         key = keys.settings_entry(self._repo, sequence)
         data = read_whole(self._objects, key, SIZE_BYTES_MAX).data
-        return decode_settings(data, self._repo, sequence, key)
+        try:
+            return decode_settings(data, self._repo, sequence, key)
+        except Corrupt as error:
+            raise Corrupt(f"{error} (`lodefs repair`)") from error
 
     def change(self, change: Callable[[RepoSettings], RepoSettings]) -> RepoSettings:
         """Puts what ``change`` makes of the newest entry after it, and gives it; nothing, if that

@@ -232,6 +232,18 @@ def test_repos(pushed: set[str], unfinished: set[str]) -> None:
     assert sorted(store.repos()) == sorted(pushed)
 
 
+def test_a_repository_whose_settings_are_spoilt(store: Store) -> None:
+    """It is there, with all that leads to its versions; only who needs its settings is told how to
+    mend them."""
+    [commit_id] = commits(store, "r", 1)
+    store.refs("r").advance(BRANCHES, "main", commit_id, expected_sequence=None)
+    store.objects.put(keys.settings_entry("r", 0), [b"{}"])
+    assert list(store.repos()) == ["r"]
+    assert store.resolve("r", "main") == commit_id
+    with pytest.raises(Corrupt, match="`lodefs repair`"):
+        store.settings_log("r").newest()
+
+
 def test_repos_cost_few_lists() -> None:
     """Many small repositories come with few lists; one with thousands of commits is passed over."""
     objects = ListedObjects()
