@@ -43,8 +43,9 @@ class Wrong(AssertionError):
 @dataclass
 class Ledger:
     """What is known of one store besides what can be read: ``damaged``: keys whose objects are as
-    damage left them (None: lost); ``purged``: chunks that any purge was to remove, and ``gone``
-    those that one has removed to its end."""
+    damage left them (None: lost); ``purged``: chunks that the documents of purges name, which are
+    there before anything is removed, by a purge that died too, and of bytes that came beside it;
+    ``gone``: those that a purge has removed to its end."""
 
     damaged: dict[str, bytes | None] = field(default_factory=dict)
     purged: set[ChunkId] = field(default_factory=set)
@@ -215,14 +216,9 @@ class Model:
             ledger.has_policy |= self.ledgers[command.source].has_policy
         if isinstance(command, say.Retain):
             ledger.has_policy |= command.policy > 0
-        if isinstance(command, say.Purge) and command.pick is not None:  # its process may be dead
-            path = say.path_of(command.pick).encode()
-            found = [files[path] for files in self.contents.values() if path in files]
-            ledger.purged.update(*(self._chunks_of[data] for data in found))
         if isinstance(command, say.Purge) and isinstance(outcome.result, tuple):
             plan, result = outcome.result
             assert isinstance(plan, PurgePlan)
-            ledger.purged |= set(plan.chunks)
             is_calm = alone and command.fault is None
             if is_calm and result is not None and not (result.left or result.writers):
                 ledger.gone |= set(plan.chunks)

@@ -13,6 +13,7 @@ from random import Random
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import cut
 from lodefs.chunkstore.format.names import ChunkId, digest_of
+from lodefs.chunkstore.repair.purge_repair import known_purged
 from lodefs.chunkstore.repair.repair import RepairResult
 from tests.fuzz import commands as say
 from tests.fuzz.model import Model, Wrong
@@ -81,6 +82,9 @@ class Player:
         ]
         if isinstance(command, say.Damage):
             self._note_damage(command.store, objects[command.store])
+        for one, _ in done:
+            if isinstance(one, say.Purge):
+                self._model.ledgers[one.store].purged |= known_purged(stores[one.store])
         yield from self._model.judge(done, before, self._seen)
         if len(done) == 1:
             yield from self._judge_repair(*done[0], before)

@@ -11,7 +11,19 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.repo.store import Store
 from tests.fuzz import commands as say
 from tests.fuzz.__main__ import COMMANDS, run_seeds
-from tests.fuzz.commands import Collect, Command, Copy, Push, Wait, history, shown
+from tests.fuzz.commands import (
+    Both,
+    Change,
+    Collect,
+    Command,
+    Copy,
+    Kill,
+    Purge,
+    Push,
+    Wait,
+    history,
+    shown,
+)
 from tests.fuzz.model import Wrong
 from tests.fuzz.play import play, shorten
 from tests.fuzz.world import make_material
@@ -40,6 +52,18 @@ def test_a_history_comes_from_its_seed() -> None:
     assert commands == history(5, 40)
     assert commands != history(6, 40)
     assert [eval(shown(one), vars(say)) for one in commands] == commands
+
+
+def test_a_purge_that_dies_beside_a_push(tmp_path: Path) -> None:
+    """Removes what the push has brought, and other files that have the same bytes: that is known
+    from its document."""
+    purge = Purge(0, 0, 0.509, fault=Kill(9, after=True))
+    commands: list[Command] = [
+        Change(0, 1, (("c/e/f", 6), ("g", 4), ("a", 11)), repo="s"),
+        Both(purge, Push(0, 2, 3, branch="dev"), 15949),
+    ]
+    with one_at_a_time():
+        play(301398, commands, tmp_path / "world", make_material(tmp_path / "material"))
 
 
 def test_what_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
