@@ -85,7 +85,7 @@ def _rights_of(path: Path) -> _Rights | None:
     except OSError as error:
         if error.errno not in _NO_ACL:
             raise
-    return _Rights(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode), acl)
+    return _Rights(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode) & 0o777, acl)
 
 
 def _new_rights() -> _Rights:
