@@ -29,6 +29,7 @@ from lodefs.chunkstore.push.pack_check import (
     PacksCollected,
     PacksLost,
     lacking_named,
+    missing_packs,
 )
 from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -178,9 +179,14 @@ class Committer:
 
     def _publish(self, condemned: CondemnedRows) -> None:
         """Puts the shard of the packs that no shard lists yet, but for what is left of dead pushes
-        and may be deleted."""
+        and may be deleted, or was lost since then."""
         packs = self._index.unpublished()
-        doubtful = set().union(*condemned.find([pack.pack_id for pack in packs]).values())
+        ids = {pack.pack_id for pack in packs}
+        left = ids - self._index.added() - self._index.reused().keys()  # nobody has looked at them
+        lost = missing_packs(self._store.objects, left)
+        if lost:
+            self._index.forget_packs(lost)
+        doubtful = lost.union(*condemned.find(ids).values())
         packs = [pack for pack in packs if pack.pack_id not in doubtful]
         if packs:
             shard_id = f"{time.time_ns():016x}-{os.urandom(4).hex()}"

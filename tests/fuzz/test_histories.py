@@ -17,9 +17,12 @@ from tests.fuzz.commands import (
     Collect,
     Command,
     Copy,
+    Damage,
     Kill,
     Purge,
     Push,
+    Repair,
+    Retain,
     Wait,
     history,
     shown,
@@ -64,6 +67,21 @@ def test_a_purge_that_dies_beside_a_push(tmp_path: Path) -> None:
     ]
     with one_at_a_time():
         play(301398, commands, tmp_path / "world", make_material(tmp_path / "material"))
+
+
+def test_what_a_refused_change_has_sent_is_lost(tmp_path: Path) -> None:
+    """The machine's next push lists it in no shard: a sound store names nothing that is gone."""
+    commands: list[Command] = [
+        Push(0, 0, 3),
+        Retain(0, 0, policy=0, quota=2),
+        Change(0, 0, (("c/e/f", 6),), branch="dev"),
+        Damage(0, "lose", "packs/"),
+        Repair(0, 0),
+        Push(0, 0, 2, repo="s"),
+        Repair(0, 1),
+    ]
+    with one_at_a_time():
+        play(1, commands, tmp_path / "world", make_material(tmp_path / "material"))
 
 
 def test_what_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
