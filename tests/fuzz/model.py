@@ -336,7 +336,9 @@ class Model:
         before: Sequence[Seen],
     ) -> bool:
         """Whether a version may come without a file: what it was made of lacked it already, or
-        the bytes were purged."""
+        the bytes were purged. A copy brings what a version names and the one before it does not:
+        what the destination had lost of that one it does not look at again, and verify tells of
+        it."""
         ledger = self.ledgers[store]
         data = self.contents[at[1]][path]
         for command in commands:
@@ -346,6 +348,11 @@ class Model:
                 case say.Copy(source=source) | say.Bundle(source=source):
                     there = before[source].commits.get(at, SeenCommit())
                     is_excused = there.files.get(path) is None or self._is_purged(store, data)
+                    if isinstance(command, say.Copy):
+                        own = before[store].commits.items()
+                        is_excused |= any(
+                            _lacks(one, path) for (repo, _), one in own if repo == at[0]
+                        )
                 case say.Change() | say.Merge():
                     is_excused = any(_lacks(one, path) for one in before[store].commits.values())
                 case say.Undelete() | say.Point() | say.Repair():

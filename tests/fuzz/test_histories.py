@@ -84,6 +84,20 @@ def test_what_a_refused_change_has_sent_is_lost(tmp_path: Path) -> None:
         play(1, commands, tmp_path / "world", make_material(tmp_path / "material"))
 
 
+def test_a_copy_beside_what_is_lost(tmp_path: Path) -> None:
+    """It brings what is new since the version before, of which the destination has lost a file."""
+    commands: list[Command] = [
+        Push(1, 2, 7),
+        Push(1, 0, 0),
+        Copy(2, 2, 1),
+        Damage(1, "lose", "packs/", 0.687),
+        Change(2, 1, (("a", 9), ("c/d", 5))),
+        Copy(1, 2, 2),
+    ]
+    with one_at_a_time():
+        play(301360, commands, tmp_path / "world", make_material(tmp_path / "material"))
+
+
 def test_what_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that destroys a pack is found, and the history shortened to what it takes."""
 
