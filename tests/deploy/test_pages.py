@@ -58,6 +58,7 @@ try:
 except urllib.error.HTTPError as error:
     print(error.code)
 '"""
+ANSWER = "while echo y; do sleep 0.2; done"  # not `yes`: script(1) keeps all that it is told
 _DRAWING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")  # of bars of progress
 
 
@@ -81,7 +82,7 @@ class Reader:
         environment += "if [ -f /etc/default/lodefs ]; then set -a; . /etc/default/lodefs; fi\n"
         write(self.machine.root, "/shared/script", f"set -eu\n{environment}{script}\n")
         terminal = "script --quiet --return --echo never --command 'sh /shared/script' /dev/null"
-        return _DRAWING.sub("", self.machine.shell(f"yes | {terminal}", timeout_s=180))
+        return _DRAWING.sub("", self.machine.shell(f"{ANSWER} | {terminal}", timeout_s=180))
 
 
 @pytest.fixture(scope="module")
