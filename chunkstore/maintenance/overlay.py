@@ -1,6 +1,6 @@
 """An object store over another one that is only read: what is put and deleted stays in memory.
 
-So a dry run does what a run does, where that is little, and looks at what came of it.
+A dry run can so carry out the small steps of a run, and look at their results.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class Descriptor:
 
 
 class OpenFile(Descriptor):
-    """A slab or flat file of the cache whose directory is ``place``. A cache is its proxy's, and
-    who reads it may be root: nothing in it leads out of it. Raises: OSError."""
+    """A slab or flat file of the cache whose directory is ``place``. The cache belongs to the
+    proxy's user, and its reader may be root: no symlink in it is followed. Raises: OSError."""
 
     __slots__ = ("is_complete", "is_slab", "number", "size_bytes")
 

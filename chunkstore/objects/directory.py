@@ -273,8 +273,8 @@ def _etag(status: os.stat_result) -> str:
 
 
 def _sweep(folder: int) -> None:
-    """Removes what writers that died long ago left behind. Whoever may write to the store may put a
-    symlink in the place of this directory, but not of its descriptor."""
+    """Removes what writers that died long ago left behind. A user who may write to the store
+    can put a symlink in the place of this directory, but not of its descriptor."""
     oldest_s = time.time() - TEMPORARY_AGE_S_MAX
     with os.scandir(folder) as entries:
         for entry in entries:
