@@ -1,4 +1,5 @@
-"""The limits that keep the code readable, and who may import what."""
+"""The limits that keep the code readable, and who may import what. What is advice stands in
+tests/support/tidy/advice.py."""
 
 from __future__ import annotations
 
@@ -6,24 +7,25 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.tidy import root_operations
+from tests.support.tidy.sources import (
+    PACKAGES,
+    ROOT,
+    functions,
+    imports,
+    relative,
+    sources,
+    tree,
+)
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("chunkstore", "proxy", "mount", "lodefs")
 CODE = (*PACKAGES, "tests", "loadtests", "deploy", "grafana")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 DOCUMENT_COLUMNS_MAX = 120
-FOLDER_MODULES_MAX = 14  # besides commands, which are a module each
-ARGUMENTS_MAX = 7
-GENERATED = "generated"  # a folder of what a tool has made
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 # A foreign library is imported in one file of a package, which translates its exceptions.
@@ -36,45 +38,6 @@ ONE_IMPORTER = {
     "sqlite3",
     "zstandard",
 }
-
-
-def sources(*folders: str) -> Iterator[Path]:
-    """The Python files of folders. lodefs/ also shows the other packages, as links: they count as
-    what they are."""
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.resolve() == path and path.parent.name != GENERATED:
-                yield path
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse(path.read_text())
-
-
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def classes(path: Path) -> Iterator[ast.ClassDef]:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ClassDef):
-            yield node
 
 
 PRODUCT = list(sources(*PACKAGES))
@@ -105,11 +68,8 @@ def test_modules_say_what_they_own() -> None:
     assert not [relative(path) for path in PRODUCT if path.stem in VAGUE_NAMES]
 
 
-def test_folders_can_be_overlooked() -> None:
-    """No folder of the product has more modules than a reader takes in, and none is for tests."""
-    modules = Counter(path.parent for path in PRODUCT if path.name != "__init__.py")
-    large = {relative(folder): n for folder, n in modules.items() if n > FOLDER_MODULES_MAX}
-    assert set(large) <= {"lodefs/commands"}
+def test_the_product_has_no_test_support() -> None:
+    """No module or folder of the product is for tests."""
     assert not [path for path in PRODUCT if "testing" in relative(path)]
 
 
@@ -123,30 +83,6 @@ def test_one_place_starts_python() -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
     }
     assert users == {"chunkstore/python_process.py"}
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_class_names_are_unique(package: str) -> None:
-    """No two classes of a package have one name."""
-    places: dict[str, list[str]] = {}
-    for path in sources(package):
-        for node in classes(path):
-            places.setdefault(node.name, []).append(relative(path))
-    shared = {name: paths for name, paths in places.items() if len(paths) > 1}
-    assert not shared
-
-
-def test_constructors_take_few_arguments() -> None:
-    """No constructor takes more arguments than the limit."""
-    arguments = {
-        (relative(path), node.name): len(own.args.args) + len(own.args.kwonlyargs) - 1
-        for path in PRODUCT
-        for node in classes(path)
-        for own in node.body
-        if isinstance(own, ast.FunctionDef) and own.name == "__init__"
-    }
-    long = {each: count for each, count in arguments.items() if count > ARGUMENTS_MAX}
-    assert not long
 
 
 def test_tests_state_their_claim() -> None:
