@@ -12,25 +12,22 @@ from itertools import islice
 
 from lodefs.chunkstore.errors import AlreadyExists, Changed, NotFound
 from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.objects.delegating import DelegatingStore
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part, check_key
 from lodefs.chunkstore.types import Buffer
 
 
-class OverlayObjects:
+class OverlayObjects(DelegatingStore):
     """An ObjectStore over ``below``."""
 
     def __init__(self, below: ObjectStore) -> None:
-        self._below = below
+        super().__init__(below)
         self._above: dict[str, bytes | None] = {}  # None: deleted
         self._lock = threading.Lock()  # guards the check of a put, and the dictionary while listed
 
-    @property
-    def url(self) -> str:
-        return self._below.url
-
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if key not in self._above:
-            return self._below.get(key, offset=offset, size=size, if_match=if_match)
+            return self.inner.get(key, offset=offset, size=size, if_match=if_match)
         info, data = self.head(key), self._above[key] or b""
         if if_match is not None and if_match != info.etag:
             raise Changed(f"{key} has the ETag {info.etag}, not {if_match}")
@@ -39,7 +36,7 @@ class OverlayObjects:
 
     def head(self, key: str) -> ObjectInfo:
         if key not in self._above:
-            return self._below.head(key)
+            return self.inner.head(key)
         data = self._above[key]
         if data is None:
             raise NotFound(f"{key} is not in {self.url}")
@@ -64,15 +61,12 @@ class OverlayObjects:
             for key, data in sorted(above.items())
             if data is not None and key.startswith(prefix) and key > after
         )
-        below = (one for one in self._below.list(prefix, after=after) if one.key not in above)
+        below = (one for one in self.inner.list(prefix, after=after) if one.key not in above)
         return islice(merge(below, own, key=lambda one: one.key), limit)
 
     def delete(self, key: str) -> None:
         with self._lock:
             self._above[check_key(key)] = None
-
-    def close(self) -> None:
-        self._below.close()
 
     def _is_there(self, key: str) -> bool:
         try:

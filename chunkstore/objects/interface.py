@@ -1,7 +1,7 @@
 """The interface of an object store: what lodefs needs of S3, a directory, or memory.
 
-Implementations: directory.py, s3.py. Wrappers: retrying.py, limiting.py, observing.py. Every one
-passes ``tests.support.chunkstore.object_store_suite``.
+Implementations: directory.py, s3.py. Wrappers (of delegating.py): retrying.py, limiting.py,
+observing.py. Every one passes ``tests.support.chunkstore.object_store_suite``.
 """
 
 from __future__ import annotations

@@ -1,68 +1,68 @@
-"""A limit of calls at once around any object store."""
+"""Limits of calls at once around any object store: a fixed one, and what the store bears now.
+
+A call that fails gives its place back before it is repeated: retries go around this.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.types import Buffer
+from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
+from lodefs.chunkstore.objects.retries.pacing import Pace
 
 T = TypeVar("T")
 
 
-class Limited:
-    """At most ``calls_max`` calls at once; others wait for ``wait_s_max``, then Unavailable."""
+class NoTurn(Unavailable):
+    """Other calls to the store have taken all the time that this one waits for its turn: to repeat
+    it would be to wait as long again."""
 
-    def __init__(self, inner: ObjectStore, calls_max: int, wait_s_max: float = 120.0) -> None:
-        self._inner = inner
+
+class Limited(DelegatingStore):
+    """At most ``calls_max`` calls at once; others wait for ``wait_s_max``, then NoTurn. Of a store
+    that puts off requests, fewer, at ``pace``; others are Held at once."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        calls_max: int,
+        wait_s_max: float = 120.0,
+        pace: Pace | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self.pace = pace or Pace()
         self._calls_max = calls_max
         self._wait_s_max = wait_s_max
         self._free = threading.BoundedSemaphore(calls_max)
 
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
-        with self.turn():
-            return self._inner.get(key, offset=offset, size=size, if_match=if_match)
-
-    def head(self, key: str) -> ObjectInfo:
-        with self.turn():
-            return self._inner.head(key)
-
-    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
-        with self.turn():
-            return self._inner.put(key, data, if_absent=if_absent)
-
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        with self.turn():
-            found = iter(self._inner.list(prefix, after=after, limit=limit))
-        while True:
+        found = iter(self.inner.list(prefix, after=after, limit=limit))
+        info = self.limited(lambda: next(found, None))
+        while info is not None:
+            yield info
             with self.turn():  # not while the caller works on what it got
                 info = next(found, None)
-            if info is None:
-                return
-            yield info
 
-    def delete(self, key: str) -> None:
-        with self.turn():
-            self._inner.delete(key)
+    def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:  # noqa: ARG002 - all are alike
+        return self.limited(ask)
 
-    def close(self) -> None:
-        self._inner.close()
+    def limited(self, ask: Callable[[], T]) -> T:
+        """The answer to one request. Raises: NoTurn, Held, and what ``ask`` raises."""
+        with self.turn(), self.pace.request(self.url):
+            return ask()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """One of the calls at once. Raises: Unavailable."""
+        """One of the calls at once. Raises: NoTurn."""
         if not self._free.acquire(timeout=self._wait_s_max):
-            raise Unavailable(
+            raise NoTurn(
                 f"{self.url}: {self._calls_max} calls were under way for {self._wait_s_max:.0f} s"
             )
         try:

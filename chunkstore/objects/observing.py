@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.types import Buffer
+from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class Observation:
     error: type[LodefsError] | None
 
 
-class Observed:
+class Observed(DelegatingStore):
     """Tells a callback of every call; the callback must be fast and must not raise."""
 
     def __init__(
@@ -34,49 +34,28 @@ class Observed:
         observe: Callable[[Observation], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._observe = observe
         self._clock = clock
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
-        with self._call("get") as call:
-            part = self._inner.get(key, offset=offset, size=size, if_match=if_match)
-            call.size_bytes = len(part.data)
-            return part
-
-    def head(self, key: str) -> ObjectInfo:
-        with self._call("head"):
-            return self._inner.head(key)
-
-    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
-        with self._call("put") as call:
-            etag = self._inner.put(key, data, if_absent=if_absent)
-            call.size_bytes = sum(memoryview(buffer).nbytes for buffer in data)
-            return etag
 
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        with self._call("list") as call:
-            found = iter(self._inner.list(prefix, after=after, limit=limit))
+        with self._watched("list") as call:
+            found = iter(self.inner.list(prefix, after=after, limit=limit))
             while (info := next(found, None)) is not None:
                 yielded_at = self._clock()
                 yield info
                 call.begun_at += self._clock() - yielded_at  # the caller's time is not the store's
 
-    def delete(self, key: str) -> None:
-        with self._call("delete"):
-            self._inner.delete(key)
-
-    def close(self) -> None:
-        self._inner.close()
+    def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:
+        with self._watched(call.operation) as seen:
+            answer = ask()
+            seen.size_bytes = call.size_bytes(answer)
+            return answer
 
     @contextmanager
-    def _call(self, operation: str) -> Iterator[_Call]:
+    def _watched(self, operation: str) -> Iterator[_Call]:
         call = _Call(self._clock())
         failed: type[LodefsError] | None = None
         try:

@@ -74,10 +74,9 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
         if url.startswith("s3:")
         else DirectoryObjects(_directory_of(url))
     )
-    patient = Retrying(source, _budget(options), on_retry=options.on_retry)
-    limited = Limited(patient, options.calls_max, options.wait_s_max)
-    orders = RangeOrders(source, limited, options.observe, patient.pace)
-    objects = Observed(limited, options.observe) if options.observe else limited
+    limited, patient = _patient(source, options)
+    orders = RangeOrders(source, limited, options.observe)
+    objects = Observed(patient, options.observe) if options.observe else patient
     return CompositeObjects(objects), CompositeOrders(orders)
 
 
@@ -93,7 +92,7 @@ def open_server_copy(
     there = _s3_place(destination_url, options)
     if source.endpoint != there.endpoint:
         return None
-    return _S3ServerCopy(source.bucket, source.prefix, there.open, _budget(options))
+    return _S3ServerCopy(source.bucket, source.prefix, there)
 
 
 def open_mirrored(
@@ -147,37 +146,42 @@ class _S3ServerCopy:
     """From a prefix on S3 to another one, which the same credentials reach at one endpoint, with
     retries."""
 
-    def __init__(
-        self, bucket: str, prefix: str, there: Callable[[], S3Objects], budget: RetryBudget
-    ) -> None:
-        """``there`` opens the other one, for the first copy."""
+    def __init__(self, bucket: str, prefix: str, there: _S3Place) -> None:
+        """``there`` is opened for the first copy."""
         self._bucket = bucket
         self._prefix = prefix
-        self._open = there
-        self._budget = budget
-        self._opened: tuple[S3Objects, Retrying] | None = None
+        self._place = there
+        self._opened: tuple[S3Objects, Limited, Retrying] | None = None
         self._lock = Lock()  # one thread opens it
 
     def copy(self, key: str, if_match: str) -> str:
         with self._lock:
             if self._opened is None:
-                opened = self._open()
-                self._opened = opened, Retrying(opened, self._budget)
-            there, patient = self._opened
-        return patient.repeat(lambda: there.copy_from(self._bucket, self._prefix, key, if_match))
+                opened = self._place.open()
+                self._opened = opened, *_patient(opened, self._place.options)
+            there, limited, patient = self._opened
+        return patient.repeat(
+            lambda: limited.limited(
+                lambda: there.copy_from(self._bucket, self._prefix, key, if_match)
+            )
+        )
 
     def close(self) -> None:
         if self._opened is not None:
             self._opened[0].close()
 
 
-def _budget(options: StoreOptions) -> RetryBudget:
-    return RetryBudget(
+def _patient(source: ObjectStore, options: StoreOptions) -> tuple[Limited, Retrying]:
+    """The calls of ``source``, limited, and around that repeated: one that pauses before it is
+    repeated must not keep others from the store meanwhile."""
+    limited = Limited(source, options.calls_max, options.wait_s_max)
+    budget = RetryBudget(
         options.attempts_max,
         options.retry_time_s_max,
         first_time_s_max=options.first_time_s_max,
         throttled_s_max=options.throttled_s_max,
     )
+    return limited, Retrying(limited, budget, on_retry=options.on_retry)
 
 
 class _S3Place(NamedTuple):

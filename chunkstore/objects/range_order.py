@@ -16,7 +16,6 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation
-from lodefs.chunkstore.objects.retries.pacing import Pace
 
 
 class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -61,10 +60,7 @@ class RangeOrders:
         source: OrderSource,
         limited: Limited,
         observe: Callable[[Observation], None] | None = None,
-        pace: Pace | None = None,
     ) -> None:
-        """``pace``: that of the store's other requests, if they have one."""
-        self._pace = pace
         self._source = source
         self._limited = limited
         self._observe = observe
@@ -75,7 +71,7 @@ class RangeOrders:
     ) -> Iterator[RangeOrder | None]:
         """As of OrderSource; the order counts as a call until the block ends. None also while the
         store wants fewer requests. Raises: Unavailable (too many calls), and as OrderSource."""
-        if self._pace is not None and not self._pace.is_free:
+        if not self._limited.pace.is_free:
             yield None
             return
         with (

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import AlreadyExists, Held, Unavailable
-from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.retries.pacing import Pace
+from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
+from lodefs.chunkstore.objects.limiting import NoTurn
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")
@@ -31,9 +32,8 @@ class RetryBudget:
     throttled_s_max: float = 180.0  # as time_s_max, for a store that puts off: however often
 
 
-class Retrying:
-    """Repeats calls that raise Unavailable, with exponential backoff and full jitter; while the
-    store puts off requests, at a pace that all calls share.
+class Retrying(DelegatingStore):
+    """Repeats calls that raise Unavailable, with exponential backoff and full jitter.
 
     Source of the backoff: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
     """
@@ -50,25 +50,12 @@ class Retrying:
     ) -> None:
         """``on_retry`` is told of each error after which a call is repeated, and of each time that
         the store puts one off. For any thread."""
-        self._inner = inner
-        self.pace = Pace(clock=clock, random=random)
+        super().__init__(inner)
         self._on_retry = on_retry
         self._budget = budget or RetryBudget()
         self._random = random
         self._sleep = sleep
         self._clock = clock
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
-        return self.repeat(
-            lambda: self._inner.get(key, offset=offset, size=size, if_match=if_match)
-        )
-
-    def head(self, key: str) -> ObjectInfo:
-        return self.repeat(lambda: self._inner.head(key))
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         attempts = 0
@@ -77,12 +64,12 @@ class Retrying:
             nonlocal attempts
             attempts += 1
             try:
-                return self._inner.put(key, data, if_absent=if_absent)
+                return self.inner.put(key, data, if_absent=if_absent)
             except AlreadyExists:
                 if attempts == 1:
                     raise
                 # an earlier attempt whose answer was lost may have been the one that wrote it
-                part = self._inner.get(key, size=sum(memoryview(one).nbytes for one in data))
+                part = self.inner.get(key, size=sum(memoryview(one).nbytes for one in data))
                 if len(part.data) != part.object_size_bytes or not _is_joined(part.data, data):
                     raise
                 return part.etag
@@ -95,24 +82,17 @@ class Retrying:
         attempts, begun_after, left = self._attempts(), after, limit
         while True:
             try:
-                found = iter(self._inner.list(prefix, after=after, limit=left))
-                with self.pace.request(self.url):
-                    info = next(found, None)
-                while info is not None:
+                for info in self.inner.list(prefix, after=after, limit=left):
                     after, left = info.key, None if left is None else left - 1
                     yield info
-                    info = next(found, None)
                 return
             except Unavailable as error:
                 if after != begun_after:  # it has come forward since
                     attempts, begun_after = self._attempts(), after
                 attempts.pause_or_raise(error)
 
-    def delete(self, key: str) -> None:
-        self.repeat(lambda: self._inner.delete(key))
-
-    def close(self) -> None:
-        self._inner.close()
+    def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:  # noqa: ARG002 - all are alike
+        return self.repeat(ask)
 
     def _attempts(self) -> _Attempts:
         return _Attempts(self._budget, self._random, self._sleep, self._clock, self._on_retry)
@@ -122,8 +102,7 @@ class Retrying:
         attempts = self._attempts()
         while True:
             try:
-                with self.pace.request(self.url):
-                    return call()
+                return call()
             except Unavailable as error:
                 attempts.pause_or_raise(error)
 
@@ -149,6 +128,8 @@ class _Attempts:
 
     def pause_or_raise(self, error: Unavailable) -> None:
         """Waits before the next attempt, or raises ``error`` if there is none."""
+        if isinstance(error, NoTurn):
+            raise error
         self._failed += not error.is_throttled  # these are the pace's to count
         pause_s = error.retry_after_s or 0.0
         if not isinstance(error, Held):

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 import pytest
 
 from lodefs.chunkstore.errors import Held, NotFound, Unavailable
+from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.retries.pacing import PAUSE_S_MAX, RETRY_AFTER_S_MAX, Pace
 from lodefs.chunkstore.objects.retries.retrying import RetryBudget, Retrying
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
@@ -171,7 +172,8 @@ def test_a_call_waits_for_its_time_however_often_it_is_put_off(
     faulty.add(fail(slow_down()))
     counted: list[Unavailable] = []
     budget = RetryBudget(attempts_max=2, throttled_s_max=throttled_s_max)
-    patient = Retrying(faulty, budget, sleep=time.sleep, clock=time.clock, on_retry=counted.append)
+    limited = Limited(faulty, calls_max=1, pace=Pace(clock=time.clock))
+    patient = Retrying(limited, budget, sleep=time.sleep, clock=time.clock, on_retry=counted.append)
     with pytest.raises(Unavailable):
         patient.head("a")
     assert throttled_s_max - PAUSE_S_MAX <= time.now_s <= throttled_s_max

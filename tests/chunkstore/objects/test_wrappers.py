@@ -70,8 +70,9 @@ class TestSuite(ObjectStoreSuite):
         for first in range(3, 3000, 3):
             faulty.add(fail(Unavailable("busy")), first=first, times=1)
         budget = RetryBudget(attempts_max=1000, time_s_max=1e9)  # threads share the failures
-        patient = Retrying(faulty, budget, sleep=time.sleep, clock=time.clock)
-        return Observed(Limited(patient, calls_max=8), lambda _: None)
+        limited = Limited(faulty, calls_max=8)
+        patient = Retrying(limited, budget, sleep=time.sleep, clock=time.clock)
+        return Observed(patient, lambda _: None)
 
 
 def test_pauses_double_up_to_a_limit(faulty: FaultyObjects, time: Time) -> None:
@@ -254,6 +255,33 @@ def test_limit_does_not_count_lists_that_are_read(faulty: FaultyObjects) -> None
     assert store.head("a").size_bytes == 5
 
 
+def test_a_call_that_pauses_before_it_is_repeated_keeps_no_place(
+    faulty: FaultyObjects, time: Time
+) -> None:
+    """While one call waits for its next attempt, another one is made, though one at once may be."""
+    faulty.add(fail(Unavailable("busy")), "get", times=1)
+    limited = Limited(faulty, calls_max=1, wait_s_max=0.01)
+    others: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        time.now_s += seconds
+        others.append(limited.head("b").size_bytes)
+
+    patient = Retrying(limited, BUDGET, sleep=sleep, clock=time.clock)
+    assert patient.get("a", size=MUCH).data == b"12345"
+    assert others == [1]
+
+
+def test_a_call_that_had_no_turn_is_not_repeated(faulty: FaultyObjects, time: Time) -> None:
+    """It has waited for as long as a call may for others: it fails, and does not wait again."""
+    limited = Limited(faulty, calls_max=1, wait_s_max=0.01)
+    with limited.turn(), pytest.raises(Unavailable, match="1 calls were under way"):
+        retrying(limited, time).get("a", size=MUCH)
+    assert (faulty.count(), time.pauses_s) == (0, [])
+    with limited.turn(), pytest.raises(Unavailable, match="1 calls were under way"):
+        list(retrying(limited, time).list(""))
+
+
 def test_limit_is_freed_by_failures(faulty: FaultyObjects) -> None:
     """A call that fails gives its place back."""
     store = Limited(faulty, calls_max=1, wait_s_max=0.01)
@@ -300,7 +328,7 @@ def test_wrappers_show_the_url_and_close(faulty: FaultyObjects, time: Time) -> N
     """The URL goes through, and so does close."""
     closed: list[bool] = []
     faulty.inner.close = lambda: closed.append(True)  # type: ignore[method-assign]
-    store = Observed(Limited(retrying(faulty, time), 1), lambda _: None)
+    store = Observed(retrying(Limited(faulty, 1), time), lambda _: None)
     assert store.url == "memory:"
     store.close()
     assert closed == [True]
