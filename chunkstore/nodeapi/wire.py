@@ -196,3 +196,10 @@ def error_of(failure: Failure) -> LodefsError:
     if isinstance(error, errors.Unavailable):
         error.lasting_s = failure.lasting_s
     return error
+
+
+def failure_of(error: Exception) -> Failure:
+    """What another process is told of an error: of a fault of ours its class alone."""
+    if isinstance(error, LodefsError):
+        return Failure(type(error).__name__, str(error))
+    return Failure("Unavailable", f"{type(error).__name__} (a fault of lodefs)")

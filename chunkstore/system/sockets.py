@@ -26,49 +26,58 @@ _PYTHON_BYTES_MAX = 1024  # of getsockopt in Python
 _GROUPS_MAX = 65536  # NGROUPS_MAX
 
 
-def listen_unix(path: Path, *, mode: int, group: str | None = None) -> socket.socket:
+def listen_unix(
+    path: Path,
+    *,
+    mode: int,
+    group: str | int | None = None,
+    kind: socket.SocketKind = socket.SOCK_STREAM,
+    backlog: int = BACKLOG_CONNECTIONS,
+    replace: bool = False,
+) -> socket.socket:
     """A listening Unix socket with these permission bits and group.
 
-    A stale socket file is replaced. The new one gets its name only when its permissions are
-    right. Raises: InUse if another process listens there; InvalidInput, Denied, Unavailable.
+    A stale socket file is replaced, with ``replace`` also a living one's. The new one gets its name
+    only when its permissions are right and it listens, so that nobody takes it for a stale one.
+    Raises: InUse if another process listens there; InvalidInput, Denied, Unavailable.
     """
-    _refuse_living(path)
+    _refuse_other_files(path)
+    if not replace:
+        _refuse_living(path, kind)
     made = path.with_name(f".{path.name}.{os.getpid()}")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, kind)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         made.unlink(missing_ok=True)
         listener.bind(os.fsencode(made))
         made.chmod(mode)
         if group is not None:
             shutil.chown(made, group=group)
-        listener.listen(BACKLOG_CONNECTIONS)
+        listener.listen(backlog)
         made.rename(path)
-    except LookupError as error:
-        listener.close()
-        made.unlink(missing_ok=True)
-        raise InvalidInput(f"socket_group: there is no group {group!r}") from error
-    except OSError as error:
+    except (OSError, LookupError) as error:
         listener.close()
         with suppress(OSError):
             made.unlink(missing_ok=True)
+        if isinstance(error, LookupError):
+            raise InvalidInput(f"socket_group: there is no group {group!r}") from error
         raise _bind_error(f"socket {path}", error) from error
     listener.settimeout(0)
     return listener
 
 
-def _refuse_living(path: Path) -> None:
-    try:
-        found = path.lstat()
-    except OSError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise InvalidInput(f"{path} is there and is no socket: choose another socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+def _refuse_other_files(path: Path) -> None:
+    with suppress(OSError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise InvalidInput(f"{path} is there and is no socket: choose another socket")
+
+
+def _refuse_living(path: Path, kind: socket.SocketKind) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.settimeout(_PROBE_TIMEOUT_S)
         try:
             probe.connect(os.fsencode(path))
-        except (ConnectionRefusedError, FileNotFoundError):
+        except (ConnectionRefusedError, FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise _bind_error(f"socket {path}", error) from error
@@ -163,15 +172,17 @@ def _bind_error(what: str, error: OSError) -> LodefsError:
 
 
 class Peer(NamedTuple):
-    """Who connected to a Unix socket: a user, and the groups of the process at that time."""
+    """Who connected to a Unix socket: a user, the groups of the process at that time, and its
+    number, which is 0 if it is in another process namespace."""
 
     uid: int
     gids: frozenset[int]
+    pid: int = 0
 
 
 def peer_of(sock: socket.socket) -> Peer:
     """Who is at the other end of a Unix socket, as the kernel says (unix(7)). Raises: OSError."""
-    _, uid, gid = _CREDENTIALS.unpack(
+    pid, uid, gid = _CREDENTIALS.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     groups = array.array("I")
@@ -181,7 +192,7 @@ def peer_of(sock: socket.socket) -> Peer:
         if error.errno != errno.ERANGE:
             raise
         groups = _many(sock)
-    return Peer(uid, frozenset((gid, *groups)))
+    return Peer(uid, frozenset((gid, *groups)), pid)
 
 
 def _many(sock: socket.socket) -> array.array[int]:

@@ -36,14 +36,14 @@ def attach_door(
     InvalidInput (no such group), Unsupported (not all processes of the machine can be seen).
     """
     # A job that asks for a mount waits for no import of what serves it.
+    from lodefs.chunkstore.nodeapi import rpc
     from lodefs.mount.attach.attachments import Attachments
     from lodefs.mount.attach.server import AttachServer
     from lodefs.mount.lifecycle import process_scan
-    from lodefs.mount.service.server import listen
     from lodefs.proxies.own_proxy import node_proxy, serves
     from lodefs.settings.access_rules import current_rules
 
-    gid = _gid(group) if group is not None else -1
+    gid = _gid(group) if group is not None else None
     mode = FOR_ALL if group is None else FOR_GROUP
     node = node_proxy(session)
     rules = current_rules(session, say)
@@ -58,7 +58,7 @@ def attach_door(
         return not store or serves(node, store, STATUS_TIMEOUT_S)
 
     def door(mounts: SharedMounts, replace: bool) -> AttachServer:
-        listener = listen(path, replace=replace, mode=mode, gid=gid)
+        listener = rpc.listen(path, replace=replace, mode=mode, gid=gid)
         attachments = Attachments(mounts, references_max=references_max)
         return AttachServer(listener, attachments, is_ours, rules=rules)
 

@@ -30,6 +30,6 @@ def mounter_ready(session: Session, path: Path) -> None:
     not count, so that the old pod is not ended before its mounts are taken over.
     """
     del session
-    from lodefs.mount.service.readiness import check_own_service
+    from lodefs.mount.service.client import check_own_service
 
     check_own_service(path, TIMEOUT_S)

@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import NoReturn
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.safe_open import PLACE, closing
 
 TIMEOUT_S = 10.0
 MESSAGE_BYTES_MAX = 8192
 _PR_SET_DUMPABLE = 4  # linux/prctl.h
-_CLOEXEC = 0x40000000  # MSG_CMSG_CLOEXEC
 
 
 def opened_as(uid: int, directory: str) -> int:
@@ -51,13 +51,14 @@ def opened_as(uid: int, directory: str) -> int:
 def _answered(ours: socket.socket, directory: str) -> int:
     try:
         ours.settimeout(TIMEOUT_S)
-        message, fds, _, _ = socket.recv_fds(ours, MESSAGE_BYTES_MAX, 1, _CLOEXEC)
+        message = rpc.receive(ours, MESSAGE_BYTES_MAX, fds_max=1)
     except TimeoutError as error:
         raise InvalidInput(f"{directory}: its file system does not answer") from error
-    if not fds:
-        text = message.decode("utf-8", "replace")
-        raise InvalidInput(text or f"{directory}: who looked at it was killed")
-    return fds[0]
+    except ConnectionError as error:
+        raise InvalidInput(f"{directory}: who looked at it was killed") from error
+    if not message.fds:
+        raise InvalidInput(message.data.decode("utf-8", "replace"))
+    return message.fds[0]
 
 
 def _answer(

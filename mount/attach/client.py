@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import msgspec
-
-from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.decoding import from_msgpack
+from lodefs.chunkstore.errors import InvalidInput, Unavailable, UnknownFormat
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
-from lodefs.mount.attach import wire
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
 from lodefs.mount.kernel import detached_mounts
 
@@ -77,8 +70,7 @@ class AttachClient:
 
     def close(self) -> None:
         """Let go of the connection, and of descriptors."""
-        for fd in self._fds:
-            os.close(fd)
+        rpc.close_all(self._fds)
         self._fds.clear()
         if self._socket is not None:
             self._socket.close()
@@ -106,31 +98,20 @@ class AttachClient:
             return None, ""
         except TimeoutError:
             return None, f"it did not answer within {self._timeout_s:g} s"
-        except (OSError, InvalidInput) as error:
+        except (OSError, Unavailable, UnknownFormat) as error:
             return None, str(error)
         self._fds += fds
-        if answer is None:
-            return None, "it was ended"
-        if answer.failure is not None:
-            raise error_of(answer.failure)
         if answer.is_other_store or not fds:
             return None, answer.declined
         return Attached(fds[0], answer.commit), ""
 
-    def _ask(self, spec: Spec) -> tuple[AttachAnswer | None, list[int]]:
+    def _ask(self, spec: Spec) -> tuple[AttachAnswer, list[int]]:
         call = AttachCall(
             repo=spec.repo, rev=spec.rev, path=spec.path, proxy=self._proxy, store=self._store,
             timeout_s=self._timeout_s,
         )  # fmt: skip
         ends_s = time.monotonic() + self._timeout_s
         if self._socket is None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._socket.settimeout(self._timeout_s)
-            self._socket.connect(str(self._path))
-        with suppress(BrokenPipeError):  # a service that is busy says so without being asked
-            self._socket.send(msgspec.msgpack.encode(call))
+            self._socket = rpc.connect(self._path, self._timeout_s)
         self._socket.settimeout(max(ends_s - time.monotonic(), 0.001))
-        data, fds, _, _ = socket.recv_fds(self._socket, wire.PACKET_BYTES_MAX, 1)
-        for fd in fds:
-            fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-        return (from_msgpack(data, AttachAnswer) if data else None), fds
+        return rpc.ask(self._socket, call, AttachAnswer, fds_max=1)

@@ -14,7 +14,7 @@ from lodefs.chunkstore.nodeapi.wire import Failure
 
 VERSION = 1
 SOCKET_DEFAULT = Path("/run/lodefs/attach.sock")
-PACKET_BYTES_MAX = 16384
+CALL_BYTES_MAX = 16384  # of anybody
 
 
 class AttachCall(msgspec.Struct, frozen=True, kw_only=True):

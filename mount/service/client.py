@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
-import msgspec
-
-from lodefs.chunkstore.errors import DeadlineExceeded, InvalidInput, Unavailable, UnknownFormat
-from lodefs.chunkstore.format.decoding import from_msgpack
-from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable, UnknownFormat
+from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.node.interface import ResolvedCommit
 from lodefs.mount.service import wire
 from lodefs.mount.service.interface import Health, Held, User, Wanted
@@ -63,15 +60,9 @@ class RemoteMounts:
         self._ask(RetireCall(timeout_s))
 
     def _ask(self, call: Call) -> Answered:
-        data = msgspec.msgpack.encode(call)
-        if len(data) > wire.PACKET_BYTES_MAX:
-            raise InvalidInput(f"{type(call).__name__}: the request is too long")
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-                client.settimeout(call.timeout_s + wire.MARGIN_S)
-                client.connect(str(self._path))
-                client.send(data)
-                told = client.recv(wire.PACKET_BYTES_MAX)
+            with rpc.connect(self._path, call.timeout_s + wire.MARGIN_S) as client:
+                answer, _ = rpc.ask(client, call, Answered)
         except TimeoutError as error:
             raise DeadlineExceeded(f"the mount service at {self._path} does not answer") from error
         except OSError as error:
@@ -79,17 +70,26 @@ class RemoteMounts:
                 f"the mount service at {self._path} cannot be reached; does `lodefs mounter` run? "
                 f"({error.strerror or error})"
             ) from error
-        if not told:
-            raise Unavailable(f"the mount service at {self._path} was ended; try again")
-        try:
-            answer = from_msgpack(told, Answered)
-        except InvalidInput as error:
-            raise UnknownFormat(f"{self._path}: an answer that cannot be read: {error}") from error
         if answer.version != wire.VERSION:
             raise UnknownFormat(
                 f"the mount service at {self._path} speaks version {answer.version}, and this "
                 f"lodefs {wire.VERSION}: upgrade both"
             )
-        if answer.failure is not None:
-            raise error_of(answer.failure)
         return answer
+
+
+def check_own_service(path: Path, timeout_s: float) -> None:
+    """Returns when a service of this process namespace answers at ``path``, and so has taken over
+    whatever mounts there were. Raises: Unavailable.
+
+    The socket lies on the host: while an upgrade goes on, the old pod's service answers there
+    first, and has no number (0) in this one's process namespace.
+    """
+    try:
+        with rpc.connect(path, timeout_s) as sock:
+            pid = peer_of(sock).pid
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror or error}") from error
+    if not pid:
+        raise Unavailable(f"{path}: the mounter of another container answers still")
+    RemoteMounts(path).ping(timeout_s)

@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, Unavailable
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.node.deadline_calls import Calls
@@ -27,7 +28,7 @@ from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.keeper import Tenure
 from lodefs.mount.service.mount_files import MountFiles
-from lodefs.mount.service.server import OPERATIONS, ServiceServer, listen
+from lodefs.mount.service.server import OPERATIONS, ServiceServer
 from lodefs.mount.service.shared_mount import IDLE_S
 from lodefs.mount.service.shared_mounts import SharedMounts, boot_id
 from lodefs.mount.service.standby import Standby, hand_over
@@ -207,14 +208,14 @@ class _Service:
             if door is not None:
                 door.stop()
             upkeep.stop(max(ends_s - time.monotonic(), 0))
-            server.wait_idle(max(ends_s - time.monotonic(), 0) / 2, calls=1)
+            server.wait_idle(max(ends_s - time.monotonic(), 0) / 2, connections=1)
             calls.wait_idle(max(ends_s - time.monotonic(), 0) / 2)
             mounts.close()  # what still goes on fails now, and is done again by the other service
             self._standby.begin()
             files.close()
             self._retired.set()
 
-        listener = listen(settings.socket, replace=takes_over)
+        listener = rpc.listen(settings.socket, replace=takes_over)
         server = ServiceServer(listener, mounts, retire, self._counts)
         door = self._open_door(mounts, takes_over) if self._open_door is not None else None
         if takes_over:

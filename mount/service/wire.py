@@ -12,7 +12,6 @@ from lodefs.mount.node.interface import ResolvedCommit
 from lodefs.mount.service.interface import Health, Held, User, Wanted
 
 VERSION = 1
-PACKET_BYTES_MAX = 65536
 MARGIN_S = 2.0  # for an answer to come after its time limit
 
 

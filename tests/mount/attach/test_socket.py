@@ -11,9 +11,10 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.access import AccessRule, AccessRules, hidden
 from lodefs.chunkstore.system.sockets import peer_of
-from lodefs.mount.attach import server, wire
+from lodefs.mount.attach import server
 from lodefs.mount.attach.client import AttachClient
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
 from tests.support.mount.mounts import until
@@ -32,7 +33,7 @@ def connected(path: Path) -> socket.socket:
 
 def asked(sock: socket.socket, data: bytes) -> AttachAnswer:
     sock.send(data)
-    return msgspec.msgpack.decode(sock.recv(wire.PACKET_BYTES_MAX), type=AttachAnswer)
+    return msgspec.msgpack.decode(sock.recv(rpc.PACKET_BYTES_MAX), type=AttachAnswer)
 
 
 def client(path: Path, said: list[str]) -> AttachClient:
@@ -128,7 +129,7 @@ def test_a_user_takes_no_more_than_a_share(rig: AttachRig, tmp_path: Path) -> No
     with rig.served(path):
         silent = [connected(path) for _ in range(server.USER_CONNECTIONS_MAX)]
         with connected(path) as late:
-            answer = late.recv(wire.PACKET_BYTES_MAX)
+            answer = late.recv(rpc.PACKET_BYTES_MAX)
             assert "too many" in msgspec.msgpack.decode(answer, type=AttachAnswer).declined
         with client(path, said) as own:
             assert own.attach(CATS) is None
@@ -168,6 +169,6 @@ def test_groups_of_a_peer() -> None:
     try:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            assert peer_of(ours) == (os.geteuid(), frozenset({os.getegid(), *many}))
+            assert peer_of(ours) == (os.geteuid(), frozenset({os.getegid(), *many}), os.getpid())
     finally:
         os.setgroups(former)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.access import NO_RULES
 from lodefs.mount.attach.attachments import GRACE_S, Attachments, Handed
 from lodefs.mount.attach.server import AttachServer
 from lodefs.mount.node.interface import Source
-from lodefs.mount.service.server import listen
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.service.service_rig import WAIT_S, ServiceRig
 
@@ -60,7 +60,7 @@ class AttachRig:
     def served(self, path: Path) -> Iterator[AttachServer]:
         """Behind a socket."""
         server = AttachServer(
-            listen(path, replace=False),
+            rpc.listen(path, replace=False),
             self.attachments,
             lambda *_: self.is_ours,
             rules=lambda: self.rules,

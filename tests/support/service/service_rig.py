@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service import shared_mount
 from lodefs.mount.service.mount_files import MountFiles
-from lodefs.mount.service.server import ServiceServer, listen
+from lodefs.mount.service.server import ServiceServer
 from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.upkeep import MountUpkeep
 
@@ -77,7 +78,7 @@ def served(
     mounts: SharedMounts, path: Path, counts: ComponentCounts | None = None
 ) -> Iterator[None]:
     """The service behind a socket."""
-    server = ServiceServer(listen(path, replace=False), mounts, lambda _timeout_s: None, counts)
+    server = ServiceServer(rpc.listen(path, replace=False), mounts, lambda _timeout_s: None, counts)
     server.start()
     try:
         yield

@@ -40,10 +40,10 @@ _OF_PATHS = {
 _SYSCALLS = {"mount", "umount2", "setns", "unshare", "_MOVE_MOUNT", "_OPEN_TREE", "_MOUNT_SETATTR"}
 # Where the caller's path counts, and not that of the function itself.
 _WRAPPERS = {
-    "attach", "detach", "listen_unix", "make", "make_private", "make_within", "put",
+    "attach", "detach", "listen", "listen_unix", "make", "make_private", "make_within", "put",
     "remove_within", "take_off", "write_whole",
 }  # fmt: skip
-_WRAPPERS_OF = {"detached_mounts", "mount_syscalls", "mountpoints", "sockets", "state_files"}
+_WRAPPERS_OF = {"detached_mounts", "mount_syscalls", "mountpoints", "rpc", "sockets", "state_files"}
 _OPENERS = {"os.open": 1, "open_plain": 1, "open_within": 2, "open_below": 2}
 _NAMES = {
     *_OS, *_SHUTIL, *_OF_PATHS, *_WRAPPERS, *(name.rpartition(".")[2] for name in _OPENERS),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.mount.service.readiness import check_own_service
+from lodefs.mount.service.client import check_own_service
 from tests.support.chunkstore.child_process import Child
 
 # Listens, and tells so.
@@ -25,7 +25,7 @@ _CHECK = """
 import sys
 from pathlib import Path
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.mount.service.readiness import check_own_service
+from lodefs.mount.service.client import check_own_service
 try:
     check_own_service(Path(sys.argv[1]), 5)
 except Unavailable as error:
