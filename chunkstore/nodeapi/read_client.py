@@ -23,10 +23,10 @@ from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.connection import Address, Connection, Response, header
 from lodefs.chunkstore.nodeapi.trace_context import TraceContext
 from lodefs.chunkstore.nodeapi.waited import Waited
+from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.chunkstore.types import Buffer
 
-PAUSE_S_MIN = 0.01  # between attempts; doubles
-PAUSE_S_MAX = 0.2
+PAUSES = steady(0.01, 0.2)  # between attempts, until a request's time is over
 
 T = TypeVar("T")
 
@@ -267,7 +267,7 @@ class Client:
     def _repeated(self, request: bytes, start_s: float, body_bytes: int) -> Response:
         connection = self._connection
         deadline_s = self._deadline_s or start_s + self._timeout_s
-        pause_s = PAUSE_S_MIN
+        failed = 0
         while True:
             reused = connection.used
             try:
@@ -292,11 +292,12 @@ class Client:
                 if reused:
                     continue  # the proxy closed an idle connection, or was started anew
                 deadline_s = min(deadline_s, self._outage.began(start_s) + self._timeout_s)
+            failed += 1
+            pause_s = PAUSES.pause_s(failed)
             if self._cancelled or self._clock() + pause_s >= deadline_s:
                 raise failure
             self._on_slow()
             self._sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
 _COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()

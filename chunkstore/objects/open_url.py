@@ -19,9 +19,10 @@ from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, MirroredOrders
 from lodefs.chunkstore.objects.observing import Observation, Observed
 from lodefs.chunkstore.objects.range_order import RangeOrders
-from lodefs.chunkstore.objects.retries.retrying import RetryBudget, Retrying
+from lodefs.chunkstore.objects.retries.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
+from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # also what RGW takes, beyond AWS
@@ -175,13 +176,13 @@ def _patient(source: ObjectStore, options: StoreOptions) -> tuple[Limited, Retry
     """The calls of ``source``, limited, and around that repeated: one that pauses before it is
     repeated must not keep others from the store meanwhile."""
     limited = Limited(source, options.calls_max, options.wait_s_max)
-    budget = RetryBudget(
+    policy = RetryPolicy(
         options.attempts_max,
         options.retry_time_s_max,
         first_time_s_max=options.first_time_s_max,
         throttled_s_max=options.throttled_s_max,
     )
-    return limited, Retrying(limited, budget, on_retry=options.on_retry)
+    return limited, Retrying(limited, policy, on_retry=options.on_retry)
 
 
 class _S3Place(NamedTuple):

@@ -8,9 +8,6 @@ store's; of all else the caller hears that nothing was brought, and reads by its
 from __future__ import annotations
 
 import logging
-import math
-import threading
-import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +19,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
+from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.proxy.cache.chunk_cache import (
     Cache,
     Chunk,
@@ -37,7 +35,7 @@ from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
 log = logging.getLogger("lodefs.data")
 
 SIZE_BYTES_LEAST = 512 * 1024  # stored; for less, the way to another process is not worth it
-REST_S_FIRST, REST_S_MAX = 1.0, 30.0
+PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0  # without orders, after one that failed
 PARTS_MAX = orders.FILES_MAX - 1  # files that one order writes to
 
 
@@ -87,32 +85,6 @@ class Landing:
             yield found
 
 
-class Rest:
-    """While the store (or the disk) fails, orders only ask it once more, and know nothing of how
-    long it wants to be left alone: so none are given for a while, which doubles. For any thread."""
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s
-        self._lock = threading.Lock()
-        self._pause_s = REST_S_FIRST
-        self._ends_s = -math.inf
-
-    def is_on(self) -> bool:
-        """Whether no order is to be given now."""
-        return self._clock_s() < self._ends_s
-
-    def begin(self) -> None:
-        """An order failed: those that were under way with it count as one."""
-        with self._lock:
-            if not self.is_on():
-                self._ends_s = self._clock_s() + self._pause_s
-                self._pause_s = min(2 * self._pause_s, REST_S_MAX)
-
-    def end(self) -> None:
-        """An order was carried out."""
-        self._pause_s = REST_S_FIRST
-
-
 class DataPlane:
     """Brings chunks of one store's packs by data processes. For any thread."""
 
@@ -122,7 +94,9 @@ class DataPlane:
         self._processes = processes
         self._reads = reads
         self._timeout_s = transfer_timeout_s + GRACE_S
-        self._rest = Rest()
+        # Orders only ask a store (or a disk) that fails once more, and know nothing of how long it
+        # wants to be left alone.
+        self._breaker = CircuitBreaker(PAUSE_S_FIRST, PAUSE_S_MAX)
 
     def bring(
         self, loaded: PackIndexVersion, first: int, count: int, landing: Landing
@@ -134,9 +108,11 @@ class DataPlane:
         """
         offsets = loaded.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
-        if size_bytes < SIZE_BYTES_LEAST or self._rest.is_on() or not self._processes.start():
+        if size_bytes < SIZE_BYTES_LEAST or not self._processes.start():
             return None
         if landing.is_disk_slow() or len(landing.parts) > PARTS_MAX:
+            return None
+        if not (self._breaker.is_closed or self._breaker.is_due()):
             return None
         key = keys.pack(loaded.index.pack_id)
         try:
@@ -191,7 +167,7 @@ class DataPlane:
         key = keys.pack(loaded.index.pack_id)
         if report.outcome == orders.DONE:
             self._reads.carried_out(report.received_bytes, report.seconds)
-            self._rest.end()
+            self._breaker.answered()
             return
         if report.outcome == orders.WRONG:
             self._reads.carried_out(report.received_bytes, report.seconds)
@@ -202,7 +178,7 @@ class DataPlane:
             raise Changed(f"{key} was written again")
         if report.outcome == orders.FAILED:
             self._reads.carried_out(0, report.seconds, Unavailable)
-            self._rest.begin()
+            self._breaker.failed()
         raise NotDone(report.why)
 
 

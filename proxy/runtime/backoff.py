@@ -9,26 +9,33 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
 T = TypeVar("T")
 
 PATIENCE_S = 300.0  # without any progress at all
-TRIES_MAX = 20  # of one call, while others get on
-PAUSE_S, PAUSE_S_MAX = 0.25, 15.0
+POLICY = RetryPolicy(
+    attempts_max=20,  # of one call, while others get on
+    time_s_max=PATIENCE_S,
+    throttled_s_max=PATIENCE_S,
+    pause_s_first=0.25,
+    pause_s_max=15.0,
+    jitter=(0.5, 1.5),
+)
 
 
 class Backoff:
-    """Of one piece of work with many calls. It gets on as long as some of them succeed."""
+    """Of one piece of work with many calls. Retries continue while any call succeeds."""
 
     def __init__(
         self,
         *,
-        patience_s: float = PATIENCE_S,
+        policy: RetryPolicy = POLICY,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._patience_s = patience_s
+        self._policy = policy
         self._clock_s = clock_s
         self._sleep = sleep
         self._jitter = jitter
@@ -36,17 +43,17 @@ class Backoff:
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call gives in the end. Its last Unavailable; any other error at once."""
-        pause_s = PAUSE_S
-        for left in range(TRIES_MAX, 0, -1):
+        failed = 0
+        while True:
             try:
                 result = await call()
             except Unavailable as error:
-                is_late = self._clock_s() - self._progress_s > self._patience_s
-                if left == 1 or is_late:
+                failed += 1
+                idle_s = self._clock_s() - self._progress_s
+                pause_s = self._policy.pause_after(error, failed, idle_s, self._jitter())
+                if pause_s is None:
                     raise
-                await self._sleep(max(error.retry_after_s or 0.0, pause_s * (0.5 + self._jitter())))
-                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                await self._sleep(pause_s)
             else:
                 self._progress_s = self._clock_s()
                 return result
-        raise AssertionError("not reached")

@@ -34,6 +34,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmRequest,
     WarmStatus,
 )
+from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.proxy.peers.client.job_client import PeerJobClient
 from lodefs.proxy.warm.jobs import Warmer
 from lodefs.proxy.warm.named_nodes import named
@@ -46,7 +47,7 @@ ASK_EVERY_S = 1.0
 ASKS_PER_S_MAX = 64  # of all nodes together
 ASK_TIMEOUT_S = 10.0
 ASKED_MAX = 8  # at a time
-RETRY_S_MIN, RETRY_S_MAX = 0.5, 8.0  # after a failure; doubles
+PAUSES = steady(0.5, 8.0)  # after a failure
 SILENT_S_MAX = 30.0
 SKIP_S_MAX = 5.0  # likewise, if nodes may be skipped and it never answered
 BUSY_S_MAX = 3600.0  # it answers that it has too much to do
@@ -66,7 +67,7 @@ class _NodeJob:
     starts: int = 0  # that it answered
     status: WarmStatus | None = None
     error: LodefsError | None = None  # why the last call failed
-    retry_s: float = RETRY_S_MIN
+    failed: int = 0  # calls in a row
     end: State | None = None  # how it ended for this node, whatever the other one thinks
 
     @property
@@ -249,10 +250,11 @@ class ClusterWarmer:
                     log.exception("asking %s how far it is failed", node_job.address)
                     error = LodefsError("an error inside the proxy; its log says more")
                 self._record_failure(cluster_job, node_job, error)
-                pause_s, node_job.retry_s = node_job.retry_s, min(2 * node_job.retry_s, RETRY_S_MAX)
+                node_job.failed += 1
+                pause_s = PAUSES.pause_s(node_job.failed)
             else:
                 node_job.record_success(self._clock_s())
-                pause_s, node_job.retry_s = ask_every_s, RETRY_S_MIN
+                pause_s, node_job.failed = ask_every_s, 0
             if node_job.state in RUNNING:
                 await self._sleep(pause_s)
         if node_job.end == "cancelled" and node_job.asked:  # it may have begun when it was to end

@@ -21,11 +21,13 @@ from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotF
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.mirrors.breaker import Breaker
 from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
+from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
 
+PAUSE_S_FIRST = 5.0  # until a store that failed is tried again
+PAUSE_S_MAX = 60.0
 DOUBTED_FOR_S = 300.0  # a store is asked last for an object that it has spoilt
 DOUBTS_MAX = 4096
 SETTINGS_BYTES_MAX = 64 * 1024
@@ -64,7 +66,7 @@ class Mirrored:
         self._stores = stores
         self._clock = clock
         self._start = start
-        self._breakers = [Breaker(clock) for _ in stores]
+        self._breakers = [CircuitBreaker(PAUSE_S_FIRST, PAUSE_S_MAX, clock) for _ in stores]
         self._doubts: Lru[tuple[str, int], float] = Lru(DOUBTS_MAX)
         self._read_from = [0] * len(stores)
 

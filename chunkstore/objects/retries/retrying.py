@@ -1,4 +1,4 @@
-"""Retries around any object store: how often, and after which pause.
+"""Retries around any object store.
 
 The only place that repeats requests to a store by itself: boto3 is told not to. Who repeats whole
 reads (mounts, warm jobs) comes back here, and waits with all others."""
@@ -8,40 +8,25 @@ from __future__ import annotations
 import random as random_module
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import AlreadyExists, Held, Unavailable
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
 from lodefs.chunkstore.objects.limiting import NoTurn
+from lodefs.chunkstore.system.retry_policy import RetryPolicy
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RetryBudget:
-    """How often, and for how long, one call may be tried."""
-
-    attempts_max: int = 5
-    time_s_max: float = 180.0  # from the first attempt to the beginning of the last
-    pause_s_first: float = 0.1
-    pause_s_max: float = 10.0
-    first_time_s_max: float | None = None  # as time_s_max, if nothing has ever answered
-    throttled_s_max: float = 180.0  # as time_s_max, for a store that puts off: however often
-
-
 class Retrying(DelegatingStore):
-    """Repeats calls that raise Unavailable, with exponential backoff and full jitter.
-
-    Source of the backoff: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
-    """
+    """Repeats calls that raise Unavailable, by a policy."""
 
     def __init__(
         self,
         inner: ObjectStore,
-        budget: RetryBudget | None = None,
+        policy: RetryPolicy | None = None,
         *,
         random: Callable[[], float] = random_module.random,
         sleep: Callable[[float], None] = time.sleep,
@@ -52,7 +37,7 @@ class Retrying(DelegatingStore):
         the store puts one off. For any thread."""
         super().__init__(inner)
         self._on_retry = on_retry
-        self._budget = budget or RetryBudget()
+        self._policy = policy or RetryPolicy()
         self._random = random
         self._sleep = sleep
         self._clock = clock
@@ -95,7 +80,7 @@ class Retrying(DelegatingStore):
         return self.repeat(ask)
 
     def _attempts(self) -> _Attempts:
-        return _Attempts(self._budget, self._random, self._sleep, self._clock, self._on_retry)
+        return _Attempts(self._policy, self._random, self._sleep, self._clock, self._on_retry)
 
     def repeat(self, call: Callable[[], T]) -> T:
         """Any call that may be repeated."""
@@ -112,14 +97,14 @@ class _Attempts:
 
     def __init__(
         self,
-        budget: RetryBudget,
+        policy: RetryPolicy,
         random: Callable[[], float],
         sleep: Callable[[float], None],
         clock: Callable[[], float],
         on_retry: Callable[[Unavailable], None] | None,
     ) -> None:
         self._on_retry = on_retry
-        self._budget = budget
+        self._policy = policy
         self._random = random
         self._sleep = sleep
         self._clock = clock
@@ -131,35 +116,14 @@ class _Attempts:
         if isinstance(error, NoTurn):
             raise error
         self._failed += not error.is_throttled  # these are the pace's to count
-        pause_s = error.retry_after_s or 0.0
-        if not isinstance(error, Held):
-            pause_s = pause_before(max(self._failed, 1), self._random(), pause_s, self._budget)
-        ends_at = self._begun_at + time_for(error, self._budget)
-        is_over = self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at
-        is_told = error.is_throttled or not is_over
+        elapsed_s = self._clock() - self._begun_at
+        pause_s = self._policy.pause_after(error, self._failed, elapsed_s, self._random())
+        is_told = error.is_throttled or pause_s is not None
         if self._on_retry is not None and is_told and not isinstance(error, Held):
             self._on_retry(error)
-        if is_over:
+        if pause_s is None:
             raise error
         self._sleep(pause_s)
-
-
-def time_for(error: Unavailable, budget: RetryBudget) -> float:
-    """Seconds from a call's first attempt within which it may be repeated after ``error``."""
-    if error.is_throttled:
-        return min(budget.throttled_s_max, budget.time_s_max)
-    if budget.first_time_s_max is None or not error.is_unreached:
-        return budget.time_s_max
-    return min(budget.first_time_s_max, budget.time_s_max)
-
-
-def pause_before(
-    failed: int, random: float, retry_after_s: float | None, budget: RetryBudget
-) -> float:
-    """Seconds to wait after ``failed`` attempts; ``random`` is in 0..1. Never less than what the
-    server asked for."""
-    highest_s = min(budget.pause_s_max, budget.pause_s_first * 2.0 ** (failed - 1))
-    return max(random * highest_s, retry_after_s or 0.0)
 
 
 def _is_joined(data: Buffer, buffers: Sequence[Buffer]) -> bool:

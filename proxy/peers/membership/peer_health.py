@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.proxy.peers.membership.peer_standing import (
     DOWN,
     REFUSED,
@@ -22,11 +23,9 @@ from lodefs.proxy.peers.membership.peer_standing import (
 )
 
 PEERS_MAX = 16 * 1024  # of whom something is remembered
-BACKOFF_S_MIN = 1.0
-BACKOFF_S_MAX = 64.0
+BACKOFF = steady(1.0, 64.0)
 TRIAL_S = 5.0  # one attempt is let through after a backoff; the next after this, if it says nothing
-QUARANTINE_S = 300.0
-QUARANTINE_S_MAX = 3600.0
+QUARANTINE = steady(300.0, 3600.0)  # after wrong bytes
 PROBES_FAILED = 2  # in a row, and the peer is down
 OUTRUN = 3  # times in a row, without a word from it, are a failure
 
@@ -222,8 +221,7 @@ class PeerHealth:
             record.blame(Fault.WRONG, why, now_s)
             if now_s >= record.quarantined_until_s:
                 record.wrongs += 1
-                seconds = min(QUARANTINE_S * 2.0 ** (record.wrongs - 1), QUARANTINE_S_MAX)
-                record.quarantined_until_s = now_s + seconds
+                record.quarantined_until_s = now_s + QUARANTINE.pause_s(record.wrongs)
 
     def probed(
         self,
@@ -300,8 +298,7 @@ class PeerHealth:
         if now_s >= record.avoided_until_s or record.on_trial:
             record.on_trial = False
             record.failures += 1
-            backoff_s = BACKOFF_S_MIN * 2.0 ** (record.failures - 1)
-            record.avoided_until_s = now_s + min(backoff_s, BACKOFF_S_MAX)
+            record.avoided_until_s = now_s + BACKOFF.pause_s(record.failures)
 
     @contextmanager
     def _changing(self, address: str) -> Iterator[PeerRecord]:

@@ -10,7 +10,8 @@ import pytest
 from lodefs.chunkstore.errors import Held, NotFound, Unavailable
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.retries.pacing import PAUSE_S_MAX, RETRY_AFTER_S_MAX, Pace
-from lodefs.chunkstore.objects.retries.retrying import RetryBudget, Retrying
+from lodefs.chunkstore.objects.retries.retrying import Retrying
+from lodefs.chunkstore.system.retry_policy import RetryPolicy
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
@@ -171,9 +172,9 @@ def test_a_call_waits_for_its_time_however_often_it_is_put_off(
     faulty = FaultyObjects(MemoryObjects())
     faulty.add(fail(slow_down()))
     counted: list[Unavailable] = []
-    budget = RetryBudget(attempts_max=2, throttled_s_max=throttled_s_max)
+    policy = RetryPolicy(attempts_max=2, throttled_s_max=throttled_s_max)
     limited = Limited(faulty, calls_max=1, pace=Pace(clock=time.clock))
-    patient = Retrying(limited, budget, sleep=time.sleep, clock=time.clock, on_retry=counted.append)
+    patient = Retrying(limited, policy, sleep=time.sleep, clock=time.clock, on_retry=counted.append)
     with pytest.raises(Unavailable):
         patient.head("a")
     assert throttled_s_max - PAUSE_S_MAX <= time.now_s <= throttled_s_max

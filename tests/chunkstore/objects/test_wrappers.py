@@ -21,13 +21,14 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation, Observed
-from lodefs.chunkstore.objects.retries.retrying import RetryBudget, Retrying, pause_before
+from lodefs.chunkstore.objects.retries.retrying import Retrying
+from lodefs.chunkstore.system.retry_policy import RetryPolicy
 from tests.support.chunkstore.faulty_store import FaultyObjects, block_until, fail, fail_after
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH, ObjectStoreSuite
 
 TIMEOUT_S = 60.0
-BUDGET = RetryBudget(attempts_max=4, time_s_max=100, pause_s_first=1, pause_s_max=8)
+POLICY = RetryPolicy(attempts_max=4, time_s_max=100, pause_s_first=1, pause_s_max=8)
 
 
 class Time:
@@ -58,7 +59,7 @@ def faulty() -> FaultyObjects:
 
 
 def retrying(inner: ObjectStore, time: Time, random: Callable[[], float] = lambda: 1.0) -> Retrying:
-    return Retrying(inner, BUDGET, random=random, sleep=time.sleep, clock=time.clock)
+    return Retrying(inner, POLICY, random=random, sleep=time.sleep, clock=time.clock)
 
 
 class TestSuite(ObjectStoreSuite):
@@ -69,9 +70,9 @@ class TestSuite(ObjectStoreSuite):
         faulty = FaultyObjects(MemoryObjects())
         for first in range(3, 3000, 3):
             faulty.add(fail(Unavailable("busy")), first=first, times=1)
-        budget = RetryBudget(attempts_max=1000, time_s_max=1e9)  # threads share the failures
+        policy = RetryPolicy(attempts_max=1000, time_s_max=1e9)  # threads share the failures
         limited = Limited(faulty, calls_max=8)
-        patient = Retrying(limited, budget, sleep=time.sleep, clock=time.clock)
+        patient = Retrying(limited, policy, sleep=time.sleep, clock=time.clock)
         return Observed(patient, lambda _: None)
 
 
@@ -81,7 +82,7 @@ def test_pauses_double_up_to_a_limit(faulty: FaultyObjects, time: Time) -> None:
     with pytest.raises(Unavailable, match="busy"):
         retrying(faulty, time).get("a", size=MUCH)
     assert time.pauses_s == [1, 2, 4]
-    assert faulty.count("get") == BUDGET.attempts_max
+    assert faulty.count("get") == POLICY.attempts_max
 
 
 @pytest.mark.parametrize(
@@ -96,11 +97,11 @@ def test_pauses_double_up_to_a_limit(faulty: FaultyObjects, time: Time) -> None:
         (4, 1.0, 2.0, 8),
     ],
 )
-def test_pause_before(
+def test_pauses_of_a_policy(
     failed: int, random: float, retry_after_s: float | None, expected: float
 ) -> None:
     """A pause is a random part of its longest, and never shorter than what the server asks."""
-    assert pause_before(failed, random, retry_after_s, BUDGET) == expected
+    assert POLICY.pause_s(failed, random, retry_after_s) == expected
 
 
 def test_retry_after_beyond_the_budget_gives_up_at_once(faulty: FaultyObjects, time: Time) -> None:
@@ -111,7 +112,7 @@ def test_retry_after_beyond_the_budget_gives_up_at_once(faulty: FaultyObjects, t
     assert (faulty.count(), time.pauses_s) == (1, [])
 
 
-@pytest.mark.parametrize(("is_unreached", "attempts"), [(True, 1), (False, BUDGET.attempts_max)])
+@pytest.mark.parametrize(("is_unreached", "attempts"), [(True, 1), (False, POLICY.attempts_max)])
 def test_an_address_where_nothing_answers_has_a_budget_of_its_own(
     faulty: FaultyObjects, time: Time, *, is_unreached: bool, attempts: int
 ) -> None:
@@ -124,8 +125,8 @@ def test_an_address_where_nothing_answers_has_a_budget_of_its_own(
         error.is_unreached = is_unreached
         raise error
 
-    budget = replace(BUDGET, first_time_s_max=10, time_s_max=1000)
-    patient = Retrying(faulty, budget, random=lambda: 0.0, sleep=time.sleep, clock=time.clock)
+    policy = replace(POLICY, first_time_s_max=10, time_s_max=1000)
+    patient = Retrying(faulty, policy, random=lambda: 0.0, sleep=time.sleep, clock=time.clock)
     faulty.add(slow)
     for call in (lambda: patient.get("a", size=MUCH), lambda: list(patient.list(""))):
         faulty.calls.clear()
@@ -267,7 +268,7 @@ def test_a_call_that_pauses_before_it_is_repeated_keeps_no_place(
         time.now_s += seconds
         others.append(limited.head("b").size_bytes)
 
-    patient = Retrying(limited, BUDGET, sleep=sleep, clock=time.clock)
+    patient = Retrying(limited, POLICY, sleep=sleep, clock=time.clock)
     assert patient.get("a", size=MUCH).data == b"12345"
     assert others == [1]
 

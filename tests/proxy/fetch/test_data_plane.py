@@ -26,7 +26,7 @@ from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.proxy.data.processes import DataProcesses, DataSettings
-from lodefs.proxy.fetch.data_plane import DataPlane, Rest
+from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.node import Located
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import DataSide, StoreNode
@@ -244,27 +244,6 @@ def test_a_slow_disk_under_data_processes(rig: DiskRig, argv: tuple[str, ...]) -
             assert data.processes.status()["data_processes_restarts"] == 0 or argv is DEAD
 
     asyncio.run(read())
-
-
-def test_a_store_that_fails_is_left_alone_for_longer_and_longer() -> None:
-    """After a failure no orders are given for a second, then for two, up to half a minute; one that
-    is carried out ends that."""
-    now_s = 100.0
-    rest = Rest(lambda: now_s)
-    assert not rest.is_on()
-    pauses = []
-    for _ in range(7):
-        rest.begin()
-        rest.begin()  # one that was under way at the same time
-        begin_s = now_s
-        while rest.is_on():
-            now_s += 0.5
-        pauses.append(now_s - begin_s)
-    assert pauses == [1, 2, 4, 8, 16, 30, 30]
-    rest.end()
-    rest.begin()
-    now_s += 1
-    assert not rest.is_on()
 
 
 def test_without_space_readers_get_their_bytes(rig: DiskRig) -> None:

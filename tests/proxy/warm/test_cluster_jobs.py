@@ -22,7 +22,7 @@ from lodefs.proxy.cache.pins import Pin
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm.cluster_jobs import (
     ASK_EVERY_S,
-    RETRY_S_MAX,
+    PAUSES,
     SILENT_S_MAX,
     SKIP_S_MAX,
     STARTS_MAX,
@@ -223,7 +223,7 @@ def test_a_silent_node_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
         status = await nodes.look(job.id)
         assert status.state in RUNNING
         assert (status.nodes[2].error, status.bytes_total) == ("no route", None)
-        await nodes.go(SILENT_S_MAX + RETRY_S_MAX)
+        await nodes.go(SILENT_S_MAX + PAUSES.pause_s_max)
         status = await nodes.look(job.id)
         assert (status.state, status.errors_total) == ("failed", 1)
         assert status.errors[0].message == "c:1: no route"
@@ -319,7 +319,7 @@ def test_a_node_that_was_busy_gets_its_share_although_nobody_asks(tmp_path: Path
         del nodes.peers.failing["c:1"]
         await nodes.go(4 * SILENT_S_MAX)
         del nodes.peers.failing["b:1"]
-        await nodes.go(2 * RETRY_S_MAX)
+        await nodes.go(2 * PAUSES.pause_s_max)
         assert all(not warmer.running for warmer in nodes._warmers)
         assert [len(warmer.jobs()) for warmer in nodes.peers.warmers.values()] == [1, 1]
         assert (await nodes.warmer.status(job.id)).state == "done"
@@ -338,11 +338,11 @@ def test_a_busy_node_is_not_given_up_at_its_first_silent_answer(tmp_path: Path) 
         jobs = [await nodes.warmer.start(one) for one in (REQUEST, request)]
         await nodes.go(4 * SILENT_S_MAX)
         nodes.peers.failing["b:1"] = silent
-        await nodes.go(RETRY_S_MAX)
+        await nodes.go(PAUSES.pause_s_max)
         seen = [(await nodes.warmer.status(job.id)).nodes[1] for job in jobs]
         assert [node.error for node in seen] == [str(silent)] * 2
         assert all(node.state in RUNNING for node in seen)
-        await nodes.go(SILENT_S_MAX + RETRY_S_MAX)
+        await nodes.go(SILENT_S_MAX + PAUSES.pause_s_max)
         ends = [(await nodes.warmer.status(job.id)).nodes[1].state for job in jobs]
         assert ends == ["failed", "skipped"]
 
@@ -372,7 +372,7 @@ def test_missing_nodes_are_skipped_if_asked_for(tmp_path: Path) -> None:
         request = WarmRequest(REPO, all_nodes=True, skip_missing=True)
         job = await nodes.warmer.start(request)
         assert nodes.peers.asked == [] or not nodes.peers.asked[0][1].skip_missing
-        await nodes.go(SKIP_S_MAX + RETRY_S_MAX)
+        await nodes.go(SKIP_S_MAX + PAUSES.pause_s_max)
         status = await nodes.warmer.status(job.id)
         assert (status.state, status.errors_total) == ("done", 0)
         assert status.files_done == status.files_total == 2 * len(FILES)

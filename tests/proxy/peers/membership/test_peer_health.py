@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.proxy.peers.membership.peer_health import (
-    BACKOFF_S_MAX,
-    BACKOFF_S_MIN,
+    BACKOFF,
     OUTRUN,
     PROBES_FAILED,
-    QUARANTINE_S,
+    QUARANTINE,
     TRIAL_S,
     PeerHealth,
 )
@@ -48,7 +47,7 @@ def test_backoff_doubles_to_about_a_minute() -> None:
         health.failed(A, now_s)
         seen.append(avoided_s(health, now_s))
         now_s += seen[-1]
-    doubled = [min(BACKOFF_S_MIN * 2**n, BACKOFF_S_MAX) for n in range(9)]
+    doubled = [min(BACKOFF.pause_s_first * 2**n, BACKOFF.pause_s_max) for n in range(9)]
     assert seen == pytest.approx(doubled, abs=0.01)
     assert health.usable(B, now_s)
 
@@ -58,7 +57,7 @@ def test_what_fails_together_counts_once() -> None:
     health = PeerHealth()
     for n in range(30):
         health.failed(A, 100.0 + n / 100)
-    assert avoided_s(health, 100.0) == pytest.approx(BACKOFF_S_MIN, abs=0.01)
+    assert avoided_s(health, 100.0) == pytest.approx(BACKOFF.pause_s_first, abs=0.01)
 
 
 def test_one_attempt_is_the_trial() -> None:
@@ -70,7 +69,7 @@ def test_one_attempt_is_the_trial() -> None:
     assert not health.usable(A, 1.1)
     assert health.usable(A, 1.0 + TRIAL_S)
     health.failed(A, 3.0)
-    assert avoided_s(health, 3.0) == pytest.approx(2 * BACKOFF_S_MIN, abs=0.01)
+    assert avoided_s(health, 3.0) == pytest.approx(2 * BACKOFF.pause_s_first, abs=0.01)
 
 
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.UNREACHABLE, Fault.FAILING, Fault.REFUSING])
@@ -88,7 +87,7 @@ def test_an_answer_without_bytes_ends_the_trial(fault: Fault) -> None:
     health.asked(A, 4.0)
     health.failed(A, 4.5, Fault.LATE)
     health.answered(A, 4.6)
-    assert avoided_s(health, 4.5) == pytest.approx(2 * BACKOFF_S_MIN, abs=0.01)
+    assert avoided_s(health, 4.5) == pytest.approx(2 * BACKOFF.pause_s_first, abs=0.01)
 
 
 def test_asking_a_good_peer_changes_nothing() -> None:
@@ -112,7 +111,7 @@ def test_who_is_always_outrun_fails() -> None:
         assert health.usable(A, float(n))
         health.was_outrun(A, float(n), n + 0.5)
     now_s = 10 + OUTRUN - 0.5
-    assert avoided_s(health, now_s) == pytest.approx(BACKOFF_S_MIN, abs=0.01)
+    assert avoided_s(health, now_s) == pytest.approx(BACKOFF.pause_s_first, abs=0.01)
 
 
 def test_to_be_outrun_on_trial_is_a_failure() -> None:
@@ -121,7 +120,7 @@ def test_to_be_outrun_on_trial_is_a_failure() -> None:
     health.failed(A, 0.0)
     health.asked(A, 1.0)
     health.was_outrun(A, 1.0, 2.0)
-    assert avoided_s(health, 2.0) == pytest.approx(2 * BACKOFF_S_MIN, abs=0.01)
+    assert avoided_s(health, 2.0) == pytest.approx(2 * BACKOFF.pause_s_first, abs=0.01)
 
 
 def test_success_ends_the_backoff_and_flapping_does_not() -> None:
@@ -144,9 +143,11 @@ def test_wrong_bytes_are_not_forgiven_soon() -> None:
     health.served(A, MIB, 0.1, 1.5)
     for ok in (False, False, True):
         health.probed(A, ok, 2.0)
-    assert avoided_s(health, 0.0) == pytest.approx(QUARANTINE_S, abs=0.01)
-    health.wrong(A, QUARANTINE_S)
-    assert avoided_s(health, QUARANTINE_S) == pytest.approx(2 * QUARANTINE_S, abs=0.01)
+    assert avoided_s(health, 0.0) == pytest.approx(QUARANTINE.pause_s_first, abs=0.01)
+    health.wrong(A, QUARANTINE.pause_s_first)
+    assert avoided_s(health, QUARANTINE.pause_s_first) == pytest.approx(
+        2 * QUARANTINE.pause_s_first, abs=0.01
+    )
 
 
 def test_probes_take_a_peer_down_and_up() -> None:
@@ -227,11 +228,11 @@ def test_nobody_in_quarantine_is_told_as_well() -> None:
     for ok in (False, False, True):
         health.probed(A, ok, 4.0, Fault.REFUSING, "403")
     health.was_outrun(A, 5.0, 6.0)
-    seen = health.standing(A, QUARANTINE_S - 1.0)
+    seen = health.standing(A, QUARANTINE.pause_s_first - 1.0)
     assert (seen.state, seen.reason, seen.usable) == (Fault.WRONG, "lies", False)
     assert told == [(A, Fault.WRONG, "lies")]
-    health.served(A, MIB, 0.1, QUARANTINE_S)
-    assert health.standing(A, QUARANTINE_S).state == WELL
+    health.served(A, MIB, 0.1, QUARANTINE.pause_s_first)
+    assert health.standing(A, QUARANTINE.pause_s_first).state == WELL
     assert told[1:] == [(A, WELL, "")]
 
 
@@ -341,4 +342,4 @@ def test_nobody_is_avoided_forever(history: list[tuple[str, float]]) -> None:
             case _:
                 health.probed(A, event == "up", now_s)
     health.probed(A, True, now_s)
-    assert health.usable(A, now_s + BACKOFF_S_MAX)
+    assert health.usable(A, now_s + BACKOFF.pause_s_max)

@@ -1,5 +1,5 @@
-"""A circuit breaker: a store that does not answer costs one time limit, not one for each read; one
-that answers a look and then fails again, as a slow one may, fewer and fewer."""
+"""A circuit breaker: what does not answer costs one time limit, not one for each call; what answers
+one call and then fails again, as a slow store may, is tried less and less often."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import threading
 import time
 from collections.abc import Callable
 
-PAUSE_S_FIRST = 5.0  # until a store that failed is tried again
-PAUSE_S_MAX = 60.0
-THROTTLED_S_MAX = 30.0  # a store that puts off all calls for longer does not answer
+THROTTLED_S_MAX = 30.0  # what puts off all calls for longer does not answer
 
 
-class Breaker:
-    """Whether a store answers, as its last calls showed. For any thread."""
+class CircuitBreaker:
+    """Whether something answers, as its last calls showed. For any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        pause_s_first: float,
+        pause_s_max: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The pauses, of which each is twice the one before: until a call is tried again after a
+        failure."""
         self._clock = clock
+        self._pause_s_first, self._pause_s_max = pause_s_first, pause_s_max
         self._lock = threading.Lock()  # guards what follows
-        self._pause_s = PAUSE_S_FIRST
+        self._pause_s = pause_s_first
         self._asked_next_s: float | None = None  # None: it answers
         self._back_since_s: float | None = None  # after its last failure
         self._throttled_since_s: float | None = None  # None: its last answer was one
@@ -32,7 +38,7 @@ class Breaker:
     def is_overdue(self) -> bool:
         """Whether nobody has tried it for so long that it may well answer again."""
         due_s = self._asked_next_s
-        return due_s is not None and self._clock() - due_s >= PAUSE_S_MAX
+        return due_s is not None and self._clock() - due_s >= self._pause_s_max
 
     def failed(self) -> bool:
         """A call found that it does not answer; whether this is news."""
@@ -41,8 +47,10 @@ class Breaker:
             if not is_news:
                 return False
             now, back_s = self._clock(), self._back_since_s
-            is_again = back_s is not None and now - back_s < PAUSE_S_MAX
-            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX) if is_again else PAUSE_S_FIRST
+            is_again = back_s is not None and now - back_s < self._pause_s_max
+            self._pause_s = (
+                min(2 * self._pause_s, self._pause_s_max) if is_again else self._pause_s_first
+            )
             self._asked_next_s = now + self._pause_s
             return True
 
@@ -69,6 +77,6 @@ class Breaker:
         with self._lock:
             if self._asked_next_s is None or self._clock() < self._asked_next_s:
                 return False
-            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+            self._pause_s = min(2 * self._pause_s, self._pause_s_max)
             self._asked_next_s = self._clock() + self._pause_s
             return True
