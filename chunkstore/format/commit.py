@@ -14,6 +14,7 @@ from lodefs.chunkstore.format.tree import CHUNKS_LIMIT, Entry, Kind, Segment, fi
 from lodefs.chunkstore.types import Buffer
 
 _KIND = "commit"
+_VERSION = 2
 TEXT_CHARS_MAX = 64 * 1024  # of author and message
 SIZE_BYTES_MAX = 1024 * 1024  # of the document: author and message have 768 KiB at most in it
 LARGE_SIZE_BYTES_MIN = 1024 * 1024
@@ -38,7 +39,7 @@ class Commit:
     files: int  # symlinks too
     directories: int  # the root too
     size_bytes: int  # of all files
-    large: Large | None  # None: a commit of version 1 does not say
+    large: Large
 
 
 class _Root(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,13 +57,7 @@ class _CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     files: int
     directories: int
     size_bytes: int
-
-
-class _CommitBodyLarge(_CommitBody, forbid_unknown_fields=True):
     large: tuple[int, int]
-
-
-_BODIES: dict[int, type[_CommitBody]] = {1: _CommitBody, 2: _CommitBodyLarge}
 
 
 def commit_id_of(encoded: Buffer) -> CommitId:
@@ -92,11 +87,9 @@ def encode_commit(commit: Commit) -> bytes:
         files=commit.files,
         directories=commit.directories,
         size_bytes=commit.size_bytes,
+        large=commit.large,
     )
-    if commit.large is None:
-        data = seal(_KIND, 1, body)
-    else:
-        data = seal(_KIND, 2, _CommitBodyLarge(**msgspec.structs.asdict(body), large=commit.large))
+    data = seal(_KIND, _VERSION, body)
     if len(data) > SIZE_BYTES_MAX:
         raise InvalidInput(
             f"a commit of {len(data)} bytes is too large: {SIZE_BYTES_MAX} at most, with "
@@ -107,9 +100,9 @@ def encode_commit(commit: Commit) -> bytes:
 
 def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     """The commit. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
-    body = unseal(_KIND, _BODIES, data, what)
-    large = Large(*body.large) if isinstance(body, _CommitBodyLarge) else None
-    counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *(large or ()))
+    body = unseal(_KIND, {_VERSION: _CommitBody}, data, what)
+    large = Large(*body.large)
+    counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *large)
     numbers = [n for _, first, count, _ in body.root.segments for n in (first, count)]
     if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:
         raise Corrupt(f"{what} holds an impossible count")

@@ -51,9 +51,11 @@ def unseal(kind: str, bodies: Mapping[int, type[T]], data: Buffer, what: str) ->
             raise Corrupt(f"{what} is a {envelope.lodefs!r}, not a {kind}")
         body_type = bodies.get(envelope.version)
         if body_type is None:
+            is_newer = envelope.version > max(bodies)
+            way_out = "a newer lodefs is needed" if is_newer else "push the data into a new store"
             raise UnknownFormat(
                 f"{what} is of format version {envelope.version}, which this lodefs does not "
-                "know: a newer lodefs is needed"
+                f"know: {way_out}"
             )
         return from_json(envelope.body, body_type)
     except InvalidInput as error:

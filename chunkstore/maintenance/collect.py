@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import InvalidInput, Unsupported
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.journal import (
     CHUNK_PACKS_MAX,
     DeadChunks,
@@ -67,7 +67,7 @@ from lodefs.chunkstore.objects.composites.composite_objects import (
     through_composites,
 )
 from lodefs.chunkstore.objects.composites.composite_tables import NO_TABLE
-from lodefs.chunkstore.repo.store import VERSION, Store, require_there
+from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 16
@@ -80,7 +80,6 @@ class CollectOptions:
 
     grace_s: int = GRACE_S  # from being condemned to being deleted, and until a writer is dead
     dry_run: bool = False
-    upgrade: bool = False  # a store that older versions of lodefs may still write to
     clock: Callable[[], float] = time.time
     workers: int = WORKERS  # requests at once
     # packs of which less than this share of the bytes is in use are compacted; None: none
@@ -122,7 +121,6 @@ class CollectResult:
     # of what was deleted and compacted: what of it lay in composites, or still does
     unused: Unused = field(default_factory=Unused)
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
-    upgraded_s: int | None = None  # when older versions were refused first, if that is to come
     writers: int = 0  # that what is condemned waits for
     dead_writers: int = 0  # that were given up
 
@@ -132,10 +130,9 @@ def collect(
 ) -> CollectResult:
     """Deletes the garbage that is ripe, and condemns what else is found.
 
-    Raises: InvalidInput for a grace time below 0, a share or a size that is none; Unsupported for a
-    store that older versions may write to, unless it is upgraded; Corrupt if a ref leads to
-    something that is missing or damaged; what the store raises. After an error the repetition goes
-    on.
+    Raises: InvalidInput for a grace time below 0, a share or a size that is none; Corrupt if a ref
+    leads to something that is missing or damaged; what the store raises. After an error the
+    repetition goes on.
     """
     if options.grace_s < 0:
         raise InvalidInput(f"a grace time of {options.grace_s} s is none: 0 or more")
@@ -148,28 +145,18 @@ def collect(
             f"{BELOW_BYTES_MAX >> 20} MiB"
         )
     require_there(store.objects)
-    settings = store.settings
-    if not options.dry_run:
-        store.ensure_writable()
-    if options.upgrade:
-        settings = store.upgrade(int(options.clock()), dry_run=options.dry_run)
-    if settings.version < VERSION:
-        raise Unsupported(
-            f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
-            "may be writing to it: when every machine that uses the store has this version, "
-            "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
-        )
     if options.dry_run:  # packs that are put elsewhere first are looked at there
         over = OverlayObjects(through_composites(store.objects).plain)
-        store = Store(CompositeObjects(over), settings)
+        store = Store(CompositeObjects(over), store.settings)
+    else:
+        store.ensure_writable()
     progress = progress or Progress()
     with (
         ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,
         Marked() as marked,
         PackList() as packs,
     ):
-        upgraded_s = settings.upgraded_s
-        return _Collection(store, options, upgraded_s, executor, progress, marked, packs).run()
+        return _Collection(store, options, executor, progress, marked, packs).run()
 
 
 class _Collection:
@@ -179,7 +166,6 @@ class _Collection:
         self,
         store: Store,
         options: CollectOptions,
-        upgraded_s: int | None,
         executor: Executor,
         progress: Progress,
         marked: Marked,
@@ -187,7 +173,6 @@ class _Collection:
     ) -> None:
         self._store = store
         self._options = options
-        self._upgraded_s = upgraded_s
         self._executor = executor
         self._progress = progress
         self._marked = marked
@@ -223,8 +208,6 @@ class _Collection:
         self._mark(refs, writers)
         sizes, commits = self._garbage()
         now_s = int(options.clock())
-        if (self._upgraded_s or 0) > now_s:
-            self._result.upgraded_s = self._upgraded_s
         self._early = decisions.from_the_future(undone, ledger.silences, now_s)
         if undone and ledger == Ledger() and not options.dry_run:
             self._journal.put_ledger(ledger)  # it is there where fates were carried out
@@ -256,10 +239,6 @@ class _Collection:
         self._packs.fill(self._store.objects)
         self._progress.phase = "listing commits and refs"
         self._repos.fill(self._store.objects)
-        if self._upgraded_s is not None:  # older refs are in no journal, and a list may lack some
-            again = Repositories()
-            again.fill(self._store.objects)
-            self._repos.refs |= again.refs
         self._result.packs, self._result.size_bytes = self._packs.count, self._packs.size_bytes
         places = self._composites.tables.newest().places
         self._result.composite_packs = len(places)
@@ -325,7 +304,7 @@ class _Collection:
         if self._journal.fate(entry.number) is not None:
             return True
         seen = self._early.get(entry.number)
-        ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, self._upgraded_s, seen)
+        ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, seen)
         if int(self._options.clock()) < ripe_at_s:
             self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
             return False
@@ -433,7 +412,7 @@ class _Collection:
             self._foreseen = foreseen(self._foreseen, merged, {})
             return
         if batches(small, table):
-            self._store.admit_composites()
+            composites.tables.admit()
             rate = Rate(options.rate_bytes_s)
             self._result.merged = merge_packs(
                 composites, small, self._executor, rate, self._progress
@@ -476,7 +455,7 @@ class _Collection:
         for part in () if self._options.dry_run else parts:
             now_s = self._journal.append(part).time_s
         last = JournalEntry(0, None, now_s, "")
-        ripe_at_s = decisions.ripe_at_s(last, self._options.grace_s, self._upgraded_s)
+        ripe_at_s = decisions.ripe_at_s(last, self._options.grace_s)
         self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
 
 

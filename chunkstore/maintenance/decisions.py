@@ -24,7 +24,6 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import CommitId, PackId
 
 SILENCE_S_MIN = 600  # of a writer that is taken for dead: it says each minute that it is alive
-UPGRADE_GRACE_S = 24 * 3600
 ENTRIES_MAX = 1024  # that one collection puts into the journal: of a million packs
 _ENTRIES_GOAL = 16  # a push that saves one pack saves all of its entry until the next time
 _ENTRY_IDS_MIN = 64
@@ -79,15 +78,11 @@ def from_the_future(
     return found
 
 
-def ripe_at_s(
-    entry: JournalEntry, grace_s: int, upgraded_s: int | None, seen: Silence | None = None
-) -> int:
+def ripe_at_s(entry: JournalEntry, grace_s: int, seen: Silence | None = None) -> int:
     """When the garbage of an entry may be deleted at the earliest (Unix): a grace time after it was
-    condemned, or ``seen``, if that was before. Clients of before an upgrade know no journal: theirs
-    may be under way for a while, whatever the grace time."""
+    condemned, or ``seen``, if that was before."""
     condemned_s = entry.time_s if seen is None else min(entry.time_s, seen.since_s)
-    at_s = condemned_s + grace_s
-    return at_s if upgraded_s is None else max(at_s, upgraded_s + UPGRADE_GRACE_S)
+    return condemned_s + grace_s
 
 
 def fate_of(

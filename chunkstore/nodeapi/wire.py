@@ -93,7 +93,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     files: int
     directories: int
     size_bytes: int  # of all files
-    large_size_bytes: int | None = None  # of those of 1 MiB and more; None: not known
+    large_size_bytes: int = 0  # of those of 1 MiB and more
 
 
 class CachePlace(msgspec.Struct, array_like=True, frozen=True):

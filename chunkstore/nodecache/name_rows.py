@@ -180,9 +180,8 @@ def segments_of(row: EntryRow) -> tuple[Segment, ...]:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot's row. It ends before ``large_size_bytes`` if that is unknown."""
-    fields = msgspec.structs.astuple(snapshot)
-    return _encoder.encode(fields if fields[-1] is not None else fields[:-1])
+    """A snapshot's row."""
+    return _encoder.encode(snapshot)
 
 
 def decode_snapshot(value: bytes) -> Snapshot:

@@ -45,14 +45,13 @@ from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources.source import RepairSource, Root
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
+from lodefs.chunkstore.repo.store import SIZE_BYTES_MAX as SETTINGS_SIZE_BYTES_MAX
 from lodefs.chunkstore.repo.store import (
-    COMPOSITES_VERSION,
     Settings,
     Store,
     decode_settings,
     encode_settings,
 )
-from lodefs.chunkstore.repo.store import SIZE_BYTES_MAX as SETTINGS_SIZE_BYTES_MAX
 from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.chunkstore.system.progress import Progress
 
@@ -233,9 +232,6 @@ class _Repair:
         known, url = next((one for one in found if one[0]), (None, "the defaults"))
         # with an id of its own: what machines remember of the store may not be so any more
         settings = Settings(os.urandom(16).hex(), known.chunking if known else ChunkingParams())
-        settings = replace(settings, upgraded_s=int(self._options.clock()))
-        if next(iter(self._objects.list(keys.COMPOSITE_TABLES, limit=1)), None) is not None:
-            settings = replace(settings, version=COMPOSITES_VERSION)
         if not self._options.dry_run:
             self._objects.put(keys.STORE, [encode_settings(settings)])
         self._result.findings.append(Finding(keys.STORE, what, ["the store"], url))

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 
@@ -40,7 +40,6 @@ from lodefs.chunkstore.format.names import (
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import hidden
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectStore, read_whole
 from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -49,9 +48,8 @@ from lodefs.chunkstore.repo.repo_settings import SettingsLog
 from lodefs.chunkstore.system.durations import utc_text
 from lodefs.chunkstore.types import Buffer
 
-VERSION = 2  # since then a store may be collected: writers of refs keep a journal
-COMPOSITES_VERSION = 3  # some packs may lie in composites: the rest is as in version 2
-_OLD_VERSION = 1
+VERSION = 2
+_COMPOSITES_VERSION = 3  # some packs lie in composites: all else is as in version 2
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
 _NAMED_MAX = 8  # candidates that an error lists
@@ -64,8 +62,6 @@ class Settings:
 
     store_id: str  # 32 hex characters, random
     chunking: ChunkingParams
-    version: int = VERSION
-    upgraded_s: int | None = None  # Unix; when a store of version 1 became one of version 2
 
 
 class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
@@ -75,17 +71,10 @@ class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
     size_bytes_max: int
 
 
-class _OldSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
+class _SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     store_id: str
     chunking: _Chunking
-
-
-class _SettingsBody(_OldSettingsBody, forbid_unknown_fields=True):
-    upgraded_s: int | None
-
-
-class _CompositesSettingsBody(_SettingsBody, forbid_unknown_fields=True):
-    """The same fields."""
+    upgraded_s: int | None  # says nothing any more
 
 
 _ALGORITHM = "fastcdc-2016"  # see chunking.py
@@ -95,20 +84,14 @@ def encode_settings(settings: Settings) -> bytes:
     """The bytes of store.json."""
     params = settings.chunking
     sizes = (params.size_bytes_min, params.size_bytes_average, params.size_bytes_max)
-    body = settings.store_id, _Chunking(_ALGORITHM, *sizes)
-    if settings.version == _OLD_VERSION:
-        return seal(_KIND, _OLD_VERSION, _OldSettingsBody(*body))
-    return seal(_KIND, settings.version, _SettingsBody(*body, settings.upgraded_s))
+    body = _SettingsBody(settings.store_id, _Chunking(_ALGORITHM, *sizes), upgraded_s=None)
+    return seal(_KIND, VERSION, body)
 
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     """Settings from the bytes of store.json. Raises: Corrupt, UnknownFormat."""
-    bodies: dict[int, type[_OldSettingsBody]] = {
-        _OLD_VERSION: _OldSettingsBody,
-        VERSION: _SettingsBody,
-        COMPOSITES_VERSION: _CompositesSettingsBody,
-    }
-    body = unseal(_KIND, bodies, data, what)
+    versions = dict.fromkeys((VERSION, _COMPOSITES_VERSION), _SettingsBody)
+    body = unseal(_KIND, versions, data, what)
     chunking = body.chunking
     if chunking.algorithm != _ALGORITHM:
         raise UnknownFormat(
@@ -121,10 +104,7 @@ def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
         )
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
-    if isinstance(body, _SettingsBody):
-        version = COMPOSITES_VERSION if isinstance(body, _CompositesSettingsBody) else VERSION
-        return Settings(body.store_id, params, version, body.upgraded_s)
-    return Settings(body.store_id, params, _OLD_VERSION)
+    return Settings(body.store_id, params)
 
 
 class Store:
@@ -150,28 +130,6 @@ class Store:
                 require_there(self.objects)
                 probe(self.objects)
                 self._probed = True
-
-    def upgrade(self, now_s: int, *, dry_run: bool = False) -> Settings:
-        """Makes a store of an older version one of this, so that older clients, which keep no
-        journal, are refused; one that was upgraded in time to come, by a wrong clock, counts as
-        upgraded now. Gives its settings; with ``dry_run`` as they would be. Raises what the store
-        does."""
-        settings = _read_settings(self.objects)
-        if settings.version < VERSION or (settings.upgraded_s or 0) > now_s:
-            version = max(settings.version, VERSION)
-            settings = replace(settings, version=version, upgraded_s=now_s)
-            if not dry_run:
-                self.objects.put(keys.STORE, [encode_settings(settings)])
-        return settings
-
-    def admit_composites(self) -> None:
-        """Lets packs lie in composites from now on: older clients, which would not find them, are
-        refused. Raises what the store does."""
-        through_composites(self.objects).tables.admit()
-        settings = _read_settings(self.objects)
-        if settings.version < COMPOSITES_VERSION:
-            settings = replace(settings, version=COMPOSITES_VERSION)
-            self.objects.put(keys.STORE, [encode_settings(settings)])
 
     def repos(
         self, below: str = "", *, after: str = "", start: str = "", deleted: bool = False
@@ -415,10 +373,6 @@ def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -
 
 def open_store(objects: ObjectStore) -> Store:
     """A store that exists. Raises: NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
-    return Store(objects, _read_settings(objects))
-
-
-def _read_settings(objects: ObjectStore) -> Settings:
     try:
         data = read_whole(objects, keys.STORE, SIZE_BYTES_MAX).data
     except NoSuchBucket:
@@ -428,7 +382,7 @@ def _read_settings(objects: ObjectStore) -> Settings:
             f"{objects.url} is not a lodefs store: create it with `lodefs init {objects.url}` "
             f"({error})"
         ) from error
-    return decode_settings(data, f"{keys.STORE} of {objects.url}")
+    return Store(objects, decode_settings(data, f"{keys.STORE} of {objects.url}"))
 
 
 def require_there(objects: ObjectStore) -> None:

@@ -43,10 +43,6 @@ EPILOG = examples(
     "--rate", type=RATE, metavar="BYTES",
     help="Bytes a second that compacting and merging read and write at most, such as 200MB.",
 )  # fmt: skip
-@click.option(
-    "--upgrade", is_flag=True,
-    help="Refuse older versions of lodefs from now on; if gc asks for it.",
-)  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 256), default=16, help="Parallel requests [16].")
 @json_option
 @session_command(store=True)
@@ -57,7 +53,6 @@ def gc(
     min_used: float | None,
     merge_below: int | None,
     rate: int | None,
-    upgrade: bool,
     workers: int,
     as_json: bool,
 ) -> None:
@@ -72,15 +67,13 @@ def gc(
     and a later run writes these packs again without them: readers notice nothing.
 
     With --merge-packs-below, small packs, of which each small push leaves two, go into few large
-    objects. Names and contents of all versions stay as they are. From then on lodefs of before that
-    cannot use the store: upgrade all proxies, mounts and machines that push first.
+    objects. Names and contents of all versions stay as they are.
     """
     from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 
     options = CollectOptions(
         grace,
         dry_run=dry_run,
-        upgrade=upgrade,
         clock=time.time,
         workers=workers,
         min_used=min_used,
@@ -126,7 +119,6 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "rewritten_bytes": result.unused.freed_bytes,
         "unused_bytes": result.unused.left_bytes,
         "ripe_at_s": result.ripe_at_s,
-        "upgraded_s": result.upgraded_s,
         "writers": result.writers,
         "dead_writers": result.dead_writers,
     }
@@ -161,12 +153,6 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         rows.append(("under way", what))
     if result.ripe_at_s is not None and not dry_run:
         rows.append(("next", f"lodefs gc deletes more from {text.time(result.ripe_at_s)} on"))
-    if result.upgraded_s is not None:
-        when = text.time(result.upgraded_s)
-        rows.append(
-            ("clock", f"the store was upgraded at {when}, which is yet to come: by a wrong")
-        )
-        rows.append(("", "clock. If this machine's is right: lodefs gc --upgrade, then wait a day"))
     return [f"{name:<10}  {words}" for name, words in rows]
 
 

@@ -212,10 +212,7 @@ def _pays(snapshot: Snapshot, *, fits_memory: bool) -> bool:
     """Whether what passthrough saves, if all is read once, is more than what it costs. What fits
     into memory comes from the disk but once."""
     by_file = MEMORY_BYTES_BY_FILE_MIN if fits_memory else DISK_BYTES_BY_FILE_MIN
-    passed_bytes = snapshot.large_size_bytes
-    if passed_bytes is None:
-        passed_bytes = snapshot.size_bytes
-    return passed_bytes >= by_file * max(snapshot.files, 1)
+    return snapshot.large_size_bytes >= by_file * max(snapshot.files, 1)
 
 
 def obstacle(cache_dir: Path | None) -> str | None:

@@ -133,7 +133,7 @@ class Namespace:
             commit.files,
             commit.directories,
             commit.size_bytes,
-            commit.large.size_bytes if commit.large else None,
+            commit.large.size_bytes,
         )
         self._kv.write(
             [

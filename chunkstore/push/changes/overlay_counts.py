@@ -28,14 +28,12 @@ class Counts:
     def applied(self, commit: Commit) -> Commit:
         """A commit with the totals that it has after the change."""
         large = commit.large
-        if large is not None:
-            large = Large(large.files + self.large_files, large.size_bytes + self.large_size_bytes)
         return replace(
             commit,
             files=commit.files + self.files,
             directories=commit.directories + self.directories,
             size_bytes=commit.size_bytes + self.size_bytes,
-            large=large,
+            large=Large(large.files + self.large_files, large.size_bytes + self.large_size_bytes),
         )
 
     def _count(self, item: Item | None, sign: int) -> None:

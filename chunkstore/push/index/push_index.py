@@ -49,7 +49,6 @@ from lodefs.chunkstore.push.index.chunk_places import (
 from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
 SCHEMA_VERSION = 3
-_CLAIMS_VERSION = 2  # its table of trees may hold what trees of others claimed
 LOCK_TIMEOUT_S = 60.0
 SHARDS_AHEAD = 32  # index shards in memory at once, of large ones the beginning
 _SPOILED = (Changed, Corrupt, NotFound, UnknownFormat)
@@ -129,12 +128,9 @@ class PushIndex:
         if version == 0:
             for statement in _SCHEMA.split(";"):
                 execute(statement)
-        if version == _CLAIMS_VERSION:
-            execute("DELETE FROM trees")  # they are found again by their chunks
-        if version in (0, _CLAIMS_VERSION):
             execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         execute("COMMIT")
-        if version not in (0, _CLAIMS_VERSION, SCHEMA_VERSION):
+        if version not in (0, SCHEMA_VERSION):
             raise IndexBroken(f"{self.path} is an index of format {version}")
 
     @staticmethod

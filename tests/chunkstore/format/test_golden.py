@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from blake3 import blake3
@@ -39,12 +38,11 @@ from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from tests.support.chunkstore import golden
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 EXAMPLES = golden.examples()
 
 
 def read(name: str) -> bytes:
-    return (GOLDEN / name).read_bytes()
+    return (golden.GOLDEN / name).read_bytes()
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"cuts"}))
@@ -61,7 +59,7 @@ def test_cuts_are_pinned() -> None:
 
 def test_no_example_is_missing() -> None:
     """Every golden file has its example, and the other way round."""
-    assert {path.name for path in GOLDEN.iterdir()} >= set(EXAMPLES)
+    assert {path.name for path in golden.GOLDEN.iterdir()} >= set(EXAMPLES)
 
 
 def test_reads_a_golden_pack() -> None:
@@ -122,14 +120,11 @@ def test_reads_a_golden_bundle() -> None:
 def test_reads_golden_documents() -> None:
     """Tree, commit, ref and store.json say what their examples say."""
     assert decode_tree(read("tree"), PackId(bytes(32))) == golden.tree()
-    assert decode_commit(read("commit")) == golden.commit()
-    assert decode_commit(read("commit-2")) == golden.new_commit()
-    assert decode_settings(read("store.json")) == golden.settings()
+    assert decode_commit(read("commit-2")) == golden.commit()
     assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
     assert decode_removed_shards(read("removed-shards"), "it") == golden.REMOVED_SHARDS
-    assert decode_settings(read("store-2.json")) == golden.new_settings()
-    admitted = replace(golden.new_settings(), version=3)
-    assert decode_settings(read("store-3.json")) == admitted
+    for name in ("store-2-new.json", "store-2.json", "store-3.json"):
+        assert decode_settings(read(name)) == golden.settings()
     assert unseal("ref", {1: dict}, read("ref"), "ref") == {
         "repo": "vision/flickr30k",
         "kind": "branches",
@@ -138,6 +133,17 @@ def test_reads_golden_documents() -> None:
         "commit": golden.commit().parents[0].hex(),
         "time_s": 1_700_000_000,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"), [("commit", decode_commit), ("store.json", decode_settings)]
+)
+def test_versions_from_before_the_first_release_are_refused(
+    name: str, reader: Callable[[bytes], object]
+) -> None:
+    """The error has the version, and what to do; nobody waits for a newer lodefs."""
+    with pytest.raises(UnknownFormat, match=r"version 1.*: push the data into a new store"):
+        reader(read(name))
 
 
 def test_reads_a_golden_journal() -> None:
@@ -228,10 +234,9 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "purge": lambda data: decode_purge(data, 3, "it"),
     "shard": decode_shard,
-    "commit": decode_commit,
     "commit-2": decode_commit,
     "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),
-    "store.json": decode_settings,
+    "store-2-new.json": decode_settings,
     "store-2.json": decode_settings,
     "store-3.json": decode_settings,
     "composite": lambda data: decode_tail(data, golden.COMPOSITE, "it"),

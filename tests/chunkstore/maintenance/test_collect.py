@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import (
-    Corrupt,
-    Denied,
-    InvalidInput,
-    Unavailable,
-    UnknownFormat,
-    Unsupported,
-)
+from lodefs.chunkstore.errors import Corrupt, Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.envelope import unseal
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.maintenance.collect import Amount
-from lodefs.chunkstore.repo.store import encode_settings, open_store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.directories import in_commit, in_directory
 from tests.support.chunkstore.faulty_store import fail
@@ -154,48 +144,6 @@ def test_nonsense(world: World) -> None:
         world.collect(grace_s=-1)
 
 
-def test_an_older_store_is_upgraded(world: World) -> None:
-    """A store of version 1 is collected when somebody says that no older client is left; it gets
-    the version that these refuse, and nothing is deleted for a day, whatever the grace time. Dry
-    runs refuse what runs do, and change nothing."""
-    old = replace(world.store.settings, version=1, upgraded_s=None)
-    world.memory.objects[keys.STORE] = encode_settings(old)
-    assert world.store.settings.version == 1
-    world.delete("dev")
-    for dry_run in (True, False):
-        with pytest.raises(Unsupported, match="lodefs gc --upgrade"):
-            world.collect(grace_s=0, dry_run=dry_run)
-    said = world.collect(grace_s=0, dry_run=True, upgrade=True)
-    assert (said.condemned.packs, said.ripe_at_s) == (2, int(world.clock()) + 24 * HOUR_S)
-    assert world.store.settings.version == 1
-    assert world.collect(grace_s=0, upgrade=True).condemned.packs == 2
-    assert world.store.settings == replace(old, version=2, upgraded_s=int(world.clock()))
-    with pytest.raises(UnknownFormat, match="a newer lodefs is needed"):
-        unseal("store", {1: dict}, world.memory.objects[keys.STORE], keys.STORE)
-    world.hours += 23
-    assert world.collect(grace_s=0).deleted.packs == 0
-    world.hours += 2
-    assert world.collect(grace_s=0).deleted.packs == 2
-
-
-def test_an_upgrade_by_a_clock_that_is_far_ahead(world: World) -> None:
-    """Deletion waits, and the result says for what, until somebody upgrades again by a right clock;
-    then for a day. An upgrade in the past is not repeated."""
-    world.memory.objects[keys.STORE] = encode_settings(replace(world.store.settings, version=1))
-    world.delete("dev")
-    world.hours += 24 * 365
-    world.collect(upgrade=True)
-    ahead_s = int(world.clock())
-    world.hours -= 24 * 365 - 48
-    assert (world.collect().upgraded_s, world.collect().deleted.packs) == (ahead_s, 0)
-    found = world.collect(upgrade=True)
-    assert (found.upgraded_s, found.deleted.packs) == (None, 0)
-    assert world.store.settings.upgraded_s == world.clock()
-    world.hours += 25
-    assert world.collect(upgrade=True).deleted.packs == 2
-    assert world.store.settings.upgraded_s == world.clock() - 25 * 3600
-
-
 def test_a_push_of_a_branch_that_was_collected(world: World, tmp_path: Path) -> None:
     """A machine whose index knows what is gone stores it again, and its commit is whole."""
     world.delete("dev")
@@ -264,4 +212,3 @@ def test_requests_of_a_push(world: World) -> None:
     world.push(world.source("kept", more=b"2"), "main")
     calls = [call.operation for call in world.objects.calls if call.key.startswith("journal/")]
     assert calls == ["list", "get", "put", "put"]
-    assert open_store(world.objects).settings.version == 2

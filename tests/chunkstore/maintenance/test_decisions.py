@@ -19,7 +19,6 @@ from lodefs.chunkstore.format.names import CommitId, PackId, digest_of
 from lodefs.chunkstore.maintenance.decisions import (
     ENTRIES_MAX,
     SILENCE_S_MIN,
-    UPGRADE_GRACE_S,
     Writer,
     dead,
     entries_of,
@@ -58,11 +57,8 @@ def test_the_dead_are_silent_for_long(grace_s: int) -> None:
 
 
 def test_ripe() -> None:
-    """After the grace time; and a day after an upgrade, whatever that is."""
-    entry = JournalEntry(3, None, 1000, "")
-    assert ripe_at_s(entry, 50, None) == 1050
-    assert ripe_at_s(entry, 50, 1000) == 1000 + UPGRADE_GRACE_S
-    assert ripe_at_s(entry, 10 * UPGRADE_GRACE_S, 1000) == 1000 + 10 * UPGRADE_GRACE_S
+    """After the grace time."""
+    assert ripe_at_s(JournalEntry(3, None, 1000, ""), 50) == 1050
 
 
 def test_a_time_that_is_yet_to_come() -> None:
@@ -71,7 +67,7 @@ def test_a_time_that_is_yet_to_come() -> None:
     entries = [JournalEntry(n, None, time_s, "") for n, time_s in ((3, 900), (5, 9000), (6, 8000))]
     seen = from_the_future(entries, {5: Silence(0, 700), 6: Silence(0, 5000)}, 1000)
     assert seen == {5: Silence(0, 700), 6: Silence(0, 1000)}
-    assert [ripe_at_s(one, 50, None, seen.get(one.number)) for one in entries] == [950, 750, 1050]
+    assert [ripe_at_s(one, 50, seen.get(one.number)) for one in entries] == [950, 750, 1050]
 
 
 def test_what_is_in_use_is_kept() -> None:

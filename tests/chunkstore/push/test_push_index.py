@@ -249,27 +249,13 @@ def test_a_broken_file_is_put_aside(
         index.add_packs([pack_of("a")])
 
 
-def test_an_index_of_another_format_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 99])
+def test_an_index_of_another_format_is_not_used(tmp_path: Path, version: int) -> None:
     """An index of a format that this version does not know counts as broken."""
     with index_in(tmp_path) as index, closing(sqlite3.connect(index.path)) as other:
-        other.execute("PRAGMA user_version = 99")
-    with pytest.raises(IndexBroken, match="format 99"):
+        other.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(IndexBroken, match=f"format {version}"):
         PushIndex(tmp_path, STORE)
-
-
-def test_places_of_trees_that_an_older_version_took_over_are_forgotten(tmp_path: Path) -> None:
-    """Format 2 kept where trees of others claimed to lie: they go, and all else stays."""
-    place = TreePlace(7, (Segment(PackId(b"p" * 32), 0, 1, 7),))
-    with index_in(tmp_path) as index, closing(sqlite3.connect(index.path)) as other:
-        index.add_packs([pack_of("a")])
-        index.add_trees([(b"d" * 32, place)])
-        other.execute("PRAGMA user_version = 2")
-    with index_in(tmp_path) as index:
-        assert index.find_trees([b"d" * 32]) == {}
-        assert index.find([chunk("a")])
-        index.add_trees([(b"d" * 32, place)])
-    with index_in(tmp_path) as index:
-        assert index.find_trees([b"d" * 32])
 
 
 def test_lost_packs_are_forgotten_with_all_that_names_them(tmp_path: Path) -> None:

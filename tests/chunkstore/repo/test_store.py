@@ -184,6 +184,7 @@ CHUNKING = {
     "size_bytes_average": 65536,
     "size_bytes_max": 262144,
 }
+SETTINGS: dict[str, object] = {"store_id": "", "upgraded_s": None}
 
 
 @pytest.mark.parametrize(
@@ -194,12 +195,12 @@ CHUNKING = {
         (seal("commit", 1, {}), Corrupt, "is a 'commit'"),
         (seal("store", 4, {"anything": 1}), UnknownFormat, "version 4.*newer lodefs is needed"),
         (
-            seal("store", 1, {"store_id": "", "chunking": CHUNKING | {"algorithm": "x"}}),
+            seal("store", 2, SETTINGS | {"chunking": CHUNKING | {"algorithm": "x"}}),
             UnknownFormat,
             "algorithm 'x'",
         ),
         (
-            seal("store", 1, {"store_id": "", "chunking": CHUNKING | {"size_bytes_max": 2**40}}),
+            seal("store", 2, SETTINGS | {"chunking": CHUNKING | {"size_bytes_max": 2**40}}),
             Corrupt,
             "do not make sense",
         ),

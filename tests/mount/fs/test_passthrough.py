@@ -294,8 +294,9 @@ def test_files_that_the_kernel_reads_are_marked_as_used(mount: Mount) -> None:
 
 
 def snapshot(*, files: int, size_bytes: int, large_size_bytes: int | None = None) -> Snapshot:
-    root = TREE.snapshot.root
-    return Snapshot("r", "ab" * 32, root, 1, files, 1, size_bytes, large_size_bytes)
+    """By default all bytes are those of large files."""
+    large = size_bytes if large_size_bytes is None else large_size_bytes
+    return Snapshot("r", "ab" * 32, TREE.snapshot.root, 1, files, 1, size_bytes, large)
 
 
 def test_objections(tmp_path: Path) -> None:

@@ -55,10 +55,12 @@ from lodefs.chunkstore.objects.composites.layout import (
 )
 from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
-from lodefs.chunkstore.repo.store import COMPOSITES_VERSION, Settings, encode_settings
+from lodefs.chunkstore.repo.store import Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 TEXT = b"All work and no play makes Jack a dull boy.\n" * 20
 # zstd's own output may change with its version; what it gave once must stay readable
@@ -105,7 +107,7 @@ def tree() -> list[Entry]:
 
 
 def commit() -> Commit:
-    """A commit of version 1, with a parent and text beyond ASCII."""
+    """A commit with a parent and text beyond ASCII."""
     root = Entry(
         name=b"",
         kind=Kind.DIRECTORY,
@@ -115,12 +117,7 @@ def commit() -> Commit:
     )
     parents = (CommitId(bytes(range(96, 128))),)
     text = ("Ada Lövelace", 1_700_000_000, "first\nlight")
-    return Commit(root, parents, *text, 10, 3, 12_345, large=None)
-
-
-def new_commit() -> Commit:
-    """The same, as version 2 has it."""
-    return replace(commit(), large=Large(2, 9_876))
+    return Commit(root, parents, *text, 10, 3, 12_345, large=Large(2, 9_876))
 
 
 def ref() -> bytes:
@@ -133,13 +130,8 @@ def ref() -> bytes:
 
 
 def settings() -> Settings:
-    """What store.json says in a store of version 1."""
-    return Settings("000102030405060708090a0b0c0d0e0f", ChunkingParams(), version=1)
-
-
-def new_settings() -> Settings:
-    """The same after a collection made it one of version 2."""
-    return replace(settings(), version=2, upgraded_s=1_700_000_000)
+    """What store.json says."""
+    return Settings("000102030405060708090a0b0c0d0e0f", ChunkingParams())
 
 
 def garbage() -> journal.Garbage:
@@ -212,7 +204,7 @@ def bundle_head() -> BundleHead:
     """The head of a bundle of one commit that builds on another."""
     since = CommitId(bytes(range(64, 96)))
     ref = journal.RefName("vision/flickr30k", "tags", "v1.0")
-    commits = (CommitId(digest_of(encode_commit(commit()))),)
+    commits = (CommitId(digest_of((GOLDEN / "commit").read_bytes())),)
     expired = (CommitId(bytes(range(96, 128))),)
     return BundleHead(ref, since, commits, 1, 1_700_000_000, expired)
 
@@ -222,7 +214,7 @@ def bundle() -> bytes:
     file = BytesIO()
     writer = BundleWriter(file, bundle_head())
     writer.add(PACK, pack().pack_id, *pack().buffers)
-    writer.add(COMMIT, encode_commit(commit()))
+    writer.add(COMMIT, (GOLDEN / "commit").read_bytes())
     writer.end()
     return file.getvalue()
 
@@ -264,12 +256,9 @@ def examples() -> dict[str, bytes]:
         "pack-2": thin_pack(),
         "shard": encode_shard([pack().index]),
         "tree": encode_tree(tree()),
-        "commit": encode_commit(commit()),
-        "commit-2": encode_commit(new_commit()),
+        "commit-2": encode_commit(commit()),
         "ref": ref(),
-        "store.json": encode_settings(settings()),
-        "store-2.json": encode_settings(new_settings()),
-        "store-3.json": encode_settings(replace(new_settings(), version=COMPOSITES_VERSION)),
+        "store-2-new.json": encode_settings(settings()),
         "composite": composite(),
         "composite-mark": encode_tail(CompositeName(256, COMPOSITE.token), []),
         "composites-looked": encode_looked(Looked(3, {COMPOSITE: 17})),

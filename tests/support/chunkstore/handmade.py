@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, digest_of
@@ -95,7 +95,7 @@ class Handmade:
             files=counts[0],
             directories=1,
             size_bytes=counts[1],
-            large=None,
+            large=Large(0, 0),
         )
         commit_id = self.store.put_commit(repo, commit)
         sequence = None if latest is None else latest.sequence

@@ -104,5 +104,5 @@ commits = st.builds(
     files=_count,
     directories=_count,
     size_bytes=_count,
-    large=st.none() | st.builds(Large, _count, _count),
+    large=st.builds(Large, _count, _count),
 )

@@ -91,7 +91,6 @@ class World:
         grace_s: int = GRACE_S,
         *,
         dry_run: bool = False,
-        upgrade: bool = False,
         store: Store | None = None,
         min_used: float | None = None,
         merge_below_bytes: int | None = None,
@@ -100,7 +99,6 @@ class World:
         options = CollectOptions(
             grace_s,
             dry_run=dry_run,
-            upgrade=upgrade,
             clock=self.clock,
             workers=1,
             min_used=min_used,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
+from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
@@ -62,6 +63,9 @@ class DictTree:
             files=kinds.count(Kind.FILE),
             directories=kinds.count(Kind.DIRECTORY),
             size_bytes=sum(len(data) for data in self.data.values()),
+            large_size_bytes=sum(
+                len(data) for data in self.data.values() if len(data) >= LARGE_SIZE_BYTES_MIN
+            ),
         )
 
     def _add(self, ino: int, parent: int, name: bytes, what: bytes | Link | Program | Tree) -> None:

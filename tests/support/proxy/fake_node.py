@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
+from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.format.tree import Kind
@@ -207,6 +208,11 @@ class DictNode:
             files=sum(one.kind == Kind.FILE for one in entries),
             directories=sum(one.kind == Kind.DIRECTORY for one in entries),
             size_bytes=sum(one.size_bytes for one in entries if one.kind == Kind.FILE),
+            large_size_bytes=sum(
+                one.size_bytes
+                for one in entries
+                if one.kind == Kind.FILE and one.size_bytes >= LARGE_SIZE_BYTES_MIN
+            ),
         )
 
     @property
