@@ -62,6 +62,10 @@ class UnknownFormat(LodefsError):
     """Bytes of a format version that this lodefs does not know."""
 
 
+# What is wrong with one object of a store that cannot be used, and with no other.
+UNREADABLE = (NotFound, Corrupt, UnknownFormat)
+
+
 class Unavailable(LodefsError):
     """A store, peer or proxy did not answer, or asked for a retry later. May be retried."""
 

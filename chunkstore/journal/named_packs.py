@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+import contextlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
-from lodefs.chunkstore.format.names import Digest, PackId
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.repo.entry_set import EntrySet, stored
 from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.tree_walk import BAD_TREE, walk
 
 REQUESTS_MAX = 16  # at once
-TREES_AHEAD = 64  # directories that are read at once; bounds memory
 
 
 class NamedPacks(NamedTuple):
@@ -29,11 +31,35 @@ def named_packs(packs: PackReader, root: Entry, base: Entry | None) -> NamedPack
 
     Raises: Unavailable, Denied.
     """
-    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-names") as executor:
-        return _NamesWalk(packs, executor).run(root, base)
+    found: dict[PackId, int] = {}
+    unreadable: set[PackId] = set()
+    add_named(found, [root])
+    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-names") as executor, EntrySet() as seen:
+
+        def is_new(pair: _Pair) -> bool:
+            entry, other = pair
+            return (other is None or stored(other) != stored(entry)) and seen.add(entry)
+
+        for tree in walk(partial(_read, packs), [(root, base)], executor, is_new):
+            if tree.error is None:
+                add_named(found, tree.content)
+            else:
+                unreadable.update(segment.pack for segment in tree.node[0].segments)
+    return NamedPacks(found, unreadable)
 
 
 _Pair = tuple[Entry, Entry | None]  # a directory, and what base has there
+
+
+def _read(packs: PackReader, pair: _Pair) -> tuple[list[Entry], list[_Pair]]:
+    """What is in a directory, and the directories there with those of base. One of base that cannot
+    be read has nothing."""
+    entry, other = pair
+    entries, others = packs.read_tree(entry), dict[bytes, Entry]()
+    if other is not None and other.kind is Kind.DIRECTORY:
+        with contextlib.suppress(*BAD_TREE):
+            others = {one.name: one for one in packs.read_tree(other)}
+    return entries, [(one, others.get(one.name)) for one in entries if one.kind is Kind.DIRECTORY]
 
 
 def add_named(found: dict[PackId, int], entries: Iterable[Entry]) -> None:
@@ -58,58 +84,3 @@ def add_segments(found: dict[PackId, int], segments: Iterable[Segment]) -> None:
 
 def _bits(first: int, end: int) -> int:
     return ((1 << (end - first)) - 1) << first
-
-
-class _NamesWalk:
-    def __init__(self, packs: PackReader, executor: Executor) -> None:
-        self._packs = packs
-        self._executor = executor
-        self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
-        self._result = NamedPacks({}, set())
-
-    def run(self, root: Entry, base: Entry | None) -> NamedPacks:
-        stack = self._new([(root, base)])
-        while stack:
-            some, stack = stack[-TREES_AHEAD:], stack[:-TREES_AHEAD]
-            read = self._executor.map(self._read_both, some)
-            for (entry, _), (children, others) in zip(some, read, strict=True):
-                if children is None:
-                    self._result.unreadable.update(segment.pack for segment in entry.segments)
-                    continue
-                directories = {child.name: child for child in others or ()}
-                self._name(children)
-                stack += self._new(
-                    [
-                        (child, directories.get(child.name))
-                        for child in children
-                        if child.kind is Kind.DIRECTORY
-                    ]
-                )
-        return self._result
-
-    def _new(self, pairs: Sequence[_Pair]) -> list[_Pair]:
-        """Those that have to be read."""
-        self._name([entry for entry, _ in pairs])
-        found: list[_Pair] = []
-        for entry, other in pairs:
-            place = entry.digest, entry.segments
-            if other is not None and (other.digest, other.segments) == place:
-                continue
-            if place not in self._seen:
-                self._seen.add(place)
-                found.append((entry, other))
-        return found
-
-    def _name(self, entries: Sequence[Entry]) -> None:
-        add_named(self._result.found, entries)
-
-    def _read_both(self, pair: _Pair) -> tuple[list[Entry] | None, list[Entry] | None]:
-        entry, other = pair
-        is_tree = other is not None and other.kind is Kind.DIRECTORY
-        return self._read(entry), self._read(other) if is_tree and other is not None else None
-
-    def _read(self, entry: Entry) -> list[Entry] | None:
-        try:
-            return self._packs.read_tree(entry)
-        except (Corrupt, NotFound, UnknownFormat):
-            return None

@@ -9,25 +9,19 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from struct import Struct
 
-from blake3 import blake3
-
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.format.tree import Entry, Segment
+from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.maintenance.pack_counts import PackCounts
 from lodefs.chunkstore.repo.commit_graph import CommitGraph, read_graph
-from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
+from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.store import Store, require_there
-from lodefs.chunkstore.repo.tree_outline import Outline
+from lodefs.chunkstore.repo.tree_walk import walk
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 16
-TREES_AT_ONCE = 64  # that are read side by side; bounds memory
-RECENT_MAX = 100_000  # directories that are known without a look into a temporary file
-_PLACE = Struct("<32sIII")
+RECENT_MAX = 10_000  # packs that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,46 +157,19 @@ class _Tally:
     def add(self, group: int, repo: str, commits: Iterable[Commit]) -> None:
         """Adds commits of a repository to a group. Groups come in the order of their numbers."""
         self._progress.phase = f"reading directories of {repo}"
-        with _Places() as places:
-            waiting = [commit.root for commit in commits if places.add(commit.root)]
-            while waiting:
-                some = waiting[-TREES_AT_ONCE:]
-                del waiting[-TREES_AT_ONCE:]
-                packs: set[PackId] = set()
-                for outline in self._executor.map(self._outline, some):
-                    packs |= outline.packs
-                    waiting += [entry for entry in outline.directories if places.add(entry)]
-                    self.unreadable += not outline.packs
-                for pack in packs:
+        named: set[PackId] = set()  # by this group, lately: most are named again and again
+        roots = (commit.root for commit in commits)
+        with EntrySet() as seen:
+            for tree in walk(self._read, roots, self._executor, seen.add):
+                self._progress.files_done += 1
+                if tree.error is not None:
+                    self.unreadable += 1
+                    continue
+                for pack in tree.content - named:
                     self.counts.name(pack, group)
-                self._progress.files_done += len(some)
+                if len(named) > RECENT_MAX:
+                    named.clear()
+                named |= tree.content
 
-    def _outline(self, entry: Entry) -> Outline:
-        try:
-            return self._store.packs.outline(entry)
-        except (Corrupt, NotFound, UnknownFormat):
-            return Outline(set(), [])  # of one that can be read: at least the packs it lies in
-
-
-class _Places:
-    """Where directories are stored, of those that were met. Closed at the end of its block."""
-
-    def __init__(self) -> None:
-        self._recent: set[tuple[Segment, ...]] = set()
-        self._all = DiskKeySet()
-
-    def __enter__(self) -> _Places:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._all.__exit__()
-
-    def add(self, entry: Entry) -> bool:
-        """Whether it is new."""
-        if entry.segments in self._recent:
-            return False
-        if len(self._recent) >= RECENT_MAX:
-            self._recent.clear()
-        self._recent.add(entry.segments)
-        packed = b"".join(_PLACE.pack(*one[:3], 0) for one in entry.segments)
-        return self._all.add(blake3(packed).digest(length=KEY_BYTES))
+    def _read(self, entry: Entry) -> tuple[set[PackId], list[Entry]]:
+        return self._store.packs.outline(entry)

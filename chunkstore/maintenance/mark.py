@@ -13,21 +13,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Corrupt, Expired
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.maintenance.deleted_commits import DeletedCommits
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
+from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.retention import retained
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.tree_walk import Place, walk_trees
 from lodefs.chunkstore.system.progress import Progress
 
-TREES_TOGETHER_MAX = 1024
+PACKS_TOGETHER = 1024  # that are named, before they are added: most are named again and again
 
 
 class Marked:
@@ -45,7 +46,7 @@ class Marked:
         self.packs = 0
         self._closing = ExitStack()
         self._packs = self._closing.enter_context(DiskKeySet())
-        self._trees = self._closing.enter_context(DiskKeySet())
+        self._trees = self._closing.enter_context(EntrySet())
         self._base = base
         # so that collisions here cannot be crafted
         self._key: bytes = secrets.token_bytes(32) if base is None else base._key
@@ -68,18 +69,15 @@ class Marked:
             if self.watched is None or pack in self.watched:
                 self.chunks[pack] = self.chunks.get(pack, 0) | bits
 
-    def add_tree(self, entry: Entry) -> bool:
+    def add_tree(self, place: Place[str]) -> bool:
         """Whether no other directory was found that is stored in the same place."""
-        what = msgspec.msgpack.encode((entry.digest, entry.size_bytes, entry.segments))
-        key = self._short(what)
-        if self._base is not None and key in self._base._trees:
-            return False
-        is_new = self._trees.add(key)
+        is_known = self._base is not None and place.entry in self._base._trees
+        is_new = not is_known and self._trees.add(place.entry)
         self.trees += is_new
         return is_new
 
-    def _short(self, what: bytes) -> bytes:
-        return blake3(what, key=self._key).digest(length=KEY_BYTES)
+    def _short(self, pack: bytes) -> bytes:
+        return blake3(pack, key=self._key).digest(length=KEY_BYTES)
 
 
 class _Past(NamedTuple):
@@ -121,20 +119,29 @@ class Marking:
                 kept = retained(past, heads, policy, self.now_s)
                 marked.expired |= {(repo, at) for at in past.keys() - kept}
                 reached = ((at, past[at]) for at in kept)
-            for commit_id, commit in reached:
-                marked.commits.add((repo, commit_id))
-                self._mark_trees((repo, commit_id), commit.root, marked)
+            self._mark_trees(self._kept(repo, reached, marked), marked)
 
     def mark_commits(self, commits: Iterable[tuple[str, CommitId]], marked: Marked) -> None:
         """Adds what commits need, without those before them. Raises: as ``mark``."""
+        self._mark_trees(self._roots(commits), marked)
+
+    def _roots(self, commits: Iterable[tuple[str, CommitId]]) -> Iterator[Place[str]]:
         for repo, commit_id in commits:
             try:
                 root = self.store.commit(repo, commit_id).root
             except Expired:  # another collection has just deleted it
                 continue
-            except (NotFound, Corrupt, UnknownFormat) as error:
+            except UNREADABLE as error:
                 raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
-            self._mark_trees((repo, commit_id), root, marked)
+            yield _place(repo, commit_id, root)
+
+    @staticmethod
+    def _kept(
+        repo: str, commits: Iterable[tuple[CommitId, _Past]], marked: Marked
+    ) -> Iterator[Place[str]]:
+        for commit_id, commit in commits:
+            marked.commits.add((repo, commit_id))
+            yield _place(repo, commit_id, commit.root)
 
     def _reached(
         self,
@@ -153,7 +160,7 @@ class Marking:
             seen.add(commit_id)
             try:
                 commit = self.store.commit(repo, commit_id)
-            except (NotFound, Corrupt, UnknownFormat) as error:
+            except UNREADABLE as error:
                 if isinstance(error, Expired) and commit_id not in heads:
                     continue
                 raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
@@ -163,27 +170,24 @@ class Marking:
             waiting += commit.parents
             yield commit_id, _Past(commit.parents, commit.time_s, commit.root)
 
-    def _mark_trees(self, at: tuple[str, CommitId], root: Entry, marked: Marked) -> None:
-        what = f"{at[0]}@{at[1].hex()[:12]}"
-        self.progress.phase = f"marking {what}"
-        try:
-            _mark_trees(self.store, root, marked, self.executor)
-        except (NotFound, Corrupt, UnknownFormat) as error:
-            raise _unknown(what, error) from error
-        self.progress.files_done = marked.trees
-
-
-def _mark_trees(store: Store, root: Entry, marked: Marked, executor: Executor) -> None:
-    waiting = [root]
-    while waiting:
-        some = [entry for entry in waiting[-TREES_TOGETHER_MAX:] if marked.add_tree(entry)]
-        del waiting[-TREES_TOGETHER_MAX:]
+    def _mark_trees(self, roots: Iterable[Place[str]], marked: Marked) -> None:
         named: dict[PackId, int] = {}
-        add_named(named, some)
-        for children in executor.map(store.packs.read_tree, some):
-            add_named(named, children)
-            waiting += [child for child in children if child.kind is Kind.DIRECTORY]
+        for tree in walk_trees(self.store.packs, roots, self.executor, marked.add_tree):
+            self.progress.phase = f"marking {tree.node.root}"
+            if tree.error is not None:
+                raise _unknown(tree.node.root, tree.error) from tree.error
+            add_named(named, tree.content)
+            if not tree.node.path:
+                add_named(named, [tree.node.entry])
+            if len(named) >= PACKS_TOGETHER:
+                marked.add(named)
+                named.clear()
+            self.progress.files_done = marked.trees
         marked.add(named)
+
+
+def _place(repo: str, commit_id: CommitId, root: Entry) -> Place[str]:
+    return Place(f"{repo}@{commit_id.hex()[:12]}", b"", root)
 
 
 def _unknown(what: str, error: Exception) -> Corrupt:

@@ -150,6 +150,15 @@ def read_whole(objects: ObjectStore, key: str, size_bytes_max: int) -> Part:
     return part
 
 
+def exists(objects: ObjectStore, key: str) -> bool:
+    """Whether there is an object at a key. Raises what the store does."""
+    try:
+        objects.head(key)
+    except NotFound:
+        return False
+    return True
+
+
 def check_size(key: str, size_bytes: int, size_bytes_max: int) -> None:
     """Raises: TooLarge if an object has more bytes than its format allows."""
     if size_bytes > size_bytes_max:

@@ -11,7 +11,7 @@ from pathlib import Path
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.pull.target import STATE_DIR, DirectoryHandles, has_content, translated
 from lodefs.chunkstore.repo.pack_reader import PackReader
-from lodefs.chunkstore.repo.tree_walk import Directory, join, scan
+from lodefs.chunkstore.repo.tree_walk import Place, Visited, join, walk_trees
 
 DIFFERS, MISSING, FOREIGN = "differs", "is missing", "is not in the dataset"
 Difference = tuple[bytes, str]  # a path in the directory, and one of these
@@ -63,10 +63,12 @@ def _first_difference(
     may_lack: MayLack,
 ) -> Difference | None:
     is_one = root.kind is not Kind.DIRECTORY  # it lies in the directory, under its own name
-    directories = [Directory(b"", root, [root])] if is_one else scan(packs, root, executor)
+    place = Place(None, b"", root)
+    trees = [Visited(place, [root])] if is_one else walk_trees(packs, [place], executor)
     with DirectoryHandles(fd) as handles:
-        for directory in directories:
-            found, same = _of_directory(directory, fd, handles, executor, may_lack)
+        for tree in trees:
+            path = tree.node.path
+            found, same = _of_directory(path, tree.content, fd, handles, executor, may_lack)
             if found is not None:
                 return found
             for child in same:
@@ -75,21 +77,21 @@ def _first_difference(
 
 
 def _of_directory(
-    directory: Directory,
+    path: bytes,
+    entries: Sequence[Entry],
     fd: int,
     handles: DirectoryHandles,
     executor: Executor,
     may_lack: MayLack,
 ) -> tuple[Difference | None, Sequence[Entry]]:
     """Something that differs, and what is there and does not."""
-    path = directory.path
     try:
         names = set(map(os.fsencode, os.listdir(handles.directory(path))))
     except OSError as error:
         return _differs(error, path), ()
     children = [
         child
-        for child in directory.children
+        for child in entries
         if child.name in names
         or child.kind is not Kind.FILE
         or not may_lack(join(path, child.name), child)

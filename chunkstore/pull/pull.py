@@ -39,7 +39,7 @@ from lodefs.chunkstore.repo.history import find_in
 from lodefs.chunkstore.repo.pack_reader import PackReader, WrongChunk, damaged
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.tree_walk import join, scan
+from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
@@ -321,9 +321,9 @@ class _Pull:
             yield root.name, root
             return
         self._result.add(root)
-        for directory in scan(self._packs, root, self._executor):
-            for child in directory.children:
-                yield join(directory.path, child.name), child
+        for tree in walk_trees(self._packs, [Place(None, b"", root)], self._executor):
+            for child in tree.content:
+                yield join(tree.node.path, child.name), child
 
     def _missing(self, batch: list[_File]) -> list[_File]:
         """The files that an interrupted pull did not complete."""

@@ -32,8 +32,15 @@ class DiskKeySet:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the files."""
         for table in self._tables:
             table.close()
+
+    def __bool__(self) -> bool:
+        return bool(self._tables)
 
     def __contains__(self, key: bytes) -> bool:
         return any(table.has(key) for table in self._tables)

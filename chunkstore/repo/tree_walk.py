@@ -1,50 +1,116 @@
-"""Reads all trees under a directory quickly: a level at a time, by several threads.
+"""The one way through the trees of commits: directories are read side by side, those that are new.
 
-One tree after the other would cost a round trip for every directory. PackReader brings trees
-that lie near each other with one GET, so a level in the order of its paths is few reads.
+One tree after the other would cost a round trip for every directory. PackReader brings trees that
+lie near each other with one GET, so neighbours in the order of their names are few reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
+from lodefs.chunkstore.errors import UNREADABLE, InvalidInput, LodefsError, Purged
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
-TREES_AHEAD_MAX = 1024  # directories read before they are asked for; bounds memory
+AHEAD = 64  # directories that are read, or wait to be looked at, at once; bounds memory
+BAD_TREE = (*UNREADABLE, InvalidInput, Purged)  # what is wrong with a tree, and not with the store
+
+Node = TypeVar("Node")
+Content = TypeVar("Content")
+Root = TypeVar("Root")
 
 
-class Directory(NamedTuple):
-    """A directory of a snapshot: its path from where the scan began, and what is in it."""
+@dataclass(frozen=True, slots=True)
+class Visited(Generic[Node, Content]):
+    """A directory that was met, and what is in it, or why that cannot be read."""
 
+    node: Node
+    outcome: Content | LodefsError
+
+    @property
+    def error(self) -> LodefsError | None:
+        """One of BAD_TREE; None if it could be read."""
+        return self.outcome if isinstance(self.outcome, LodefsError) else None
+
+    @property
+    def content(self) -> Content:
+        """Raises: its error, so that nobody takes a lost tree for an empty one."""
+        if isinstance(self.outcome, LodefsError):
+            raise self.outcome
+        return self.outcome
+
+
+def walk(
+    read: Callable[[Node], tuple[Content, Sequence[Node]]],
+    roots: Iterable[Node],
+    executor: Executor,
+    is_new: Callable[[Node], bool],
+) -> Iterator[Visited[Node, Content]]:
+    """``roots`` and all directories below them, a directory before what is in it.
+
+    ``read`` gives what is in a directory, and the directories there; threads of ``executor`` call
+    it. What is not new is left out, with all below it: ``is_new`` is asked once of each, in the
+    thread that iterates. A further root is taken when too few directories wait to be read. Raises:
+    what ``read`` raises besides BAD_TREE.
+    """
+
+    def outcome(node: Node) -> tuple[Content | LodefsError, Sequence[Node]]:
+        try:
+            return read(node)
+        except BAD_TREE as error:
+            return error, ()
+
+    beginnings = filter(is_new, roots)
+    waiting: list[Node] = []  # the next one last: the deepest go first, so few wait
+    reading: deque[tuple[Node, Future[tuple[Content | LodefsError, Sequence[Node]]]]] = deque()
+    try:
+        while True:
+            while len(reading) < AHEAD:
+                node = waiting.pop() if waiting else next(beginnings, None)
+                if node is None:
+                    break
+                reading.append((node, executor.submit(outcome, node)))
+            if not reading:
+                return
+            node, future = reading.popleft()
+            found, below = future.result()
+            waiting += reversed([one for one in below if is_new(one)])
+            yield Visited(node, found)
+    finally:
+        for _, future in reading:
+            future.cancel()
+
+
+class Place(NamedTuple, Generic[Root]):
+    """A directory at a path below a root, and what the caller calls that root."""
+
+    root: Root
     path: bytes
     entry: Entry
-    children: list[Entry]
 
 
-def scan(
-    packs: PackReader, root: Entry, executor: Executor, path: bytes = b""
-) -> Iterator[Directory]:
-    """``root`` (a directory) and every directory below it, parents before children.
+def walk_trees(
+    packs: PackReader,
+    roots: Iterable[Place[Root]],
+    executor: Executor,
+    is_new: Callable[[Place[Root]], bool] = lambda _: True,
+) -> Iterator[Visited[Place[Root], list[Entry]]]:
+    """As ``walk``, with the entries of each directory; by default equal ones at each of their
+    paths. Raises: Unavailable, Denied."""
 
-    Within a level in the order of the paths. Raises what PackReader.read_tree raises.
-    """
-    level = [(path, root)]
-    while level:
-        below: list[tuple[bytes, Entry]] = []
-        for start in range(0, len(level), TREES_AHEAD_MAX):
-            part = level[start : start + TREES_AHEAD_MAX]
-            contents = executor.map(packs.read_tree, [entry for _, entry in part])
-            for (at, entry), children in zip(part, contents, strict=True):
-                yield Directory(at, entry, children)
-                below.extend(
-                    (join(at, child.name), child)
-                    for child in children
-                    if child.kind is Kind.DIRECTORY
-                )
-        level = below
+    def read(place: Place[Root]) -> tuple[list[Entry], list[Place[Root]]]:
+        entries = packs.read_tree(place.entry)
+        return entries, [
+            Place(place.root, join(place.path, entry.name), entry)
+            for entry in entries
+            if entry.kind is Kind.DIRECTORY
+        ]
+
+    return walk(read, roots, executor, is_new)
 
 
 def join(path: bytes, name: bytes) -> bytes:

@@ -7,50 +7,41 @@ reached, or may not be read, is no problem of the store's bytes and ends it with
 
 from __future__ import annotations
 
-import secrets
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import (
-    Corrupt,
-    Expired,
-    InvalidInput,
-    LodefsError,
-    NotFound,
-    Purged,
-    UnknownFormat,
-)
+from lodefs.chunkstore.errors import Corrupt, Expired, LodefsError, NotFound, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
+from lodefs.chunkstore.objects.interface import exists
+from lodefs.chunkstore.repo.entry_set import EntrySet, Stored, stored
+from lodefs.chunkstore.repo.file_places import Places, find_places
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.tree_walk import join
-from lodefs.chunkstore.repo.verification.places import Places, find_places
+from lodefs.chunkstore.repo.tree_walk import BAD_TREE, Place, join, walk_trees
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
 WORKERS = 8
 FILES_TOGETHER_MAX = 32_768  # checked at once; bounds memory
-TREES_TOGETHER_MAX = 1024
 PLACED_MAX = 10_000  # contents of which all places are told; bounds memory
 AHEAD = 4  # results for each worker that may wait to be looked at; bounds memory
 
 T = TypeVar("T")
 U = TypeVar("U")
-_PROBLEMS = (NotFound, Corrupt, UnknownFormat, InvalidInput, Purged)
+_PROBLEMS = BAD_TREE
 
 
 @dataclass(slots=True)
@@ -98,7 +89,7 @@ def verify(
     """
     executor = ThreadPoolExecutor(workers, thread_name_prefix="verify")
     try:
-        with DiskKeySet() as seen:
+        with EntrySet() as seen:
             work = _Verify(
                 store, executor, seen, progress or Progress(), data=data, ahead=AHEAD * workers
             )
@@ -121,7 +112,7 @@ class _Verify:
         self,
         store: Store,
         executor: ThreadPoolExecutor,
-        seen: DiskKeySet,
+        seen: EntrySet,
         progress: Progress,
         *,
         data: bool,
@@ -135,10 +126,9 @@ class _Verify:
         self._data = data
         self._ahead = ahead
         self._seen = seen  # files and directories
-        self._key = secrets.token_bytes(32)  # so that collisions here cannot be crafted
         self._names: dict[tuple[str, CommitId], list[str]] = defaultdict(list)  # refs
         self._looked: list[tuple[str, CommitId]] = []  # commits whose files were looked at
-        self._bad: dict[bytes, list[tuple[list[str], int]]] = {}  # lines that tell of a content
+        self._bad: dict[Stored, list[tuple[list[str], int]]] = {}  # lines that tell of a content
 
     def shards(self) -> None:
         """Every index shard decodes, and its packs are there: pushes trust them."""
@@ -152,15 +142,10 @@ class _Verify:
                 self._problem(str(error))
                 continue
             for _, missing in self._map(self._packs.index, ids):
-                if missing and self._is_there(info.key):  # else a collection has deleted both
+                if missing and exists(
+                    self._store.objects, info.key
+                ):  # else a collection has deleted both
                     self._problem(f"{info.key}: {missing}")
-
-    def _is_there(self, key: str) -> bool:
-        try:
-            self._store.objects.head(key)
-        except NotFound:
-            return False
-        return True
 
     def heads(self) -> Iterator[tuple[str, CommitId]]:
         """The commits of all branches and tags."""
@@ -211,7 +196,7 @@ class _Verify:
             return
         self._progress.phase = "looking for the versions that have these files"
         found = {key: Places() for key in self._bad}
-        find_places(self._store, self._looked, self._names, found, self._key_of)
+        find_places(self._store, self._looked, self._names, found)
         for key, lines in self._bad.items():
             if found[key].commits:
                 for told, at in lines:
@@ -227,29 +212,19 @@ class _Verify:
 
     def _files(self, root: _Where) -> Iterator[_Where]:
         """Files below a directory that were not seen yet; checks trees on the way."""
-        waiting = [root]
-        while waiting:
-            part = [where for where in waiting[-TREES_TOGETHER_MAX:] if self._is_new(where.entry)]
-            del waiting[-TREES_TOGETHER_MAX:]
-            read = self._map(lambda where: self._packs.read_tree(where.entry), part)
-            for where, (children, error) in zip(part, read, strict=True):
-                if error:
-                    self._problem(f"{where}: {error}")
-                self.result.directories += 1
-                for child in children or []:
-                    at = where._replace(path=join(where.path, child.name), entry=child)
-                    if child.kind is Kind.DIRECTORY:
-                        waiting.append(at)
-                    elif child.kind is Kind.FILE and self._is_new(child):
-                        yield at
-
-    def _is_new(self, entry: Entry) -> bool:
-        """Whether no other commit or path had the same content in the same place."""
-        return self._seen.add(self._key_of(entry))
-
-    def _key_of(self, entry: Entry) -> bytes:
-        what = msgspec.msgpack.encode((entry.digest, entry.size_bytes, entry.segments))
-        return blake3(what, key=self._key).digest(length=KEY_BYTES)
+        roots = [Place(root, root.path, root.entry)]
+        trees = walk_trees(
+            self._packs, roots, self._executor, lambda place: self._seen.add(place.entry)
+        )
+        for tree in trees:
+            self.result.directories += 1
+            if tree.error is not None:
+                where = root._replace(path=tree.node.path, entry=tree.node.entry)
+                self._problem(f"{where}: {tree.error}")
+                continue
+            for child in tree.content:
+                if child.kind is Kind.FILE and self._seen.add(child):
+                    yield root._replace(path=join(tree.node.path, child.name), entry=child)
 
     def _check_files(self, batch: Sequence[_Where]) -> None:
         """Segments against pack indexes, pack by pack; then the bytes."""
@@ -300,7 +275,7 @@ class _Verify:
     def _of_file(self, where: _Where, reason: object, told: list[str]) -> None:
         """One line for each problem: several segments of a file may have the same."""
         text = f"{where}: {reason}"
-        lines = self._bad.get(key := self._key_of(where.entry), [])
+        lines = self._bad.get(key := stored(where.entry), [])
         if any(told[at] == text for one, at in lines if one is told):
             return
         if lines or len(self._bad) < PLACED_MAX:
@@ -360,10 +335,9 @@ class _Verify:
             return error
 
     def _map(
-        self, function: Callable[[T], U], items: Sequence[T]
+        self, function: Callable[[T], U], items: Iterable[T]
     ) -> Iterator[tuple[U | None, LodefsError | None]]:
-        """The results of a function in the order of the items, or the problems met; a bounded
-        number of results ahead of the consumer."""
+        """The results of a function in the order of the items, or the problems met."""
 
         def caught(item: T) -> tuple[U | None, LodefsError | None]:
             try:
@@ -371,13 +345,7 @@ class _Verify:
             except _PROBLEMS as error:
                 return None, error
 
-        waiting: deque[Future[tuple[U | None, LodefsError | None]]] = deque()
-        for item in items:
-            waiting.append(self._executor.submit(caught, item))
-            if len(waiting) > self._ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        return map_ahead(self._executor, caught, items, self._ahead)
 
     def _problem(self, text: str) -> None:
         self.result.problems.append(text)

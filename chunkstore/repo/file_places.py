@@ -6,20 +6,17 @@ that have none of it are remembered on disk, so that only the others are read mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.repo.disk_key_set import DiskKeySet
+from lodefs.chunkstore.repo.entry_set import EntrySet, Stored, stored
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.tree_walk import join
+from lodefs.chunkstore.repo.tree_walk import BAD_TREE, join
 
 NAMED_MAX = 20  # paths, and as many refs, of one content
-
-KeyOf = Callable[[Entry], bytes]
-"""A key of content in its place, as a DiskKeySet takes it."""
 
 
 @dataclass(slots=True)
@@ -57,18 +54,17 @@ def find_places(
     store: Store,
     commits: Sequence[tuple[str, CommitId]],
     names: Mapping[tuple[str, CommitId], Sequence[str]],
-    wanted: Mapping[bytes, Places],
-    key_of: KeyOf,
+    wanted: Mapping[Stored, Places],
 ) -> None:
-    """Adds to ``wanted``, by keys of contents, where each is. ``names``: refs at commits. What
+    """Adds to ``wanted``, where each of these contents is. ``names``: refs at commits. What
     cannot be read is left out: verify has told of it."""
-    with DiskKeySet() as clean:
+    with EntrySet() as clean:
         for at in commits:
             try:
                 root = store.commit(*at).root
-            except (NotFound, Corrupt, UnknownFormat):
+            except UNREADABLE:
                 continue
-            _find(store, root, at, names.get(at, ()), wanted, key_of, clean)
+            _find(store, root, at, names.get(at, ()), wanted, clean)
 
 
 @dataclass(slots=True)
@@ -76,7 +72,7 @@ class _Open:
     """A directory whose children are being looked at."""
 
     path: bytes
-    key: bytes
+    entry: Entry
     children: list[Entry]
     has_any: bool = False
 
@@ -86,16 +82,15 @@ def _find(
     root: Entry,
     at: tuple[str, CommitId],
     refs: Sequence[str],
-    wanted: Mapping[bytes, Places],
-    key_of: KeyOf,
-    clean: DiskKeySet,
+    wanted: Mapping[Stored, Places],
+    clean: EntrySet,
 ) -> None:
     def opened(path: bytes, entry: Entry) -> _Open:
         try:
             children = store.packs.read_tree(entry)
-        except (NotFound, Corrupt, UnknownFormat, InvalidInput):
+        except BAD_TREE:
             children = []
-        return _Open(path, key_of(entry), children[::-1])
+        return _Open(path, entry, children[::-1])
 
     stack = [opened(b"", root)]
     while stack:
@@ -103,18 +98,20 @@ def _find(
         if not top.children:
             stack.pop()
             if not top.has_any:
-                clean.add(top.key)
+                clean.add(top.entry)
             elif stack:
                 stack[-1].has_any = True
             continue
         child = top.children.pop()
-        path, key = join(top.path, child.name), key_of(child)
+        path = join(top.path, child.name)
         if child.kind is Kind.DIRECTORY:
-            if key not in clean:
+            if child not in clean:
                 stack.append(opened(path, child))
-        elif child.kind is Kind.FILE and key in wanted:
+        elif child.kind is Kind.FILE and stored(child) in wanted:
             top.has_any = True
-            wanted[key].add(f"{at[0]}:{path.decode('utf-8', 'surrogateescape')}", at, refs)
+            wanted[stored(child)].add(
+                f"{at[0]}:{path.decode('utf-8', 'surrogateescape')}", at, refs
+            )
 
 
 def _add(names: dict[str, None], name: str) -> bool:

@@ -1,0 +1,59 @@
+"""Files and directories that were met: by their contents, and where these are stored."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+from blake3 import blake3
+
+from lodefs.chunkstore.format.names import Digest
+from lodefs.chunkstore.format.tree import Entry, Segment
+from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
+
+IN_MEMORY_MAX = 50_000  # entries; more are put into temporary files
+
+Stored = tuple[Digest, int, tuple[Segment, ...]]
+"""A content, and where it is stored: what two entries of different names may share."""
+
+
+def stored(entry: Entry) -> Stored:
+    """What an entry shares with those that are the same, and stored in the same place."""
+    return entry.digest, entry.size_bytes, entry.segments
+
+
+class EntrySet:
+    """A set of very many entries, of which each content in each place counts once. For one thread;
+    closed at the end of its block. Raises: as DiskKeySet."""
+
+    def __init__(self) -> None:
+        self._recent: set[Stored] = set()
+        self._older = DiskKeySet()
+        self._key = secrets.token_bytes(32)  # so that collisions cannot be crafted
+
+    def __enter__(self) -> EntrySet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._older.close()
+
+    def __contains__(self, entry: Entry) -> bool:
+        return self._has(stored(entry))
+
+    def add(self, entry: Entry) -> bool:
+        """Adds an entry. Returns whether it is new."""
+        what = stored(entry)
+        if self._has(what):
+            return False
+        self._recent.add(what)
+        if len(self._recent) == IN_MEMORY_MAX:
+            for one in self._recent:
+                self._older.add(self._short(one))
+            self._recent.clear()
+        return True
+
+    def _has(self, what: Stored) -> bool:
+        return what in self._recent or (bool(self._older) and self._short(what) in self._older)
+
+    def _short(self, what: Stored) -> bytes:
+        return blake3(msgspec.msgpack.encode(what), key=self._key).digest(length=KEY_BYTES)

@@ -1,1 +1,0 @@
-"""Where else a file is that verification found spoilt or purged."""
