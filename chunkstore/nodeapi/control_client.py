@@ -1,4 +1,4 @@
-"""Calls to the cache control of a node's proxy: JSON requests over its Unix socket."""
+"""Requests to a node's proxy, one after the other, over its Unix socket or TCP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
+from lodefs.chunkstore.nodeapi.connection import Connection, Response, parse_address
+from lodefs.chunkstore.nodeapi.http_head import encode_request
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 
 T = TypeVar("T")
@@ -18,9 +19,10 @@ TIMEOUT_S = 30.0
 
 
 class ControlClient:
-    """Calls to one proxy, on a connection that is kept."""
+    """Requests to one proxy, on a connection that is kept."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
+        """Raises: InvalidInput if ``url`` is no proxy's address."""
         self.url = url
         self._token = token
         self._connection = Connection(parse_address(url))
@@ -28,6 +30,20 @@ class ControlClient:
     def close(self) -> None:
         """Ends the connection."""
         self._connection.close()
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", *, timeout_s: float = TIMEOUT_S
+    ) -> Response:
+        """The answer, whatever its status is; a ``body`` is JSON. Raises: Unavailable,
+        DeadlineExceeded, Denied."""
+        headers = [("Host", "lodefs"), ("Accept-Encoding", "identity")]
+        headers.append(("Content-Length", str(len(body))))
+        if body:
+            headers.append(("Content-Type", "application/json"))
+        if self._token:
+            headers.append(("Authorization", f"Bearer {self._token}"))
+        request = encode_request(method, path, headers, body)
+        return self._connection.ask(request, time.monotonic() + timeout_s, lambda: None)
 
     def call(
         self,
@@ -38,17 +54,9 @@ class ControlClient:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> T:
-        """The answer as a structure. Raises: the error in the proxy's answer, Unavailable,
-        DeadlineExceeded."""
+        """The answer as a structure. Raises: the error in the proxy's answer, and as ``ask``."""
         body = b"" if request is None else msgspec.json.encode(request)
-        lines = [f"{method} {path} HTTP/1.1", "Host: lodefs", f"Content-Length: {len(body)}"]
-        if request is not None:
-            lines.append("Content-Type: application/json")
-        if self._token:
-            lines.append(f"Authorization: Bearer {self._token}")
-        head = ("\r\n".join(lines) + "\r\n\r\n").encode("ascii", "replace")
-        deadline_s = time.monotonic() + timeout_s
-        answer = self._connection.ask(head + body, deadline_s, lambda: None)
+        answer = self.ask(method, path, body, timeout_s=timeout_s)
         try:
             if answer.status < 400:
                 return from_json(answer.body, kind)

@@ -1,8 +1,8 @@
-"""Parses the head of an HTTP/1.1 response (RFC 9112) whose body has a Content-Length."""
+"""Heads of HTTP/1.1 messages (RFC 9112): of requests, and of responses with a Content-Length."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 LINES_MAX = 64
@@ -39,3 +39,11 @@ def parse_head(head: bytes) -> ResponseHead:
     if version != "HTTP/1.1" or not status[:3].isdecimal() or not has_length:
         raise ValueError(f"the answer is of another form: {line[:80]!r}")
     return ResponseHead(int(status[:3]), headers, int(length))
+
+
+def encode_request(
+    method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes = b""
+) -> bytes:
+    """A request as it is sent. ``headers`` say how long its body is, if it has one."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1", "replace") + body

@@ -33,11 +33,11 @@ from lodefs.chunkstore.objects.interface import (
     check_prefix,
 )
 from lodefs.chunkstore.objects.range_order import RangeOrder
+from lodefs.chunkstore.objects.range_transport import UnsupportedResponse
 from lodefs.chunkstore.objects.s3_boto import (
     CHECK,
     S3Options,
     ThreadTransfer,
-    closer,
     is_answer,
     open_client,
     range_reader_of,
@@ -48,7 +48,6 @@ from lodefs.chunkstore.objects.s3_range_reader import (
     SIZE_BYTES_MAX,
     RangeReader,
     RangeResponse,
-    UnsupportedResponse,
 )
 from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
 from lodefs.chunkstore.types import Buffer
@@ -108,7 +107,6 @@ class S3Objects:
                     size_bytes,
                     if_match=if_match,
                     transfer=transfer,
-                    closer=closer,
                 )
             except UnsupportedResponse:
                 return None

@@ -9,7 +9,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from os import environ
@@ -17,6 +16,7 @@ from os.path import isfile
 from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
+from lodefs.chunkstore.objects.range_transport import closer
 from lodefs.chunkstore.objects.s3_errors import error_of
 from lodefs.chunkstore.objects.s3_range_reader import RangeReader, Timeouts, request_template
 from lodefs.chunkstore.objects.sigv4 import Credentials
@@ -225,19 +225,6 @@ def _bound_answers(client: Any) -> None:
         return response
 
     session.send = send_bounded
-
-
-def closer(sock: socket.socket | None) -> Callable[[], None]:
-    """What ends all reading and writing of a connection, from any thread."""
-    plain = getattr(sock, "socket", sock)  # TLS inside TLS, through a proxy
-
-    def close() -> None:
-        if isinstance(plain, socket.socket):
-            with suppress(OSError):  # it is closed already
-                # not SSLSocket's own, after which its reader would take ciphertext for data
-                socket.socket.shutdown(plain, socket.SHUT_RDWR)
-
-    return close
 
 
 def send_all(sock: Any, data: Buffer) -> None:

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from lodefs.activity.exposition import samples
 from lodefs.activity.node_activity import NodeActivity, activity_of
 from lodefs.activity.rates import Rates, rates_between
 from lodefs.chunkstore.errors import Denied, Unavailable
-from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 
 TIMEOUT_S = 5.0
 
 
 def look(url: str, token: str | None, *, timeout_s: float = TIMEOUT_S) -> NodeActivity:
     """What a proxy has done so far. Unavailable, Denied (it wants another token)."""
-    lines = ["GET /metrics HTTP/1.1", "Host: lodefs", "Accept-Encoding: identity"]
-    if token:
-        lines.append(f"Authorization: Bearer {token}")
-    request = ("\r\n".join(lines) + "\r\n\r\n").encode("ascii", "replace")
-    connection = Connection(parse_address(url))
-    try:
-        answer = connection.ask(request, time.monotonic() + timeout_s, lambda: None)
-        body = bytes(answer.body)
-    finally:
-        connection.close()
+    with closing(ControlClient(url, token)) as calls:
+        answer = calls.ask("GET", "/metrics", timeout_s=timeout_s)
     if answer.status in (401, 403):
         raise Denied(f"{url}: the proxy wants a token: put it into LODEFS_TOKEN")
     if answer.status != 200:
         raise Unavailable(f"{url}: the proxy answers {answer.status} to /metrics")
-    return activity_of(samples(body.decode("utf-8", "replace")))
+    return activity_of(samples(bytes(answer.body).decode("utf-8", "replace")))
 
 
 class Watcher:

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import lease
-from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
+from lodefs.chunkstore.nodeapi.connection import Response, parse_address
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, private_directory_of
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
@@ -306,7 +307,7 @@ def _remove_unused(own: OwnProxy) -> None:
 def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:
     """Whether a proxy answers there and is ready."""
     try:
-        return _get(url, "/readyz", None, timeout_s)[0] == 200
+        return _get(url, "/readyz", None, timeout_s).status == 200
     except (Unavailable, Denied):
         return False
 
@@ -316,33 +317,25 @@ def ask(
 ) -> dict[str, object]:
     """The JSON object that a proxy answers with. Unavailable, Denied."""
     try:
-        status, body = _get(url, path, token, timeout_s)
+        answer = _get(url, path, token, timeout_s)
     except Unavailable as error:
         raise Unavailable(why_not_started(url) or str(error)) from error
-    if status in (401, 403):
+    if answer.status in (401, 403):
         if not token:
             raise Denied(f"{url}: the proxy wants a token; LODEFS_TOKEN holds none")
         raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
     try:
-        found = from_json(body, dict[str, object])
+        found = from_json(answer.body, dict[str, object])
     except InvalidInput:
         found = None
-    if status != 200 or found is None:
-        raise Unavailable(f"{url}: the proxy answers {status} to {path}")
+    if answer.status != 200 or found is None:
+        raise Unavailable(f"{url}: the proxy answers {answer.status} to {path}")
     return found
 
 
-def _get(url: str, path: str, token: str | None, timeout_s: float) -> tuple[int, bytes]:
-    lines = [f"GET {path} HTTP/1.1", "Host: lodefs", "Accept-Encoding: identity"]
-    if token:
-        lines.append(f"Authorization: Bearer {token}")
-    request = ("\r\n".join(lines) + "\r\n\r\n").encode("ascii", "replace")
-    connection = Connection(parse_address(url))
-    try:
-        answer = connection.ask(request, time.monotonic() + timeout_s, lambda: None)
-        return answer.status, bytes(answer.body)
-    finally:
-        connection.close()
+def _get(url: str, path: str, token: str | None, timeout_s: float) -> Response:
+    with closing(ControlClient(url, token)) as calls:
+        return calls.ask("GET", path, timeout_s=timeout_s)
 
 
 @contextmanager

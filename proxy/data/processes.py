@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from lodefs.chunkstore import python_process
-from lodefs.chunkstore.objects.s3_range_reader import limit_waiting
+from lodefs.chunkstore.objects.range_transport import limit_waiting
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, FetchReport
 

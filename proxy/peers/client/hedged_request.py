@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.http_head import encode_request
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import HttpAttempt, PeerAnswer
@@ -123,8 +124,7 @@ class HedgedRequest(Generic[T]):
             target += f"{'&' if '?' in target else '?'}cached=1"
         signed = self._context.authenticator.sign("GET", target, to=to)
         headers = [("Host", address), *signed, *outgoing_headers().items()]
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        return f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
+        return encode_request("GET", target, headers)
 
     def _ready(self, wait_s: float) -> list[_Running]:
         """Those that can go on; after the time given nobody."""

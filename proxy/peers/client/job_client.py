@@ -13,6 +13,7 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, WarmStatus
+from lodefs.chunkstore.nodeapi.http_head import encode_request
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer
@@ -87,8 +88,7 @@ class PeerJobClient:
         def request(to: str) -> bytes:
             signed = self._context.authenticator.sign(method, target, to=to)
             headers = [("Host", address), ("Content-Length", str(len(body))), *signed]
-            lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-            return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
+            return encode_request(method, target, headers, body)
 
         deadline_s = self._context.clock_s() + TIMEOUT_S
         connections = self._context.connections

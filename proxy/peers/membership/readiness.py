@@ -14,6 +14,7 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.http_head import encode_request
 from lodefs.proxy.peers.membership.addresses import SocketAddress, place_of
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.peers.security.request_signing import Authenticator
@@ -61,9 +62,8 @@ async def _asked(
             endpoint.host, endpoint.port, ssl=context, limit=ANSWER_SIZE_BYTES_MAX
         )
         try:
-            lines = [f"GET {target} HTTP/1.1", f"Host: {address}", "Connection: close"]
-            lines += [f"{name}: {value}" for name, value in headers]
-            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            lines = [("Host", address), ("Connection", "close"), *headers]
+            writer.write(encode_request("GET", target, lines))
             line = await reader.readuntil(b"\r\n")
             status = line.split(b" ", 2)[1:2]
             # a node from before /peers/hello says 404 to those that it trusts, 403 to others
