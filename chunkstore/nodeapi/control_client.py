@@ -64,6 +64,6 @@ class ControlClient:
         except InvalidInput as error:
             raise Unavailable(
                 f"{self.url} answers {answer.status} to {path}, in an unknown form: does "
-                f"an older proxy run there? ({error})"
+                f"a proxy of another version run there? ({error})"
             ) from error
         raise error_of(failure)

@@ -52,7 +52,6 @@ from lodefs.chunkstore.types import Buffer
 VERSION = 2  # 1 found flat files by the digests that commits claim: see cachedir.py
 VERSION_TEXT = f"lodefs-cache {VERSION}\n"
 VERSION_BYTES_MAX = 64
-OLD_VERSION_TEXTS = ("lodefs-cache 1\n",)
 VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
 WRITERS_FILE = "writers"
 SLABS_DIR, FLAT_DIR, SUSPECTS_DIR = "slabs", "flat", "suspects"
@@ -146,7 +145,7 @@ def check_version(where: Path, text: str) -> None:
     if text != VERSION_TEXT:
         raise UnknownFormat(
             f"{where} says {text.strip()!r}; this lodefs knows {VERSION_TEXT.strip()!r}: "
-            "use a newer lodefs, or remove the cache directory"
+            "use another lodefs, or remove the cache directory"
         )
 
 

@@ -66,9 +66,9 @@ def directory(subject: Subject) -> list[Finding]:
     version = path / layout.VERSION_FILE
     with suppress(FileNotFoundError, NotADirectoryError):
         found = layout.version_in(path)
-        if found != layout.VERSION_TEXT and found not in layout.OLD_VERSION_TEXTS:
+        if found != layout.VERSION_TEXT:
             saw = f"{version} says {found.strip()!r}; this lodefs knows {layout.VERSION}"
-            mend = f"upgrade lodefs, or stop the proxy and rm -r {path}"
+            mend = f"use another lodefs, or stop the proxy and rm -r {path}"
             return [fault(DIRECTORY, saw, mend)]
     return [ok(DIRECTORY, f"{path}{'' if path.exists() else ' (made when it is needed)'}")]
 

@@ -72,7 +72,7 @@ def profile(
     on_progress: Callable[[float], None] = lambda _done_s: None,
 ) -> Profile:
     """Watches the mount of a directory. NotFound, InvalidInput (no lodefs mount), Denied (another
-    user's), Unavailable, Unsupported (made by an older lodefs)."""
+    user's), Unavailable."""
     mount = mount_of(directory)
     trace = trace_of(mount.mountpoint)
     users = [user.pid for user in processes_using(mount.mountpoint)]

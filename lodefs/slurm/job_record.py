@@ -34,8 +34,7 @@ class Shown(msgspec.Struct, frozen=True):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job on this node. ``problem``: why it has no datasets, for the user; "" where it has.
     ``before``: what had been read by the node's mounts, by jobs of its number and by nobody known,
-    before it began: a job that is requeued has the number that it had. ``begun_s``: Unix time; 0
-    where an older lodefs wrote the record."""
+    before it began: a job that is requeued has the number that it had. ``begun_s``: Unix time."""
 
     version: int = VERSION
     job: int

@@ -21,7 +21,6 @@ from lodefs.chunkstore.errors import (
     InvalidInput,
     Unavailable,
     UnknownFormat,
-    Unsupported,
 )
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
@@ -56,7 +55,7 @@ class MountResources(msgspec.Struct, frozen=True):
     ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
     ``memories``: named memory files that workers share, whatever they keep in them.
     ``listener``: -1 where the mount cannot be taken over. ``number``: MAJOR:MINOR of the mount,
-    which no other has while it lives; "" where an older lodefs made it.
+    which no other has while it lives; "" where it was not found in the table of mounts.
     """
 
     job: Job
@@ -123,8 +122,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True):
     """Who answers for a mount: its supervisor, or a worker that has lost it. ``traffic``: None
     where that is not counted. Not ``ready``: nobody who asked for the mount was told yet that its
-    root can be read, so that it may still be taken away. ``proxy``: through which it reads; ""
-    where an older lodefs answers."""
+    root can be read, so that it may still be taken away. ``proxy``: through which it reads."""
 
     pid: int
     supervised: bool
@@ -254,18 +252,13 @@ def state_of(
 
 
 def trace(place: control_socket.Place) -> int:
-    """The memory file of mount.shm.request_trace, the caller's to close. Unsupported where an older
-    lodefs made the mount; Unavailable, Denied (another user's)."""
+    """The memory file of mount.shm.request_trace, the caller's to close. Unavailable, Denied
+    (another user's)."""
     fds: list[int] = []
     with control_socket.connect(place) as client:
-        try:
-            _ask(client, TRACE, place, fds)
-        except Unavailable as error:
-            raise Unavailable(
-                f"{error}; if an older lodefs made it, `lodefs mount --take-over` first"
-            ) from error
+        _ask(client, TRACE, place, fds)
     if not fds:
-        raise Unsupported("an older lodefs made this mount: unmount it, and mount it again")
+        raise Unavailable("the mount keeps no trace: unmount it, and mount it again")
     return fds[0]
 
 

@@ -168,7 +168,7 @@ def handles(resources: MountResources) -> OpenFileTable | None:
 
 
 def traffic(resources: MountResources) -> TrafficTable | None:
-    """What was read; None where nobody could ask for it, or an older lodefs made the mount."""
+    """What was read; None where nobody could ask for it, or the table is of another form."""
     fd = resources.memories.get(COUNTS)
     table = None if fd is None else TrafficTable(fd)
     return table if table is not None and table.is_known else None

@@ -135,7 +135,7 @@ def request_handover(mountpoint: str) -> Taken:
         )
     raise Unavailable(
         f"{mountpoint}: the mount has no socket for this user: it is somebody else's, or was "
-        "made without a directory for it, or by an older lodefs before Linux 6.9"
+        "made without a directory for it"
     )
 
 

@@ -292,7 +292,7 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
 
 def trace_of(mountpoint: str) -> RequestTrace:
     """Where the requests of a mount are traced while somebody looks. NotFound where there is no
-    lodefs mount, Denied where it is another user's, Unavailable, Unsupported (an older one)."""
+    lodefs mount, Denied where it is another user's, Unavailable."""
     found = mount_table.on_top(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")

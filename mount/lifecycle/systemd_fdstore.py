@@ -55,11 +55,8 @@ class FdStore:
     def forget(self) -> None:
         """Let all of it go."""
         for name in sorted(self._names):
-            self._let_go(name)
-
-    def _let_go(self, name: str) -> None:
-        self._notifier.forget(PREFIX + name)
-        self._names.discard(name)
+            self._notifier.forget(PREFIX + name)
+        self._names.clear()
 
     def recover(self) -> MountResources | None:
         """What an earlier process of this service kept; None without a mount that lives."""
@@ -80,11 +77,6 @@ class FdStore:
         finally:
             if job >= 0:
                 os.close(job)
-        if resources.clones and not resources.session.resend:  # an older lodefs kept them
-            for fd in resources.clones:
-                os.close(fd)
-            self._let_go(handover.CLONE)
-            resources = msgspec.structs.replace(resources, clones=())
         return msgspec.structs.replace(resources, place=_place(resources))
 
     def _received(self) -> list[tuple[str, int]]:

@@ -154,7 +154,7 @@ class TrafficTable:
 
     @property
     def is_known(self) -> bool:
-        """False where an older lodefs made the table, in another form."""
+        """False for a table of another form than this lodefs makes."""
         return is_known(self._head)
 
     def counts(self) -> MountCounts:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +20,6 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.system.os_errors import kind_of
 
-log = logging.getLogger("lodefs.cache")
-
 LEFT_S_MAX = 5.0  # that a killed proxy's data processes may take to be gone
 _LOOK_S = 0.02
 
@@ -31,8 +27,7 @@ _LOOK_S = 0.02
 class CacheDir:
     """A cache directory that this process owns until ``close``.
 
-    Created if it is missing. Emptied if it has an older layout: a conversion is not worth it, since
-    everything can be fetched again.
+    Created if it is missing.
 
     Raises: Denied, NoSpace, InUse, UnknownFormat, InvalidInput.
     """
@@ -149,25 +144,12 @@ def _check_version(path: Path) -> None:
         found = file.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
         found = ""
-    if found in layout.OLD_VERSION_TEXTS:
-        _empty(path, found)
-    elif found:
+    if found:
         layout.check_version(file, found)
-        return
     elif (path / layout.INDEX_DIR).exists():
         raise UnknownFormat(f"{file} is missing or empty: remove the cache directory")
-    _write_whole(file, layout.VERSION_TEXT)
-
-
-def _empty(path: Path, version: str) -> None:
-    """Removes what an older lodefs cached; repeated at the next start if it is interrupted."""
-    log.warning(
-        "the cache directory %s is emptied: it says %r, and this lodefs keeps what it can verify",
-        path, version.strip(),
-    )  # fmt: skip
-    for part in (layout.SLABS_DIR, layout.FLAT_DIR, layout.SUSPECTS_DIR, layout.INDEX_DIR):
-        with suppress(FileNotFoundError):
-            shutil.rmtree(path / part)
+    else:
+        _write_whole(file, layout.VERSION_TEXT)
 
 
 def _write_whole(file: Path, text: str) -> None:

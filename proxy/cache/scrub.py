@@ -20,7 +20,6 @@ from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache import checked_rows
-from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, check_file
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -35,7 +34,6 @@ LOOK_EVERY_S = 30.0  # for files that are due
 FILES_MAX = 1024  # of one look
 BUSY_LOOK_S = 0.5
 BUSY_PAUSE_S_MAX = 10.0  # for one piece: a node that is always busy is checked too, but slowly
-ROWS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +129,10 @@ class Scrub:
         self.look()
 
     def _load_rows(self) -> None:
-        rows: list[Row] = []
         for key, value in self._cache.kv.scan(checked_rows.CHECKED):
             file = self._cache.files.get(checked_rows.number_of_key(key))
-            if file is None:  # an older lodefs has evicted it
-                rows.append((key, None))
-            else:
+            if file is not None:
                 file.checked_s = checked_rows.decode(value)
-        for first in range(0, len(rows), ROWS_MAX):
-            self._cache.kv.write(rows[first : first + ROWS_MAX])
 
     def stop(self) -> None:
         """Has ``run`` return soon."""

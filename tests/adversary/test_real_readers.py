@@ -13,7 +13,6 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.repo.store import open_store
-from lodefs.proxies.own_proxy import ask
 from tests.adversary.hostile_repo import FileClaim, lying_commit
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import Mounts
@@ -96,19 +95,4 @@ def test_a_liar_is_read_first(scene: Scene, size: int | None) -> None:
     assert mounted_bytes(scene, passthrough="on") == [FILES, FILES]
     scene.node.restart()
     assert mounted_bytes(scene, passthrough="off") == [FILES, FILES]
-    scene.check_all()
-
-
-def test_a_cache_of_the_version_before(scene: Scene) -> None:
-    """What an older proxy cached by claims is gone after the first start of this one."""
-    for name in HOSTILE:
-        scene.get("hostile", scene.lying, name)
-    scene.node.kill()
-    (scene.node.cache_dir / "VERSION").write_text("lodefs-cache 1\n")
-    scene.node.start()
-    assert scene.node.cache_files() == []
-    assert "emptied" in scene.node.log
-    figures = ask(scene.node.address, "/status")["node"]
-    assert isinstance(figures, dict)
-    assert figures["cache_used_bytes"] == 0
     scene.check_all()

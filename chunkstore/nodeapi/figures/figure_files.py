@@ -51,7 +51,7 @@ def directories_of(socket: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 def directories_for(socket: str | os.PathLike[str], uid: int) -> tuple[Path, ...]:
     """Where a program of a user has its file: in the first one where it can make it. Root of a user
-    namespace cannot in root's, nor anybody where an older proxy has made none."""
+    namespace cannot in root's."""
     return directories_of(socket) if uid == 0 else (directory_of(socket),)
 
 

@@ -131,7 +131,7 @@ def encode_head(description: MountDescription) -> bytes:
 
 
 def is_known(head: memoryview) -> bool:
-    """Whether a file has the form of this module: an older lodefs may have made it."""
+    """Whether a file has the form of this module."""
     return bytes(head[: len(_FORM)]) == _FORM
 
 

@@ -13,8 +13,8 @@ from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 
 class ProcessRows:
-    """Those of the worker with a context. A table that there is not, or that an older lodefs made
-    in another form, has none: then nothing is counted there."""
+    """Those of the worker with a context. A table that there is not, or that has another form, has
+    none: then nothing is counted there."""
 
     def __init__(self, context: WorkerContext, resources: MountResources) -> None:
         # Without a roster: those after the supervisor's in turn

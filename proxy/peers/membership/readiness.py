@@ -66,8 +66,7 @@ async def _asked(
             writer.write(encode_request("GET", target, lines))
             line = await reader.readuntil(b"\r\n")
             status = line.split(b" ", 2)[1:2]
-            # a node from before /peers/hello says 404 to those that it trusts, 403 to others
-            if status == [b"200"] or (target != READY and status in ([b"204"], [b"404"])):
+            if status == [b"200"] or (target != READY and status == [b"204"]):
                 return ProbeResult(None)
             refused = status in ([b"401"], [b"403"])
             return ProbeResult(

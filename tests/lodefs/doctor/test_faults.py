@@ -189,7 +189,7 @@ def cache_that_is_a_file(node: Node) -> Expected:
 @planted
 def cache_of_a_newer_lodefs(node: Node) -> Expected:
     (node.cache / "VERSION").write_text("lodefs-cache 99\n")
-    return Expected("cache directory", "fault", "upgrade lodefs")
+    return Expected("cache directory", "fault", "use another lodefs")
 
 
 @planted

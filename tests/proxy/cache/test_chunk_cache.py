@@ -434,21 +434,6 @@ def test_a_newer_format_is_refused(path: Path) -> None:
     Opened(path).close()
 
 
-def test_a_cache_of_the_version_before_is_emptied(path: Path) -> None:
-    """Version 1 found flat files by what commits claim: nothing of it is ever used again."""
-    chunk = NewChunk(digest_of(b"chunk"), b"chunk", 0)
-    with opened_at(path) as opened:
-        opened.cache.store([chunk], None)
-        opened.cache.store([chunk], Flat(bytes(32), 2**20))
-    (path / "VERSION").write_text("lodefs-cache 1\n")
-    with opened_at(path) as opened:
-        assert opened.cache.find([layout.chunk_key(chunk.id)]) == [None]
-        assert opened.cache.used_bytes == 0
-        assert not opened.cache.flats
-    assert list(path.glob("[fs]*/*/*")) == []
-    assert (path / "VERSION").read_text() == layout.VERSION_TEXT
-
-
 def test_a_file_in_place_of_the_directory(path: Path) -> None:
     """A cache directory that is a file is the caller's mistake."""
     path.write_text("")

@@ -308,15 +308,14 @@ def test_readiness(answer: bytes, fault: Fault | None) -> None:
     ("hello", "fault"),
     [
         (b"HTTP/1.1 204 No Content\r\n\r\n", None),
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", None),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", Fault.FAILING),
         (b"HTTP/1.1 403 Forbidden\r\nX: y\r\n\r\n" + REFUSAL, Fault.REFUSING),
         (b"HTTP/1.1 401 Unauthorized\r\n\r\n", Fault.REFUSING),
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", Fault.FAILING),
     ],
 )
 def test_trust(hello: bytes, fault: Fault | None) -> None:
-    """A member that is ready may still refuse this node, and says why; one that is too old to know
-    the question does not refuse it."""
+    """A member that is ready may still refuse this node, and says why."""
     found = probed(OK, hello)
     assert found.fault == fault
     if REFUSAL in hello:
