@@ -214,24 +214,27 @@ class Client:
             raise _unexpected(answer)
         return answer.body
 
-    def locate(self, ino: int, first: int, size_bytes: int) -> wire.Place | Buffer:
-        """Where the cache has the bytes of a file from ``first`` on, perhaps fewer, perhaps more
-        than asked for; or, if the proxy does not say, the bytes, as ``read``."""
+    def locate(self, ino: int, first: int, size_bytes: int) -> list[wire.Place] | Buffer:
+        """Where the cache has the bytes of a file from ``first`` on, in their order: perhaps fewer,
+        perhaps more than asked for; or, if the proxy does not say, the bytes, as ``read``."""
         request = b"%b%d/data" % (self._nodes, ino)
         wanted = b"Range: bytes=%d-%d\r\n" % (first, first + size_bytes - 1)
-        answer = self._ask(request, wanted + _PLACE_LINE, size_bytes)
+        answer = self._ask(request, wanted + _PLACES_LINE, size_bytes)
         if answer.status == 206:
             body = self._checked(answer, first, size_bytes)
             self._count(header(answer.head, _ORIGIN_HEADER), len(body))
             return body
         if answer.status == 416:
             return b""
-        place = _decode(answer, wire.Place)
-        if place.first != first or place.size_bytes < 1:
-            raise Unavailable("the proxy told of another place")
-        told_bytes = min(size_bytes, place.size_bytes)
-        self._count(header(answer.head, _ORIGIN_HEADER), told_bytes)
-        return place
+        places, at = _places(answer), first
+        for place in places:
+            if place.first != at or place.size_bytes < 1:
+                raise Unavailable("the proxy told of another place")
+            at += place.size_bytes
+        if not places:
+            raise Unavailable("the proxy told of no place")
+        self._count(header(answer.head, _ORIGIN_HEADER), min(size_bytes, at - first))
+        return places
 
     def _checked(self, answer: Response, first: int, size_bytes: int) -> memoryview:
         """The body, if it is the range that was asked for, or the file's end of it."""
@@ -302,7 +305,7 @@ class Client:
 
 _COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()
 _USER_HEADER = wire.USER_HEADER.encode()
-_PLACE_LINE = b"%b: 1\r\n" % wire.PLACE_HEADER.encode()
+_PLACES_LINE = f"{wire.PLACE_HEADER}: {wire.ALL_PLACES}\r\n".encode()
 _ORIGIN_HEADER = wire.ORIGIN_HEADER.lower().encode()
 
 
@@ -313,6 +316,13 @@ def _decode(answer: Response, kind: type[T]) -> T:
         return from_msgpack(answer.body, kind)
     except InvalidInput as error:
         raise Unavailable(f"the proxy's answer is no {kind.__name__}: {error}") from error
+
+
+def _places(answer: Response) -> list[wire.Place]:
+    """A proxy of before ALL_PLACES answers one."""
+    if header(answer.head, wire.PLACE_HEADER.lower().encode()):
+        return _decode(answer, list[wire.Place])
+    return [_decode(answer, wire.Place)]
 
 
 def _unexpected(answer: Response) -> LodefsError:

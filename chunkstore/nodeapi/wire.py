@@ -32,6 +32,7 @@ COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
 USER_HEADER = "X-Lodefs-User"  # for whom root asks: a user's number
 PLACE_HEADER = "X-Lodefs-Place"  # with any value: a Place will do instead of the bytes
+ALL_PLACES = "all"  # as its value: [Place, ...] will do, which an older proxy does not know
 ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing if nothing had to be fetched
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory

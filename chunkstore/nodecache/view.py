@@ -19,7 +19,6 @@ from contextlib import suppress
 from itertools import accumulate, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from threading import Lock
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Denied, NotFound, Unavailable, UnknownFormat
@@ -32,7 +31,7 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
-from lodefs.chunkstore.system import libc
+from lodefs.chunkstore.system import after_fork, libc
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_in_mount, open_regular
 
@@ -127,7 +126,6 @@ class CacheView:
         self._files: Lru[int, OpenFile] = Lru(FILES_MAX)
         self._flats: Lru[int, OpenFile] = Lru(FLATS_MAX)  # by inode number
         self._told: Lru[tuple[int, int], tuple[OpenFile, int, int, int]] = Lru(TOLD_MAX)
-        self._catching_up = Lock()
         self._next_catch_up_s = clock() + CATCH_UP_PAUSE_S
         self._place = Descriptor(os.open(directory, PLACE | os.O_CLOEXEC))
         self._index = Descriptor(
@@ -138,7 +136,9 @@ class CacheView:
 
     def catch_up(self) -> bool:
         """See what the proxy has written by now; False if that was just done."""
-        if self._clock() < self._next_catch_up_s or not self._catching_up.acquire(blocking=False):
+        if self._clock() < self._next_catch_up_s:
+            return False
+        if not after_fork.index_lock.acquire(blocking=False):
             return False
         try:
             began_s = self._clock()
@@ -147,7 +147,7 @@ class CacheView:
             pause_s = max(CATCH_UP_PAUSE_S, CATCH_UP_SHARE * (now_s - began_s))
             self._next_catch_up_s = now_s + pause_s
         finally:
-            self._catching_up.release()
+            after_fork.index_lock.release()
         return True
 
     def is_current(self) -> bool:
@@ -375,7 +375,7 @@ class CacheView:
             if part is None:
                 return None
             found += part
-        return found
+        return _joined(found)
 
     def _of_segment(self, segment: Segment, first: int, end: int) -> list[Extent] | None:
         """The bytes [first, end) of a segment, as far as it goes."""
@@ -404,7 +404,7 @@ class CacheView:
                 return None
             skip = max(first - cuts[n], 0)
             found.append((file, offset + skip, min(end, cuts[n + 1]) - cuts[n] - skip))
-        return _joined(found)
+        return found
 
 
 def open_view(

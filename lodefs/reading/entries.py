@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import CHILDREN_MAX, Node, Snapshot
-from lodefs.reading.cache_files import CacheFiles
+from lodefs.chunkstore.nodeapi.wire import CHILDREN_MAX, Node, Page
+from lodefs.chunkstore.nodecache.cached_snapshot import CachedSnapshot
 from lodefs.reading.proxy_clients import ProxyClients
 from lodefs.reading.urls import decoded_path
 
@@ -30,10 +30,10 @@ class Entries:
     Raises: NotFound, NotADirectory, and the errors of reading.
     """
 
-    def __init__(self, clients: ProxyClients, cache: CacheFiles, snapshot: Snapshot) -> None:
+    def __init__(self, clients: ProxyClients, cache: CachedSnapshot) -> None:
         self._clients = clients
         self._cache = cache
-        self._snapshot = snapshot
+        self._snapshot = cache.snapshot
         self.forget()
 
     def forget(self) -> None:
@@ -122,7 +122,7 @@ class Entries:
         return node
 
     def _lookup(self, parent_ino: int, name: bytes) -> Node:
-        node = self._cache.lookup(parent_ino, name)
+        node = self._cache.ask(lambda view: view.lookup(parent_ino, name))
         if node is None:
             with self._clients.client() as client:
                 node = client.mounted(self._snapshot).lookup(parent_ino, name)
@@ -161,13 +161,17 @@ class Entries:
         found: list[Node] = []
         while True:
             after = found[-1].name if found else b""
-            page = self._cache.children(ino, after, CHILDREN_MAX)
-            if page is None:
-                with self._clients.client() as client:
-                    page = client.mounted(self._snapshot).children(ino, after, CHILDREN_MAX)
+            page = self._page(ino, after)
             found += page.nodes
             if not page.more:
                 return found
+
+    def _page(self, ino: int, after: bytes) -> Page:
+        page = self._cache.ask(lambda view: view.children(ino, after, CHILDREN_MAX))
+        if page is None:
+            with self._clients.client() as client:
+                page = client.mounted(self._snapshot).children(ino, after, CHILDREN_MAX)
+        return page
 
     def _make_room(self, count: int) -> None:
         if len(self._known) + count > REMEMBERED_MAX:

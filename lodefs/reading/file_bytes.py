@@ -6,15 +6,22 @@ close together, and asked for in parallel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi.wire import Node, Snapshot
-from lodefs.reading.cache_files import CacheFiles
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.chunkstore.nodecache.cached_snapshot import CachedSnapshot
 from lodefs.reading.proxy_clients import ProxyClients
 
+if TYPE_CHECKING:
+    from lodefs.chunkstore.nodecache.cached_snapshot import Piece
+    from lodefs.chunkstore.nodecache.view import OpenFile
+
+READ_BYTES_MAX = 1 << 30  # of one pread: the kernel gives no more than 2 GiB at once
 REQUEST_BYTES_MAX = 8 << 20  # of one request to the proxy
 GAP_BYTES_MAX = 64 << 10  # between two ranges that are asked for as one
 PARALLEL_MAX = 16
@@ -34,10 +41,9 @@ class _Request(NamedTuple):
 class FileBytes:
     """Reads files of one snapshot. For any thread."""
 
-    def __init__(self, clients: ProxyClients, cache: CacheFiles, snapshot: Snapshot) -> None:
+    def __init__(self, clients: ProxyClients, cache: CachedSnapshot) -> None:
         self._clients = clients
         self._cache = cache
-        self._snapshot = snapshot
 
     def read(self, node: Node, first: int, end: int) -> bytes:
         """The bytes [first, end) of a file, fewer only at its end.
@@ -47,7 +53,7 @@ class FileBytes:
         end = min(end, node.size_bytes)
         if first >= end:
             return b""
-        found = self._cache.read(node, first, end - first)
+        found = self._cached(node, first, end)
         return self._fetched(node, first, end) if found is None else found
 
     def read_into(self, node: Node, first: int, buffer: memoryview) -> int:
@@ -56,8 +62,12 @@ class FileBytes:
         if first >= end:
             return 0
         part = buffer[: end - first]
-        if not self._cache.read_into(node, first, part):
+        extents = self._cache.find(node.ino, first, len(part), node)
+        if extents is None:
             part[:] = self._fetched(node, first, end)
+        else:
+            self._rendered(node, first, extents, part)
+            self._cache.count(len(part))
         return len(part)
 
     def read_many(self, wanted: Sequence[tuple[Node, Span]]) -> list[bytes]:
@@ -74,7 +84,7 @@ class FileBytes:
         for number, (node, span) in enumerate(wanted):
             first, end = bounds(span, node.size_bytes)
             if first < end:
-                found = self._cache.read(node, first, end - first)
+                found = self._cached(node, first, end)
                 if found is None:
                     missing.append((number, node, first, end))
                 else:
@@ -99,18 +109,77 @@ class FileBytes:
         for number, first, end in request.wanted:
             results[number] = data[first - request.first : end - request.first]
 
+    def _cached(self, node: Node, first: int, end: int) -> bytes | None:
+        """Bytes of a file, if the cache is known to have them all."""
+        cache, size_bytes = self._cache, end - first
+        extents = cache.find(node.ino, first, size_bytes, node)
+        if extents is None:
+            return None
+        if len(extents) == 1 and size_bytes <= READ_BYTES_MAX:
+            file, offset, _ = extents[0]
+            try:
+                data = os.pread(file.fd, size_bytes, offset)
+            except OSError:  # as of one that is too short
+                data = b""
+            if len(data) == size_bytes:
+                cache.count(size_bytes, file)
+                return data
+        cache.count(size_bytes)
+        return bytes(self._rendered(node, first, extents))
+
     def _fetched(self, node: Node, first: int, end: int) -> bytes:
+        """Bytes of a file that the proxy has to bring."""
+
+        def located(client: Client, at: int, size_bytes: int) -> bytes:
+            pieces = self._cache.fetch(client, node.ino, at, size_bytes)
+            return bytes(self._rendered(node, at, pieces))
+
+        return self._asked(node, first, end, located)
+
+    def _sent(self, node: Node, first: int, end: int) -> bytes:
+        """The same, of which the cache's files have turned out to be damaged."""
+        return self._asked(
+            node, first, end, lambda client, at, size: bytes(client.read(node.ino, at, size))
+        )
+
+    def _asked(
+        self, node: Node, first: int, end: int, ask: Callable[[Client, int, int], bytes]
+    ) -> bytes:
+        """Bytes by as many requests as they take."""
         pieces = []
         with self._clients.client() as client:
-            client.mounted(self._snapshot)
+            client.mounted(self._cache.snapshot)
             while first < end:
                 client.begin()
-                piece = bytes(client.read(node.ino, first, min(REQUEST_BYTES_MAX, end - first)))
+                piece = ask(client, first, min(REQUEST_BYTES_MAX, end - first))
                 if not piece:
                     raise Unavailable(f"the proxy has fewer bytes of {node.name!r} than it said")
                 pieces.append(piece)
                 first += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _rendered(
+        self, node: Node, first: int, pieces: Sequence[Piece], buffer: memoryview | None = None
+    ) -> memoryview:
+        return self._cache.render(
+            pieces,
+            lambda size: memoryview(bytearray(size)) if buffer is None else buffer,
+            _fill,
+            lambda at, size: self._sent(node, first + at, first + at + size),
+        )
+
+
+def _fill(part: memoryview, file: OpenFile, offset: int) -> bool:
+    """Reads until ``part`` is full; False if the file does not have so much."""
+    try:
+        while part:
+            count = os.preadv(file.fd, (part[:READ_BYTES_MAX],), offset)
+            if not count:
+                return False
+            part, offset = part[count:], offset + count
+    except OSError:
+        return False  # the disk's: the proxy may have the bytes from elsewhere
+    return True
 
 
 def bounds(span: Span, size_bytes: int) -> tuple[int, int]:

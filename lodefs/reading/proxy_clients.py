@@ -14,16 +14,17 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.nodeapi.read_client import Client, Outage
 from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
+from lodefs.chunkstore.system import after_fork
 from lodefs.proxies.own_proxy import is_own, proxy_url, start_again
-from lodefs.reading import after_fork
 from lodefs.settings.session import Session
 
 TIMEOUT_S = 60.0  # of a request, repetitions and a proxy's restart included
+ASK_S = 1.0  # for the proxy, which may be gone while its cache is read
 REVIVE_PAUSE_S = 1.0
 
 
@@ -88,6 +89,15 @@ class ProxyClients:
         idle = self._idle
         yield client  # after an error it is dropped: its connection may be in the middle of things
         idle.append(client)
+
+    @contextmanager
+    def beside(self) -> Iterator[Client]:
+        """A client for questions about the node's cache, which nobody waits for. Raises: NotFound
+        if the proxy is of another machine."""
+        if not self.is_beside:
+            raise NotFound(f"{self.url} may be of another machine")
+        with self.client(ASK_S) as client:
+            yield client
 
     def control(self) -> ControlClient:
         """A client for warming and pins."""

@@ -12,7 +12,7 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.chunkstore.nodeapi.wire import Snapshot as Commit
-from lodefs.reading.cache_files import CacheFiles
+from lodefs.chunkstore.nodecache.cached_snapshot import CachedSnapshot
 from lodefs.reading.entries import Entries
 from lodefs.reading.file_bytes import FileBytes, Span
 from lodefs.reading.proxy_clients import ProxyClients, ProxyOptions
@@ -56,9 +56,9 @@ class Snapshot:
         self.repo = commit.repo
         self.commit = commit.commit
         self.time_s = commit.time_s
-        self.cache = CacheFiles(clients, commit)
-        self.entries = Entries(clients, self.cache, commit)
-        self.bytes = FileBytes(clients, self.cache, commit)
+        self.cache = CachedSnapshot(clients.beside, commit)
+        self.entries = Entries(clients, self.cache)
+        self.bytes = FileBytes(clients, self.cache)
 
     @property
     def time(self) -> datetime:

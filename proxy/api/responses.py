@@ -18,7 +18,7 @@ from lodefs.proxy.api.conditions import Outcome, evaluate, range_applies
 from lodefs.proxy.api.fast_path import Target
 from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
 from lodefs.proxy.api.request import Request
-from lodefs.proxy.node import Files, Located, Pieces, SnapshotFile
+from lodefs.proxy.node import ByteStream, Files, Located, Pieces, SnapshotFile
 from lodefs.proxy.runtime.metrics import NO_SOURCE, Metrics
 from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
 
@@ -27,6 +27,8 @@ OCTETS = "application/octet-stream"
 JSON = "application/json"
 IMMUTABLE = "max-age=31536000, immutable"
 REVALIDATE = "no-cache"
+ALL = wire.ALL_PLACES
+PLACES_MAX = 64  # in one answer
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
 # What somebody pushed never runs as a script of this server's origin, whatever its name says.
 FOREIGN_CONTENT = [NOSNIFF, ("Content-Security-Policy", "sandbox")]
@@ -64,7 +66,7 @@ def json_answer(
     return Answer(status, [("Content-Type", JSON), NOSNIFF, *headers], msgspec.json.encode(value))
 
 
-def msgpack_answer(value: msgspec.Struct, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+def msgpack_answer(value: object, headers: Sequence[tuple[str, str]] = ()) -> Answer:
     """A structure of wire.py as MessagePack."""
     return Answer(200, [("Content-Type", wire.MSGPACK), *headers], msgspec.msgpack.encode(value))
 
@@ -148,11 +150,10 @@ async def file_answer(
     status, headers = (206 if selection else 200), [*headers, *extra]
     if not one.size_bytes or not with_body:
         return Answer(status, headers, size_bytes=one.size_bytes, target=target)
-    if selection and wire.PLACE_HEADER in asked:
-        found = await files.locate(file, *one)
-        if isinstance(found, Located):
-            told = msgpack_answer(found.place)
-            return replace(told, origin=found.origin, source=source_of(found.origin))
+    if selection and (form := asked.get(wire.PLACE_HEADER)) is not None:
+        found = await _located(files, file, one, places_max=PLACES_MAX if form == ALL else 1)
+        if isinstance(found, list):
+            return _places_answer(found, form)
         stream, target = found, None
     else:
         stream = await files.open(file, *one)
@@ -166,6 +167,35 @@ async def file_answer(
         target=target,
         source=source_of(stream.origin),
     )
+
+
+async def _located(
+    files: Files, file: SnapshotFile, wanted: ByteRange, *, places_max: int
+) -> list[Located] | ByteStream:
+    """Where a range lies, or its beginning; its bytes, if the cache did not take them."""
+    found = await files.locate(file, *wanted)
+    places: list[Located] = []
+    left_bytes = wanted.size_bytes
+    while isinstance(found, Located):
+        places.append(found)
+        left_bytes -= found.place.size_bytes
+        if left_bytes <= 0 or len(places) == places_max:
+            return places
+        found = await files.locate(file, found.place.first + found.place.size_bytes, left_bytes)
+    if not places:
+        return found
+    await found.aclose()
+    return places
+
+
+def _places_answer(found: list[Located], form: str) -> Answer:
+    """In the form that was asked for."""
+    origin = next((one.origin for one in found if one.origin is not None), None)
+    if form == ALL:
+        told = msgpack_answer([one.place for one in found], [(wire.PLACE_HEADER, ALL)])
+    else:
+        told = msgpack_answer(found[0].place)
+    return replace(told, origin=origin, source=source_of(origin))
 
 
 def source_of(origin: wire.Origin | None) -> str:

@@ -118,11 +118,10 @@ def reader_factory(
     monitor: CacheMonitor | None = None
     says_user = bool(address.path) and os.geteuid() == 0  # whose word counts for the proxy
     if address.path:
-        monitor = CacheMonitor(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, log)
+        client = Client(address, timeout_s=CACHE_TIMEOUT_S)
+        monitor = CacheMonitor(client, view.snapshot, log, nodes=remembered.nodes)
         if opening is not None:
-            marker = CachedReader(
-                Client(address, timeout_s=CACHE_TIMEOUT_S), monitor, remembered.nodes
-            )
+            marker = CachedReader(Client(address, timeout_s=CACHE_TIMEOUT_S), monitor)
             monitor.before_report = partial(opening.mark_used, marker)
         monitor.start()
 
@@ -141,7 +140,7 @@ def reader_factory(
             client.for_user(lambda: before_blocking.user)
         if monitor is None:
             return client, FileSystem(client, view, remembered)
-        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)
+        direct = CachedReader(client, monitor, before_blocking, counter, emit)
         opens = opening.opens(direct, counter.add) if opening is not None else None
         return direct, FileSystem(direct, view, remembered, opens)
 

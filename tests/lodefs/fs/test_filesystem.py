@@ -253,8 +253,8 @@ def test_a_restart_of_the_proxy(node: DatasetNode) -> None:
     with fs.open(f"{node.root}/large") as file:
         assert file.read(10) == (node.source / "large").read_bytes()[:10]
         node.restart()
-        fs.snapshot(node.root).cache._upkeep_s = 1e18  # without the cache's files
-        fs.snapshot(node.root).cache._view = None
+        fs.snapshot(node.root).cache._next_turn_s = 1e18  # without the cache's files
+        fs.snapshot(node.root).cache.view = None
         assert file.read() == (node.source / "large").read_bytes()[10:]
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,41 @@ def test_from_the_cache_alone(node: DatasetNode) -> None:
 
         def is_there() -> bool:
             found = snapshot.file("a/02.bin")
-            return snapshot.cache.read(found, 0, found.size_bytes) is not None
+            return snapshot.cache.find(found.ino, 0, found.size_bytes, found) is not None
 
         until(is_there)
         snapshot._clients.close()
         snapshot._clients._url = "unix:/nowhere"
         assert snapshot.read("a/02.bin") == (node.source / "a/02.bin").read_bytes()
+
+
+def test_a_truncated_file_of_the_cache(node: DatasetNode) -> None:
+    """A cache file that was cut under a reader gives right bytes, by every way of reading."""
+    data = (node.source / "large").read_bytes()
+    with lodefs.snapshot(REPO, proxy=node.address) as snapshot:
+
+        def is_there() -> bool:
+            found = snapshot.file("large")
+            return snapshot.cache.find(found.ino, 0, found.size_bytes, found) is not None
+
+        def read_into() -> bytes:
+            buffer = bytearray(len(data))
+            assert snapshot.raw("large").readinto(buffer) == len(buffer)
+            return bytes(buffer)
+
+        ways: list[Callable[[], bytes]] = [
+            lambda: snapshot.read("large"),
+            lambda: b"".join(snapshot.read("large", [(0, 10), (10, None)])),
+            lambda: snapshot.open("large").read(),
+            read_into,
+        ]
+        for read in ways:
+            assert read() == data
+            until(is_there)
+            for path in node.cache_files():
+                os.chmod(path, 0o644)
+                os.truncate(path, 100)
+            assert read() == data
 
 
 def test_errors(node: DatasetNode) -> None:
@@ -185,7 +215,7 @@ snapshot = lodefs.snapshot("r")
 pid = lambda: int(next(pathlib.Path.home().glob(".cache/lodefs/proxy-*/pid")).read_text())
 with snapshot.raw("large") as file:
     assert file.read(10) == bytes(10)
-    snapshot.cache._upkeep_s, snapshot.cache._view = 1e18, None  # not from the cache's files
+    snapshot.cache._next_turn_s, snapshot.cache.view = 1e18, None  # not from the cache's files
     first = pid()
     os.kill(first, signal.SIGKILL)
     assert len(file.read()) == 2_999_990

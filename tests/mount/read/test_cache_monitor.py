@@ -9,7 +9,8 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodeapi.connection import Address
 from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Snapshot
-from lodefs.mount.read.cache_monitor import RETRY_S, CacheMonitor
+from lodefs.chunkstore.nodecache.cached_snapshot import RETRY_S
+from lodefs.mount.read.cache_monitor import CacheMonitor
 from tests.support.mount.mounts import SAMPLE, until
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def test_an_error_that_nobody_expects_ends_nothing() -> None:
         until(lambda: len(lines) == 1)
         assert "Too many open files" in lines[0]
         now_s += RETRY_S
-        monitor.wake()
+        monitor._woken.set()
         until(lambda: len(lines) == 2)
         assert "not yet" in lines[1]
     finally:

@@ -19,11 +19,11 @@ from lodefs.chunkstore.format.inodes import ROOT_INO
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import view as view_module
+from lodefs.chunkstore.nodecache.cached_snapshot import RETRY_S
 from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftovers
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
-from lodefs.mount.read.cache_monitor import RETRY_S
 from lodefs.proxy.read import flat_completion
 from lodefs.proxy.runtime.counters import Counter
 from tests.support.chunkstore.child_process import run
@@ -211,7 +211,7 @@ def test_a_harmed_cache_file_is_asked_for(place: Place, harm: Callable[[Path], N
             for path, data in FILES.items():
                 assert place.read(path) == data, path
     assert len(place.lines) <= 4
-    assert all("has not the bytes" in line for line in place.lines)
+    assert all("is truncated" in line for line in place.lines)
 
 
 def test_files_of_before_a_power_cut_are_not_trusted(place: Place) -> None:

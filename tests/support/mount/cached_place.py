@@ -63,12 +63,13 @@ class Place:
         self.cache = rig.directory / "cache"
         self.clients = [self._client(), self._client()]
         self.snapshot = self.clients[0].snapshot(REPO, "main")
-        self.monitor = CacheMonitor(
-            self.clients[1], self.snapshot, self.lines.append, opener=self.open, clock=self.clock
-        )
         self.remembered: Lru[int, Node] = Lru(NODES_MAX)
+        self.monitor = CacheMonitor(
+            self.clients[1], self.snapshot, self.lines.append, nodes=self.remembered,
+            opener=self.open, clock=self.clock,
+        )  # fmt: skip
         client = self.clients[0].mounted(self.snapshot)
-        self.reader = CachedReader(client, self.monitor, self.remembered)
+        self.reader = CachedReader(client, self.monitor)
 
     def _client(self) -> Client:
         clock = Clock()  # waiting for a proxy that is gone takes no time

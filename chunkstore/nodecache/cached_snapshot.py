@@ -1,0 +1,331 @@
+"""One snapshot beside a node's cache: the cache's files first, and the node's proxy for the rest.
+
+What reads it says how: a mount's worker with a thread that looks after the cache, and into the
+kernel's messages (mount/read), a Python program without a thread, and into its own buffers
+(lodefs/reading). Where the bytes lie is found here for both, in extents.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from lodefs.chunkstore.errors import Denied, LodefsError, NotFound
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Snapshot, Used
+from lodefs.chunkstore.system import after_fork
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.chunkstore.types import Buffer
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.nodecache.view import CacheView, Extent, OpenFile
+
+    Piece: TypeAlias = Extent | Buffer  # bytes of a file: where they lie, or they themselves
+
+ROUND_S = 2.0  # between two turns of upkeep
+RETRY_S = 10.0  # after the cache could not be opened
+ASK_AGAIN_S = 30.0  # whether it still is the proxy's
+COMPLAINT_PAUSE_S = 10.0
+
+Opener = Callable[[CachePlace, Snapshot], "CacheView"]
+Connect = Callable[[], AbstractContextManager[Client]]
+T = TypeVar("T")
+
+
+class CachedSnapshot:
+    """The cache as far as it holds ``snapshot``. For any thread, and for children that are forked.
+
+    ``view`` is the cache as it can be read now, or None: then everything is asked of the proxy.
+    ``connect`` gives a client for upkeep; it raises NotFound if the proxy is of another machine.
+    ``log`` logs a line. ``nodes`` is what is remembered of entries.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        snapshot: Snapshot,
+        log: Callable[[str], None] = lambda _line: None,
+        *,
+        nodes: Lru[int, Node] | None = None,
+        opener: Opener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.view: CacheView | None = None
+        self.snapshot = snapshot
+        self._connect = connect
+        self._log = log
+        self._nodes = nodes
+        self._opener = opener or _open_view
+        self._clock = clock
+        self.reset()
+        after_fork.renew(self)
+
+    def reset(self) -> None:
+        """Without an index, as in a child that was forked: it is opened by the next reader."""
+        if self.view is not None:
+            self.view.abandon()
+            after_fork.keep_for_ever(self.view)
+        self.view = None
+        self._next_turn_s = self._next_try_s = self._next_complaint_s = self._clock()
+        self._turn = Lock()
+        self._place: CachePlace | None = None
+        self._said = ""
+        self._reads = self._read_bytes = 0
+
+    # --- where bytes lie
+
+    def ask(self, question: Callable[[CacheView], T | None], *, eager: bool = True) -> T | None:
+        """What the index answers; None: the proxy must be asked. Raises: NotFound if there surely
+        is nothing.
+
+        ``eager``: if it did not know, news are looked for. Single names need none: readers remember
+        what the proxy says of them.
+        """
+        view = self.current()
+        return None if view is None else self._ask(view, question, eager=eager)
+
+    def _ask(
+        self, view: CacheView, question: Callable[[CacheView], T | None], *, eager: bool = True
+    ) -> T | None:
+        try:
+            found = question(view)
+            if found is None and eager and self.catch_up(view):
+                found = question(view)
+        except NotFound:
+            raise
+        except (LodefsError, OSError) as error:
+            self.failed(view, error)
+            return None
+        return found
+
+    def find(
+        self, ino: int, first: int, size_bytes: int, node: Node | None = None
+    ) -> list[Extent] | None:
+        """Where the bytes of a file lie, as the index knows it; fewer only at the file's end. None
+        unless it knows all of them. ``node``: the file, if the caller knows it."""
+        view = self.current()
+        if view is None:
+            return None
+        flat = view.known_flat(ino)
+        if flat is not None:
+            size = min(size_bytes, flat.size_bytes - first)
+            return [(flat, first, size)] if size > 0 else []
+        if node is None or node.content:  # else it is small, and seldom read twice before news come
+            told = view.told(ino, first, size_bytes)
+            if told is not None:
+                return [told]
+        return self._ask(view, lambda view: self._find(view, ino, first, size_bytes, node))
+
+    def _find(
+        self, view: CacheView, ino: int, first: int, size_bytes: int, node: Node | None
+    ) -> list[Extent] | None:
+        if node is None:
+            node = self.node(view, ino)
+            if node is None or node.kind != Kind.FILE:
+                return None
+        size = min(size_bytes, node.size_bytes - first)
+        return view.find(node, first, size) if size > 0 else []
+
+    def node(self, view: CacheView, ino: int) -> Node | None:
+        """The entry with a number, remembered or from the index."""
+        if self._nodes is None:
+            return view.node(ino)
+        node = self._nodes.get(ino)
+        if node is None:
+            node = view.node(ino)
+            if node is not None:
+                self._nodes.put(ino, node)
+        return node
+
+    def fetch(self, client: Client, ino: int, first: int, size_bytes: int) -> list[Piece]:
+        """Has the proxy bring bytes of a file, fewer only at its end: where they lie now, or they
+        themselves. Only what cannot be read from here is asked for again. Raises: the errors of
+        ``client``, for whose next request bytes have to be taken by then."""
+        view = self.view
+        if view is None:
+            return [client.read(ino, first, size_bytes)]
+        pieces: list[Piece] = []
+        at, end = first, first + size_bytes
+        while at < end:
+            told = client.locate(ino, at, end - at)
+            if not isinstance(told, list):
+                return [*pieces, bytes(told)] if pieces else [told]
+            for place in told:
+                end = min(end, place.file_size_bytes)
+                file = view.tell(ino, place)
+                if file is None:
+                    return [*pieces, bytes(client.read(ino, at, end - at))]
+                size = min(end - at, place.size_bytes)
+                pieces.append((file, place.offset, size))
+                at += size
+        return pieces
+
+    def render(
+        self,
+        pieces: Sequence[Piece],
+        room: Callable[[int], memoryview],
+        fill: Callable[[memoryview, OpenFile, int], bool],
+        read: Callable[[int, int], Buffer],
+    ) -> memoryview:
+        """The bytes of ``pieces``, one after the other, in the room that the caller gives.
+
+        ``fill`` reads a file of the cache from an offset on until the memory is full; False if the
+        file has become shorter. Then ``read(at, size_bytes)`` asks the proxy for this piece, which
+        begins ``at`` bytes behind the first; it may use the room.
+        """
+        used = set[int]() if self.view is None else self.view.used
+        while True:
+            buffer = room(sum([size_of(piece) for piece in pieces]))
+            at = 0
+            for number, piece in enumerate(pieces):
+                size = size_of(piece)
+                if not isinstance(piece, tuple):
+                    buffer[at : at + size] = piece
+                elif fill(buffer[at : at + size], piece[0], piece[1]):
+                    used.add(piece[0].number)
+                else:
+                    self._truncated(piece[0])
+                    pieces = [*pieces[:number], bytes(read(at, size)), *pieces[number + 1 :]]
+                    break
+                at += size
+            else:
+                return buffer
+
+    def count(self, size_bytes: int, file: OpenFile | None = None) -> None:
+        """So many bytes were read without the proxy; ``file``: of it, and not by ``render``.
+        Threads that count at once may lose a count: it is a figure."""
+        self._reads += 1
+        self._read_bytes += size_bytes
+        view = self.view
+        if file is not None and view is not None:
+            view.used.add(file.number)
+
+    def _truncated(self, file: OpenFile) -> None:
+        if self.view is not None:
+            self.view.forget(file)
+        now_s = self._clock()
+        if now_s >= self._next_complaint_s:
+            self._next_complaint_s = now_s + COMPLAINT_PAUSE_S
+            self._log(f"the cache file {file.number:08x} is truncated: the proxy is asked instead")
+
+    # --- upkeep
+
+    def current(self) -> CacheView | None:
+        """The cache as it can be read now. The reader that comes when it is due does the upkeep."""
+        if self._clock() >= self._next_turn_s:
+            with self._turn:
+                if self._clock() >= self._next_turn_s:  # nobody else did it meanwhile
+                    self.maintain()
+                    self._next_turn_s = self._clock() + ROUND_S
+        return self.view
+
+    def catch_up(self, view: CacheView) -> bool:
+        """A reader missed something: whether the index knows more now."""
+        return view.catch_up()
+
+    def maintain(self) -> None:
+        """What is to be done now and then: open the cache, close what was evicted, report."""
+        view = self.view
+        if view is not None and not view.is_current():
+            self.view = view = None  # the proxy has another cache, or a new one
+            self._next_try_s = self._clock()
+        if view is None:
+            if self._clock() >= self._next_try_s:
+                self._open()
+            return
+        try:
+            view.catch_up()
+            view.close_evicted()
+            if self._clock() >= self._next_try_s:
+                self._ask_again()
+        except (LodefsError, OSError) as error:
+            self.failed(view, error)
+        self.report(view)
+
+    def failed(self, view: CacheView, error: Exception) -> None:
+        """A view's index cannot be read: it is given up, and opened anew after a while."""
+        if self.view is view:
+            self.view = None
+            self._next_try_s = self._clock() + RETRY_S
+            self.say_once(f"the node's cache cannot be read, the proxy is asked: {error}")
+
+    def say_once(self, text: str) -> None:
+        """Logs a line, unless the last one was the same."""
+        if text != self._said:
+            self._said = text
+            self._log(text)
+
+    def _ask_again(self) -> None:
+        """A proxy that was started anew may have another cache now."""
+        self._next_try_s = self._clock() + ASK_AGAIN_S
+        with suppress(LodefsError), self._connect() as client:
+            if client.cache_place() != self._place:
+                self.view = None
+                self._next_try_s = self._clock()
+
+    def _open(self) -> None:
+        self._next_try_s = self._clock() + RETRY_S
+        try:
+            with self._connect() as client:
+                self._place = place = client.cache_place()
+        except (NotFound, Denied):
+            self.say_once("the proxy shares no cache: it is asked for everything")
+            return
+        except LodefsError:
+            return  # no proxy, no news; reads say so themselves
+        try:
+            with after_fork.index_lock:
+                self.view = self._opener(place, self.snapshot)
+        except (LodefsError, OSError) as error:
+            self.say_once(f"the node's cache is not read directly: {error}")
+            return
+        self._said = ""
+        self._next_try_s = self._clock() + ASK_AGAIN_S
+
+    def report(self, view: CacheView) -> None:
+        """Tells the proxy what was read, so that it evicts other files, and its figures are
+        true."""
+        numbers, view.used = view.used, set()
+        scattered, view.scattered = view.scattered, set()
+        stored_bytes, view.stored_bytes = view.stored_bytes, 0
+        reads, read_bytes = self._reads, self._read_bytes
+        if not numbers and not reads:
+            return
+        used = Used(
+            list(islice(numbers, wire.USED_NUMBERS_MAX)),
+            reads,
+            read_bytes,
+            self.snapshot.repo,
+            self.snapshot.commit,
+            list(islice(scattered, wire.SCATTERED_MAX)),
+            stored_bytes,
+        )
+        with suppress(LodefsError):  # the files' next use counts; the figures come next time
+            with self._connect() as client:
+                client.report(used)
+            self._reads -= reads
+            self._read_bytes -= read_bytes
+
+    def close(self) -> None:
+        """Reports what was read since the last time."""
+        with self._turn:
+            if self.view is not None:
+                self.report(self.view)
+
+
+def size_of(piece: Piece) -> int:
+    """How many bytes of a file it is."""
+    return piece[2] if isinstance(piece, tuple) else len(piece)
+
+
+def _open_view(place: CachePlace, snapshot: Snapshot) -> CacheView:
+    """What reads a cache is loaded by programs that can."""
+    from lodefs.chunkstore.nodecache.view import open_view
+
+    return open_view(place, snapshot)
