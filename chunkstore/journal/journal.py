@@ -17,7 +17,7 @@ from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailab
 from lodefs.chunkstore.format import journal as documents
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import End, Fate, Garbage, JournalEntry, Ledger
-from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.objects.interface import ObjectStore, exists, read_whole
 from lodefs.chunkstore.repo.gallop import last_of_row
 from lodefs.chunkstore.types import Buffer
 
@@ -158,7 +158,7 @@ class StoreJournal:
 
     def is_done(self, number: int) -> bool:
         """Whether the fate of an entry's garbage was carried out."""
-        return self._has(keys.journal_part("done", number))
+        return exists(self._objects, keys.journal_part("done", number))
 
     def put_done(self, number: int) -> None:
         """Says that it was."""
@@ -201,14 +201,7 @@ class StoreJournal:
 
     def _newest_after(self, number: int) -> int:
         """The newest number, from one that there is (-1: none) on. No number is left out."""
-        return last_of_row(lambda n: self._has(keys.journal_entry(n)), number)
-
-    def _has(self, key: str) -> bool:
-        try:
-            self._objects.head(key)
-        except NotFound:
-            return False
-        return True
+        return last_of_row(lambda n: exists(self._objects, keys.journal_entry(n)), number)
 
     def _part(self, what: str, number: int, decode: Callable[[Buffer, int, str], T]) -> T | None:
         key = keys.journal_part(what, number)

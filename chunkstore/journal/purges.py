@@ -16,7 +16,7 @@ from lodefs.chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFo
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import ChunkId, parse_id
-from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.objects.interface import ObjectStore, exists, read_whole
 from lodefs.chunkstore.repo.gallop import last_of_row
 from lodefs.chunkstore.types import Buffer
 
@@ -147,8 +147,4 @@ class Purges:
         return number
 
     def _has(self, number: int) -> bool:
-        try:
-            self._objects.head(keys.purge(number))
-        except NotFound:
-            return False
-        return True
+        return exists(self._objects, keys.purge(number))

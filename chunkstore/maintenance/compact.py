@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from itertools import islice
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Changed
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import PackId
@@ -27,18 +27,18 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
     check_bound,
+    index_or_none,
     read_index,
     read_stored,
     unpack_chunks,
 )
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.types import Buffer
 
-INDEXES_AHEAD = 64
 PACKS_AT_ONCE = 4  # written again; each is in memory meanwhile, up to 64 MiB
 READ_SIZE_BYTES = 8 << 20
 TRIES = 4  # of a pack that others write again at the same time
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -78,17 +78,15 @@ def sparse_packs(
     """Those of the packs in use of which less than ``min_used`` (0 to 1) of the bytes is in use. A
     pack whose index cannot be read is left alone. ``dropped``: chunks that count as dropped."""
     used = (pack for pack, _ in packs if pack in marked)
-    for some in _parts(used, INDEXES_AHEAD):
-        for index in executor.map(lambda pack: _index(objects, pack), some):
-            if index is None:
-                continue
-            if gone := dropped.get(index.pack_id):
-                index = index.without(gone, DROPPED)
-            sparse = sparse_of(index, marked.chunks.get(index.pack_id, 0))
-            if sparse.dead_bytes and index.offsets[-1] - sparse.dead_bytes < (
-                min_used * index.offsets[-1]
-            ):
-                yield sparse
+    for index in map_ahead(executor, partial(index_or_none, objects), used):
+        if index is None:
+            continue
+        if gone := dropped.get(index.pack_id):
+            index = index.without(gone, DROPPED)
+        sparse = sparse_of(index, marked.chunks.get(index.pack_id, 0))
+        size_bytes = index.offsets[-1]
+        if sparse.dead_bytes and size_bytes - sparse.dead_bytes < min_used * size_bytes:
+            yield sparse
 
 
 def sparse_of(index: PackIndex, used: int) -> Sparse:
@@ -126,13 +124,13 @@ def drop_all(
     for _ in range(TRIES):
         batch = CompositeBatch(through_composites(objects))
         inside: dict[PackId, int] = {}
-        for some in _parts(left.values(), PACKS_AT_ONCE):
-            for done in executor.map(lambda one: _drop_chunks(objects, one, codec, rate), some):
-                if isinstance(done, int):
-                    yield done
-                else:
-                    batch.add(done.pack, done.data, done.place)
-                    inside[done.pack] = done.smaller_bytes
+        drop = partial(_drop_chunks, objects, codec, rate)
+        for done in map_ahead(executor, drop, left.values(), PACKS_AT_ONCE):
+            if isinstance(done, int):
+                yield done
+            else:
+                batch.add(done.pack, done.data, done.place)
+                inside[done.pack] = done.smaller_bytes
         batch.flush()
         yield from (size_bytes for pack, size_bytes in inside.items() if pack not in batch.stayed)
         left = {pack: left[pack] for pack in sorted(batch.stayed)}
@@ -147,15 +145,12 @@ def smaller_by(
     """What ``drop_all`` would give, if no pack's chunks are damaged. Writes nothing."""
 
     def difference(one: DeadChunks) -> int:
-        index = _index(objects, one.pack)
-        return (
-            0
-            if index is None
-            else index.offsets[-1] - index.without(one.chunks, DROPPED).offsets[-1]
-        )
+        index = index_or_none(objects, one.pack)
+        if index is None:
+            return 0
+        return index.offsets[-1] - index.without(one.chunks, DROPPED).offsets[-1]
 
-    for some in _parts(dead, INDEXES_AHEAD):
-        yield from executor.map(difference, some)
+    return map_ahead(executor, difference, dead)
 
 
 class _Rewritten(NamedTuple):
@@ -168,7 +163,7 @@ class _Rewritten(NamedTuple):
 
 
 def _drop_chunks(
-    objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate
+    objects: ObjectStore, codec: int, rate: Rate, dead: DeadChunks
 ) -> int | _Rewritten:
     """As of drop_all, of one pack; but what lies in a composite is yet to be put."""
     for _ in range(TRIES):
@@ -187,7 +182,7 @@ def _drop_chunks(
             objects.put(keys.pack(dead.pack), data)
         except Changed:
             continue
-        except (NotFound, Corrupt, UnknownFormat) as error:
+        except UNREADABLE as error:
             _log.warning("pack %s is not compacted: %s", dead.pack.hex(), error)
             return 0
         return smaller_bytes
@@ -216,16 +211,3 @@ def _live_bytes(
             found.append(stored)
             first = last
     return found
-
-
-def _index(objects: ObjectStore, pack: PackId) -> PackIndex | None:
-    try:
-        return read_index(objects, pack).index
-    except (NotFound, Corrupt, UnknownFormat, Changed):
-        return None
-
-
-def _parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while some := list(islice(rest, size)):
-        yield some

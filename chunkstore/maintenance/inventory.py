@@ -19,7 +19,7 @@ from lodefs.chunkstore.format.names import (
     check_repo,
     parse_id,
 )
-from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.system.os_errors import kind_of
 
@@ -49,7 +49,7 @@ class PackList:
         """Lists the packs of a store. Objects with other names are left out."""
         try:
             for info in objects.list(keys.PACKS):
-                if (pack_id := _pack_of(info)) is not None:
+                if (pack_id := keys.pack_of(info.key)) is not None:
                     self._file.write(_ROW.pack(pack_id, info.size_bytes))
                     self.count += 1
                     self.size_bytes += info.size_bytes
@@ -95,14 +95,6 @@ class Repositories:
         for repo, joined in self.commits.items():
             for at in range(0, len(joined), ID_BYTES):
                 yield repo, CommitId(bytes(joined[at : at + ID_BYTES]))
-
-
-def _pack_of(info: ObjectInfo) -> PackId | None:
-    try:
-        pack_id = PackId(parse_id(info.key.rpartition("/")[2]))
-    except InvalidInput:
-        return None
-    return pack_id if keys.pack(pack_id) == info.key else None
 
 
 def _commit_of(repo: str, name: str) -> CommitId | None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from concurrent.futures import Executor
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import TRIES, Rate, drop_all
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.pack_reader import index_or_none
 
 
 def drop_purged(
@@ -59,9 +58,8 @@ def _find(
 
 def _held(objects: ObjectStore, pack: PackId, purged: Collection[ChunkId]) -> DeadChunks | None:
     """Which of those chunks' bytes a pack has, if any."""
-    try:
-        index = read_index(objects, pack).index
-    except (NotFound, Corrupt, UnknownFormat, Changed):
+    index = index_or_none(objects, pack)
+    if index is None:
         return None
     numbers = (n for n in range(len(index)) if index.chunk_id(n) in purged)
     bits = sum(1 << n for n in numbers if not index.is_gone(n))

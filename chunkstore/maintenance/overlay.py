@@ -13,7 +13,7 @@ from itertools import islice
 from lodefs.chunkstore.errors import AlreadyExists, Changed, NotFound
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.objects.delegating import DelegatingStore
-from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part, check_key
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part, check_key, exists
 from lodefs.chunkstore.types import Buffer
 
 
@@ -46,7 +46,7 @@ class OverlayObjects(DelegatingStore):
         check_key(key)
         joined = b"".join(data)
         with self._lock:
-            if if_absent and self._is_there(key):
+            if if_absent and exists(self, key):
                 raise AlreadyExists(f"{key} exists already")
             self._above[key] = joined
         return _etag(joined)
@@ -67,13 +67,6 @@ class OverlayObjects(DelegatingStore):
     def delete(self, key: str) -> None:
         with self._lock:
             self._above[check_key(key)] = None
-
-    def _is_there(self, key: str) -> bool:
-        try:
-            self.head(key)
-        except NotFound:
-            return False
-        return True
 
 
 def _etag(data: bytes) -> str:

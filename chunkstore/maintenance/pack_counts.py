@@ -7,9 +7,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from concurrent.futures import Executor
 
-from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId, parse_id
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import ObjectStore
 
 _NOBODY = -1
@@ -73,11 +72,7 @@ def _listed(objects: ObjectStore, prefix: str) -> tuple[array[int], array[int]]:
     """The packs below a prefix, in the order of their ids, which is that of their keys."""
     ids, sizes = array("Q"), array("Q")
     for info in objects.list(prefix):
-        try:
-            pack = parse_id(info.key.rpartition("/")[2])
-        except InvalidInput:  # no object of ours
-            continue
-        if info.key == keys.pack(PackId(pack)):
+        if (pack := keys.pack_of(info.key)) is not None:
             ids.append(int.from_bytes(pack[:_PREFIX_BYTES]))
             sizes.append(info.size_bytes)
     return ids, sizes

@@ -6,16 +6,24 @@ why (docs/decisions/0047).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from lodefs.chunkstore.errors import Changed, Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import (
+    UNREADABLE,
+    Changed,
+    Corrupt,
+    InvalidInput,
+    NotFound,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, parse_id
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.existing_commit import is_living
@@ -32,13 +40,15 @@ from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.repo.entry_set import stored
+from lodefs.chunkstore.repo.history import find_in
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 16
 PACKS_AT_ONCE = 4  # written again; each is in memory meanwhile
-TREES_TOGETHER_MAX = 256
 SHARED_SHOWN_MAX = 20
 
 Chunks = dict[PackId, int]  # of packs, by the bits of their numbers
@@ -102,7 +112,7 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
         progress.phase = f"looking for {plan.what}"
         for commit_id in _commits(store, repo):
             try:
-                files = _files_at(store, store.commit(repo, commit_id).root, path)
+                files = _files_at(store, repo, commit_id, path, executor)
             except (Corrupt, UnknownFormat):
                 if is_living(store, repo, commit_id):
                     raise
@@ -380,37 +390,32 @@ def _unpurged(store: Store, places: Chunks, executor: Executor) -> Chunks:
 def _users(store: Store, places: Chunks, executor: Executor) -> Iterator[tuple[str, bytes]]:
     """Repository and path of each file, in any commit that is there, that has one of the chunks.
     Raises: Unsupported-like InvalidInput if a directory's own list has."""
+    seen: set[object] = set()  # with the path: each is asked for
+
+    def is_new(place: Place[str]) -> bool:
+        count, key = len(seen), (place.root, place.path, *stored(place.entry))
+        seen.add(key)
+        return len(seen) > count
+
+    for tree in walk_trees(store.packs, _roots(store), executor, is_new):
+        repo, path, entry = tree.node
+        if _is_hit(entry, places):
+            raise InvalidInput(
+                f"a list of names ({repo}:{path.decode(errors='replace')}/) has a chunk that "
+                "is to be purged: what is in directories cannot be purged, only files"
+            )
+        for child in tree.content if tree.error is None else ():
+            if child.kind is not Kind.DIRECTORY and _is_hit(child, places):
+                yield repo, join(path, child.name)
+
+
+def _roots(store: Store) -> Iterator[Place[str]]:
+    """Those of all commits that can be read, also such that no ref leads to."""
     repos = Repositories()
     repos.fill(store.objects)
-    seen: set[object] = set()
-    waiting: list[tuple[str, bytes, Entry]] = []
     for repo, commit_id in repos.all_commits():
-        try:
-            waiting.append((repo, b"", store.commit(repo, commit_id).root))
-        except (Corrupt, NotFound, UnknownFormat):
-            continue
-        while waiting:
-            some = []
-            for one in waiting[-TREES_TOGETHER_MAX:]:
-                key = one[0], one[1], one[2].digest, one[2].segments
-                if key not in seen:
-                    seen.add(key)
-                    some.append(one)
-            del waiting[-TREES_TOGETHER_MAX:]
-            for (at, path, tree), children in zip(
-                some, executor.map(lambda one: _children(store, one[2]), some), strict=True
-            ):
-                if _is_hit(tree, places):
-                    raise InvalidInput(
-                        f"a list of names ({at}:{path.decode(errors='replace')}/) has a chunk that "
-                        "is to be purged: what is in directories cannot be purged, only files"
-                    )
-                for child in children:
-                    below = path + b"/" + child.name if path else child.name
-                    if child.kind is Kind.DIRECTORY:
-                        waiting.append((at, below, child))
-                    elif _is_hit(child, places):
-                        yield at, below
+        with contextlib.suppress(*UNREADABLE):
+            yield Place(repo, b"", store.commit(repo, commit_id).root)
 
 
 def _is_hit(entry: Entry, places: Chunks) -> bool:
@@ -420,30 +425,19 @@ def _is_hit(entry: Entry, places: Chunks) -> bool:
     )
 
 
-def _children(store: Store, entry: Entry) -> list[Entry]:
-    try:
-        return store.packs.read_tree(entry)
-    except (Corrupt, NotFound, UnknownFormat):
-        return []
-
-
-def _entry_at(store: Store, root: Entry, path: bytes) -> Entry | None:
-    entry: Entry | None = root
-    for name in path.split(b"/"):
-        if entry is None or entry.kind is not Kind.DIRECTORY:
-            return None
-        entry = next((one for one in store.packs.read_tree(entry) if one.name == name), None)
-    return entry
-
-
-def _files_at(store: Store, root: Entry, path: bytes) -> list[Entry] | None:
+def _files_at(
+    store: Store, repo: str, commit_id: CommitId, path: bytes, executor: Executor
+) -> list[Entry] | None:
     """The file of that path, or all files below the directory; None if there is neither."""
-    entry = _entry_at(store, root, path)
-    if entry is None or entry.kind is Kind.FILE:
-        return None if entry is None else [entry]
+    root = store.commit(repo, commit_id).root
+    try:
+        entry = find_in(store.packs, root, Spec(repo, commit_id.hex(), path))
+    except NotFound:
+        return None
     if entry.kind is not Kind.DIRECTORY:
-        return []
-    return [child for _, child in store.packs.walk(entry) if child.kind is Kind.FILE]
+        return [entry] if entry.kind is Kind.FILE else []
+    trees = walk_trees(store.packs, [Place(None, path, entry)], executor)
+    return [child for tree in trees for child in tree.content if child.kind is Kind.FILE]
 
 
 def _commits(store: Store, repo: str) -> Iterator[CommitId]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from concurrent.futures import Executor
 
-from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard, rest_name
 from lodefs.chunkstore.format.journal import Garbage
@@ -16,6 +16,7 @@ from lodefs.chunkstore.journal.removed_shards import remove_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 
 SHARDS_AHEAD = 16
@@ -102,14 +103,11 @@ def _rewrite_shards(
     of which nothing is left are deleted."""
     emptied: list[str] = []
     names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
-    for at in range(0, len(names), SHARDS_AHEAD):
-        some = names[at : at + SHARDS_AHEAD]
-        for name, is_hit in zip(
-            some, executor.map(lambda name: _lists(objects, name, dead), some), strict=True
-        ):
-            if is_hit and (new := rest_name(name, collection)) != name:
-                is_left = _rewrite_shard(objects, name, new, dead)
-                emptied += [] if is_left else [name]
+    hits = map_ahead(executor, lambda name: _lists(objects, name, dead), names, SHARDS_AHEAD)
+    for name, is_hit in zip(names, hits, strict=True):
+        if is_hit and (new := rest_name(name, collection)) != name:
+            is_left = _rewrite_shard(objects, name, new, dead)
+            emptied += [] if is_left else [name]
     remove_shards(objects, emptied)
 
 
@@ -120,7 +118,7 @@ def _lists(objects: ObjectStore, name: str, dead: Collection[PackId]) -> bool:
         found = False
         for pack in read_shard(objects, keys.shard(name)):
             found = found or pack.pack_id in dead
-    except (Corrupt, NotFound, UnknownFormat):
+    except UNREADABLE:
         return False
     return found
 

@@ -24,12 +24,12 @@ from lodefs.chunkstore.format.journal import (
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectStore, exists
+from lodefs.chunkstore.system.parallel_map import map_ahead
 
 T = TypeVar("T")
 WRITING_S_MAX = 3600  # a writer that began so long ago has put what it was about to
 REQUESTS_MAX = 16  # at once
-READ_AHEAD = 1024
 _PARTS = ("ends", "beats", "fates", "done")
 
 
@@ -77,7 +77,7 @@ class JournalRepair:
         ledger = self._read(keys.LEDGER, self._journal.ledger)
         self.refs = {} if ledger is None else ledger.refs
         for key in self._lost_parts(ledger or Ledger()):
-            if not self._has(key):  # the list may lack it
+            if not exists(self._objects, key):  # the list may lack it
                 self.problems[key] = "lost"
 
     def _read_ends(self, executor: Executor) -> None:
@@ -183,13 +183,6 @@ class JournalRepair:
     def _put(self, what: str, number: int, data: bytes) -> None:
         self._objects.put(keys.journal_part(what, number), [data])
 
-    def _has(self, key: str) -> bool:
-        try:
-            self._objects.head(key)
-        except NotFound:
-            return False
-        return True
-
     def _read_part(
         self, executor: Executor, what: str, read: Callable[[int], T]
     ) -> Iterator[tuple[int, T | None]]:
@@ -204,10 +197,8 @@ class JournalRepair:
         read: Callable[[int], T],
     ) -> Iterator[tuple[int, T | None]]:
         """Documents by number, several at once: one after the other, each is a round trip."""
-        for at in range(0, len(numbers), READ_AHEAD):
-            some = numbers[at : at + READ_AHEAD]
-            found = executor.map(lambda n: self._read(key_of(n), lambda: read(n)), some)
-            yield from zip(some, found, strict=True)
+        found = map_ahead(executor, lambda n: self._read(key_of(n), lambda: read(n)), numbers)
+        return zip(numbers, found, strict=True)
 
     def _read(self, key: str, read: Callable[[], T]) -> T | None:
         try:

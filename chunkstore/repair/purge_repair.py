@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
@@ -22,7 +22,7 @@ from lodefs.chunkstore.journal.purges import (
     encode_purge,
 )
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
-from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.pack_reader import index_or_none
 
 WHAT = "made again by a repair"
 LOST = "lost"
@@ -110,12 +110,9 @@ def _purged_in_packs(objects: ObjectStore) -> set[ChunkId]:
 def _indexes(objects: ObjectStore) -> Iterator[PackIndex]:
     for info in objects.list(keys.PACKS):
         pack_id = keys.pack_of(info.key)
-        if pack_id is None:
-            continue
-        try:
-            yield read_index(objects, pack_id).index
-        except (NotFound, Corrupt, UnknownFormat):
-            continue
+        index = None if pack_id is None else index_or_none(objects, pack_id)
+        if index is not None:
+            yield index
 
 
 def _read(objects: ObjectStore, number: int) -> Purge | str:

@@ -20,9 +20,9 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.sources.source import RepairSource
 from lodefs.chunkstore.repo.refs import RefEntry, Refs, singular
+from lodefs.chunkstore.system.parallel_map import map_ahead
 
 REQUESTS_MAX = 16  # at once
-READ_AHEAD = 1024
 LOST = "lost"
 ANNOUNCED = "lost, unless its writer was killed right before it wrote it"
 
@@ -112,8 +112,7 @@ def _read_all(
         except (NotFound, Corrupt) as error:
             return f"spoilt: {error}"
 
-    while some := list(islice(places, READ_AHEAD)):
-        yield from executor.map(read, some)
+    return map_ahead(executor, read, places)
 
 
 def _of_log(

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Corrupt, Expired, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, Spec
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, Spec
+from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.in_composites.restored_tables import (
@@ -43,6 +42,7 @@ from lodefs.chunkstore.repair.purge_repair import (
 from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
 from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources.source import RepairSource, Root
+from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 from lodefs.chunkstore.repo.store import SIZE_BYTES_MAX as SETTINGS_SIZE_BYTES_MAX
@@ -52,7 +52,7 @@ from lodefs.chunkstore.repo.store import (
     decode_settings,
     encode_settings,
 )
-from lodefs.chunkstore.repo.tree_walk import join
+from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 8
@@ -113,23 +113,18 @@ def repair(
         return _Repair(objects, sources, options, progress or Progress(), executor).run()
 
 
-class _CommitDirectory(NamedTuple):
-    """A directory of a commit."""
+_Directory = Place[tuple[str, CommitId]]  # below the root of a commit
 
-    repo: str
-    commit: CommitId
-    path: bytes
-    entry: Entry
 
-    @property
-    def packs(self) -> Iterator[PackId]:
-        """Those that hold its tree."""
-        return (segment.pack for segment in self.entry.segments)
+def _where(place: _Directory) -> str:
+    """What it is, for people."""
+    repo, commit_id = place.root
+    return str(Spec(repo, commit_id.hex()[:12], place.path))
 
-    @property
-    def where(self) -> str:
-        """What it is, for people."""
-        return str(Spec(self.repo, self.commit.hex()[:12], self.path))
+
+def _packs_of(places: Iterable[_Directory]) -> list[PackId]:
+    """Those that hold the trees."""
+    return list(dict.fromkeys(one.pack for place in places for one in place.entry.segments))
 
 
 class _Repair:
@@ -161,7 +156,6 @@ class _Repair:
         self._commits: dict[tuple[str, CommitId], Commit] = {}
         self._heals = 0  # packs that were healed
         self._tried: dict[PackId, int] = {}  # how many were, when a pack was looked for
-        self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
 
     def run(self) -> RepairResult:
         """Composites, settings, journal, refs, commits with their trees and packs, shards."""
@@ -335,33 +329,27 @@ class _Repair:
         """Names all packs of all commits; heals those of trees on the way, to see what is below:
         of many trees together, since a source searches all that it has each time."""
         self._progress.phase = "looking at trees"
-        waiting = [_CommitDirectory(*at, b"", commit.root) for at, commit in self._commits.items()][
-            ::-1
-        ]
+        waiting = [Place(at, b"", commit.root) for at, commit in self._commits.items()][::-1]
         add_named(self._chunks, [place.entry for place in waiting])
-        while waiting:
-            some = waiting[: -TOGETHER_MAX - 1 : -1]
-            del waiting[-TOGETHER_MAX:]
-            self._examine(some)
-            unread: list[_CommitDirectory] = []
-            for place in some:
-                key = (place.entry.digest, place.entry.segments)
-                if key not in self._seen:
-                    self._seen.add(key)
+        with EntrySet() as seen:
+            while waiting:
+                some = waiting[: -TOGETHER_MAX - 1 : -1]
+                del waiting[-TOGETHER_MAX:]
+                self._examine(some)
+                new = [place for place in some if seen.add(place.entry)]
+                unread = [place for place in new if not self._read(place, waiting)]
+                self._examine_bytes(unread)
+                self._note_all(some)
+                for place in unread:
                     if not self._read(place, waiting):
-                        unread.append(place)
-            self._examine_bytes(unread)
-            self._note_all(some)
-            for place in unread:
-                if not self._read(place, waiting):
-                    self._is_known = False
+                        self._is_known = False
 
-    def _read(self, place: _CommitDirectory, waiting: list[_CommitDirectory]) -> bool:
+    def _read(self, place: _Directory, waiting: list[_Directory]) -> bool:
         """Names what a tree leads to; the directories are ``waiting`` then. False if it cannot be
         read."""
         try:
             children = self._reader.read_tree(place.entry)
-        except (NotFound, Corrupt, UnknownFormat):
+        except UNREADABLE:
             return False
         add_named(self._chunks, children)
         for child in children:
@@ -373,20 +361,22 @@ class _Repair:
                 self._packs.setdefault(segment.pack, None)
         return True
 
-    def _examine(self, places: Sequence[_CommitDirectory]) -> None:
+    def _examine(self, places: Sequence[_Directory]) -> None:
         """Looks at the packs that hold trees, and heals them."""
-        packs = dict.fromkeys(pack for place in places for pack in place.packs)
-        new = [pack_id for pack_id in packs if pack_id not in self._examined]
+        new = [pack_id for pack_id in _packs_of(places) if pack_id not in self._examined]
         self._examined.update(new)
         self._packs |= dict.fromkeys(new)
         self._heal_bad(new, data=self._options.data)
 
-    def _examine_bytes(self, places: Sequence[_CommitDirectory]) -> None:
+    def _examine_bytes(self, places: Sequence[_Directory]) -> None:
         """Heals packs that have a sound index and hold trees that cannot be read, after a look at
         all of their bytes."""
-        packs = dict.fromkeys(pack for place in places for pack in place.packs)
         known = self._packs
-        fine = [one for one in packs if (damage := known.get(one)) is None or damage.healed_from]
+        fine = [
+            one
+            for one in _packs_of(places)
+            if (damage := known.get(one)) is None or damage.healed_from
+        ]
         self._heal_bad(fine, data=True)
 
     def _heal_bad(self, packs: Sequence[PackId], *, data: bool) -> None:
@@ -400,11 +390,11 @@ class _Repair:
     def _damage(self, pack_id: PackId, *, data: bool) -> PackDamage | None:
         return examine(self._objects, pack_id, data=data, named=self._chunks.get(pack_id, 0))
 
-    def _note_all(self, places: Sequence[_CommitDirectory]) -> None:
+    def _note_all(self, places: Sequence[_Directory]) -> None:
         for place in places:
-            for pack_id in place.packs:
+            for pack_id in _packs_of([place]):
                 if self._packs[pack_id] is not None:
-                    _note(self._concerns[pack_id], place.where)
+                    _note(self._concerns[pack_id], _where(place))
 
     def _heal_all(self, damages: Sequence[PackDamage]) -> None:
         heal(
@@ -438,28 +428,17 @@ class _Repair:
     def _name(self, bad: Sequence[PackDamage], names: dict[PackId, list[str]]) -> None:
         """Adds the files that need a chunk of the bad packs that is not there."""
         damages = {damage.pack_id: damage for damage in bad}
-        reader = PackReader(self._objects)
-        self._seen.clear()
-        for (repo, commit_id), commit in self._commits.items() if damages else ():
-            waiting = [(b"", commit.root)]
-            while waiting:
-                path, entry = waiting.pop()
-                place = (entry.digest, entry.segments)
-                if place in self._seen:
-                    continue
-                self._seen.add(place)
-                try:
-                    children = reader.read_tree(entry)
-                except (NotFound, Corrupt, UnknownFormat):
-                    continue
-                for child in children:
-                    at = join(path, child.name)
-                    if child.kind is Kind.DIRECTORY:
-                        waiting.append((at, child))
+        roots = (Place(at, b"", commit.root) for at, commit in self._commits.items() if damages)
+        with EntrySet() as seen:
+            for tree in walk_trees(
+                PackReader(self._objects), roots, self._executor, lambda one: seen.add(one.entry)
+            ):
+                for child in tree.content if tree.error is None else ():
                     for segment in child.segments:
                         damage = damages.get(segment.pack)
                         if damage is not None and damage.lacks(segment.first, segment.count):
-                            _note(names[segment.pack], str(Spec(repo, commit_id.hex()[:12], at)))
+                            path = join(tree.node.path, child.name)
+                            _note(names[segment.pack], _where(tree.node._replace(path=path)))
 
     def _shards(self) -> None:
         self._progress.phase = "looking at index shards"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
@@ -25,6 +26,7 @@ from lodefs.chunkstore.repair.scrub_ledger import (
     decode_scrub_ledger,
     encode_scrub_ledger,
 )
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 4
@@ -146,7 +148,7 @@ class _Scrub:
     def read(self, packs: Sequence[tuple[PackId, int]]) -> None:
         """Reads packs at the rate, and remembers which was the last."""
         known = {damage.pack_id for damage in self._result.spoilt}
-        damages = self._examined([pack for pack, _ in packs], self._pace(packs))
+        damages = self._examined(self._paced(packs))
         for (pack, size_bytes), damage in zip(packs, damages, strict=True):
             if damage is not None and not damage.is_lost and pack not in known:
                 self._result.spoilt.append(damage)
@@ -178,28 +180,19 @@ class _Scrub:
         self._unnoted_bytes += size_bytes
         self._progress.bytes_done += size_bytes
 
-    def _pace(self, packs: Sequence[tuple[PackId, int]]) -> Iterator[None]:
+    def _paced(self, packs: Sequence[tuple[PackId, int]]) -> Iterator[PackId]:
         """Waits before each pack until the rate allows it."""
         sent_bytes = 0
-        for _, size_bytes in packs:
+        for pack, size_bytes in packs:
             if self._options.bytes_per_s_max:
                 due_s = self._began + sent_bytes / self._options.bytes_per_s_max
                 if (early_s := due_s - self._options.timer()) > 0:
                     self._options.sleep(early_s)
             sent_bytes += size_bytes
-            yield
+            yield pack
 
-    def _examined(
-        self, packs: Sequence[PackId], pace: Iterator[None] | None = None
-    ) -> Iterator[PackDamage | None]:
+    def _examined(self, packs: Iterable[PackId]) -> Iterator[PackDamage | None]:
         """What is wrong with each pack, in their order; as many are under way as there are
         workers."""
-        waiting = []
-        for pack in packs:
-            if pace is not None:
-                next(pace)
-            waiting.append(self._executor.submit(examine, self._objects, pack, data=True))
-            if len(waiting) >= self._options.workers:
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
+        look = partial(examine, self._objects, data=True)
+        return map_ahead(self._executor, look, packs, self._options.workers)

@@ -9,20 +9,20 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
-from lodefs.chunkstore.format.names import PackId, parse_id
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.removed_shards import forget_removed, is_spoilt, remove_shards
 from lodefs.chunkstore.objects.composites.composite_objects import split_etag
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectStore, exists
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 
 PACKS_MAX = 2048  # that one new shard lists: some 100 GiB
-AHEAD = 64
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ def repair_index(
         known.update(pack.pack_id for pack in packs)
         gone = {one.pack_id for one in packs if one.pack_id not in there}
         gone = {pack for pack in gone if keeps is None or not keeps(pack)}
-        gone = {pack for pack in gone if not _is_there(objects, pack)}
+        gone = {pack for pack in gone if not exists(objects, keys.pack(pack))}  # lists lack some
         if keeps is not None:
             doubtful = [one.pack_id for one in packs if not keeps(one.pack_id)]
             gone.update(_unreadable(objects, [one for one in doubtful if one in there], executor))
@@ -151,8 +151,7 @@ def _indexes(
             result.unreadable.append(pack_id)
             return None
 
-    for at in range(0, len(packs), AHEAD):
-        yield from filter(None, executor.map(read, packs[at : at + AHEAD]))
+    yield from filter(None, map_ahead(executor, read, packs))
 
 
 def _unreadable(
@@ -169,10 +168,8 @@ def _unreadable(
             return True
         return True
 
-    for at in range(0, len(packs), AHEAD):
-        some = packs[at : at + AHEAD]
-        readable = zip(some, executor.map(is_readable, some), strict=True)
-        yield from (pack for pack, is_fine in readable if not is_fine)
+    readable = map_ahead(executor, is_readable, packs)
+    return (pack for pack, is_fine in zip(packs, readable, strict=True) if not is_fine)
 
 
 def _listed_packs(objects: ObjectStore) -> set[PackId]:
@@ -181,25 +178,8 @@ def _listed_packs(objects: ObjectStore) -> set[PackId]:
     composites = {info.key for info in objects.list(keys.COMPOSITES)}
     packs: set[PackId] = set()
     for info in listed:
-        pack_id, joined = _pack_of(info.key), split_etag(info.etag)
+        pack_id, joined = keys.pack_of(info.key), split_etag(info.etag)
         is_there = joined is None or keys.composite(joined[0].composite) in composites
         if pack_id is not None and is_there:
             packs.add(pack_id)
     return packs
-
-
-def _is_there(objects: ObjectStore, pack_id: PackId) -> bool:
-    """A list may lack some."""
-    try:
-        objects.head(keys.pack(pack_id))
-    except NotFound:
-        return False
-    return True
-
-
-def _pack_of(key: str) -> PackId | None:
-    try:
-        pack_id = PackId(parse_id(key.rpartition("/")[2]))
-    except InvalidInput:
-        return None
-    return pack_id if keys.pack(pack_id) == key else None

@@ -9,7 +9,14 @@ from itertools import pairwise
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, TooLarge, UnknownFormat
+from lodefs.chunkstore.errors import (
+    UNREADABLE,
+    Changed,
+    Corrupt,
+    NotFound,
+    TooLarge,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import (
@@ -267,6 +274,14 @@ def read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
         return _read_index(objects, pack_id)
     except Changed:  # a compaction, say
         return _read_index(objects, pack_id)
+
+
+def index_or_none(objects: ObjectStore, pack_id: PackId) -> PackIndex | None:
+    """A pack's index; None if it is lost, damaged or newer, or written again and again."""
+    try:
+        return read_index(objects, pack_id).index
+    except (*UNREADABLE, Changed):
+        return None
 
 
 def check_bound(index: PackIndex) -> None:

@@ -13,7 +13,7 @@ from lodefs.chunkstore.errors import AlreadyExists, Conflict, Corrupt, InvalidIn
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo, parse_id
-from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, read_whole
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, exists, read_whole
 from lodefs.chunkstore.repo.gallop import last_of_row
 
 BRANCHES = "branches"
@@ -209,11 +209,7 @@ class Refs:
 
     def has(self, kind: str, name: str, sequence: int) -> bool:
         """Whether a ref has that entry."""
-        try:
-            self._objects.head(keys.ref_entry(self._repo, kind, name, sequence))
-        except NotFound:
-            return False
-        return True
+        return exists(self._objects, keys.ref_entry(self._repo, kind, name, sequence))
 
     def _entry(self, kind: str, name: str, info: ObjectInfo) -> RefEntry:
         return self._read(kind, name, info.key)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import check_repo
 from lodefs.chunkstore.format.repo_settings import (
@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.repo_settings import (
     decode_settings,
     encode_settings,
 )
-from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.objects.interface import ObjectStore, exists, read_whole
 from lodefs.chunkstore.repo.gallop import last_of_row
 
 
@@ -80,8 +80,4 @@ class SettingsLog:
         return -1 if newest is None else keys.settings_sequence(newest.key)
 
     def _has(self, sequence: int) -> bool:
-        try:
-            self._objects.head(keys.settings_entry(self._repo, sequence))
-        except NotFound:
-            return False
-        return True
+        return exists(self._objects, keys.settings_entry(self._repo, sequence))

@@ -40,7 +40,7 @@ from lodefs.chunkstore.format.names import (
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import hidden
-from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectStore, read_whole
+from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectStore, exists, read_whole
 from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
@@ -267,11 +267,7 @@ class Store:
 
     def has_expired(self, repo: str, commit_id: CommitId) -> bool:
         """Whether a commit was deleted by a retention policy."""
-        try:
-            self.objects.head(keys.expired(repo, commit_id.hex()))
-        except NotFound:
-            return False
-        return True
+        return exists(self.objects, keys.expired(repo, commit_id.hex()))
 
     def put_expired(self, repo: str, commit_id: CommitId, time_s: int) -> None:
         """Says of a commit, right before it is deleted, that it was."""

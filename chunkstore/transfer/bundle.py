@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
 from lodefs.chunkstore.errors import Corrupt, Diverged, InvalidInput, NotFound
@@ -21,6 +22,7 @@ from lodefs.chunkstore.push.quota import check_arriving
 from lodefs.chunkstore.repo.pack_reader import check_bound
 from lodefs.chunkstore.repo.refs import RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter
 from lodefs.chunkstore.transfer.landing import Landing
@@ -31,7 +33,6 @@ from lodefs.chunkstore.transfer.pack_copy import (
     without_purged,
 )
 from lodefs.chunkstore.transfer.plan import History, ref_named
-from lodefs.chunkstore.types import Buffer
 
 WORKERS = 4  # packs that are fetched, or put, at once
 
@@ -91,9 +92,10 @@ def create_bundle(
     head = BundleHead(ref, base, tuple(order), sum(map(len, packs)), int(clock()), expired)
     writer = BundleWriter(file, head)
     progress.phase = f"bundling {repo}@{rev}"
+    fetch = partial(fetch_pack, store.objects)
     with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
         for at, some in zip(order, packs, strict=True):
-            for index, payload in _fetched(store, some, executor):
+            for index, payload in map_ahead(executor, fetch, some, WORKERS):
                 if index.lacks(named[index.pack_id], bytes((DROPPED,))):
                     raise _not_whole(store, at, index.pack_id)
                 writer.add(PACK, index.pack_id, payload, index.encode())
@@ -322,19 +324,6 @@ def _not_whole(store: Store, commit_id: CommitId, pack: PackId) -> Corrupt:
         f"commit {commit_id.hex()[:12]} of {store.url} is not whole: {keys.pack(pack)} is missing "
         "or damaged; see `lodefs verify`"
     )
-
-
-def _fetched(
-    store: Store, packs: list[PackId], executor: Executor
-) -> Iterator[tuple[PackIndex, Buffer]]:
-    """Packs in their order, a few of them ahead."""
-    waiting: deque[Future[tuple[PackIndex, Buffer]]] = deque()
-    for pack_id in packs:
-        waiting.append(executor.submit(fetch_pack, store.objects, pack_id))
-        if len(waiting) > WORKERS:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 def _index_at_end(record: bytearray, what: str) -> PackIndex:

@@ -18,7 +18,7 @@ from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, 
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
-from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
+from lodefs.chunkstore.repo.pack_reader import PackReader, index_or_none
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import SIZE_BYTES_MAX as SETTINGS_SIZE_BYTES_MAX
@@ -135,10 +135,7 @@ class StoreSource:
             return None
 
     def columns(self, pack_id: PackId) -> PackChunks | None:
-        try:
-            return read_index(self._objects, pack_id).index
-        except ABSENT:
-            return None
+        return index_or_none(self._objects, pack_id)
 
     def look(self, search: Search) -> None:
         self._places = {}
