@@ -9,9 +9,10 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 _OTHERS_WRITE = 0o002
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # as Python looks for it
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,13 +29,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lodefs.app import run
     from lodefs.cli.options import warn
     from lodefs.settings.session import Session
-    from lodefs.settings.temporary_files import leave_others_directories
 
     session = Session(dict(os.environ), umask=_guarded_umask())
     for line in leave_others_directories(os.environ):
         warn(line)
     code = run(arguments, session)
     sys.exit(code)
+
+
+def leave_others_directories(environ: MutableMapping[str, str]) -> list[str]:
+    """Root may have the environment of a user, after su(1) or ``sudo -E``. Takes out of it each
+    directory for temporary files in which that user can move what root makes; returns a line for
+    each."""
+    named = [name for name in TEMPORARY if environ.get(name)]
+    if not named or os.geteuid() != 0:
+        return []
+    from lodefs.chunkstore.system.safe_open import keeps_names  # not at each start
+    from lodefs.mount.kernel.namespaces import in_first_user_namespace
+
+    if not in_first_user_namespace():
+        return []  # its root has no more rights than who made that
+    return [
+        f"{name}={environ.pop(name)} is not used: others can change what root makes there"
+        for name in named
+        if not keeps_names(environ[name])
+    ]
 
 
 def _guarded_umask() -> int:

@@ -21,9 +21,8 @@ from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.access import parse_rules
 from lodefs.proxy.peers.membership import peer
-from lodefs.proxy.peers.membership.dns_name import DnsName, parse_dns_name
 from lodefs.proxy.peers.membership.members import distinct
-from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer import DnsName, Peer, parse_dns_name
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from lodefs.proxy.peers.client.rate_limit import RateLimiter
 from lodefs.proxy.peers.client.request_plan import DEADLINE_S_MAX, PlanContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import PeerHealth
-from lodefs.proxy.peers.server.recipients import Recipients, SendingLoad
+from lodefs.proxy.peers.server import Recipients, SendingLoad
 
 if TYPE_CHECKING:
     from loadtests.simulation.cluster import Cluster

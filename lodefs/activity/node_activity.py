@@ -1,12 +1,54 @@
-"""What a proxy has done since it began, as its metrics say (docs/metrics.md)."""
+"""What a proxy has done since it began, as its metrics say (docs/metrics.md), and the rates between
+two looks at it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import NamedTuple
 
 import msgspec
 
-from lodefs.activity.exposition import Sample
+from lodefs.chunkstore.errors import Denied, Unavailable
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
+
+_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPES = {"n": "\n"}
+
+
+class Sample(NamedTuple):
+    """One line."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples(text: str) -> Iterator[Sample]:
+    """The samples of a text (Prometheus' format 0.0.4); lines that are none are left out."""
+    for line in text.split("\n"):  # not splitlines: a label may hold U+2028
+        if line.startswith("#"):
+            continue
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        try:
+            value = float(match[3])
+        except ValueError:
+            continue
+        yield Sample(match[1], _labels(match[2] or ""), value)
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {
+        name: _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), value)
+        for name, value in _LABEL.findall(text)
+    }
+
 
 SOURCES = ("direct", "cache", "peers", "store")  # where bytes for readers come from, nearest first
 
@@ -122,3 +164,134 @@ def _others(activity: NodeActivity, sample: Sample) -> None:
     elif sample.name == "lodefs_mount_info":
         what = f"{labels.get('repository', '')}@{labels.get('commit', '')[:12]}"
         activity.mount_of[labels.get("mountpoint", "")] = what
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Between two looks. All but ``activity``, which is the later look, is for each second.
+
+    ``latency_s``: the mean time until the first byte of an answer; None: there was none.
+    ``restarted``: the proxy began anew meanwhile, and only what it did since is counted.
+    """
+
+    interval_s: float
+    restarted: bool
+    sources: BySource
+    datasets: dict[str, BySource]
+    mounts: dict[str, BySource]
+    latency_s: float | None
+    store_calls: float
+    peer_received_bytes: float
+    peer_sent_bytes: float
+    activity: NodeActivity
+
+    @property
+    def total(self) -> Reads:
+        """Of all sources."""
+        return total(self.sources)
+
+
+def total(sources: BySource) -> Reads:
+    """The sum of all sources."""
+    found = Reads()
+    for reads in sources.values():
+        found += reads
+    return found
+
+
+def rates_between(before: NodeActivity, after: NodeActivity, interval_s: float) -> Rates:
+    """The rates of ``interval_s`` seconds."""
+    restarted = _is_another(before, after)
+    if restarted:
+        before = NodeActivity()
+    datasets = _each(before.datasets, after.datasets, interval_s)
+    sources = {source: Reads() for source in SOURCES}
+    for by_source in datasets.values():
+        for source, reads in by_source.items():
+            sources[source] = sources.get(source, Reads()) + reads
+    first = _difference(before.first_byte, after.first_byte)
+    received = after.peer_received_bytes - before.peer_received_bytes
+    return Rates(
+        interval_s=interval_s,
+        restarted=restarted,
+        sources=sources,
+        datasets=datasets,
+        mounts=_each(before.mounts, after.mounts, interval_s),
+        latency_s=first.seconds / first.count if first.count else None,
+        store_calls=_difference(before.store, after.store).count / interval_s,
+        peer_received_bytes=max(0.0, received) / interval_s,
+        peer_sent_bytes=max(0.0, after.peer_sent_bytes - before.peer_sent_bytes) / interval_s,
+        activity=after,
+    )
+
+
+def _is_another(before: NodeActivity, after: NodeActivity) -> bool:
+    """Whether the proxy was restarted: it began at another time, or its sums went back."""
+    if before.began_s and after.began_s:
+        return before.began_s != after.began_s
+    then, now = before.by_source(), after.by_source()
+    return any(now[source].reads < then[source].reads for source in SOURCES)
+
+
+def _difference(before: Timed, after: Timed) -> Timed:
+    return Timed(max(0.0, after.count - before.count), max(0.0, after.seconds - before.seconds))
+
+
+def _each(
+    before: dict[str, BySource], after: dict[str, BySource], interval_s: float
+) -> dict[str, BySource]:
+    """For each name, by source. A mount that was made anew at the same place begins at zero."""
+    return {
+        name: {
+            source: _rate(before.get(name, {}).get(source, Reads()), reads, interval_s)
+            for source, reads in sources.items()
+        }
+        for name, sources in after.items()
+    }
+
+
+def _rate(before: Reads, after: Reads, interval_s: float) -> Reads:
+    if after.reads < before.reads or after.read_bytes < before.read_bytes:
+        before = Reads()
+    return Reads(
+        (after.reads - before.reads) / interval_s,
+        (after.read_bytes - before.read_bytes) / interval_s,
+    )
+
+
+TIMEOUT_S = 5.0
+
+
+def look(url: str, token: str | None, *, timeout_s: float = TIMEOUT_S) -> NodeActivity:
+    """What a proxy has done so far. Unavailable, Denied (it wants another token)."""
+    with closing(ControlClient(url, token)) as calls:
+        answer = calls.ask("GET", "/metrics", timeout_s=timeout_s)
+    if answer.status in (401, 403):
+        raise Denied(f"{url}: the proxy wants a token: put it into LODEFS_TOKEN")
+    if answer.status != 200:
+        raise Unavailable(f"{url}: the proxy answers {answer.status} to /metrics")
+    return activity_of(samples(bytes(answer.body).decode("utf-8", "replace")))
+
+
+class Watcher:
+    """The rates between two looks, each time."""
+
+    def __init__(
+        self, look: Callable[[], NodeActivity], *, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Looks for the first time. Raises as ``look`` does."""
+        self._look = look
+        self._clock_s = clock_s
+        self._last = look()
+        self._last_s = clock_s()
+
+    def next(self) -> Rates | None:
+        """What happened since the last look that was answered; None if the proxy does not answer
+        now (it may be back at the next look). Raises: Denied."""
+        try:
+            found = self._look()
+        except Unavailable:
+            return None
+        now_s = self._clock_s()
+        rates = rates_between(self._last, found, max(now_s - self._last_s, 1e-3))
+        self._last, self._last_s = found, now_s
+        return rates

@@ -1,16 +1,25 @@
-"""Rates as a screen of some columns and lines. Pure: no terminal here."""
+"""Rates as a screen of some columns and lines, or as lines under a head; and the terminal that is
+drawn on (ECMA-48 and xterm's control sequences for the alternate screen; termios(3))."""
 
 from __future__ import annotations
 
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import tty
 import unicodedata
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from types import FrameType, TracebackType
 from typing import NamedTuple
 
-from lodefs.activity.node_activity import SOURCES, BySource
-from lodefs.activity.rates import Rates, total
-from lodefs.activity.stats_lines import compact
+from lodefs.activity.node_activity import SOURCES, BySource, Rates, total
 from lodefs.cli import text
+from lodefs.cli.options import output_error
+from lodefs.cli.text import size
 
 _NAME_CHARS_MIN = 12
 _CELL_CHARS = 12
@@ -182,3 +191,145 @@ def fit(line: str, columns: int) -> str:
             break
         kept.append(character)
     return "".join(kept) + "…"
+
+
+_COLUMN_CHARS = 10
+_COLUMNS = (*SOURCES, "reads/s", "ms", "requests", "fetching")
+GONE = "the proxy does not answer"
+RESTARTED = "the proxy was restarted"
+
+
+def head() -> str:
+    """Above the lines."""
+    return "".join(f"{name:>{_COLUMN_CHARS}}" for name in _COLUMNS)
+
+
+def line(rates: Rates) -> str:
+    """Bytes a second by source; reads a second; the mean time to the first byte; requests that are
+    answered and bytes that are fetched now."""
+    latency = "-" if rates.latency_s is None else f"{rates.latency_s * 1000:.1f}"
+    cells = [
+        *(compact(rates.sources[source].read_bytes) for source in SOURCES),
+        f"{rates.total.reads:,.0f}",
+        latency,
+        f"{rates.activity.requests_now:,.0f}",
+        compact(rates.activity.fetching_bytes_now),
+    ]
+    return "".join(f"{cell:>{_COLUMN_CHARS}}" for cell in cells)
+
+
+def compact(size_bytes: float) -> str:
+    """``12.3 MiB``; ``0`` for nothing."""
+    return size(int(size_bytes)) if size_bytes >= 1 else "0"
+
+
+def as_object(rates: Rates | None, time_s: float) -> dict[str, object]:
+    """For scripts; all figures are null while the proxy does not answer."""
+    if rates is None:
+        return dict.fromkeys(_KEYS) | {"time_s": round(time_s, 3), "proxy_answers": False}
+    now = rates.activity
+    values: dict[str, object] = {
+        "time_s": round(time_s, 3),
+        "proxy_answers": True,
+        "interval_s": round(rates.interval_s, 3),
+        "restarted": rates.restarted,
+        "reads_per_s": round(rates.total.reads, 3),
+        "bytes_per_s": round(rates.total.read_bytes, 1),
+        "sources": {
+            source: {
+                "reads_per_s": round(rates.sources[source].reads, 3),
+                "bytes_per_s": round(rates.sources[source].read_bytes, 1),
+            }
+            for source in SOURCES
+        },
+        "latency_s": None if rates.latency_s is None else round(rates.latency_s, 6),
+        "store_calls_per_s": round(rates.store_calls, 3),
+        "peer_received_bytes_per_s": round(rates.peer_received_bytes, 1),
+        "peer_sent_bytes_per_s": round(rates.peer_sent_bytes, 1),
+        "requests": int(now.requests_now),
+        "fetching_bytes": int(now.fetching_bytes_now),
+        "waiting_units": int(now.waiting_units_now),
+    }
+    assert values.keys() == set(_KEYS)
+    return values
+
+
+_KEYS = ("time_s", "proxy_answers", "interval_s", "restarted", "reads_per_s", "bytes_per_s",
+         "sources", "latency_s", "store_calls_per_s", "peer_received_bytes_per_s",
+         "peer_sent_bytes_per_s", "requests", "fetching_bytes", "waiting_units")  # fmt: skip
+
+
+_ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def is_usable() -> bool:
+    """Whether there is a terminal to draw on and to read keys from."""
+    dumb = os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")
+    return sys.stdout.isatty() and sys.stdin.isatty() and not dumb
+
+
+class Terminal:
+    """A context manager: set up on entry, as it was before on exit, whatever happens. Only for the
+    main thread, since SIGTERM and SIGHUP end it, too."""
+
+    def __enter__(self) -> Terminal:
+        self._fd = sys.stdin.fileno()
+        self._modes = termios.tcgetattr(self._fd)
+        self._handlers = {number: signal.signal(number, _end) for number in _SIGNALS}
+        try:
+            tty.setcbreak(self._fd)  # keys at once; Ctrl-C stays a signal
+            modes = termios.tcgetattr(self._fd)
+            modes[6][termios.VSUSP] = b"\0"  # Ctrl-Z would leave the shell on this screen
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, modes)
+            self._write(_ENTER)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._write(_LEAVE)
+        finally:
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Shows lines, which must fit. OSError."""
+        body = "\r\n".join(line + _END_OF_LINE for line in lines)
+        self._write(_HOME + body + _END_OF_SCREEN)
+
+    def key(self, timeout_s: float) -> str:
+        """A key that is pressed within this time; "" without. "q" if there is no keyboard more."""
+        ready, _, _ = select.select([self._fd], [], [], max(0.0, timeout_s))
+        if not ready:
+            return ""
+        data = os.read(self._fd, 64)
+        return data.decode("utf-8", "replace")[0] if data else "q"
+
+    @staticmethod
+    def size() -> Size:
+        """As it is now."""
+        found = shutil.get_terminal_size()
+        return Size(found.columns, found.lines)
+
+    @staticmethod
+    def _write(data: str) -> None:
+        try:
+            sys.stdout.write(data)
+            sys.stdout.flush()
+        except OSError as error:
+            raise output_error(error) from None
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

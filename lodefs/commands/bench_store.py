@@ -15,8 +15,8 @@ from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import FIRST_TIME_S_MAX, FIRST_TIMEOUT_S, Session, absolute
 
 if TYPE_CHECKING:
+    from lodefs.bench_store import Advice, Measured
     from lodefs.chunkstore.objects.interface import ObjectStore
-    from lodefs.store_bench.results import Advice, Measured
 
 REQUEST_TIMEOUT_S = 30.0
 BYTES_MAX = "4GiB"
@@ -65,8 +65,7 @@ def bench_store(
     of 1 to 16 MiB, how fast it lists; with --write what writes cost. It reads packs that are there;
     from an empty store only with --write. What S3 sends may cost money: see --bytes-max.
     """
-    from lodefs.store_bench.results import advice
-    from lodefs.store_bench.trial import Plan, measure
+    from lodefs.bench_store import Plan, advice, measure
 
     place = absolute(url) if url else session.store_url
     _require_directory(place)
@@ -93,8 +92,8 @@ def _require_directory(url: str) -> None:
 
 def _objects(session: Session, url: str) -> ObjectStore:
     """The store, with room for all requests, none of which is repeated."""
+    from lodefs.bench_store import CONCURRENCIES
     from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
-    from lodefs.store_bench.trial import CONCURRENCIES
 
     settings = session.config.s3
     most = max(CONCURRENCIES)

@@ -53,8 +53,8 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
     """
     from lodefs.commands.version import number
     from lodefs.mount.docker.plugin import Settings, run
-    from lodefs.proxies.node_mounts import open_node_mounts
     from lodefs.proxies.own_proxy import node_figures
+    from lodefs.proxies.store_proxies import open_node_mounts
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"

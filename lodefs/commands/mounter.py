@@ -138,8 +138,8 @@ def mounter(
             return
     from lodefs.commands.version import number
     from lodefs.mount.service.process import MounterSettings, run
-    from lodefs.proxies.node_mounts import open_node_mounts
     from lodefs.proxies.own_proxy import node_figures
+    from lodefs.proxies.store_proxies import open_node_mounts
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"

@@ -6,13 +6,13 @@ import logging
 
 import click
 
+from lodefs import kubernetes as rules
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.cache_control import PINS, PinsView
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli.options import examples, session_command
 from lodefs.cli.parsed_type import FiniteRange
-from lodefs.kubernetes import node_labels as rules
-from lodefs.kubernetes.api_server import ApiServer
+from lodefs.kubernetes import ApiServer
 from lodefs.settings.session import Session
 
 _log = logging.getLogger("lodefs.kubernetes")

@@ -64,8 +64,7 @@ def resolve(session: Session, words: str | None, comment: str, uid: str | None) 
     known, those that rules limit are not looked at, and the comment is printed as it is.
     """
     from lodefs.slurm.job_comment import datasets_in, parsed, with_datasets
-    from lodefs.slurm.job_user import job_user
-    from lodefs.slurm.resolving import fixed
+    from lodefs.slurm.resolving import fixed, job_user
 
     if uid and not (uid.isascii() and uid.isdecimal() and int(uid) < 2**32 - 1):
         raise InvalidInput(f"--uid {uid}: the number of a user is needed")

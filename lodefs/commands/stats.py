@@ -21,7 +21,7 @@ from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.activity.watcher import Watcher
+    from lodefs.activity.node_activity import Watcher
 
 HEAD_EVERY_LINES = 20  # on a terminal
 
@@ -50,7 +50,7 @@ def stats(session: Session, interval_s: float, count: int | None, as_json: bool)
     answer in ms, requests that are answered now, bytes that are fetched now. Reads with passthrough
     are seen by nobody. A proxy that is restarted meanwhile is waited for.
     """
-    from lodefs.activity.watcher import Watcher, look
+    from lodefs.activity.node_activity import Watcher, look
     from lodefs.proxies.own_proxy import running_proxy
 
     token = session.environment.get("LODEFS_TOKEN")
@@ -69,7 +69,7 @@ def stats(session: Session, interval_s: float, count: int | None, as_json: bool)
 
 
 def _write(watcher: Watcher, number: int, *, as_json: bool) -> None:
-    from lodefs.activity.stats_lines import GONE, RESTARTED, as_object, head, line
+    from lodefs.activity.screen import GONE, RESTARTED, as_object, head, line
 
     rates = watcher.next()
     if as_json:

@@ -15,8 +15,8 @@ from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
+    from lodefs.activity.node_activity import Watcher
     from lodefs.activity.screen import Order
-    from lodefs.activity.watcher import Watcher
 
 SNAPSHOT_COLUMNS = 80  # where the output is no terminal
 
@@ -50,14 +50,14 @@ def top(session: Session, interval_s: float, sort: str, count: int | None) -> No
     Keys: b, r, s, n sort by bytes, reads, bytes of the store, name; space pauses; q ends. Where the
     output is no terminal it writes a plain snapshot for each look, with an empty line between.
     """
-    from lodefs.activity import terminal
+    from lodefs.activity import screen
+    from lodefs.activity.node_activity import Watcher, look
     from lodefs.activity.screen import Order
-    from lodefs.activity.watcher import Watcher, look
     from lodefs.proxies.own_proxy import running_proxy
 
     url = running_proxy(session)
     watcher = Watcher(partial(look, url, session.environment.get("LODEFS_TOKEN")))
-    if terminal.is_usable():
+    if screen.is_usable():
         _live(watcher, url, Order(sort), interval_s, count)
     else:
         _snapshots(watcher, url, Order(sort), interval_s, count)
@@ -65,7 +65,7 @@ def top(session: Session, interval_s: float, sort: str, count: int | None) -> No
 
 def _live(watcher: Watcher, url: str, order: Order, interval_s: float, count: int | None) -> None:
     from lodefs.activity import screen
-    from lodefs.activity.terminal import Terminal
+    from lodefs.activity.screen import Terminal
 
     orders = {"b": screen.Order.BYTES, "r": screen.Order.READS, "s": screen.Order.STORE,
               "n": screen.Order.NAME}  # fmt: skip

@@ -14,9 +14,8 @@ from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
 from lodefs.doctor.service_user import unreadable
 from lodefs.doctor.subject import Subject
 from lodefs.proxy.peers.membership.peer import split_address
-from lodefs.proxy.peers.security.shared_secret import read_secrets
-from lodefs.proxy.peers.security.tls import TlsFiles, check, load
-from lodefs.proxy.peers.security.x509_expiry import expiries_s
+from lodefs.proxy.peers.security.credentials import read_secrets
+from lodefs.proxy.peers.security.tls import TlsFiles, check, expiries_s, load
 
 PEERS, SECRET, CERTIFICATES = "peers", "peer secret", "certificates"
 PEER_TIMEOUT_S = 3.0

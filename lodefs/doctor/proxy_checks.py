@@ -15,8 +15,7 @@ from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
 from lodefs.doctor.service_user import USER, unreadable
 from lodefs.doctor.subject import Subject
 from lodefs.mount.lifecycle.mounter import list_mounts, state_of
-from lodefs.proxies.node_service import why_not_started
-from lodefs.proxies.own_proxy import ready
+from lodefs.proxies.own_proxy import ready, why_not_started
 from lodefs.proxies.tokens_in_use import UNREAD, untaken
 from lodefs.proxy.http.tokens import list_tokens
 

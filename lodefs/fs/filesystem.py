@@ -21,8 +21,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.fs.entry_info import Info, info_of, infos_of, walked
-from lodefs.fs.os_errors import os_error, raising_os_errors
-from lodefs.fs.read_only import ReadOnlyMethods, read_only
+from lodefs.fs.os_errors import ReadOnlyMethods, os_error, raising_os_errors, read_only
 from lodefs.fs.running_cache import RunningCache
 from lodefs.reading.file_bytes import Span, bounds
 from lodefs.reading.proxy_clients import TIMEOUT_S, ProxyClients, ProxyOptions

@@ -1,14 +1,16 @@
-"""What programs that know files expect: errors of lodefs as OSErrors of the same meaning."""
+"""What programs that know files expect: errors of lodefs as OSErrors of the same meaning, and the
+methods that would write, which say why they do not."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.reading.snapshot_file import READ_ONLY
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,3 +47,42 @@ def raising_os_errors(function: F) -> F:
             raise os_error(error, path) from error
 
     return translated  # type: ignore[return-value]
+
+
+class ReadOnlyMethods:
+    """For a file system of fsspec, before its base. Each raises OSError with EROFS."""
+
+    def _rm(self, path: str) -> NoReturn:
+        read_only(path)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: Any = None) -> NoReturn:  # noqa: ARG002, FBT002
+        read_only(path)
+
+    def rm_file(self, path: str) -> NoReturn:
+        read_only(path)
+
+    def rmdir(self, path: str) -> NoReturn:
+        read_only(path)
+
+    def mkdir(self, path: str, *_: Any, **__: Any) -> NoReturn:
+        read_only(path)
+
+    def makedirs(self, path: str, *_: Any, **__: Any) -> NoReturn:
+        read_only(path)
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> NoReturn:  # noqa: ARG002
+        read_only(path2)
+
+    def put_file(self, lpath: str, rpath: str, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG002
+        read_only(rpath)
+
+    def mv(self, path1: str, path2: str, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG002
+        read_only(path2)
+
+    def touch(self, path: str, *_: Any, **__: Any) -> NoReturn:
+        read_only(path)
+
+
+def read_only(path: Any) -> NoReturn:
+    """Raises: OSError with EROFS, which says how to write."""
+    raise OSError(errno.EROFS, READ_ONLY, str(path))

@@ -1,6 +1,6 @@
 """Proxies for volumes of other stores than the node's: found, or started and kept running.
 
-Each lies in a directory of its own (nodeproxy.OwnProxy), with a file ``store`` that says what it
+Each lies in a directory of its own (own_proxy.OwnProxy), with a file ``store`` that says what it
 serves; as long as that is there, the proxy is started again when it has died. They outlive the
 process that started them, and end when nobody has read from them for a day.
 """
@@ -8,19 +8,24 @@ process that started them, and end when nobody has read from them for a day.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.mount.lifecycle import control_socket
+from lodefs.mount.node.helper_client import MountHelper
+from lodefs.mount.node.interface import NodeMounts
+from lodefs.mount.node.kernel_mounts import KernelMounts
 from lodefs.proxies.own_proxy import (
     OwnProxy,
     ask,
@@ -198,3 +203,24 @@ def _reap(own: OwnProxy) -> None:
     """A proxy that was started by this process and has died waits for that."""
     with suppress(OSError, ValueError):
         os.waitpid(int(own.pid_file.read_text()), os.WNOHANG)
+
+
+@contextmanager
+def open_node_mounts(
+    session: Session, state: Path, owner: str, log: logging.Logger
+) -> Iterator[NodeMounts]:
+    """Mounts through the node's proxy, and through proxies of their own for other stores.
+
+    ``state``: the service's directory; the other proxies' state lies in it. ``owner``: what the
+    mounts say that they were made for ("docker", "csi"). The end touches no mount. Unavailable.
+    """
+    say = partial(log.warning, "%s")
+    with MountHelper() as helper:
+        proxies = StoreProxies(session, state / "proxies", say)
+        proxies.adopt()
+        try:
+            yield KernelMounts(
+                helper, proxies.proxy_for, environ=session.environment, log=say, owner=owner
+            )
+        finally:
+            proxies.close()

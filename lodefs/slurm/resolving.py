@@ -1,18 +1,52 @@
-"""Revisions of datasets, fixed at a job's submission."""
+"""Revisions of datasets, fixed at a job's submission, for a user by whom the proxy is not asked.
+
+The proxy knows only who asks, such as SlurmUser: the rules of access of this machine's settings are
+applied here.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from lodefs.api.mounting import options_of
+from lodefs.chunkstore.nodeapi.access import AccessRules
+from lodefs.chunkstore.system.sockets import Peer
 from lodefs.mount.lifecycle import mount_target
+from lodefs.settings.access_rules import access_rules, user_of
 from lodefs.settings.datasets import Dataset
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
-from lodefs.slurm.job_user import JobUser
+
+_NOBODY = Peer(0xFFFFFFFE, frozenset())  # 2**32 - 1 is no user
+
+
+class JobUser:
+    """By ``rules``, a user who is in the groups that ``user_of`` finds for ``uid``; None: it is not
+    known who, so what rules limit is not theirs."""
+
+    def __init__(
+        self, rules: AccessRules, uid: int | None, user_of: Callable[[int], Peer] = user_of
+    ) -> None:
+        self._rules = rules
+        self._user = _NOBODY if uid is None or not rules else user_of(uid)
+
+    def check(self, datasets: Sequence[Dataset]) -> None:
+        """Raises: NotFound, as for a repository that does not exist."""
+        for dataset in datasets:
+            self._rules.check(self._user, dataset.spec.repo)
+
+    def readable(self, datasets: Sequence[Dataset]) -> list[Dataset]:
+        """Those that the user may read."""
+        return [one for one in datasets if self._rules.may_read(self._user, one.spec.repo)]
+
+
+def job_user(session: Session, uid: int | None) -> JobUser:
+    """A user by the settings' rules."""
+    return JobUser(access_rules(session), uid)
+
 
 PROXY_UNUSED_TIMEOUT_S = 5.0  # of a proxy that is started for it: submissions come in bursts
 

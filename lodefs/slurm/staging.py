@@ -27,8 +27,7 @@ from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.proxies.own_proxy import running_proxy
 from lodefs.settings.session import Session
 from lodefs.slurm.job_comment import datasets_in, is_fixed, parsed, with_datasets
-from lodefs.slurm.job_user import job_user
-from lodefs.slurm.resolving import fixed
+from lodefs.slurm.resolving import fixed, job_user
 
 SCONTROL_TIMEOUT_S = 10.0
 PIN_S = 3600  # until the prologs have pinned it for as long as the job runs

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lodefs.api.snapshots import snapshot as open_snapshot
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.proxy.warm.path_patterns import MatchState, Selection, is_glob
 from lodefs.reading.snapshot import Snapshot
-from lodefs.torch.file_choice import chosen_files
+from lodefs.reading.urls import decoded_path, encoded_path
 from lodefs.torch.torch_types import MapDataset
 
 Transform = Callable[[str, bytes], Any]
@@ -50,3 +54,72 @@ class FileDataset(MapDataset):
 
 def _pair(path: str, data: bytes) -> tuple[str, bytes]:
     return path, data
+
+
+_DIRECTORY, _FILE = int(Kind.DIRECTORY), int(Kind.FILE)
+
+Chosen = tuple[str, int]  # path and size in bytes
+
+
+def chosen_files(snapshot: Snapshot, files: str | Sequence[str] | None) -> list[Chosen]:
+    """The files of a dataset, in an order that does not depend on the machine.
+
+    ``files``: None for all; a pattern (``train/**/*.jpg``, as of ``lodefs warm``), a directory or
+    a file; or a list of these. What exists under a name that looks like a pattern (``a[1].jpg``)
+    is meant by it. Paths keep the order of the list; what patterns match comes after them, sorted.
+    Raises: NotFound if something matches nothing, InvalidInput for an empty list.
+    """
+    names = [encoded_path(name) for name in ([files] if isinstance(files, str) else files or [""])]
+    if files is not None and not len(files):
+        raise InvalidInput("the list of files is empty")
+    found: dict[bytes, int] = {}
+    globs: list[bytes] = []
+    for name in names:
+        try:
+            found |= _below(snapshot, name.strip(b"/"))
+        except NotFound:
+            if not is_glob(name):
+                raise
+            globs.append(name)
+    if globs:
+        selection = Selection((), globs)
+        found |= sorted(_matching(snapshot, selection, b"", selection.start()))
+        for pattern in selection.unmatched():
+            raise NotFound(f"nothing of {snapshot} matches {decoded_path(pattern)}")
+    if not found:
+        raise NotFound(f"{snapshot} has no files there")
+    return [(decoded_path(path), size_bytes) for path, size_bytes in found.items()]
+
+
+def _below(snapshot: Snapshot, path: bytes) -> dict[bytes, int]:
+    """A file, or all files below a directory, by path."""
+    node = snapshot.entries.followed(path)
+    if node.kind == _FILE:
+        return {path: node.size_bytes}
+    found: dict[bytes, int] = {}
+    for directory, nodes in snapshot.entries.walk(path):
+        prefix = directory + b"/" if directory else b""
+        for child in nodes:
+            found.update(_file(snapshot, prefix + child.name, child))
+    return dict(sorted(found.items()))
+
+
+def _matching(
+    snapshot: Snapshot, selection: Selection, directory: bytes, state: MatchState
+) -> Iterator[tuple[bytes, int]]:
+    prefix = directory + b"/" if directory else b""
+    for node in snapshot.entries.children(directory):
+        path = prefix + node.name
+        inside = selection.step(state, node.name)
+        if inside.is_over:
+            continue
+        if node.kind == _DIRECTORY:
+            yield from _matching(snapshot, selection, path, inside)
+        elif inside.is_whole:
+            yield from _file(snapshot, path, node)
+
+
+def _file(snapshot: Snapshot, path: bytes, node: Node) -> list[tuple[bytes, int]]:
+    """Path and size of a file, or of a symlink to one; nothing for all else."""
+    target = node if node.kind == _FILE else snapshot.entries.target(path, node)
+    return [(path, target.size_bytes)] if target is not None and target.kind == _FILE else []

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lodefs.api.snapshots import snapshot as open_snapshot
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.reading.snapshot import Snapshot
 from lodefs.torch.epoch_position import EpochPosition
-from lodefs.torch.file_choice import chosen_files
+from lodefs.torch.file_dataset import chosen_files
 from lodefs.torch.hints import WarmHints
-from lodefs.torch.tar_index import TarSample, samples_of
 from lodefs.torch.torch_types import IterableBase, rank_share, worker_share
 
 VERSION = 1
@@ -171,3 +171,47 @@ def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
     left = iter(items)
     while batch := list(islice(left, size)):
         yield batch
+
+
+class TarSample(NamedTuple):
+    """Where a sample's fields lie in its shard: (name, first byte, end)."""
+
+    shard: str
+    key: str
+    fields: tuple[tuple[str, int, int], ...]
+
+
+def samples_of(snapshot: Snapshot, shard: str) -> list[TarSample]:
+    """The samples of a shard, in their order: neighbouring members with one name are one sample.
+    Only headers are read. Raises: NotFound, Corrupt if it is no tar."""
+    samples: list[TarSample] = []
+    key, fields = "", list[tuple[str, int, int]]()
+    try:
+        with (
+            snapshot.raw(shard) as raw,
+            tarfile.open(fileobj=raw, mode="r:") as tar,
+        ):
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+                if not member.isfile():
+                    continue
+                name, field = split_name(member.name)
+                if name != key and fields:
+                    samples.append(TarSample(shard, key, tuple(fields)))
+                    fields = []
+                key = name
+                end = member.offset_data + member.size
+                fields.append((field, member.offset_data, end))
+    except tarfile.TarError as error:
+        raise Corrupt(f"{snapshot}/{shard} is not a tar, or is damaged: {error}") from error
+    if fields:
+        samples.append(TarSample(shard, key, tuple(fields)))
+    return samples
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """The sample and the field of a member: ``a/b/000`` and ``seg.png`` of ``a/b/000.seg.png``, as
+    in the webdataset package."""
+    folder, slash, name = path.rpartition("/")
+    stem, _, field = name.partition(".")
+    return f"{folder}{slash}{stem}", field.lower()

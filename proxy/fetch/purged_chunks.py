@@ -6,11 +6,14 @@ in it, the index and the bytes are read again, from the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 
 from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.journal.purges import CHUNKS_MAX
+from lodefs.chunkstore.journal.purges import CHUNKS_MAX, Purge
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.proxy.cache.chunk_cache import Cache
 
 PURGES_KEPT = 32  # documents, the newest
 IDS_MAX = PURGES_KEPT * CHUNKS_MAX
@@ -36,3 +39,59 @@ class PurgedChunks:
         if not self._ids:
             return False
         return any(index.chunk_id(n) in self._ids and not index.is_gone(n) for n in chunks)
+
+
+LOOKS = 3  # that follow each purge
+_SEEN = layout.figure_key("purges_seen")  # the last purge that all looks followed, plus 1
+
+log = logging.getLogger("lodefs.cache")
+
+
+class Purging:
+    """Drops from the cache what was purged from the store. ``after`` gives the purges after a
+    number. ``refused``: learns the chunks of the last ones, also after a restart. One thread.
+
+    Each purge is followed several times, once at each look: what was being read from other nodes,
+    which had not heard of it, may have come here after the first time."""
+
+    def __init__(
+        self, cache: Cache, after: Callable[[int], Iterable[Purge]], refused: PurgedChunks
+    ) -> None:
+        self._cache = cache
+        self._after = after
+        self._refused = refused
+        self._seen = int.from_bytes(cache.kv.get(_SEEN) or b"", "little") - 1
+        self._known = max(self._seen - PURGES_KEPT, -1)  # the newest that is in memory
+        self._recent: list[tuple[Purge, int]] = []  # with the looks that are left
+
+    def look(self) -> None:
+        """Asks the store for new purges, and follows these and the last ones. Raises: what the
+        store does; LodefsError of the cache's index."""
+        for purge in list(self._after(self._known)):
+            self._known = purge.number
+            self._refused.add(purge.chunks)
+            if purge.number > self._seen:
+                self._recent.append((purge, LOOKS))
+        chunks = {chunk for purge, _ in self._recent for chunk in purge.chunks}
+        if chunks:
+            self._drop(chunks)
+        followed = [purge.number for purge, left in self._recent if left == 1]
+        if followed:
+            self._cache.kv.write([(_SEEN, (followed[-1] + 1).to_bytes(8, "little"))])
+            self._seen = followed[-1]
+        self._recent = [(purge, left - 1) for purge, left in self._recent if left > 1]
+
+    def _drop(self, chunks: set[ChunkId]) -> None:
+        """Drops each cache file that has one of the chunks: files are never changed. Goes through
+        the rows of all files, since a chunk's own row names one place of it alone."""
+        hit: set[int] = set()
+        for key, value in self._cache.kv.scan(layout.RUNS):
+            number = int.from_bytes(key[1:5], "big")
+            if number not in hit and any(
+                chunk in chunks for chunk, _ in layout.decode_run_row(value).chunks
+            ):
+                hit.add(number)
+        for number in sorted(hit):
+            file = self._cache.files.get(number)
+            if file is not None:
+                self._cache.eviction.drop(file, "it has bytes that were purged", is_damaged=False)

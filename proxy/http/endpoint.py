@@ -13,13 +13,12 @@ from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import EVERYBODY, Reader, Request
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.http import request_origin
+from lodefs.proxy.http import login, request_origin
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.tokens import TokenBook, Verdict, bearer_of
-from lodefs.proxy.page import session_cookie
-from lodefs.proxy.peers.server.peer_server import PeerServer
+from lodefs.proxy.peers.server import PeerServer
 from lodefs.proxy.s3.buckets import S3Settings
 
 _OPEN_ROUTES = frozenset(
@@ -125,7 +124,7 @@ def _cookie_of(endpoint: Endpoint, asked: Request) -> str | None:
     if endpoint.tokens is None or asked.method not in routes.READ_METHODS:
         return None
     cookies = asked.headers.get("Cookie")
-    return session_cookie.token_of(cookies, is_tls=endpoint.tls is not None)
+    return login.token_of(cookies, is_tls=endpoint.tls is not None)
 
 
 def _with_token(book: TokenBook, token: str | None, route: Route) -> Reader | Answer:

@@ -1,29 +1,56 @@
-"""Logging a browser in and out: a token comes once, and stays in a cookie that no script sees."""
+"""Logging a browser in and out: a token comes once, and stays in a cookie (RFC 6265bis).
+
+HttpOnly: no script sees it. SameSite=Strict: no other site's page has it sent. With TLS it has the
+prefix __Host-, so that only this host over TLS can have set it.
+"""
 
 from __future__ import annotations
+
+import re
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.http.endpoint import Endpoint
-from lodefs.proxy.http.tokens import Verdict
-from lodefs.proxy.page import session_cookie
+from lodefs.proxy.http.tokens import TokenBook, Verdict
+
+AGE_S_MAX = 12 * 3600
+_TOKEN = re.compile(r"[A-Za-z0-9_.~+/=-]{1,256}\Z")
 
 
-def answer(endpoint: Endpoint, route: Route, asked: Request) -> Answer:
+def name_of(*, is_tls: bool) -> str:
+    """The cookie's name."""
+    return "__Host-lodefs" if is_tls else "lodefs"
+
+
+def token_of(cookies: str | None, *, is_tls: bool) -> str | None:
+    """The token in a Cookie header; None without one, or with several."""
+    wanted = name_of(is_tls=is_tls)
+    pairs = (pair.strip().partition("=") for pair in (cookies or "").split(";"))
+    found = [value for name, _, value in pairs if name == wanted]
+    return found[0] if len(found) == 1 and _TOKEN.match(found[0]) else None
+
+
+def set_cookie(token: str, *, is_tls: bool) -> str:
+    """The Set-Cookie that keeps a token; with "" the one that forgets it."""
+    age_s = AGE_S_MAX if token else 0
+    secure = "; Secure" if is_tls else ""
+    name = name_of(is_tls=is_tls)
+    return f"{name}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}"
+
+
+def answer(tokens: TokenBook | None, route: Route, asked: Request, *, is_tls: bool) -> Answer:
     """The answer to /page/login, whose body is a token, or to /page/logout.
 
     Raises: InvalidInput (this endpoint has no tokens).
     """
-    is_tls = endpoint.tls is not None
     token = ""
     if route.kind == routes.PAGE_LOGIN:
-        if endpoint.tokens is None:
+        if tokens is None:
             raise InvalidInput("this proxy asks for no token here")
         token = asked.body.decode("utf-8", "replace").strip()
-        if endpoint.tokens.check(token, None) is not Verdict.ALLOWED:
+        if tokens.check(token, None) is not Verdict.ALLOWED:
             return error_responses.unauthorized("this token is not known here")
-    cookie = session_cookie.set_cookie(token, is_tls=is_tls)
+    cookie = set_cookie(token, is_tls=is_tls)
     return Answer(204, [("Set-Cookie", cookie), ("Cache-Control", "no-store")])

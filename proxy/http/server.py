@@ -34,7 +34,7 @@ from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.http import login, request_span
+from lodefs.proxy.http import http_request, login
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import SPARES_MAX, Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
@@ -50,7 +50,7 @@ from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.node import Node
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
-from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
+from lodefs.proxy.peers.server import PEERS, PeerServer
 from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics, Use
 from lodefs.proxy.runtime.thread_pools import current_owner, is_remote, remote_owner
 from lodefs.proxy.s3.errors import S3Error, error_answer
@@ -289,7 +289,7 @@ class ProxyServer:
                 label, answer = await self._answer(served, connection, request)
             if span.is_recorded:
                 path = _logged(request.raw_path)
-                request_span.describe(span, request.method, path, label, answer)
+                http_request.describe(span, request.method, path, label, answer)
             if served.hot_objects is not None:
                 served.hot_objects.learn(request.raw_path, all_headers(request), answer)
             elif answer.target and plain_get and is_plain(request, answer, plain_get):
@@ -376,7 +376,7 @@ class ProxyServer:
 
     async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:
         if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
-            return login.answer(endpoint, route, asked)
+            return login.answer(endpoint.tokens, route, asked, is_tls=endpoint.tls is not None)
         try:
             return await self._handlers.answer(route, asked)
         except LodefsError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -18,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from blake3 import blake3
 
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import check_ref_name, digest_of
-from lodefs.chunkstore.system.private_file import replace_private
+from lodefs.chunkstore.system.private_file import check_private, replace_private
 from lodefs.chunkstore.system.watched_files import Stamp, stamp_of
-from lodefs.proxy.http import s3_keys
 from lodefs.proxy.s3.signature import AccessKey
 
 VERSION = 1
@@ -151,8 +152,8 @@ def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: b
             raise AlreadyExists(f"there is a token named {name!r}: delete it first")
         if len(tokens) >= TOKENS_MAX:
             raise InvalidInput(f"tokens file {path} holds {TOKENS_MAX} tokens: delete some")
-        salt = s3_keys.new_salt() if s3 else ""
-        secret = s3_keys.secret_of(s3_keys.make_key(path), name, salt) if s3 else ""
+        salt = new_salt() if s3 else ""
+        secret = secret_of(make_key(path), name, salt) if s3 else ""
         made = Token(name, _digest(text), list(patterns), now_s, salt)
         _write(path, [*tokens, made])
     return NewToken(text, secret)
@@ -238,7 +239,7 @@ class TokenBook:
             self._tokens.access_keys = access_keys_of(self.path, self._tokens.by_digest.values())
 
     def _stamps(self) -> list[Stamp | None]:
-        return [stamp_of(path) for path in (self.path, s3_keys.key_path(self.path))]
+        return [stamp_of(path) for path in (self.path, key_path(self.path))]
 
     def check(self, token: str, repo: str | None) -> Verdict:
         """The verdict for a token, and for a repository if the request names one."""
@@ -280,11 +281,11 @@ def access_keys_of(path: Path, tokens: Iterable[Token]) -> dict[str, AccessKey]:
     signing = [token for token in tokens if token.s3_salt]
     if not signing:
         return {}
-    key = s3_keys.read_key(path)
+    key = read_key(path)
     return {
         token.name: AccessKey(
             token.name,
-            s3_keys.secret_of(key, token.name, token.s3_salt),
+            secret_of(key, token.name, token.s3_salt),
             token.allows,
             token.forwards,
             token.sees_all,
@@ -326,3 +327,54 @@ def _write(path: Path, tokens: list[Token]) -> None:
         replace_private(path, data)
     except OSError as error:
         raise InvalidInput(f"tokens file {path} cannot be written: {error.strerror}") from error
+
+
+KEY_BYTES = 32
+SALT_BYTES = 16
+_SUFFIX = ".s3-key"
+
+
+def key_path(tokens: Path) -> Path:
+    """Where the key lies that belongs to a tokens file."""
+    return tokens.with_name(tokens.name + _SUFFIX)
+
+
+def new_salt() -> str:
+    """What makes the secret of a token that is made anew another one."""
+    return secrets.token_hex(SALT_BYTES)
+
+
+def secret_of(key: bytes, name: str, salt: str) -> str:
+    """The secret of a token: 43 characters."""
+    made = blake3(f"{name}\0{salt}".encode(), key=key).digest()
+    return urlsafe_b64encode(made).decode().rstrip("=")
+
+
+def read_key(tokens: Path) -> bytes:
+    """The key. Raises: InvalidInput if it is missing, open to others, or damaged."""
+    path = key_path(tokens)
+    what = f"the S3 key {path}"
+    check_private(path, what)
+    try:
+        key = bytes.fromhex(path.read_text("ascii").strip())
+    except OSError as error:
+        raise InvalidInput(f"{what}: {error.strerror}") from error
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise InvalidInput(
+            f"{what} is damaged: restore it, or remove it and make the tokens with --s3 anew"
+        )
+    return key
+
+
+def make_key(tokens: Path) -> bytes:
+    """The key, made now if there is none, for those who read the tokens file. The caller holds
+    its lock."""
+    path = key_path(tokens)
+    if not path.exists():
+        try:
+            replace_private(path, f"{secrets.token_hex(KEY_BYTES)}\n".encode(), like=tokens)
+        except OSError as error:
+            raise InvalidInput(f"the S3 key {path} cannot be written: {error.strerror}") from error
+    return read_key(tokens)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections import deque
 
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.cache_control import EvictRequest
+from lodefs.chunkstore.nodeapi.wire import CHILDREN_MAX, Snapshot
+from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.handlers import Handler
 from lodefs.proxy.api.request import EVERYBODY, Request
 from lodefs.proxy.api.responses import FOREIGN_CONTENT, Answer, json_answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.node import Node, SnapshotFile
-from lodefs.proxy.page import path_search
+from lodefs.proxy.api.views import EntryView, entry_view
+from lodefs.proxy.node import Names, Node, SnapshotFile
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.previews import Previews
 from lodefs.proxy.page.static_files import INDEX, StaticFiles
@@ -127,7 +132,7 @@ class PageHandlers:
         if not match:
             raise InvalidInput("the query parameter 'match' is missing: what names are to hold")
         snapshot = await self._names.snapshot(route.repo, route.rev)
-        return _fresh(await path_search.find(self._names, snapshot, route.path, match))
+        return _fresh(await find(self._names, snapshot, route.path, match))
 
     async def _file_at(self, route: Route) -> SnapshotFile:
         snapshot = await self._names.snapshot(route.repo, route.rev)
@@ -157,3 +162,54 @@ def _limit(route: Route) -> int:
     if not _NUMBER.match(raw) or int(raw) > LIMIT_MAX:
         raise InvalidInput(f"limit must be a number from 1 to {LIMIT_MAX}")
     return int(raw)
+
+
+FOUND_MAX = 100
+SEARCH_S_MAX = 3.0
+DIRECTORIES_MAX = 200_000  # that wait to be looked at
+
+
+class FoundView(msgspec.Struct, frozen=True):
+    """Entries whose names hold a text, with their whole paths as names. ``is_complete``: these are
+    all; ``looked_at``: how many names were compared."""
+
+    entries: list[EntryView]
+    is_complete: bool
+    looked_at: int
+
+
+async def find(names: Names, snapshot: Snapshot, below: bytes, text: str) -> FoundView:
+    """Entries below a directory whose name has ``text`` in it, nearest first, as far as a bounded
+    time allows; letters' case does not matter. Raises: NotFound, NotADirectory."""
+    ends_s = time.monotonic() + SEARCH_S_MAX
+    wanted = text.casefold()
+    found: list[EntryView] = []
+    looked_at = 0
+    waiting = deque([((await names.entry(snapshot, below)).ino, below)])
+    while waiting:
+        ino, path = waiting.popleft()
+        after = b""
+        more = True
+        while more:
+            if time.monotonic() > ends_s or len(found) >= FOUND_MAX:
+                return FoundView(found, is_complete=False, looked_at=looked_at)
+            page = await names.children(snapshot, ino, after=after, limit=CHILDREN_MAX)
+            for node in page.nodes:
+                at = path + b"/" + node.name if path else node.name
+                if _matches(node, wanted) and len(found) < FOUND_MAX:
+                    found.append(_shown(snapshot, at, node))
+                if node.kind == Kind.DIRECTORY and len(waiting) < DIRECTORIES_MAX:
+                    waiting.append((node.ino, at))
+            looked_at += len(page.nodes)
+            more = page.more
+            after = page.nodes[-1].name if page.nodes else after
+    return FoundView(found, is_complete=True, looked_at=looked_at)
+
+
+def _matches(node: Entry, wanted: str) -> bool:
+    return wanted in node.name.decode("utf-8", "replace").casefold()
+
+
+def _shown(snapshot: Snapshot, path: bytes, node: Entry) -> EntryView:
+    view = entry_view(snapshot.repo, snapshot.commit, path, node)
+    return msgspec.structs.replace(view, name=path.decode("utf-8", "replace"))

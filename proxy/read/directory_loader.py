@@ -1,7 +1,7 @@
 """Loading directories from the store into the node's index, once for all who want them.
 
 A directory that somebody asks for is loaded at once. If that was a step of a walk, the directories
-to which the walk will come are loaded behind it, many in one go (walk_policy.py): trees of a commit
+to which the walk will come are loaded behind it, many in one go (``Walk``): trees of a commit
 lie together in their packs, so that one read of the store brings hundreds of them, and mounts find
 their rows in the index without asking the proxy.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from lodefs.chunkstore.errors import (
@@ -32,7 +32,6 @@ from lodefs.chunkstore.repo.pack_reader import check_tree, damaged
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_budget import TreeRoom
 from lodefs.proxy.read.tree_source import Outcome, Trees
-from lodefs.proxy.read.walk_policy import FRONTIER_MAX, Walk
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -273,3 +272,55 @@ def _directories(ino: int, entries: Sequence[TreeEntry]) -> list[int]:
     """The numbers of the directories among a directory's children, of as many as are of use."""
     names = (entry.name for entry in entries if entry.kind is Kind.DIRECTORY)
     return [child_ino(ino, name) for name in islice(names, FRONTIER_MAX)]
+
+
+GROWTH = 4
+DIRECTORIES_MAX = 4096  # loaded after one miss
+FRONTIER_MAX = 16 * 1024  # of one walk; further directories are found again by their own misses
+
+
+class Walk:
+    """The walk through one snapshot, by inode numbers: how many directories are loaded ahead, and
+    which. Pure.
+
+    A program that walks a tree needs every directory, soon, in an order of its own: depth first as
+    find(1), level by level, sorted or not. What it will list next is a directory that it has seen
+    and not listed: one of the frontier, whose end comes first. A miss in the frontier is a step of
+    a walk, and each step loads four times as many directories as the step before. A step down into
+    the directory that was loaded last may as well be a path that is looked up: it loads as many as
+    before. A miss outside of the frontier begins anew with one.
+    """
+
+    def __init__(self) -> None:
+        self._frontier: OrderedDict[int, None] = OrderedDict()
+        self._count = 1
+        self._last = 0
+
+    def __contains__(self, ino: int) -> bool:
+        return ino in self._frontier
+
+    def miss(self, ino: int, parent: int) -> int:
+        """Somebody needs a directory that is not loaded. How many to load, with that one."""
+        if ino not in self._frontier:
+            self._count = 1
+        elif parent != self._last:
+            self._count = min(self._count * GROWTH, DIRECTORIES_MAX)
+        self._last = ino
+        return self._count
+
+    def loaded(self, ino: int, directories: Iterable[int]) -> None:
+        """A directory was loaded: the ``directories`` among its children, by name, come next."""
+        self._frontier.pop(ino, None)
+        self.put_first(directories)
+
+    def put_first(self, directories: Iterable[int]) -> None:
+        """Directories come before the rest of the frontier, in their order."""
+        for ino in reversed(list(directories)):
+            self._frontier[ino] = None
+            self._frontier.move_to_end(ino)
+        while len(self._frontier) > FRONTIER_MAX:
+            self._frontier.popitem(last=False)
+
+    def take(self, count: int) -> list[int]:
+        """The next directories to load, at most ``count``. They leave the frontier."""
+        return [self._frontier.popitem()[0] for _ in range(min(count, len(self._frontier)))]

@@ -13,8 +13,15 @@ from urllib.parse import quote_from_bytes
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.s3.documents import OWNER, XML, document, element, escaped, iso_time
 from lodefs.proxy.s3.errors import S3Error
-from lodefs.proxy.s3.listing.listing_token import decode_token, encode_token, wrong_token
-from lodefs.proxy.s3.listing.pages import KEYS_MAX, KeyPage, Query, start_after
+from lodefs.proxy.s3.listing import (
+    KEYS_MAX,
+    KeyPage,
+    Query,
+    decode_token,
+    encode_token,
+    start_after,
+    wrong_token,
+)
 from lodefs.proxy.s3.request import S3Request
 
 REGION = "us-east-1"

@@ -6,11 +6,15 @@ Source: Amazon S3 API Reference, GetObject and HeadObject.
 from __future__ import annotations
 
 import re
+from calendar import timegm
+from collections.abc import Mapping
 from dataclasses import dataclass
+from email.utils import parsedate
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.proxy.api.conditions import Outcome
+from lodefs.proxy.api.conditions import evaluate as evaluate_tags
 from lodefs.proxy.api.ranges import ByteRange, Selection, Unsatisfiable, select_ranges
 from lodefs.proxy.api.responses import (
     FOREIGN_CONTENT,
@@ -23,7 +27,6 @@ from lodefs.proxy.api.responses import (
 from lodefs.proxy.node import Files, Names, SnapshotFile
 from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.s3.buckets import ObjectPlace, no_such_key
-from lodefs.proxy.s3.conditions import evaluate, range_applies
 from lodefs.proxy.s3.documents import http_time
 from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.request import S3Request
@@ -171,3 +174,52 @@ def _overridden(headers: Headers, asked: S3Request) -> Headers:
     if any(_NO_HEADER.search(value) for value in own.values()):
         raise S3Error("InvalidArgument", "a response-* parameter holds what no header can")
     return [*(pair for pair in headers if pair[0] not in own), *own.items()]
+
+
+TAG_HEADERS = ("if-match", "if-none-match")
+CONDITION_HEADERS = (*TAG_HEADERS, "if-modified-since", "if-unmodified-since", "if-range")
+
+
+def evaluate(headers: Mapping[str, str], etag: str, modified_s: int) -> tuple[Outcome, str]:
+    """What the conditions lead to, and the header that failed. Tags go before dates (13.2.2);
+    a date that is none is ignored."""
+    tags = {"If-Match": headers.get("if-match"), "If-None-Match": headers.get("if-none-match")}
+    given = {name: _quoted(value) for name, value in tags.items() if value is not None}
+    unmodified_s = _date_s(headers.get("if-unmodified-since"))
+    if "If-Match" not in given and unmodified_s is not None and modified_s > unmodified_s:
+        return Outcome.FAILED, "If-Unmodified-Since"
+    outcome = evaluate_tags(given, etag)
+    if outcome is Outcome.FAILED:
+        return outcome, "If-Match"
+    if outcome is Outcome.NOT_MODIFIED:
+        return outcome, "If-None-Match"
+    modified_since_s = _date_s(headers.get("if-modified-since"))
+    if (
+        "If-None-Match" not in given
+        and modified_since_s is not None
+        and modified_s == modified_since_s  # a branch that was set back is older, and other
+    ):
+        return Outcome.NOT_MODIFIED, "If-Modified-Since"
+    return Outcome.PROCEED, ""
+
+
+def range_applies(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether a Range header counts: there is no If-Range, or its tag holds. A date never does: two
+    commits may be of the same second."""
+    wanted = headers.get("if-range")
+    return wanted is None or _quoted(wanted.strip()) == etag
+
+
+def _quoted(value: str) -> str:
+    """S3 takes a tag without quotes, too."""
+    text = value.strip()
+    bare = text and text != "*" and '"' not in text
+    return ", ".join(f'"{one.strip()}"' for one in text.split(",")) if bare else text
+
+
+def _date_s(value: str | None) -> int | None:
+    parsed = parsedate(value) if value else None
+    try:
+        return timegm(parsed) if parsed else None
+    except (ValueError, OverflowError):
+        return None

@@ -25,8 +25,7 @@ from lodefs.proxy.s3.bucket_answers import (
 from lodefs.proxy.s3.buckets import S3Settings, no_such_bucket, place_of, root_of
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.forwarding import Forwarder
-from lodefs.proxy.s3.listing.listing_token import ListingToken
-from lodefs.proxy.s3.listing.pages import KeyPage, Lister
+from lodefs.proxy.s3.listing import KeyPage, Lister, ListingToken
 from lodefs.proxy.s3.objects import find_object, object_answer
 from lodefs.proxy.s3.request import S3Request, parse_request
 from lodefs.proxy.s3.signature import AccessKey, AccessKeys, Verifier

@@ -51,16 +51,15 @@ from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Node
-from lodefs.proxy.peers.assembly import join_cluster
-from lodefs.proxy.peers.peering import Peering
-from lodefs.proxy.peers.server.peer_server import PeerServer
+from lodefs.proxy.peers.peering import Peering, join_cluster
+from lodefs.proxy.peers.server import PeerServer
 from lodefs.proxy.read.last_seen import known_store, store_or_error
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
 from lodefs.proxy.runtime.other_families import MoreFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls, outcome_of
 from lodefs.proxy.s3.buckets import S3Settings
-from lodefs.proxy.s3.raw_s3 import RawS3
+from lodefs.proxy.s3.forwarding import RawS3
 from lodefs.proxy.service import failed_starts
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit

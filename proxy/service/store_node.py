@@ -10,19 +10,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.nodeapi.cache_control import (
+    EvictRequest,
+    EvictView,
+    PinsView,
+    WarmJobs,
+    WarmRequest,
+    WarmStatus,
+)
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.disk_load import DiskLoad
 from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.cache.maintenance import Maintenance
 from lodefs.proxy.cache.reader import CacheReader
-from lodefs.proxy.cache.scrub import Scrub, ScrubSettings
+from lodefs.proxy.cache.scrub import DiskLoad, Scrub, ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.cache_control import CacheControl
 from lodefs.proxy.data.processes import DataProcesses
@@ -32,7 +39,7 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
-from lodefs.proxy.fetch.purged_chunks import PurgedChunks
+from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
@@ -41,10 +48,8 @@ from lodefs.proxy.read.store_catalog import StoreCatalog
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools, current_owner
-from lodefs.proxy.service.cache_control import NodeCacheControl
-from lodefs.proxy.service.purging import Purging
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
-from lodefs.proxy.warm.dataset_eviction import DatasetEviction
+from lodefs.proxy.warm.dataset_eviction import DatasetEviction, views
 from lodefs.proxy.warm.job_run import WarmContext
 from lodefs.proxy.warm.jobs import Warmer
 
@@ -230,3 +235,49 @@ class StoreNode:
             self._cache.close()
         except LodefsError as error:
             log.warning("the cache is not closed as it should be: %s", error)
+
+
+class NodeCacheControl:
+    """proxy.cache_control.CacheControl of a StoreNode's cache. Used from the event loop."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        pools: Pools,
+        warmer: ClusterWarmer,
+        dropper: DatasetEviction,
+    ) -> None:
+        self._cache = cache
+        self._pools = pools
+        self._warmer = warmer
+        self._dropper = dropper
+
+    @property
+    def is_busy(self) -> bool:
+        return self._warmer.running > 0
+
+    async def warm(self, request: WarmRequest) -> WarmStatus:
+        return await self._warmer.start(request)
+
+    async def warm_jobs(self) -> WarmJobs:
+        return WarmJobs(self._warmer.jobs())
+
+    async def warm_status(self, job_id: str) -> WarmStatus:
+        return await self._warmer.status(job_id)
+
+    async def cancel_warm(self, job_id: str) -> WarmStatus:
+        return await self._warmer.cancel(job_id)
+
+    async def pins(self) -> PinsView:
+        pins = await self._pools.disk.run(self._cache.pins.listed)
+        pinned_bytes = await self._pools.disk.run(self._cache.pins.pinned_bytes)
+        return PinsView(views(pins), pinned_bytes, self._cache.settings.size_bytes_max)
+
+    async def evict(self, request: EvictRequest) -> EvictView:
+        if request.all_nodes:
+            owner = request.owner
+            release = EvictRequest(everything=True, pins_only=True, owner=owner, all_nodes=True)
+            if not owner or request != release:
+                raise InvalidInput("on all nodes only an owner's pins of everything can be removed")
+            await self._warmer.release(owner, everywhere=True)
+        return await self._dropper.evict(request)

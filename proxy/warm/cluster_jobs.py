@@ -37,7 +37,6 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.proxy.peers.client.job_client import PeerJobClient
 from lodefs.proxy.warm.jobs import Warmer
-from lodefs.proxy.warm.named_nodes import named
 
 T = TypeVar("T")
 
@@ -359,3 +358,28 @@ def _view(address: str, status: WarmStatus, state: State, why: str = "") -> Node
         fetched_bytes=status.fetched_bytes,
         error=why or (status.errors[0].message if status.errors else ""),
     )
+
+
+SHOWN_MAX = 8
+
+
+def named(names: Sequence[str], members: Sequence[str]) -> list[str]:
+    """The members (``HOST:PORT``) that names mean, in the order of the members: each is a member's
+    address, its host, or that host's name without its domain. Raises: InvalidInput for a name that
+    means none."""
+    known = {name: one for one in members for name in _names_of(one)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        shown = ", ".join(members[:SHOWN_MAX]) + (", ..." if len(members) > SHOWN_MAX else "")
+        raise InvalidInput(
+            f"{unknown[0]} is no node of this proxy's cluster, which has {shown or 'none'}: nodes "
+            "are named as in `[serve] peers`"
+        )
+    wanted = {known[name] for name in names}
+    return [one for one in members if one in wanted]
+
+
+def _names_of(address: str) -> list[str]:
+    host = address.rpartition(":")[0].strip("[]")
+    is_name = not host.replace(".", "").isdigit() and ":" not in host
+    return [address, host, *([host.partition(".")[0]] if is_name else [])]

@@ -16,8 +16,7 @@ from lodefs.proxy.config import (
     parse_peers,
     parse_size,
 )
-from lodefs.proxy.peers.membership.dns_name import DnsName
-from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer import DnsName, Peer
 
 STORE = {"store": "s3://bucket/data"}
 

@@ -14,9 +14,8 @@ from dns.rdtypes.IN.AAAA import AAAA
 from dns.rdtypes.IN.SRV import SRV
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
-from lodefs.proxy.peers.membership.dns_name import DnsName
 from lodefs.proxy.peers.membership.members import distinct, log, log_change
-from lodefs.proxy.peers.membership.peer import Peer, join_address, split_address
+from lodefs.proxy.peers.membership.peer import DnsName, Peer, join_address, split_address
 from lodefs.proxy.runtime.thread_pools import Pool
 
 REFRESH_S_MIN, REFRESH_S_MAX = 10.0, 30.0

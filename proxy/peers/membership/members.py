@@ -1,8 +1,8 @@
 """Membership: which nodes the cluster has, from what a site has already.
 
-Implementations: a fixed list (here), a watched file (file_members.py), DNS (dns_members.py). All
-pass tests/proxy/peers/membership/test_members.py. Who is a member says nothing of who is well: that
-is Health.
+Implementations: a fixed list and a watched file (here), DNS (dns_members.py). All pass
+tests/proxy/peers/membership/test_members.py. Who is a member says nothing of who is well: that is
+Health.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
-from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.system.watched_files import WatchedFiles
+from lodefs.proxy.peers.membership.peer import Peer, parse_peer, parse_weight
+from lodefs.proxy.runtime.thread_pools import Pool
 
 log = logging.getLogger("lodefs.peers")
 
@@ -108,3 +114,59 @@ async def follow(refresh: Callable[[], Awaitable[float]]) -> None:
         if math.isinf(wait_s):
             return
         await asyncio.sleep(wait_s * random.uniform(0.9, 1.1))
+
+
+REFRESH_S = 2.0
+FILE_BYTES_MAX = 16 << 20
+
+
+class _TargetGroup(msgspec.Struct):
+    targets: list[str]
+    labels: dict[str, str] = {}
+
+
+class FileMembers:
+    """The members in a file, which is looked at every two seconds. It has the shape of Prometheus'
+    file_sd, as JSON: ``[{"targets": ["10.0.0.1:7441", "node2"], "labels": {"weight": "2"}}, ...]``
+    (https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config).
+    Other labels are left alone."""
+
+    def __init__(self, path: Path, disk: Pool) -> None:
+        """Reads nothing yet: the first refresh does. ``disk`` runs what blocks."""
+        none: tuple[Peer, ...] = ()
+        self._file = WatchedFiles([path], lambda: read_members(path), log, initial=none)
+        self._disk = disk
+
+    def members(self) -> tuple[Peer, ...]:
+        """As of Membership."""
+        return self._file.value
+
+    async def refresh(self) -> float:
+        """As of Membership."""
+        before = self._file.value
+        if await self._disk.run(self._file.refresh) and self._file.value != before:
+            log_change(before, self._file.value)
+        return REFRESH_S
+
+
+def read_members(path: Path) -> tuple[Peer, ...]:
+    """The members that a file lists. InvalidInput, which names the file and what is wrong."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidInput(f"peers_file {path}: {error.strerror}") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise InvalidInput(f"peers_file {path}: is larger than {FILE_BYTES_MAX >> 20} MiB")
+    try:
+        return distinct(_peers(from_json(data, list[_TargetGroup])))
+    except InvalidInput as error:
+        raise InvalidInput(f"peers_file {path}: {error}") from error
+
+
+def _peers(groups: list[_TargetGroup]) -> Iterator[Peer]:
+    for group in groups:
+        label = group.labels.get("weight")
+        for target in group.targets:
+            peer = parse_peer(target)
+            yield peer if label is None else Peer(peer.address, parse_weight(label, target))

@@ -6,12 +6,15 @@ import json
 
 import pytest
 
-from lodefs.activity.exposition import samples
-from lodefs.activity.node_activity import NodeActivity, activity_of
-from lodefs.activity.rates import Rates, rates_between
-from lodefs.activity.screen import Order, Place, Size, fit, screen, width
-from lodefs.activity.stats_lines import as_object, head, line
-from lodefs.activity.watcher import Watcher
+from lodefs.activity.node_activity import (
+    NodeActivity,
+    Rates,
+    Watcher,
+    activity_of,
+    rates_between,
+    samples,
+)
+from lodefs.activity.screen import Order, Place, Size, as_object, fit, head, line, screen, width
 from lodefs.chunkstore.errors import Unavailable
 from tests.support.lodefs.metrics_text import AWKWARD, Figures
 

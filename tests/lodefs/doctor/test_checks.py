@@ -18,7 +18,7 @@ from lodefs.doctor.cache_checks import DiskSpeed
 from lodefs.doctor.check import Check, Finding, State, ok, run
 from lodefs.doctor.subject import ProxySeen, Subject, subject_of
 from lodefs.mount.kernel import mount_table
-from lodefs.proxy.peers.security.x509_expiry import expiries_s
+from lodefs.proxy.peers.security.tls import expiries_s
 from lodefs.settings.config import S3Config
 from lodefs.settings.session import Session
 from tests.support.chunkstore.certificates import certificate

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from lodefs.job_profile.advice import Circumstances, advice, warm_s
 from lodefs.job_profile.layers import Layer, Shares, Tick, named, shares_of_record, waiting
+from lodefs.job_profile.profile import Circumstances, advice, warm_s
 from lodefs.job_profile.reads import ReadPattern, operations, pattern, slowest
 from lodefs.mount.kernel.fuse_abi import Opcode
 from lodefs.mount.shm.request_trace import Record

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
-from lodefs.kubernetes.api_server import ApiServer
+from lodefs.kubernetes import ApiServer
 from tests.support.chunkstore.certificates import certificate
 
 NODE = {"metadata": {"labels": {"kubernetes.io/os": "linux"}}}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import check_repo
 from lodefs.chunkstore.nodeapi.cache_control import PinView
-from lodefs.kubernetes.node_labels import PREFIX, changes, label_key, labels
+from lodefs.kubernetes import PREFIX, changes, label_key, labels
 
 # k8s.io/apimachinery: validation of qualified names
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.proxies import node_service, own_proxy
+from lodefs.proxies import own_proxy
 from lodefs.settings.session import Session
 
 STATUS = "cannot start: /srv/store is not a lodefs store: create it with `lodefs init /srv/store`"
@@ -14,7 +14,7 @@ SHOWN = f"ActiveState=activating\nNRestarts=4\nStatusText={STATUS}\n"
 
 def test_what_it_said_is_told() -> None:
     """Its own words, how often it was tried, and where there is more."""
-    told = node_service.told(SHOWN)
+    told = own_proxy.told(SHOWN)
     assert told is not None
     assert f"the node's proxy {STATUS} (tried 5 times); journalctl -u lodefs-proxy" in told
 
@@ -27,28 +27,28 @@ def test_one_that_serves_has_no_reason() -> None:
         "ActiveState=activating\nNRestarts=0\nStatusText=Opening /srv/store and the cache /c\n",
         "ActiveState=inactive\nNRestarts=0\nStatusText=\n",
     ):
-        assert node_service.told(shown) is None
+        assert own_proxy.told(shown) is None
 
 
 def test_one_that_is_just_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is started anew systemd shows nothing: it is asked until there is a reason, or the
     proxy serves."""
-    monkeypatch.setattr(node_service, "_IS_BOOTED", "/")
-    monkeypatch.setattr(node_service, "PAUSE_S", 0.0)
+    monkeypatch.setattr(own_proxy, "_IS_BOOTED", "/")
+    monkeypatch.setattr(own_proxy, "PAUSE_S", 0.0)
     starting = SHOWN.replace(STATUS, "")
     serving = SHOWN.replace("activating", "active").replace(STATUS, "Serving /srv/store")
-    for last, told in ((SHOWN, node_service.told(SHOWN)), (serving, None), ("", None)):
+    for last, told in ((SHOWN, own_proxy.told(SHOWN)), (serving, None), ("", None)):
         shown = iter([starting, starting, last])
-        monkeypatch.setattr(node_service, "_shown", shown.__next__)
-        assert node_service.why_not_started("unix:/run/lodefs/proxy.sock") == told
+        monkeypatch.setattr(own_proxy, "_shown", shown.__next__)
+        assert own_proxy.why_not_started("unix:/run/lodefs/proxy.sock") == told
 
 
 def test_commands_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that wants a proxy that runs says why the node's does not; systemd is asked of no
     other one."""
-    monkeypatch.setattr(node_service, "_shown", lambda: SHOWN)
-    monkeypatch.setattr(node_service, "_IS_BOOTED", "/")
+    monkeypatch.setattr(own_proxy, "_shown", lambda: SHOWN)
+    monkeypatch.setattr(own_proxy, "_IS_BOOTED", "/")
     monkeypatch.setattr(own_proxy, "serves", lambda *_: False)
     with pytest.raises(Unavailable, match="lodefs init /srv/store"):
         own_proxy.running_proxy(Session({"LODEFS_CONFIG": "/dev/null"}))
-    assert node_service.why_not_started("unix:/run/another.sock") is None
+    assert own_proxy.why_not_started("unix:/run/another.sock") is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.settings.temporary_files import leave_others_directories
+from lodefs.main import leave_others_directories
 
 USER = 61234
 TIMEOUT_S = 60.0

@@ -14,8 +14,8 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.kernel import mount_syscalls
-from lodefs.slurm import user_directory
-from lodefs.slurm.user_directory import opened_as
+from lodefs.slurm import job_namespace
+from lodefs.slurm.job_namespace import opened_as
 from tests.support.chunkstore import leftovers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become others")
@@ -90,7 +90,7 @@ def test_a_file_system_that_never_answers_is_given_up(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a user's own may."""
-    monkeypatch.setattr(user_directory, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(job_namespace, "TIMEOUT_S", 0.1)
     (home / "stuck").mkdir()
     fd = mount_syscalls.attach(str(home / "stuck"), b"x", allow_other=True)
     try:

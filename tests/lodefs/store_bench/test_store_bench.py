@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lodefs import bench_store
+from lodefs.bench_store import CONCURRENCIES, Measured, Plan, Rate, advice, measure
 from lodefs.chunkstore.errors import Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
-from lodefs.store_bench import trial
-from lodefs.store_bench.results import Measured, Rate, advice
-from lodefs.store_bench.trial import CONCURRENCIES, Plan, measure
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
 
@@ -26,7 +25,7 @@ KEYS = {"store", "first_byte_s", "first_byte_worst_s", "reads", "ranges", "list_
 @pytest.fixture(autouse=True)
 def small_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is small here."""
-    monkeypatch.setattr(trial, "OBJECT_BYTES", 1 << 16)
+    monkeypatch.setattr(bench_store, "OBJECT_BYTES", 1 << 16)
 
 
 def measured(rates: dict[int, float], *, failed: int | None = None, **more: float) -> Measured:

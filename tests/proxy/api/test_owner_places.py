@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.api.owner_places import LOOKS_KEPT, OwnerPlaces
+from lodefs.proxy.api.answer_places import LOOKS_KEPT, OwnerPlaces
 
 OWNERS = "abc"
 STEPS = st.lists(

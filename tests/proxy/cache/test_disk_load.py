@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.proxy.cache.disk_load import DiskLoad
+from lodefs.proxy.cache.scrub import DiskLoad
 
 
 class Disk:

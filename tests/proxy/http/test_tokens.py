@@ -28,7 +28,6 @@ from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
-from lodefs.proxy.http.s3_keys import key_path
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.tokens import (
     TOKEN_PREFIX,
@@ -39,6 +38,7 @@ from lodefs.proxy.http.tokens import (
     create_token,
     delete_token,
     file_digest,
+    key_path,
     list_tokens,
 )
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy

@@ -13,7 +13,7 @@ from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.page import live_feed
 from lodefs.proxy.page.live_feed import LISTENERS_MAX, LiveFeed, Sample
-from lodefs.proxy.read.repository_names import GROUP_NAMES, RepositoryNames
+from lodefs.proxy.read.store_catalog import GROUP_NAMES, RepositoryNames
 from tests.support.proxy.fake_cache_control import MemoryCacheControl
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy
 from tests.support.proxy.rig import REPO, Rig

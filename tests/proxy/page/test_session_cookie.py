@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.proxy.page.session_cookie import set_cookie, token_of
+from lodefs.proxy.http.login import set_cookie, token_of
 
 
 @pytest.mark.parametrize("is_tls", [False, True])

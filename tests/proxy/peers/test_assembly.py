@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.system.fd_limit import PEER_SOCKETS_MAX, shares
-from lodefs.proxy.peers.assembly import Sockets, sockets_of
 from lodefs.proxy.peers.client.connection_pool import IDLE_MAX
 from lodefs.proxy.peers.membership.prober import CONCURRENCY, LOOK_MAX
+from lodefs.proxy.peers.peering import Sockets, sockets_of
 
 
 @pytest.mark.parametrize("limit", [256, 512, 1024, 1200, 4096])

@@ -23,6 +23,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.fetch import pack_chunks
+from lodefs.proxy.peers import server as peer_server
 from lodefs.proxy.peers.client.rate_limit import BURST_S
 from lodefs.proxy.peers.client.request_plan import RequestPlan
 from lodefs.proxy.peers.membership.addresses import Addresses
@@ -32,8 +33,7 @@ from lodefs.proxy.peers.membership.readiness import probe
 from lodefs.proxy.peers.membership.rendezvous import rank
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
-from lodefs.proxy.peers.server import peer_server
-from lodefs.proxy.peers.server.recipients import SendingLoad
+from lodefs.proxy.peers.server import SendingLoad
 from lodefs.proxy.runtime.counters import Counter
 from tests.proxy.peers.certificates import Authority
 from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s

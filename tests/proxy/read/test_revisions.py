@@ -18,7 +18,7 @@ from lodefs.proxy.node import NamePage
 from lodefs.proxy.read.revisions import NAMES_MAX, PAGE_S, Revisions, repos_from
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.s3.buckets import S3Settings
-from lodefs.proxy.s3.listing.pages import KeyPage, Lister, Query
+from lodefs.proxy.s3.listing import KeyPage, Lister, Query
 from tests.support.chunkstore.golden import settings as store_settings
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.proxy.fake_node import DictNode

@@ -17,7 +17,7 @@ from loadtests.services import S3Server
 from lodefs.chunkstore.objects.sigv4 import Credentials
 from lodefs.proxy.http.tokens import create_s3_token
 from lodefs.proxy.s3.buckets import S3Settings
-from lodefs.proxy.s3.raw_s3 import RawS3
+from lodefs.proxy.s3.forwarding import RawS3
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy
 
 BIG = bytes(range(256)) * 9000

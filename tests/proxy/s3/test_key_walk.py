@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lodefs.proxy.s3.listing.key_walk import KeyWalk
+from lodefs.proxy.s3.key_walk import KeyWalk
 from tests.support.proxy.fake_node import DictNode, Symlink
 
 PARTS = st.text(alphabet="ab-./0", min_size=1, max_size=6)

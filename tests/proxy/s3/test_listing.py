@@ -10,12 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.names import Spec
+from lodefs.proxy.s3 import listing as pages_module
 from lodefs.proxy.s3.bucket_answers import query_of
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.errors import S3Error
-from lodefs.proxy.s3.listing import pages as pages_module
-from lodefs.proxy.s3.listing.listing_token import decode_token, encode_token
-from lodefs.proxy.s3.listing.pages import KeyPage, Lister, Query, common_prefix, start_after
+from lodefs.proxy.s3.listing import (
+    KeyPage,
+    Lister,
+    Query,
+    common_prefix,
+    decode_token,
+    encode_token,
+    start_after,
+)
 from lodefs.proxy.s3.request import parse_request
 from tests.proxy.s3.test_key_walk import PARTS, tree_of
 from tests.support.proxy.fake_node import DictNode

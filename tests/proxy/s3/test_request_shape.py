@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lodefs.proxy.s3.errors import S3Error
-from lodefs.proxy.s3.hot_objects import parse_plain
-from lodefs.proxy.s3.request_shape import (
+from lodefs.proxy.s3.hot_objects import (
     IF_MATCH,
     RANGE,
     REQUEST_ID,
@@ -17,6 +16,7 @@ from lodefs.proxy.s3.request_shape import (
     STAMP,
     RequestShape,
     learn_shape,
+    parse_plain,
 )
 from lodefs.proxy.s3.signature import UNSIGNED_PAYLOAD, canonical_headers, claim_of
 

@@ -14,8 +14,7 @@ from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.chunk_cache import NewChunk
-from lodefs.proxy.fetch.purged_chunks import PurgedChunks
-from lodefs.proxy.service.purging import LOOKS, Purging
+from lodefs.proxy.fetch.purged_chunks import LOOKS, PurgedChunks, Purging
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, run
 

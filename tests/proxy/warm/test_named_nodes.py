@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.proxy.warm.named_nodes import named
+from lodefs.proxy.warm.cluster_jobs import named
 
 MEMBERS = ["n1.cluster:7441", "10.0.0.2:7441", "[fd00::3]:7441", "n4:7441"]
 

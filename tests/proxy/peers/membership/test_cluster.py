@@ -12,13 +12,10 @@ import pytest
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.proxy.peers.membership import cluster as clusters
 from lodefs.proxy.peers.membership.addresses import Addresses, SocketAddress, is_local, look_up
-from lodefs.proxy.peers.membership.cluster import Cluster
+from lodefs.proxy.peers.membership.cluster import Cluster, SelfDetector
 from lodefs.proxy.peers.membership.dns_members import DnsMembers
-from lodefs.proxy.peers.membership.dns_name import parse_dns_name
-from lodefs.proxy.peers.membership.file_members import FileMembers
-from lodefs.proxy.peers.membership.members import StaticMembers
-from lodefs.proxy.peers.membership.peer import Peer, parse_peer
-from lodefs.proxy.peers.membership.self_detection import SelfDetector
+from lodefs.proxy.peers.membership.members import FileMembers, StaticMembers
+from lodefs.proxy.peers.membership.peer import Peer, parse_dns_name, parse_peer
 from lodefs.proxy.runtime.thread_pools import Pool
 
 HERE = "10.0.0.1"

@@ -16,10 +16,16 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.proxy.peers.membership.dns_members import REFRESH_S_MAX, REFRESH_S_MIN, DnsMembers
-from lodefs.proxy.peers.membership.dns_name import parse_dns_name
-from lodefs.proxy.peers.membership.file_members import FileMembers, read_members
-from lodefs.proxy.peers.membership.members import Membership, StaticMembers, distinct, follow, named
-from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.members import (
+    FileMembers,
+    Membership,
+    StaticMembers,
+    distinct,
+    follow,
+    named,
+    read_members,
+)
+from lodefs.proxy.peers.membership.peer import Peer, parse_dns_name
 from lodefs.proxy.runtime.thread_pools import Pool
 from tests.proxy.peers.nameserver import HOST, NameServer, name_server
 
@@ -283,7 +289,7 @@ def test_a_missing_file_and_a_huge_one(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InvalidInput, match="No such file"):
         read_members(tmp_path / "none")
     (tmp_path / "big").write_bytes(b" " * 101)
-    monkeypatch.setattr("lodefs.proxy.peers.membership.file_members.FILE_BYTES_MAX", 100)
+    monkeypatch.setattr("lodefs.proxy.peers.membership.members.FILE_BYTES_MAX", 100)
     with pytest.raises(InvalidInput, match="larger"):
         read_members(tmp_path / "big")
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
-from lodefs.proxy.peers.security.nonces import SeenNonces
+from lodefs.proxy.peers.security.credentials import read_secrets, watched_secrets
 from lodefs.proxy.peers.security.request_signing import (
     WINDOW_S,
     Authenticator,
     HmacAuthenticator,
     NoAuthenticator,
+    SeenNonces,
 )
-from lodefs.proxy.peers.security.shared_secret import read_secrets, watched_secrets
 
 OLD, NEW = b"an old secret of 24 bytes", b"a new secret of 24 bytes."
 TARGET = "/peers/packs/ab/chunks?first=0&count=9"

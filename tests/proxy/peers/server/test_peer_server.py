@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.proxy.peers.server.peer_server import ChunkRequest, parse_request
+from lodefs.proxy.peers.server import ChunkRequest, parse_request
 
 PACK = "ab" * 32
 IDS = st.binary(min_size=32, max_size=32)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
-from lodefs.proxy.peers.server.recipients import (
+from lodefs.proxy.peers.server import (
     HARD_BYTES_MAX,
     SMALL_BYTES,
     SOFT_BYTES_MAX,

@@ -1,4 +1,5 @@
-"""The API server, as a pod with a service account reaches it: labels of one node.
+"""Labels of a node by what is pinned in its cache, and the API server that sets them, as a pod with
+a service account reaches it.
 
 Kubernetes' documentation, "Accessing the Kubernetes API from a Pod": address in the environment,
 certificate and token in a directory. The token is read anew for each call, since it is rotated.
@@ -7,15 +8,18 @@ certificate and token in a directory. The token is read anew for each call, sinc
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import json_decoder
+from lodefs.chunkstore.nodeapi.cache_control import PinView
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 10.0
@@ -90,3 +94,42 @@ def _decoded(status: int, text: bytes, what: str) -> dict[str, Any]:
     kinds: dict[int, type[LodefsError]] = {401: Denied, 403: Denied, 404: NotFound}
     reason = found.get("message") or f"HTTP status {status}"
     raise kinds.get(status, Unavailable)(f"{what}: {reason}")
+
+
+PREFIX = "pinned.lodefs.dev/"
+COMMIT_DIGITS = 12
+_NAME_CHARS_MAX = 63
+_DIGEST_DIGITS = 8
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+
+
+def label_key(repo: str) -> str:
+    """The label of a repository, in Kubernetes' syntax of keys: a name of at most 63 characters,
+    letters and digits at both ends. ``/`` becomes ``.``; what does not fit then gets a digest at
+    its end."""
+    name = repo.replace("/", ".")
+    if len(name) > _NAME_CHARS_MAX or not _NAME.match(name):
+        digest = blake3(repo.encode()).hexdigest(length=_DIGEST_DIGITS // 2)
+        kept = name.strip("._-")[: _NAME_CHARS_MAX - _DIGEST_DIGITS - 1]
+        name = f"{kept}-{digest}" if kept else digest
+    return PREFIX + name
+
+
+def labels(pins: Iterable[PinView]) -> dict[str, str]:
+    """The labels of a node by what is pinned in its cache, ``pinned.lodefs.dev/REPO: COMMIT``. Of
+    several commits the one that is pinned for longest counts. Pins whose data has not come in full
+    do not count."""
+    found: dict[str, str] = {}
+    for pin in sorted(pins, key=lambda pin: (pin.pinned_until_s, pin.commit)):
+        if pin.is_complete:
+            found[label_key(pin.repo)] = pin.commit[:COMMIT_DIGITS]
+    return found
+
+
+def changes(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
+    """What to patch (RFC 7396) so that a node's own labels become ``wanted``; others stay."""
+    patch: dict[str, str | None] = {
+        key: None for key in present if key.startswith(PREFIX) and key not in wanted
+    }
+    patch.update({key: value for key, value in wanted.items() if present.get(key) != value})
+    return patch

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format import names
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import PackId, digest_of
+from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.cache_control import OWNER, WarmRequest
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.api.responses import OCTETS, Answer
+from lodefs.proxy.api.control_handlers import parsed
+from lodefs.proxy.api.responses import OCTETS, Answer, json_answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import claimed
-from lodefs.proxy.peers.server.job_server import PeerJobServer, is_job_target
-from lodefs.proxy.peers.server.recipients import Recipients, SendingLoad
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import paused
+from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 
 log = logging.getLogger("lodefs.peers")
 
@@ -198,3 +201,172 @@ def _number(query: Mapping[str, bytes], name: str) -> int:
     if not _NUMBER.match(value):
         raise InvalidInput(f"{name} must be a number")
     return int(value)
+
+
+MIB = 1024 * 1024
+PACKS_MAX = 4096
+SOURCES_MAX = 64  # of one pack
+SOURCE_S = 600.0  # "lately"
+SOFT_BYTES_MAX = 64 * MIB  # being sent: beyond, a peer that can get it elsewhere is sent there
+HARD_BYTES_MAX = 256 * MIB  # beyond, everybody is sent away
+STREAMS_MAX = 256  # likewise
+UNIT_BYTES = 8 * MIB  # what most requests are for
+SMALL_BYTES = 256 * 1024  # sending less than this costs no more than sending elsewhere
+SOFT_BACKLOG_S_MAX, HARD_BACKLOG_S_MAX = 0.5, 5.0  # of the upload limit: likewise
+RETRY_S_MIN, RETRY_S_MAX = 0.05, 2.0
+WEIGHT = 0.1  # of a new observation
+ALL = range(PACK_CHUNKS_LIMIT)  # chunks, if the caller does not say which: all a pack may have
+
+
+@dataclass(slots=True)
+class Recipients:
+    """Which peers were sent which chunks of which pack. From one thread.
+
+    Those that got a part of a pack become sources of it, so that an owner sends it to a few and
+    names them to the others: filling N nodes takes O(log N) rounds, not O(N). Bounded: packs in
+    least recently used order, the oldest sources of a pack.
+    """
+
+    packs_max: int = PACKS_MAX
+    sources_max: int = SOURCES_MAX
+    _packs: OrderedDict[bytes, OrderedDict[str, Recipient]] = field(default_factory=OrderedDict)
+
+    def sent(self, pack: bytes, address: str, now_s: float, chunks: range = ALL) -> None:
+        """These chunks of the pack have been sent, or are being sent, to this peer."""
+        sources = self._packs.get(pack)
+        if sources is None:
+            sources = self._packs[pack] = OrderedDict()
+            if len(self._packs) > self.packs_max:
+                self._packs.popitem(last=False)
+        self._packs.move_to_end(pack)
+        source = sources.get(address)
+        if source is None:
+            if len(sources) >= self.sources_max:
+                sources.popitem(last=False)
+            source = sources[address] = Recipient(0, now_s)
+        source.chunks |= _bits(chunks)
+        source.sent_s = now_s
+
+    def others(
+        self, pack: bytes, asking: str, count: int, now_s: float, chunks: range = ALL
+    ) -> list[str]:
+        """At most ``count`` peers that were sent all these chunks, not ``asking`` itself. Each
+        call begins with others, so that all of them are asked as often."""
+        sources = self._packs.get(pack)
+        if sources is None:
+            return []
+        bits = _bits(chunks)
+        found: list[str] = []
+        for address in list(sources):
+            source = sources[address]
+            if now_s - source.sent_s > SOURCE_S:
+                del sources[address]
+            elif address != asking and source.chunks & bits == bits:
+                found.append(address)
+                if len(found) == count:
+                    break
+        for address in found:
+            sources.move_to_end(address)
+        return found
+
+
+@dataclass(slots=True)
+class Recipient:
+    """One peer's part of one pack: ``chunks`` is a bit for each."""
+
+    chunks: int
+    sent_s: float
+
+
+def _bits(chunks: range) -> int:
+    return ((1 << len(chunks)) - 1) << chunks.start
+
+
+@dataclass(slots=True)
+class SendingLoad:
+    """How much this node is sending to its peers, and whether it takes on more. From one thread.
+
+    ``soft_bytes_max``: beyond, those who can get it elsewhere are sent there, so that all nodes
+    send about as much as they receive. ``hard_bytes_max``, ``streams_max``: beyond, all are.
+    """
+
+    soft_bytes_max: int = SOFT_BYTES_MAX
+    hard_bytes_max: int = HARD_BYTES_MAX
+    streams_max: int = STREAMS_MAX
+    streams: int = 0
+    sending_bytes: int = 0
+    _stream_s: float = RETRY_S_MIN  # how long one takes, a moving average
+
+    def overloaded(
+        self, *, alternatives: int, backlog_s: float = 0.0, size_bytes: int = UNIT_BYTES
+    ) -> bool:
+        """Whether to answer 503 to a request for so many bytes, with so many alternatives named.
+        ``backlog_s``: of the upload limit (``Bandwidth.backlog_s``)."""
+        if self.streams >= self.streams_max or self.sending_bytes >= self.hard_bytes_max:
+            return True
+        if alternatives and size_bytes > SMALL_BYTES:
+            return backlog_s > SOFT_BACKLOG_S_MAX or self.sending_bytes >= self.soft_bytes_max
+        return backlog_s > HARD_BACKLOG_S_MAX
+
+    def began(self, size_bytes: int = UNIT_BYTES) -> None:
+        """A request for so many bytes was accepted. Call it at once: others are asking."""
+        self.streams += 1
+        self.sending_bytes += size_bytes
+
+    def ended(self, seconds: float, size_bytes: int = UNIT_BYTES) -> None:
+        """It has been answered, or broken off, after so long."""
+        self.streams -= 1
+        self.sending_bytes -= size_bytes
+        self._stream_s += WEIGHT * (seconds - self._stream_s)
+
+    def retry_after_s(self) -> float:
+        """When asking again makes sense: about when one of the streams ends."""
+        until_one_ends_s = self._stream_s / max(1, self.streams)
+        return min(max(until_one_ends_s, RETRY_S_MIN), RETRY_S_MAX)
+
+
+_ID = re.compile(r"[0-9a-f]{16}\Z")
+_OWNER = re.compile(rf"{wire.PEER_WARM}/of/({OWNER})\Z")
+_JOB = re.compile(rf"{wire.PEER_WARM}/([0-9a-f]{{16}})\Z")
+
+
+def is_job_target(target: str) -> bool:
+    """Whether a request target is one of a job."""
+    path = target.partition("?")[0]
+    return path == wire.PEER_WARM or path.startswith(f"{wire.PEER_WARM}/")
+
+
+class PeerJobServer:
+    """Answers other nodes that authenticated themselves about warm jobs. What authenticates a
+    request covers its target alone, so the target of one with a body names the body's BLAKE3."""
+
+    def __init__(self, warmer: ClusterWarmer) -> None:
+        self._warmer = warmer
+
+    async def answer(
+        self, method: str, target: str, body: Callable[[], Awaitable[bytes]]
+    ) -> Answer:
+        """Begins a job (POST), once for each id that the target names; tells how far one is (GET),
+        ends it (DELETE), or all of an owner. Raises: InvalidInput, NotFound, Unavailable; Denied
+        if the body is not the one that the target names."""
+        path, _, raw_query = target.partition("?")
+        if path == wire.PEER_WARM:
+            data = await body()
+            query = parse_query(raw_query)
+            if digest_of(data).hex().encode() != query.get("digest"):
+                raise Denied("the body is not the one that the request was signed for")
+            job_id = query.get("job", b"").decode("latin-1")
+            if job_id and not _ID.match(job_id):
+                raise InvalidInput("a job's id has 16 hex digits")
+            request = msgspec.structs.replace(parsed(data, WarmRequest), all_nodes=False)
+            return json_answer(await self._warmer.start(request, job_id or None), status=202)
+        owner = _OWNER.match(path)
+        if owner is not None and method == "DELETE":
+            await self._warmer.release(owner[1], everywhere=False)
+            return json_answer({})
+        match = _JOB.match(path)
+        if match is None:
+            raise NotFound("no such path on the peer door")
+        if method == "DELETE":
+            return json_answer(await self._warmer.cancel(match[1]))
+        return json_answer(await self._warmer.status(match[1]))

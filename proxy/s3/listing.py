@@ -5,18 +5,23 @@ Source: Amazon S3 API Reference, ListObjectsV2 and ListObjects.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
 
+import msgspec
+
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.format.names import ID_BYTES, check_repo
+from lodefs.chunkstore.format.decoding import from_msgpack
+from lodefs.chunkstore.format.names import ID_BYTES, check_repo, digest_of
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.node import Names
 from lodefs.proxy.s3.buckets import Root, S3Settings, root_of
-from lodefs.proxy.s3.listing.key_walk import Found, KeyWalk
-from lodefs.proxy.s3.listing.listing_token import ListingToken, wrong_token
+from lodefs.proxy.s3.errors import S3Error
+from lodefs.proxy.s3.key_walk import Found, KeyWalk
 
 KEYS_MAX = 1000
 STEPS_MAX = 50_000  # entries that are looked at for a page; what is empty or left out counts too
@@ -303,3 +308,43 @@ class _PageBuilder:
             for n, one in zip(places, await self._names.content_ids(snapshot, inos), strict=True):
                 ids[n] = one
         return ids
+
+
+_CHECK_BYTES = 6
+_TOKEN_CHARS_MAX = 8192
+
+
+class ListingToken(msgspec.Struct, array_like=True, frozen=True):
+    """``start``: the least key of the next page. It lies in ``commit`` of REPO@REV; these are "" if
+    it lies between repositories."""
+
+    bucket: str
+    repo: str
+    rev: str
+    commit: str
+    start: bytes
+
+
+def encode_token(token: ListingToken) -> str:
+    """A token as clients have it. Not percent-encoded, whatever they do with it."""
+    body = msgspec.msgpack.encode(token)
+    return urlsafe_b64encode(digest_of(body)[:_CHECK_BYTES] + body).decode().rstrip("=")
+
+
+def decode_token(text: str) -> ListingToken:
+    """Raises: S3Error if it is none that ``encode_token`` made."""
+    try:
+        if len(text) > _TOKEN_CHARS_MAX:
+            raise InvalidInput("too long")
+        data = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        check, body = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
+        if digest_of(body)[:_CHECK_BYTES] != check:
+            raise InvalidInput("another digest")
+        return from_msgpack(body, ListingToken)
+    except (InvalidInput, Base64Error, ValueError):
+        raise wrong_token() from None
+
+
+def wrong_token(why: str = "the continuation token provided is incorrect") -> S3Error:
+    """The refusal of a token."""
+    return S3Error("InvalidArgument", why, more=(("ArgumentName", "continuation-token"),))

@@ -1,1 +1,0 @@
-"""What lodefs tells Kubernetes itself, beside the CSI driver: labels of nodes."""

@@ -1,1 +1,0 @@
-"""What this node does for other nodes."""
