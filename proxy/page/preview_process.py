@@ -7,16 +7,26 @@ PreviewOrder as one line of JSON, and the bytes.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import resource
 import sys
+from itertools import islice
 
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.decoding import json_decoder
-from lodefs.proxy.page import parquet_footer, parquet_rows, text_preview
-from lodefs.proxy.page.preview_view import PreviewOrder, PreviewView, none
+from lodefs.proxy.page.preview_view import (
+    COLUMNS_MAX,
+    ROWS_MAX,
+    TEXT_CHARS_MAX,
+    PreviewOrder,
+    PreviewView,
+    cell,
+    none,
+)
 
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
 ARROW_MEMORY_BYTES_MAX = 2048 * 1024 * 1024  # its allocator and libraries take up addresses
@@ -56,10 +66,107 @@ def limit(order: PreviewOrder) -> None:
 
 def view_of(order: PreviewOrder, data: bytes) -> PreviewView:
     """The preview. Raises: InvalidInput (the bytes are not of the format), MemoryError."""
-    if order.format == "csv":
-        return text_preview.csv_view(data, is_whole=order.is_whole)
-    if order.format == "parquet-footer":
-        return parquet_footer.footer_view(data)
-    if order.format == "parquet":
-        return parquet_rows.rows_view(data)
-    return text_preview.text_view(data, is_whole=order.is_whole)
+    show = {"csv": csv_view, "parquet": parquet_view, "text": text_view}[order.format]
+    return show(data, is_whole=order.is_whole)
+
+
+_DELIMITERS = (",", "\t", ";", "|")
+_BINARY_SHARE = 0.1  # of control characters
+
+
+def text_view(data: bytes, *, is_whole: bool) -> PreviewView:
+    """The beginning of a text; bytes in hex if it is none."""
+    if not data:
+        return PreviewView("text", "the file is empty")
+    if _is_binary(data):
+        return PreviewView("binary", "not a text; its first bytes:", text=_hex(data[:512]))
+    text = decoded(data)
+    is_cut = not is_whole or len(text) > TEXT_CHARS_MAX
+    note = "the beginning of the file" if is_cut else ""
+    return PreviewView("text", note, text=text[:TEXT_CHARS_MAX], is_cut=is_cut)
+
+
+def csv_view(data: bytes, *, is_whole: bool) -> PreviewView:
+    """The first rows of a CSV file, its first one as names of columns."""
+    if _is_binary(data):
+        return none("this is no CSV file: it has bytes that no text has")
+    lines = decoded(data).splitlines(keepends=True)
+    if not is_whole and len(lines) > 1:
+        lines.pop()  # it may be cut
+    if not lines:
+        return none("the file is empty")
+    delimiter = max(_DELIMITERS, key=lines[0].count)
+    try:
+        rows = list(islice(csv.reader(lines, delimiter=delimiter, strict=True), ROWS_MAX + 2))
+    except csv.Error as error:
+        return none(f"this is no CSV file as it should be: {error}")
+    if not rows:
+        return none("the file is empty")
+    is_cut = not is_whole or len(rows) > ROWS_MAX + 1
+    width = max(map(len, rows))
+    wide = f"; {width} columns, the first {COLUMNS_MAX} are shown" if width > COLUMNS_MAX else ""
+    return PreviewView(
+        "table",
+        f"the first {len(rows[1 : ROWS_MAX + 1])} rows{wide}",
+        columns=[cell(name) for name in rows[0][:COLUMNS_MAX]],
+        rows=[[cell(value) for value in row[:COLUMNS_MAX]] for row in rows[1 : ROWS_MAX + 1]],
+        is_cut=is_cut or width > COLUMNS_MAX,
+    )
+
+
+def decoded(data: bytes) -> str:
+    """Text of bytes: UTF-8, or UTF-16 with a mark; U+FFFD stands for what is neither."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", "replace")
+    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+
+
+def _is_binary(data: bytes) -> bool:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return False
+    sample = data[:8192]
+    control = sum(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in sample)
+    return b"\0" in sample or control > _BINARY_SHARE * len(sample)
+
+
+def _hex(data: bytes) -> str:
+    lines = []
+    for start in range(0, len(data), 16):
+        row = data[start : start + 16]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<47}  {shown}")
+    return "\n".join(lines)
+
+
+def parquet_view(data: bytes, *, is_whole: bool) -> PreviewView:
+    """The first rows of a whole file, or the columns that its end tells. Raises: InvalidInput."""
+    import pyarrow as pa  # lodefs[preview]
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+        total, schema = file.metadata.num_rows, file.schema_arrow
+        names = [str(name) for name in schema.names]
+        if not is_whole:
+            groups = file.metadata.num_row_groups
+            shown = list(zip(names, map(str, schema.types), strict=True))[: COLUMNS_MAX * 4]
+            return PreviewView(
+                "table",
+                f"{total:,} rows in {groups} row groups, {len(names)} columns",
+                columns=["column", "type"],
+                rows=[[cell(name), cell(kind)] for name, kind in shown],
+                is_cut=len(names) > len(shown),
+            )
+        batches = file.iter_batches(ROWS_MAX, columns=names[:COLUMNS_MAX], use_threads=False)
+        batch = next(iter(batches), None)
+        rows = [] if batch is None else [list(row.values()) for row in batch.to_pylist()]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(f"this Parquet file cannot be read: {str(error)[:300]}") from error
+    return PreviewView(
+        "table",
+        f"the first {len(rows)} of {total:,} rows, {len(names)} columns",
+        columns=[cell(name) for name in names[:COLUMNS_MAX]],
+        types=[cell(one) for one in schema.types[:COLUMNS_MAX]],
+        rows=[[cell(value) for value in row] for row in rows],
+        is_cut=total > len(rows) or len(names) > COLUMNS_MAX,
+    )

@@ -14,7 +14,7 @@ ROWS_MAX = 50
 COLUMNS_MAX = 60
 CELL_CHARS_MAX = 200
 
-Format = Literal["text", "csv", "parquet-footer", "parquet"]
+Format = Literal["text", "csv", "parquet"]
 
 
 class PreviewView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class PreviewOrder(msgspec.Struct, frozen=True):
     """What a preview process is to do with the bytes that follow."""
 
     format: Format
-    is_whole: bool  # whether the bytes are all of the file
+    is_whole: bool  # whether the bytes are all of the file; of a Parquet file: else its end
 
 
 def cell(value: object) -> str:

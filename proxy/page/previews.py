@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from importlib.util import find_spec
 
 import msgspec
 
@@ -13,7 +14,7 @@ from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format.decoding import json_decoder
 from lodefs.proxy.node import Files, SnapshotFile
-from lodefs.proxy.page import image_header, parquet_footer, parquet_rows
+from lodefs.proxy.page import image_header
 from lodefs.proxy.page.image_header import ImageHeader
 from lodefs.proxy.page.preview_view import (
     HEAD_BYTES_MAX,
@@ -30,7 +31,9 @@ from lodefs.proxy.page.preview_view import (
 PROCESS_S_MAX = 10.0
 PROCESSES_MAX = 2  # at once, with what they are given
 WAITING_MAX = 16
-_HINT = " To see the first rows of small files, install lodefs[preview] on this node."
+PARQUET = b"PAR1"  # the beginning and the end of such files
+PARQUET_TRAILER_BYTES = 8  # the length of the footer, u32, little-endian; PAR1
+_NO_PYARROW = "to see columns and rows of Parquet files, install lodefs[preview] on this node"
 _COMMAND = python_process.command("lodefs.proxy.page.preview_process")
 
 
@@ -58,7 +61,7 @@ class Previews:
                 image_header.check_image(header, size_bytes)
                 return PreviewView("image", media=header.media, width=header[1], height=header[2])
             lower = name.lower()
-            if head.startswith(parquet_footer.MAGIC) or lower.endswith(b".parquet"):
+            if head.startswith(PARQUET) or lower.endswith(b".parquet"):
                 return await self._parquet(file)
         except InvalidInput as error:
             return none(str(error))
@@ -77,26 +80,25 @@ class Previews:
         return header
 
     async def _parquet(self, file: SnapshotFile) -> PreviewView:
+        """By pyarrow: the rows of a small file, the columns of a larger one. Raises:
+        InvalidInput."""
         size_bytes = file.entry.size_bytes
-        trailer_at = max(0, size_bytes - parquet_footer.TRAILER_BYTES)
+        trailer_at = max(0, size_bytes - PARQUET_TRAILER_BYTES)
         trailer = await self._read(file, trailer_at, size_bytes - trailer_at)
-        footer_bytes = parquet_footer.footer_bytes(trailer)
-        if footer_bytes > trailer_at:
+        if len(trailer) != PARQUET_TRAILER_BYTES or trailer[4:] != PARQUET:
+            raise InvalidInput("this is no Parquet file: it does not end in PAR1")
+        footer_at = trailer_at - int.from_bytes(trailer[:4], "little")
+        if footer_at < 0:
             raise InvalidInput("this Parquet file is damaged: its footer is longer than the file")
-        note = ""
-        if size_bytes <= WHOLE_BYTES_MAX and parquet_rows.can_show_rows():
+        if find_spec("pyarrow") is None:
+            raise InvalidInput(_NO_PYARROW)
+        if size_bytes <= WHOLE_BYTES_MAX:
             data = await self._read(file, 0, size_bytes)
-            rows = await self._run(PreviewOrder("parquet", is_whole=True), data)
-            if not rows.may_retry:
-                return rows
-            note = f"{rows.note}. "
-        read_bytes = min(footer_bytes, HEAD_BYTES_MAX)
-        footer = await self._read(file, trailer_at - footer_bytes, read_bytes)
-        order = PreviewOrder("parquet-footer", read_bytes == footer_bytes)
-        found = await self._run(order, footer)
-        hint = "" if parquet_rows.can_show_rows() else _HINT
-        may_retry = bool(note) or found.may_retry
-        return msgspec.structs.replace(found, note=note + found.note + hint, may_retry=may_retry)
+            return await self._run(PreviewOrder("parquet", is_whole=True), data)
+        if size_bytes - footer_at > WHOLE_BYTES_MAX:
+            raise InvalidInput("the footer of this Parquet file is too large to show")
+        footer = await self._read(file, footer_at, size_bytes - footer_at)
+        return await self._run(PreviewOrder("parquet", is_whole=False), PARQUET + footer)
 
     async def _read(self, file: SnapshotFile, first: int, size_bytes: int) -> bytes:
         if not size_bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import struct
 import sys
@@ -13,11 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.proxy.page import parquet_footer, parquet_rows, previews
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.proxy.page import previews
 from lodefs.proxy.page.image_header import read_header
-from lodefs.proxy.page.parquet_footer import footer_view
-from lodefs.proxy.page.preview_view import PreviewOrder, PreviewView
+from lodefs.proxy.page.preview_view import PreviewView
 from lodefs.proxy.page.previews import Previews
 from tests.support.proxy.fake_node import DictNode
 from tests.support.proxy.rig import file_of
@@ -143,47 +141,31 @@ def test_parquet_shows_rows_where_pyarrow_is_there() -> None:
     assert (found.rows[0], len(found.rows), found.is_cut) == (["0", "<b>"], 50, True)
 
 
-def test_parquet_without_pyarrow_shows_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, names and types stand in the footer, and the page says what to install."""
-    monkeypatch.setattr(parquet_rows, "can_show_rows", lambda: False)
-    found = view(b"a.parquet", parquet(3000, row_group_size=1000))
-    assert found.rows == [["id", "int64, optional"], ["a\u202eb", "text, optional"]]
-    assert "3,000 rows in 3 row groups" in found.note
+def test_large_parquet_shows_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that is not read as a whole, names and types of columns stand in its end."""
+    data = parquet(30_000, row_group_size=10_000, compression="none")
+    monkeypatch.setattr(previews, "WHOLE_BYTES_MAX", len(data) // 2)
+    found = view(b"a.parquet", data)
+    assert found.rows == [["id", "int64"], ["a\u202eb", "string"]]
+    assert found.note == "30,000 rows in 3 row groups, 2 columns"
+    monkeypatch.setattr(previews, "WHOLE_BYTES_MAX", 16)
+    assert "too large" in view(b"a.parquet", data).note
+
+
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow the page names the extra that brings it."""
+    monkeypatch.setattr(previews, "find_spec", lambda _: None)
+    found = view(b"a.parquet", parquet(10))
+    assert (found.kind, found.may_retry) == ("none", False)
     assert "lodefs[preview]" in found.note
 
 
-def test_parquet_on_a_busy_machine_shows_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its rows take too long, names and types stand in the footer, and it may be tried
-    again: also where even that took too long."""
-    run = Previews._run
-
-    async def busy(self: Previews, order: PreviewOrder, data: bytes) -> PreviewView:
-        if order.format == "parquet":
-            return PreviewView("none", "this took longer", may_retry=True)
-        return await run(self, order, data)
-
-    monkeypatch.setattr(Previews, "_run", busy)
-    found = view(b"a.parquet", parquet(10))
-    assert (found.kind, found.may_retry) == ("table", True)
-    assert found.rows == [["id", "int64, optional"], ["a\u202eb", "text, optional"]]
-    assert found.note == "this took longer. 10 rows in 1 row groups, 2 columns."
-    assert "lodefs[preview]" not in found.note
-    monkeypatch.setattr(Previews, "_run", run)
+def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes too long may be asked for again."""
     monkeypatch.setattr(previews, "_COMMAND", (sys.executable, "-c", HANGS))
     found = view(b"a.parquet", parquet(10), process_s_max=0.2)
     assert (found.kind, found.may_retry) == ("none", True)
     assert "longer than 0.2 s: this machine is busy" in found.note
-
-
-def test_no_footer_does_harm() -> None:
-    """Every beginning of a footer, and each with one byte changed, is read or refused at once."""
-    data = parquet(10)
-    size = parquet_footer.footer_bytes(data[-8:])
-    footer = data[-8 - size : -8]
-    for n in range(len(footer)):
-        for spoiled in (footer[:n], footer[:n] + b"\xff" + footer[n + 1 :]):
-            with contextlib.suppress(InvalidInput):
-                footer_view(spoiled)
 
 
 HANGS = "import time; time.sleep(1000)"
