@@ -22,29 +22,23 @@ class CondemnedIds(Protocol):
     @property
     def newest(self) -> int | None:
         """The newest entry that was added; None without any."""
-        ...
 
     @property
     def newest_token(self) -> str | None:
         """The token of that entry; None without any, or if it was added before tokens were
         kept."""
-        ...
 
     def add(self, entries: Sequence[JournalEntry]) -> None:
         """Adds entries, in the order of their numbers: all of them or none."""
-        ...
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
         """Those of ``ids`` that are condemned, by entry."""
-        ...
 
     def find_chunks(self, named: NamedChunks) -> dict[int, dict[PackId, int]]:
         """Those of the chunks that are condemned, by entry."""
-        ...
 
     def settle(self, fate: Fate) -> None:
         """Forgets what of an entry was not deleted."""
-        ...
 
 
 class MemoryCondemned:

@@ -11,8 +11,7 @@ from pathlib import Path
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.cli import text
 from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
-from lodefs.doctor.service_user import unreadable
-from lodefs.doctor.subject import Subject
+from lodefs.doctor.subject import Subject, unreadable
 from lodefs.proxy.peers.membership.peer import split_address
 from lodefs.proxy.peers.security.credentials import read_secrets
 from lodefs.proxy.peers.security.tls import TlsFiles, check, expiries_s, load

@@ -12,8 +12,7 @@ from lodefs.chunkstore.errors import Denied, LodefsError
 from lodefs.chunkstore.system.private_file import check_private
 from lodefs.cli import text
 from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
-from lodefs.doctor.service_user import USER, unreadable
-from lodefs.doctor.subject import Subject
+from lodefs.doctor.subject import USER, Subject, unreadable
 from lodefs.mount.lifecycle.mounter import list_mounts, state_of
 from lodefs.proxies.own_proxy import ready, why_not_started
 from lodefs.proxies.tokens_in_use import UNREAD, untaken

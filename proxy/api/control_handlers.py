@@ -22,8 +22,7 @@ from lodefs.proxy.api import disclosure, routes
 from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.cache_control import CacheControl, no_job
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import CacheControl, Node, no_job
 
 T = TypeVar("T")
 

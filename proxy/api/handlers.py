@@ -10,9 +10,8 @@ from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.proxy.api import disclosure, openapi, responses, routes, views
 from lodefs.proxy.api.control_handlers import CacheControlHandlers
-from lodefs.proxy.api.error_responses import failure_answer
 from lodefs.proxy.api.request import Request
-from lodefs.proxy.api.responses import Answer, json_answer, msgpack_answer
+from lodefs.proxy.api.responses import Answer, failure_answer, json_answer, msgpack_answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime import exposition

@@ -10,6 +10,8 @@ from http import HTTPStatus
 
 import msgspec
 
+from lodefs.chunkstore import errors
+from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.types import Buffer
@@ -21,6 +23,7 @@ from lodefs.proxy.api.request import Request
 from lodefs.proxy.node import ByteStream, Files, Located, Pieces, SnapshotFile
 from lodefs.proxy.runtime.metrics import NO_SOURCE, Metrics
 from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
+from lodefs.proxy.tracing.request_scope import request_id
 
 SERVER = ("Server", "lodefs")
 OCTETS = "application/octet-stream"
@@ -239,3 +242,82 @@ def _multipart(
     ]
     source = Source.CACHE.label  # of what is here; the parts are read while it is sent
     return Answer(206, own, pieces=pieces(), first=heads[0], size_bytes=size, source=source)
+
+
+RETRY_AFTER_S_DEFAULT = 2
+
+STATUS_OF: dict[type[LodefsError], int] = {
+    errors.NotFound: 404,
+    errors.NotADirectory: 404,
+    errors.InvalidInput: 400,
+    errors.Denied: 403,
+    errors.Unavailable: 503,
+    errors.DeadlineExceeded: 504,
+    errors.Corrupt: 502,
+    errors.Purged: 410,
+    errors.UnknownFormat: 502,
+    errors.Conflict: 409,
+    errors.Diverged: 409,
+    errors.Changed: 500,
+    errors.NoSpace: 500,
+    errors.Unsupported: 501,
+}
+
+
+def status_of(error: LodefsError) -> int:
+    """The HTTP status of an error: that of its nearest class in the table, 500 for others."""
+    for kind in type(error).__mro__:
+        if kind in STATUS_OF:
+            return STATUS_OF[kind]
+    return 500
+
+
+def failure_answer(
+    error: LodefsError,
+    *,
+    status: int | None = None,
+    headers: Sequence[tuple[str, str]] = (),
+    close: bool = False,
+) -> Answer:
+    """The answer for an error that lodefs raised: wire.Failure as JSON."""
+    status = status_of(error) if status is None else status
+    headers = list(headers)
+    if status == 503:
+        wait_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S_DEFAULT
+        headers.append(("Retry-After", str(max(1, round(wait_s)))))
+    failure = wire.Failure(type(error).__name__, str(error), request_id())
+    if lasting_s := round(getattr(error, "lasting_s", 0.0), 1):
+        failure = msgspec.structs.replace(failure, lasting_s=lasting_s)
+    return _answer(failure, status, headers, close=close)
+
+
+def unauthorized(message: str, *, challenge: str = "Bearer") -> Answer:
+    """401: the request needs a token, or a better one."""
+    headers = [("WWW-Authenticate", challenge)]
+    return _failure("Denied", message, 401, headers, close=False)
+
+
+def method_not_allowed(method: str, allowed: str = "GET, HEAD") -> Answer:
+    """405, with the methods that are."""
+    message = f"{method[:32]!r} is not supported here: use {allowed}"
+    headers = [("Allow", allowed)]
+    return _failure("InvalidInput", message, 405, headers, close=True)
+
+
+def internal_error() -> Answer:
+    """500 for a mistake in lodefs; what it was stands in the log only."""
+    message = "an error inside the proxy; its log says more"
+    return _failure("LodefsError", message, 500, [], close=True)
+
+
+def _failure(
+    name: str, message: str, status: int, headers: list[tuple[str, str]], *, close: bool
+) -> Answer:
+    return _answer(wire.Failure(name, message, request_id()), status, headers, close=close)
+
+
+def _answer(
+    failure: wire.Failure, status: int, headers: list[tuple[str, str]], *, close: bool
+) -> Answer:
+    made = json_answer(failure, status=status, headers=headers)
+    return Answer(made.status, made.headers, made.body, close=close)

@@ -63,11 +63,9 @@ class Load(Protocol):
 
     def mark(self) -> None:
         """Starts a new period."""
-        ...
 
     def is_busy(self) -> bool:
         """Whether there was other work since the last call of either."""
-        ...
 
 
 class _Stopped(Exception):

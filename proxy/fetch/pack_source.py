@@ -51,11 +51,9 @@ class PackSource(Protocol):
     @property
     def url(self) -> str:
         """Its name in messages."""
-        ...
 
     def waits_for_peers(self, pack_id: PackId) -> bool:
         """Whether other nodes are asked for the pack before the store is."""
-        ...
 
     def index(self, pack_id: PackId) -> PackIndexVersion:
         """The index as it is now.
@@ -63,7 +61,6 @@ class PackSource(Protocol):
         Raises: Corrupt (also if there is no such pack), UnknownFormat, Unavailable,
         DeadlineExceeded, Denied.
         """
-        ...
 
     def read(
         self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
@@ -75,7 +72,6 @@ class PackSource(Protocol):
         Raises: Changed (the pack was written again: its index must be read again), and the errors
         of ``index``.
         """
-        ...
 
     def read_to(
         self,
@@ -87,7 +83,6 @@ class PackSource(Protocol):
     ) -> list[Buffer] | None:
         """As ``read``; None if the chunks were not read but brought to the cache, by ``landing``'s
         places."""
-        ...
 
 
 def lacking(objects: ObjectStore, error: NotFound | LostPack) -> LodefsError:

@@ -40,11 +40,9 @@ class Opening(Protocol):
     @property
     def protocol(self) -> asyncio.BaseProtocol:
         """What the event loop is to talk to."""
-        ...
 
     def failed(self) -> None:
         """It did not open."""
-        ...
 
 
 class Acceptor:

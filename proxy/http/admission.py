@@ -36,11 +36,9 @@ class Client(Protocol):
     @property
     def may_go(self) -> bool:
         """Whether none of its requests is in progress."""
-        ...
 
     def give_way(self) -> None:
         """End it now."""
-        ...
 
 
 C = TypeVar("C", bound=Client)

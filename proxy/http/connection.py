@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.proxy.api import error_responses, routes
+from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
 from lodefs.proxy.api.request import EVERYBODY
 from lodefs.proxy.api.responses import SERVER, Answer
@@ -263,14 +263,14 @@ class Connection(web.RequestHandler):
     ) -> web.Response:
         if status >= 500:
             _log.error("request failed: %r", exc)
-            return _whole(error_responses.internal_error())
+            return _whole(responses.internal_error())
         if isinstance(exc, LineTooLong):  # aiohttp's message would repeat what came
             status = 431
             error = InvalidInput(f"the URL or a header has more than {HEADER_LINE_BYTES_MAX} bytes")
         else:
             first_line = (message or "").strip().partition("\n")[0][:200]
             error = InvalidInput(f"the request is not HTTP as it should be: {first_line}")
-        answer = error_responses.failure_answer(error, status=status, close=True)
+        answer = responses.failure_answer(error, status=status, close=True)
         if self._endpoint.s3 is not None:
             refused = S3Error("InvalidRequest", str(error), status=status)
             answer = error_answer(refused, "/", close=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Denied, NotFound
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
-from lodefs.proxy.api import error_responses, routes
+from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import EVERYBODY, Reader, Request
 from lodefs.proxy.api.responses import Answer
@@ -129,11 +129,11 @@ def _cookie_of(endpoint: Endpoint, asked: Request) -> str | None:
 
 def _with_token(book: TokenBook, token: str | None, route: Route) -> Reader | Answer:
     if token is None:
-        return error_responses.unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
+        return responses.unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
     verdict = book.check(token, route.repo or None)
     if verdict is Verdict.UNKNOWN:
         challenge = 'Bearer error="invalid_token"'
-        return error_responses.unauthorized("this token is not known here", challenge=challenge)
+        return responses.unauthorized("this token is not known here", challenge=challenge)
     if verdict is Verdict.FORBIDDEN:
         raise Denied(f"this token may not read the repository {route.repo!r}")
     return Reader(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.proxy.api import error_responses, routes
+from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
@@ -51,6 +51,6 @@ def answer(tokens: TokenBook | None, route: Route, asked: Request, *, is_tls: bo
             raise InvalidInput("this proxy asks for no token here")
         token = asked.body.decode("utf-8", "replace").strip()
         if tokens.check(token, None) is not Verdict.ALLOWED:
-            return error_responses.unauthorized("this token is not known here")
+            return responses.unauthorized("this token is not known here")
     cookie = set_cookie(token, is_tls=is_tls)
     return Answer(204, [("Set-Cookie", cookie), ("Cache-Control", "no-store")])

@@ -27,7 +27,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
-from lodefs.proxy.api import disclosure, error_responses, routes
+from lodefs.proxy.api import disclosure, responses, routes
 from lodefs.proxy.api.answer_places import AnswerPlace, AnswerPlaces
 from lodefs.proxy.api.fast_path import FastPath
 from lodefs.proxy.api.handlers import Handlers
@@ -330,10 +330,10 @@ class ProxyServer:
         try:
             if request.body_exists and not route.body_bytes_max:
                 refused = InvalidInput("a request has no body here")
-                return label, error_responses.failure_answer(refused, close=True)
+                return label, responses.failure_answer(refused, close=True)
             if request.method not in route.methods:
                 allowed = ", ".join(route.methods)
-                return label, error_responses.method_not_allowed(request.method, allowed)
+                return label, responses.method_not_allowed(request.method, allowed)
             if not route.is_always_answered and (full := self._refusal(served, connection)):
                 return label, full
             if endpoint.peer_server is not None and not route.is_health:
@@ -354,24 +354,24 @@ class ProxyServer:
             asked = replace(asked, reader=reader, body=body)
             return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
-            return label, error_responses.failure_answer(error)
+            return label, responses.failure_answer(error)
         except TimeoutError:
             late = DeadlineExceeded("the answer took longer than it may")
-            return label, error_responses.failure_answer(late)
+            return label, responses.failure_answer(late)
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", _logged(request.raw_path))
-            return label, error_responses.internal_error()
+            return label, responses.internal_error()
 
     def _refusal(self, served: EndpointServer, connection: Connection) -> Answer | None:
         """The answer to a client for whom there is no room."""
         if connection.is_spare:
             served.figures.connections_refused += 1
             full = Unavailable("the proxy has too many clients")
-            return error_responses.failure_answer(full, close=True)
+            return responses.failure_answer(full, close=True)
         if served.streams > self.limits.streams_max:
             served.figures.streams_refused += 1
             busy = Unavailable("the proxy answers too many requests at once")
-            return error_responses.failure_answer(busy)
+            return responses.failure_answer(busy)
         return None
 
     async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:

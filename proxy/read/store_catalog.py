@@ -19,7 +19,7 @@ from lodefs.chunkstore.repo.history import Change, ChangeKind
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.lru import Lru
-from lodefs.proxy.catalog import (
+from lodefs.proxy.node import (
     ChangesView,
     ChangeView,
     CommitView,

@@ -34,7 +34,6 @@ class Trees(Protocol):
     async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
         """The entries of many directories, in their order; of those that cannot be read, why.
         Unavailable, Denied."""
-        ...
 
 
 class StoreTrees:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.proxy.api.error_responses import RETRY_AFTER_S_DEFAULT, status_of
-from lodefs.proxy.api.responses import Answer
+from lodefs.proxy.api.responses import RETRY_AFTER_S_DEFAULT, Answer, status_of
 from lodefs.proxy.s3.documents import XML, element
 from lodefs.proxy.tracing.request_scope import request_id as current_request_id
 

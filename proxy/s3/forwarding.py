@@ -63,7 +63,6 @@ class OtherS3(Protocol):
 
     def ask(self, request: RawRequest) -> RawAnswer:
         """The head of an answer; blocks. Raises: Unavailable, DeadlineExceeded, Denied."""
-        ...
 
 
 class Forwarder:

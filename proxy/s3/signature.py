@@ -57,7 +57,6 @@ class AccessKeys(Protocol):
 
     def access_key(self, name: str) -> AccessKey | None:
         """The key of this name."""
-        ...
 
 
 class Signer:

@@ -31,7 +31,6 @@ from lodefs.proxy.cache.maintenance import Maintenance
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import DiskLoad, Scrub, ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.cache_control import CacheControl
 from lodefs.proxy.data.processes import DataProcesses
 from lodefs.proxy.fetch.cache_fill import CacheFill
 from lodefs.proxy.fetch.data_plane import DataPlane
@@ -41,6 +40,7 @@ from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
 from lodefs.proxy.fetch.single_flight import Fetcher
+from lodefs.proxy.node import CacheControl
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace

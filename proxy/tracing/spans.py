@@ -41,15 +41,12 @@ class Tracer(Protocol):
 
     def wants(self, caller: TraceContext | None) -> bool:
         """Whether to record a request; ``caller``: the trace that it came with, if it did."""
-        ...
 
     def ended(self, span: Span) -> None:
         """Takes a span that has ended, or drops it."""
-        ...
 
     def counts(self) -> SpanCounts:
         """What became of the spans so far."""
-        ...
 
 
 class NoTracer:

@@ -31,7 +31,6 @@ from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.runtime.thread_pools import Pools
-from lodefs.proxy.warm.admission import AdmissionWindow
 from lodefs.proxy.warm.fetch_plan import (
     Order,
     PendingFile,
@@ -41,7 +40,7 @@ from lodefs.proxy.warm.fetch_plan import (
     shuffled,
 )
 from lodefs.proxy.warm.file_listing import ListedEntry, Listing
-from lodefs.proxy.warm.job import Job
+from lodefs.proxy.warm.job import AdmissionWindow, Job
 
 FILES_TOGETHER_MAX = 65_536  # planned at once; bounds memory, whatever the size of the dataset
 INDEXES_AHEAD = 16

@@ -18,10 +18,9 @@ from lodefs.chunkstore.errors import Conflict, LodefsError, Unavailable
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, decoded
 from lodefs.proxy.cache.pins import PinScope
-from lodefs.proxy.cache_control import no_job
+from lodefs.proxy.node import no_job
 from lodefs.proxy.runtime.backoff import Backoff
-from lodefs.proxy.warm.admission import AdmissionWindow
-from lodefs.proxy.warm.job import Job
+from lodefs.proxy.warm.job import AdmissionWindow, Job
 from lodefs.proxy.warm.job_run import WarmContext, WarmRun
 from lodefs.proxy.warm.path_patterns import Selection
 

@@ -38,7 +38,6 @@ class Membership(Protocol):
 
         For any thread; never blocks, never raises. The same tuple until something changes.
         """
-        ...
 
     async def refresh(self) -> float:
         """Look again; the seconds after which to look next (infinite: never). On the event loop.
@@ -46,7 +45,6 @@ class Membership(Protocol):
         Never raises for what a site can get wrong: the last good members stay, and a line in the
         log says why, once until it is good again.
         """
-        ...
 
 
 class StaticMembers:

@@ -39,7 +39,6 @@ class Authenticator(Protocol):
     def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:
         """Headers to send with a request for ``target`` (path and query) on a connection to the
         IP address and port ``to``. Good for one request: sign again to repeat it."""
-        ...
 
     def check(self, method: str, target: str, headers: Mapping[str, str], *, at: str) -> str:
         """The name (address) of the node that asks, on a connection to this node's IP address and
@@ -47,7 +46,6 @@ class Authenticator(Protocol):
 
         A name is only as good as the cluster's secret: who holds it can take any.
         """
-        ...
 
 
 class NoAuthenticator:

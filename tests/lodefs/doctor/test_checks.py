@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.doctor import cache_checks, cluster_checks, proxy_checks, service_user, store_checks
+from lodefs.doctor import cache_checks, cluster_checks, proxy_checks, store_checks
 from lodefs.doctor.cache_checks import DiskSpeed
 from lodefs.doctor.check import Check, Finding, State, ok, run
-from lodefs.doctor.subject import ProxySeen, Subject, subject_of
+from lodefs.doctor.subject import ProxySeen, Subject, may_read, subject_of, unreadable
 from lodefs.mount.kernel import mount_table
 from lodefs.proxy.peers.security.tls import expiries_s
 from lodefs.settings.config import S3Config
@@ -183,7 +183,7 @@ def test_who_has_a_port() -> None:
 def test_what_the_service_may_read(owner: int, group: int, mode: int, may: bool) -> None:
     """By owner, then group, then mode, as the kernel decides for who is not root."""
     found = os.stat_result((mode, 0, 0, 0, owner, group, 0, 0, 0, 0))
-    assert service_user.may_read(found, 5, [7, 8]) is may
+    assert may_read(found, 5, [7, 8]) is may
 
 
 def test_a_secret_that_the_service_cannot_read(
@@ -198,14 +198,14 @@ def test_a_secret_that_the_service_cannot_read(
     path = tmp_path / "peer-secret"
     path.touch(0o600)
     subject = subject_of(Session({}), version="1", config=None, mistakes=())
-    (found,) = service_user.unreadable(subject, "peer secret", path)
+    (found,) = unreadable(subject, "peer secret", path)
     assert (found.state, found.mend) == (
         State.WARNING,
         f"chown root:lodefs {path}; chmod 0640 {path}",
     )
     os.chown(path, 0, 4343)
     path.chmod(0o640)
-    assert service_user.unreadable(subject, "peer secret", path) == []
+    assert unreadable(subject, "peer secret", path) == []
 
 
 @pytest.mark.parametrize("state", ["refused", "refusing"])

@@ -17,9 +17,15 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.answer_places import AnswerPlaces
-from lodefs.proxy.api.error_responses import STATUS_OF, status_of
 from lodefs.proxy.api.request import Request
-from lodefs.proxy.api.responses import IMMUTABLE, OCTETS, file_answer, file_headers
+from lodefs.proxy.api.responses import (
+    IMMUTABLE,
+    OCTETS,
+    STATUS_OF,
+    file_answer,
+    file_headers,
+    status_of,
+)
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.runtime.thread_pools import remote_owner
 from lodefs.proxy.s3.buckets import S3Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lodefs.proxy.warm.admission import ALONE, BESIDE_READERS, MIB, AdmissionWindow
+from lodefs.proxy.warm.job import ALONE, BESIDE_READERS, MIB, AdmissionWindow
 
 
 async def settled() -> None:

@@ -13,7 +13,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmRequest,
     WarmStatus,
 )
-from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.node import CacheControl
 from lodefs.proxy.warm.path_patterns import Selection
 
 COMMIT = "ab" * 32

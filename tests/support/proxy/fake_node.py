@@ -29,15 +29,13 @@ from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache_control import CacheControl
-from lodefs.proxy.catalog import Catalog
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
-from lodefs.proxy.node import Extent, NamePage, Node, SnapshotFile
+from lodefs.proxy.node import CacheControl, Catalog, Extent, NamePage, Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.s3.buckets import S3Settings

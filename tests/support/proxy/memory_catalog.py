@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.nodeapi.wire import Snapshot
-from lodefs.proxy.catalog import (
+from lodefs.proxy.node import (
     Catalog,
     ChangesView,
     CommitView,
