@@ -6,14 +6,16 @@ all that is wrong is told at once.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
@@ -59,11 +61,8 @@ def parse_size(value: object) -> int:
     match = _SIZE.match(value) if isinstance(value, str) else None
     if match is None or match[2] not in _UNITS:
         raise InvalidInput("must be a size such as 10GiB or 500MB")
-    return (
-        int(float(match[1]) * _UNITS[match[2]])
-        if "." in match[1]
-        else (int(match[1]) * _UNITS[match[2]])
-    )
+    number = float(match[1]) if "." in match[1] else int(match[1])
+    return int(number * _UNITS[match[2]])
 
 
 def parse_listen(value: object, port_default: int = wire.PORT_DEFAULT) -> tuple[str, int] | None:
@@ -81,12 +80,8 @@ def parse_listen(value: object, port_default: int = wire.PORT_DEFAULT) -> tuple[
     return host, int(match[2]) if match[2] else port_default
 
 
-def _peer_listen(value: object) -> tuple[str, int] | None:
-    return parse_listen(value, peer.PORT_DEFAULT)
-
-
-def _s3_listen(value: object) -> tuple[str, int] | None:
-    return parse_listen(value, S3_PORT_DEFAULT)
+def _listen(port_default: int) -> Callable[[object], tuple[str, int] | None]:
+    return partial(parse_listen, port_default=port_default)
 
 
 def _bucket(value: object) -> str:
@@ -96,28 +91,23 @@ def _bucket(value: object) -> str:
     return name
 
 
-def _alias(name: object) -> str:
-    """The name of one bucket in a table of them."""
-    try:
-        return _bucket(name)
-    except InvalidInput as error:
-        raise InvalidInput(f"{name!r} {error}") from error
-
-
 def _buckets(value: object) -> dict[str, Spec]:
     """Aliases from a table of texts REPO@REV[:PATH]."""
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise InvalidInput('must be a table such as {imagenet = "vision/imagenet@v3:train"}')
-    return {_alias(name): _bucket_target(name, str(spec)) for name, spec in value.items()}
-
-
-def _bucket_target(bucket: str, text: str) -> Spec:
-    try:
-        return parse_spec(text)
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"{bucket} = {text!r} must be REPO@REV or REPO@REV:DIRECTORY: {error}"
-        ) from error
+    found = {}
+    for name, text in value.items():
+        try:
+            _bucket(name)
+        except InvalidInput as error:
+            raise InvalidInput(f"{name!r} {error}") from error
+        try:
+            found[str(name)] = parse_spec(str(text))
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"{name} = {text!r} must be REPO@REV or REPO@REV:DIRECTORY: {error}"
+            ) from error
+    return found
 
 
 def _endpoint_url(value: object) -> str:
@@ -255,37 +245,24 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
     return parse
 
 
-def _seconds(least: float, most: float) -> Callable[[object], float]:
+def _number(least: float, most: float, what: str) -> Callable[[object], float]:
     def parse(value: object) -> float:
         try:
             number = float(str(value))
         except ValueError:
-            number = -1.0
+            number = math.nan
         if not least <= number <= most:
-            raise InvalidInput(f"must be a number of seconds from {least:g} to {most:g}")
+            raise InvalidInput(f"must be a {what} from {least:g} to {most:g}")
         return number
 
     return parse
 
 
-def _price(value: object) -> float:
-    try:
-        price = float(str(value))
-    except ValueError:
-        price = -1.0
-    if not 0 <= price <= PRICE_MAX:
-        raise InvalidInput(f"must be a price from 0 to {PRICE_MAX:g}")
-    return price
+def _seconds(least: float, most: float) -> Callable[[object], float]:
+    return _number(least, most, "number of seconds")
 
 
-def _ratio(value: object) -> float:
-    try:
-        ratio = float(str(value))
-    except ValueError:
-        ratio = -1.0
-    if not 0 <= ratio <= 1:
-        raise InvalidInput("must be a ratio from 0 to 1")
-    return ratio
+_PRICE = _number(0, PRICE_MAX, "price")
 
 
 def _choice(*known: str) -> Callable[[object], str]:
@@ -297,10 +274,13 @@ def _choice(*known: str) -> Callable[[object], str]:
     return parse
 
 
-def _by(parse: Callable[[object], object], *types: type) -> dict[str, object]:
-    """The metadata of a field of Config: the function that reads it, from a text or a value of
-    those types, and of which types it is in a file that has types."""
-    return {"parse": parse, "types": types}
+def _setting(default: object, parse: Callable[[object], object], *types: type) -> Any:
+    """A field of Config. ``default``: its value, or dict for an empty one. ``parse`` reads it, from
+    a text or a value of those types, of which it is in a file that has types."""
+    metadata = {"parse": parse, "types": types}
+    if default is dict:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 PLAIN_TOKENS = (
@@ -326,74 +306,60 @@ class Config:
     Unix socket; ``unused_timeout_s`` 0 means that the proxy runs until it is told to end;
     ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
 
-    store: str = field(metadata=_by(_text, str))
-    mirrors: tuple[str, ...] = field(default=(), metadata=_by(_stores, list, str))
-    endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
-    region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
-    transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
-    fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256), int))
-    data_processes: int | None = field(
-        default=None, metadata=_by(_maybe(_whole(0, DATA_PROCESSES_MAX)), int)
-    )
-    cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path, str))
-    cache_size_bytes_max: int | None = field(
-        default=None, metadata=_by(_maybe(parse_size), int, str)
-    )
-    unwritten_size_bytes_max: int = field(
-        default=UNWRITTEN_SIZE_BYTES, metadata=_by(parse_size, int, str)
-    )
-    socket_path: Path | None = field(default=SOCKET_DEFAULT, metadata=_by(_maybe(_path), str))
-    socket_mode: int = field(default=0o660, metadata=_by(_mode, int, str))
-    socket_group: str | None = field(default=None, metadata=_by(_maybe(_text), str))
-    listen: tuple[str, int] | None = field(default=None, metadata=_by(parse_listen, str))
-    access: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict, metadata=_by(parse_rules, dict)
-    )
-    tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
-    metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
-    metrics_repositories_max: int = field(default=100, metadata=_by(_whole(1, 10_000), int))
-    price_per_1000_gets: float = field(default=0.0, metadata=_by(_price, int, float))
-    price_per_gb: float = field(default=0.0, metadata=_by(_price, int, float))
-    otlp_endpoint: str | None = field(default=None, metadata=_by(_maybe(_collector_url), str))
-    trace_ratio: float = field(default=TRACE_RATIO, metadata=_by(_ratio, int, float))
-    host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
-    tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    allow_plain_tokens: bool = field(default=False, metadata=_by(_flag, bool))
-    s3_listen: tuple[str, int] | None = field(default=None, metadata=_by(_s3_listen, str))
-    s3_bucket: str = field(default="lodefs", metadata=_by(_bucket, str))
-    s3_buckets: Mapping[str, Spec] = field(default_factory=dict, metadata=_by(_buckets, dict))
-    s3_domain: str | None = field(default=None, metadata=_by(_maybe(_domain), str))
-    s3_forward: str | None = field(default=None, metadata=_by(_maybe(_endpoint_url), str))
-    connections_max: int = field(default=4096, metadata=_by(_whole(1, 1_000_000), int))
-    streams_max: int = field(default=512, metadata=_by(_whole(1, 1_000_000), int))
-    idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400), int, float))
-    write_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 86400), int, float))
-    shutdown_timeout_s: float = field(default=15.0, metadata=_by(_seconds(0, 3600), int, float))
-    peer_listen: tuple[str, int] | None = field(default=None, metadata=_by(_peer_listen, str))
-    peer_address: str | None = field(default=None, metadata=_by(_maybe(_peer_address), str))
-    peers: tuple[Peer, ...] = field(default=(), metadata=_by(parse_peers, list, str))
-    peers_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    peers_dns: DnsName | None = field(default=None, metadata=_by(_maybe(_dns_name), str))
-    peer_secret_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    peer_tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    peer_tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    peer_tls_ca_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
-    peer_allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
-    peer_upload_bytes_per_s_max: int | None = field(
-        default=None, metadata=_by(_maybe(_rate), int, str)
-    )
-    peer_download_bytes_per_s_max: int | None = field(
-        default=None, metadata=_by(_maybe(_rate), int, str)
-    )
-    scrub_bytes_per_s_max: int = field(
-        default=SCRUB_BYTES_PER_S, metadata=_by(_rate_or_none, int, str)
-    )
-    scrub_days: int = field(default=SCRUB_DAYS, metadata=_by(_whole(1, 3650), int))
-    unused_timeout_s: float = field(default=0.0, metadata=_by(_seconds(0, 86400 * 365), int, float))
-    log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS), str))
-    log_format: str = field(default="auto", metadata=_by(_choice(*LOG_FORMATS), str))
+    store: str = field(metadata={"parse": _text, "types": (str,)})
+    mirrors: tuple[str, ...] = _setting((), _stores, list, str)
+    endpoint_url: str | None = _setting(None, _maybe(_text), str)
+    region: str | None = _setting(None, _maybe(_text), str)
+    transfer_timeout_s: float = _setting(60.0, _seconds(1, 3600), int, float)
+    fetch_concurrency: int = _setting(FETCH_CONCURRENCY, _whole(1, 256), int)
+    data_processes: int | None = _setting(None, _maybe(_whole(0, DATA_PROCESSES_MAX)), int)
+    cache_dir: Path = _setting(CACHE_DIR_DEFAULT, _path, str)
+    cache_size_bytes_max: int | None = _setting(None, _maybe(parse_size), int, str)
+    unwritten_size_bytes_max: int = _setting(UNWRITTEN_SIZE_BYTES, parse_size, int, str)
+    socket_path: Path | None = _setting(SOCKET_DEFAULT, _maybe(_path), str)
+    socket_mode: int = _setting(0o660, _mode, int, str)
+    socket_group: str | None = _setting(None, _maybe(_text), str)
+    listen: tuple[str, int] | None = _setting(None, parse_listen, str)
+    access: Mapping[str, tuple[str, ...]] = _setting(dict, parse_rules, dict)
+    tokens_file: Path | None = _setting(None, _maybe(_path), str)
+    allow_anonymous: bool = _setting(False, _flag, bool)
+    metrics_anonymous: bool = _setting(False, _flag, bool)
+    metrics_repositories_max: int = _setting(100, _whole(1, 10_000), int)
+    price_per_1000_gets: float = _setting(0.0, _PRICE, int, float)
+    price_per_gb: float = _setting(0.0, _PRICE, int, float)
+    otlp_endpoint: str | None = _setting(None, _maybe(_collector_url), str)
+    trace_ratio: float = _setting(TRACE_RATIO, _number(0, 1, "ratio"), int, float)
+    host_names: tuple[str, ...] = _setting((), _host_names, list, str)
+    tls_cert_file: Path | None = _setting(None, _maybe(_path), str)
+    tls_key_file: Path | None = _setting(None, _maybe(_path), str)
+    allow_plain_tokens: bool = _setting(False, _flag, bool)
+    s3_listen: tuple[str, int] | None = _setting(None, _listen(S3_PORT_DEFAULT), str)
+    s3_bucket: str = _setting("lodefs", _bucket, str)
+    s3_buckets: Mapping[str, Spec] = _setting(dict, _buckets, dict)
+    s3_domain: str | None = _setting(None, _maybe(_domain), str)
+    s3_forward: str | None = _setting(None, _maybe(_endpoint_url), str)
+    connections_max: int = _setting(4096, _whole(1, 1_000_000), int)
+    streams_max: int = _setting(512, _whole(1, 1_000_000), int)
+    idle_timeout_s: float = _setting(120.0, _seconds(1, 86400), int, float)
+    write_timeout_s: float = _setting(60.0, _seconds(1, 86400), int, float)
+    shutdown_timeout_s: float = _setting(15.0, _seconds(0, 3600), int, float)
+    peer_listen: tuple[str, int] | None = _setting(None, _listen(peer.PORT_DEFAULT), str)
+    peer_address: str | None = _setting(None, _maybe(_peer_address), str)
+    peers: tuple[Peer, ...] = _setting((), parse_peers, list, str)
+    peers_file: Path | None = _setting(None, _maybe(_path), str)
+    peers_dns: DnsName | None = _setting(None, _maybe(_dns_name), str)
+    peer_secret_file: Path | None = _setting(None, _maybe(_path), str)
+    peer_tls_cert_file: Path | None = _setting(None, _maybe(_path), str)
+    peer_tls_key_file: Path | None = _setting(None, _maybe(_path), str)
+    peer_tls_ca_file: Path | None = _setting(None, _maybe(_path), str)
+    peer_allow_anonymous: bool = _setting(False, _flag, bool)
+    peer_upload_bytes_per_s_max: int | None = _setting(None, _maybe(_rate), int, str)
+    peer_download_bytes_per_s_max: int | None = _setting(None, _maybe(_rate), int, str)
+    scrub_bytes_per_s_max: int = _setting(SCRUB_BYTES_PER_S, _rate_or_none, int, str)
+    scrub_days: int = _setting(SCRUB_DAYS, _whole(1, 3650), int)
+    unused_timeout_s: float = _setting(0.0, _seconds(0, 86400 * 365), int, float)
+    log_level: str = _setting("info", _choice(*LOG_LEVELS), str)
+    log_format: str = _setting("auto", _choice(*LOG_FORMATS), str)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Config:

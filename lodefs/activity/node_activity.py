@@ -3,52 +3,16 @@ two looks at it."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import NamedTuple
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from lodefs.chunkstore.errors import Denied, Unavailable
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
-
-_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
-_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
-_ESCAPES = {"n": "\n"}
-
-
-class Sample(NamedTuple):
-    """One line."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-def samples(text: str) -> Iterator[Sample]:
-    """The samples of a text (Prometheus' format 0.0.4); lines that are none are left out."""
-    for line in text.split("\n"):  # not splitlines: a label may hold U+2028
-        if line.startswith("#"):
-            continue
-        match = _LINE.match(line)
-        if match is None:
-            continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        yield Sample(match[1], _labels(match[2] or ""), value)
-
-
-def _labels(text: str) -> dict[str, str]:
-    return {
-        name: _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), value)
-        for name, value in _LABEL.findall(text)
-    }
-
 
 SOURCES = ("direct", "cache", "peers", "store")  # where bytes for readers come from, nearest first
 
@@ -269,7 +233,13 @@ def look(url: str, token: str | None, *, timeout_s: float = TIMEOUT_S) -> NodeAc
         raise Denied(f"{url}: the proxy wants a token: put it into LODEFS_TOKEN")
     if answer.status != 200:
         raise Unavailable(f"{url}: the proxy answers {answer.status} to /metrics")
-    return activity_of(samples(bytes(answer.body).decode("utf-8", "replace")))
+    try:
+        families = list(
+            text_string_to_metric_families(bytes(answer.body).decode("utf-8", "replace"))
+        )
+    except ValueError as error:
+        raise Unavailable(f"{url}: /metrics is no text of Prometheus': {error}") from error
+    return activity_of(sample for family in families for sample in family.samples)
 
 
 class Watcher:

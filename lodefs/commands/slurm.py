@@ -172,7 +172,7 @@ def sweep(session: Session, mounter: Path) -> None:
 
     records, mounts = JobRecords(), _mounts(mounter)
     steps = job_liveness.jobs_with_steps()
-    is_at_work = job_liveness.ask_controller(session.environment)
+    is_at_work = job_liveness.ask_controller(job_liveness.scontrol(session.environment))
     for job in records.jobs():
         try:
             if job in steps or records.age_s(job, time.time()) < SWEEP_AGE_S or is_at_work(job):
@@ -195,9 +195,9 @@ def stage(session: Session, job: int, words: str) -> None:
 
     Those that only its script names are fixed now, and written into its comment.
     """
-    from lodefs.slurm import staging
+    from lodefs.slurm import job_liveness, staging
 
-    staging.stage(session, staging.scontrol(session.environment), job, words)
+    staging.stage(session, job_liveness.scontrol(session.environment), job, words)
 
 
 @slurm.command(epilog=examples("lodefs slurm warm 1234"))
@@ -213,9 +213,9 @@ def stage(session: Session, job: int, words: str) -> None:
 @session_command(store=True, proxy=True)
 def warm(session: Session, job: int, patience_s: float) -> None:
     """Bring a job's datasets to its nodes, and pin them. Run by burst_buffer.lua."""
-    from lodefs.slurm import staging
+    from lodefs.slurm import job_liveness, staging
 
-    staging.warm_nodes(session, staging.scontrol(session.environment), job, patience_s)
+    staging.warm_nodes(session, job_liveness.scontrol(session.environment), job, patience_s)
 
 
 @slurm.command(epilog=examples("lodefs slurm release 1234"))

@@ -52,35 +52,14 @@ def raising_os_errors(function: F) -> F:
 class ReadOnlyMethods:
     """For a file system of fsspec, before its base. Each raises OSError with EROFS."""
 
-    def _rm(self, path: str) -> NoReturn:
+    def _one(self, path: Any, *_: Any, **__: Any) -> NoReturn:
         read_only(path)
 
-    def rm(self, path: Any, recursive: bool = False, maxdepth: Any = None) -> NoReturn:  # noqa: ARG002, FBT002
-        read_only(path)
+    def _two(self, _source: Any, target: Any, *_: Any, **__: Any) -> NoReturn:
+        read_only(target)
 
-    def rm_file(self, path: str) -> NoReturn:
-        read_only(path)
-
-    def rmdir(self, path: str) -> NoReturn:
-        read_only(path)
-
-    def mkdir(self, path: str, *_: Any, **__: Any) -> NoReturn:
-        read_only(path)
-
-    def makedirs(self, path: str, *_: Any, **__: Any) -> NoReturn:
-        read_only(path)
-
-    def cp_file(self, path1: str, path2: str, **_: Any) -> NoReturn:  # noqa: ARG002
-        read_only(path2)
-
-    def put_file(self, lpath: str, rpath: str, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG002
-        read_only(rpath)
-
-    def mv(self, path1: str, path2: str, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG002
-        read_only(path2)
-
-    def touch(self, path: str, *_: Any, **__: Any) -> NoReturn:
-        read_only(path)
+    _rm = rm = rm_file = rmdir = mkdir = makedirs = touch = _one
+    cp_file = put_file = mv = _two
 
 
 def read_only(path: Any) -> NoReturn:

@@ -1,15 +1,15 @@
-"""Whether a job of Slurm is still at work on this node."""
+"""What Slurm says of its jobs: by ``scontrol``, and by their steps on this node."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.errors import NotFound, Unavailable
 
 SCONTROL_TIMEOUT_S = 10.0
 _AT_WORK = frozenset(
@@ -19,6 +19,26 @@ _PROGRAM = "slurmstepd"
 _STEP = re.compile(rb"slurmstepd: \[(\d+)[.\]]")
 _UID = re.compile(rb"^Uid:\t(\d+)\t", re.MULTILINE)
 _STATE = re.compile(r"\bJobState=(\w+)")
+
+
+Scontrol = Callable[[Sequence[str]], str]
+
+
+def scontrol(environ: Mapping[str, str]) -> Scontrol:
+    """A way to call it. It raises: NotFound, Unavailable."""
+
+    def call(words: Sequence[str]) -> str:
+        try:
+            done = subprocess.run(["scontrol", *words], capture_output=True, text=True, check=False,
+                                  timeout=SCONTROL_TIMEOUT_S, env=dict(environ))  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(f"scontrol: {error}") from error
+        if done.returncode:
+            kind = NotFound if "Invalid job id" in done.stderr else Unavailable
+            raise kind(f"scontrol {' '.join(words[:3])}: {done.stderr.strip()}")
+        return done.stdout
+
+    return call
 
 
 def jobs_with_steps(proc: Path = Path("/proc")) -> set[int]:
@@ -42,25 +62,14 @@ def _title(process: Path) -> bytes:
     return (process / "cmdline").read_bytes() if is_roots else b""
 
 
-def ask_controller(environ: Mapping[str, str]) -> Callable[[int], bool]:
+def ask_controller(call: Scontrol) -> Callable[[int], bool]:
     """A question that ``scontrol`` answers: is the job at work? Raises: Unavailable."""
 
     def is_at_work(job: int) -> bool:
         try:
-            done = subprocess.run(
-                ["scontrol", "--oneliner", "show", "job", str(job)],
-                capture_output=True,
-                text=True,
-                timeout=SCONTROL_TIMEOUT_S,
-                env=dict(environ),
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"scontrol: {error}") from error
-        if done.returncode and "Invalid job id" in done.stderr:
+            shown = call(["--oneliner", "show", "job", str(job)])
+        except NotFound:
             return False
-        if done.returncode:
-            raise Unavailable(f"scontrol show job {job}: {done.stderr.strip()}")
-        return any(state in _AT_WORK for state in _STATE.findall(done.stdout))
+        return any(state in _AT_WORK for state in _STATE.findall(shown))
 
     return is_at_work

@@ -7,15 +7,13 @@ and fixed where its script alone names them. When it has nodes, these fetch the 
 from __future__ import annotations
 
 import re
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from lodefs.api.warm_follow import Follower
 from lodefs.api.warming import checked, request_of
-from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import (
     EVICT,
     RUNNING,
@@ -27,15 +25,13 @@ from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.proxies.own_proxy import running_proxy
 from lodefs.settings.session import Session
 from lodefs.slurm.job_comment import datasets_in, is_fixed, parsed, with_datasets
+from lodefs.slurm.job_liveness import Scontrol
 from lodefs.slurm.resolving import fixed, job_user
 
-SCONTROL_TIMEOUT_S = 10.0
 PIN_S = 3600  # until the prologs have pinned it for as long as the job runs
 RELEASE_TIMEOUT_S = 60.0
 POLL_S = 0.2
 _USER = re.compile(r"^\s*UserId=\S*\((\d+)\)", re.MULTILINE)
-
-Scontrol = Callable[[Sequence[str]], str]
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
@@ -46,23 +42,6 @@ class WaitingJob(msgspec.Struct, frozen=True):
     nodes: str
     is_array: bool
     uid: int | None = None
-
-
-def scontrol(environ: Mapping[str, str]) -> Scontrol:
-    """A way to call it. It raises: NotFound, Unavailable."""
-
-    def call(words: Sequence[str]) -> str:
-        try:
-            done = subprocess.run(["scontrol", *words], capture_output=True, text=True, check=False,
-                                  timeout=SCONTROL_TIMEOUT_S, env=dict(environ))  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"scontrol: {error}") from error
-        if done.returncode:
-            kind = NotFound if "Invalid job id" in done.stderr else Unavailable
-            raise kind(f"scontrol {' '.join(words[:3])}: {done.stderr.strip()}")
-        return done.stdout
-
-    return call
 
 
 def shown_job(text: str) -> WaitingJob:

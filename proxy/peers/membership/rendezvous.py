@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import heapq
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.peers.membership.peer import Peer
 
 OWNERS = 8  # with a tenth of the nodes gone, one pack in 100 million has lost all of them
@@ -50,25 +49,20 @@ class Owners:
 
     def __init__(self, *, packs_max: int = PACKS_MAX) -> None:
         self._packs_max = packs_max
-        self._members: Sequence[Peer] = ()
-        self._ranked: OrderedDict[bytes, list[Peer]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: tuple[Sequence[Peer], Lru[bytes, list[Peer]]] = ((), Lru(packs_max))
 
     def of(self, members: Sequence[Peer], pack: bytes) -> list[Peer]:
         """The owners of a pack, best first; not to be changed. ``members`` is the same object
         until they change."""
-        with self._lock:
-            if members is not self._members:
-                self._members = members
-                self._ranked.clear()
-            owners = self._ranked.get(pack)
-            if owners is None:
-                owners = self._ranked[pack] = rank(members, pack)
-                if len(self._ranked) > self._packs_max:
-                    self._ranked.popitem(last=False)
-            else:
-                self._ranked.move_to_end(pack)
-            return owners
+        of, ranked = self._known
+        if of is not members:
+            ranked = Lru(self._packs_max)
+            self._known = (members, ranked)
+        owners = ranked.get(pack)
+        if owners is None:
+            owners = rank(members, pack)
+            ranked.put(pack, owners)
+        return owners
 
 
 @lru_cache(SEEDS_MAX)

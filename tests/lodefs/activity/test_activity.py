@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lodefs.activity.node_activity import (
     NodeActivity,
@@ -12,7 +13,6 @@ from lodefs.activity.node_activity import (
     Watcher,
     activity_of,
     rates_between,
-    samples,
 )
 from lodefs.activity.screen import Order, Place, Size, as_object, fit, head, line, screen, width
 from lodefs.chunkstore.errors import Unavailable
@@ -32,7 +32,8 @@ def figures() -> Figures:
 
 def looked(found: Figures) -> NodeActivity:
     """What is known of it."""
-    return activity_of(samples(found.text()))
+    families = text_string_to_metric_families(found.text())
+    return activity_of(sample for family in families for sample in family.samples)
 
 
 def busy(interval_s: float = 2.0) -> Rates:
@@ -44,14 +45,6 @@ def busy(interval_s: float = 2.0) -> Rates:
     found.mounts["/m"] = {"cache": (3, 30)}
     found.first_byte = (4, 0.2)
     return rates_between(before, looked(found), interval_s)
-
-
-def test_labels_are_read_as_they_were_written() -> None:
-    """Quotes, backslashes and line breaks in a label, and lines that are none."""
-    text = f'x{{a="{AWKWARD}",b="}} 5"}} 1.5e3\n\nnonsense\ny NaNa\nz +Inf 123\n'
-    first, last = samples(text)
-    assert first == ("x", {"a": 'a"b\\c\n<b>\u202e', "b": "} 5"}, 1500.0)
-    assert (last.name, last.value) == ("z", float("inf"))
 
 
 def test_rates() -> None:
