@@ -254,10 +254,8 @@ class Files(Protocol):
     """The bytes of files."""
 
     async def open(self, file: SnapshotFile, first: int, size_bytes: int) -> ByteStream:
-        """Begins to read the bytes [first, first + size_bytes). The stream must be closed.
-
-        Raises: InvalidInput (outside the file), Unavailable, Corrupt.
-        """
+        """Begins to read the bytes [first, first + size_bytes). The stream must be closed. Raises:
+        InvalidInput (outside the file), Unavailable, Corrupt."""
 
     async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> Located | ByteStream:
         """As ``open``, for a reader of the cache's files: where the bytes from ``first`` on lie,

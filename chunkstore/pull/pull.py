@@ -68,7 +68,6 @@ class PullResult:
     purged: list[bytes] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
-        """Counts one more entry."""
         if entry.kind is Kind.DIRECTORY:
             self.directories += 1
         elif entry.kind is Kind.SYMLINK:

@@ -170,10 +170,8 @@ class DirectoryHandles:
         self._open.clear()
 
     def directory(self, path: bytes) -> int:
-        """A descriptor of the directory ``path``, good until the next call.
-
-        Raises: OSError (ELOOP, ENOTDIR) if any part of the path is a symlink or a file.
-        """
+        """A descriptor of the directory ``path``, good until the next call. Raises: OSError (ELOOP,
+        ENOTDIR) if any part of the path is a symlink or a file."""
         if not path:
             return self._root_fd
         fd = self._open.get(path)

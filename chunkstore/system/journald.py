@@ -127,7 +127,6 @@ class Journal:
             socket.send_fds(self._socket, [b""], [fd])
 
     def close(self) -> None:
-        """Free the socket."""
         self._socket.close()
 
 
@@ -140,7 +139,6 @@ class JournalHandler(logging.Handler):
         self._journal = journal
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record."""
         try:
             self._journal.send(self.format(record), priority_of(record.levelno), fields_of(record))
         except Exception:  # noqa: BLE001 - as logging's own handlers: reported, and no more

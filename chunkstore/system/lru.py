@@ -92,7 +92,6 @@ class SingleFlightCache(Generic[K, V]):
         return future.result()
 
     def forget(self, key: K) -> None:
-        """The next get loads again."""
         with self._lock:
             self._drop(key)
 

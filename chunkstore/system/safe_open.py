@@ -49,20 +49,16 @@ def open_below(root_fd: int, path: bytes, flags: int) -> int:
 
 
 def open_plain(path: str, flags: int, mode: int = 0) -> int:
-    """A descriptor of what lies at an absolute path in which no name is a symlink.
-
-    Raises: OSError, with ELOOP where one is (before Linux 5.6, ENOTDIR).
-    """
+    """A descriptor of what lies at an absolute path in which no name is a symlink. Raises: OSError,
+    with ELOOP where one is (before Linux 5.6, ENOTDIR)."""
     if not os.path.isabs(path):
         raise OSError(errno.EINVAL, "the path is relative", path)
     return _opened(_AT_FDCWD, path, flags, mode, _NO_SYMLINKS)
 
 
 def open_within(dir_fd: int, path: str, flags: int, mode: int = 0) -> int:
-    """A descriptor of what lies below a directory, at a path that leads nowhere else.
-
-    Raises: OSError, with EXDEV where the path leaves the directory, and as ``open_plain``.
-    """
+    """A descriptor of what lies below a directory, at a path that leads nowhere else. Raises:
+    OSError, with EXDEV where the path leaves the directory, and as ``open_plain``."""
     return _opened(dir_fd, path, flags, mode, _NO_SYMLINKS | _BENEATH)
 
 
@@ -204,10 +200,7 @@ def make_within(dir_fd: int, path: str, mode: int = 0o755) -> int:
 def make_own(path: Path) -> None:
     """Make a directory that is this user's alone, and those above it that are missing, whatever the
     umask is. One that is there already must be this user's, and is closed to others. Symlinks of
-    this user are followed.
-
-    Raises: Denied if it belongs to somebody else; OSError.
-    """
+    this user are followed. Raises: Denied if it belongs to somebody else; OSError."""
     for one in (*reversed(path.parents), path):
         if not one.exists():
             with suppress(FileExistsError):

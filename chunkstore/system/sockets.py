@@ -85,7 +85,6 @@ def _refuse_living(path: Path, kind: socket.SocketKind) -> None:
 
 
 def is_unix(listener: socket.socket) -> bool:
-    """Whether this is a Unix socket."""
     return listener.family == socket.AF_UNIX
 
 

@@ -69,7 +69,6 @@ class Watchdog:
                 self._active.discard(transfer)
 
     def close(self) -> None:
-        """Ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -150,12 +150,10 @@ class Rates(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> Reads:
-        """Of all sources."""
         return total(self.sources)
 
 
 def total(sources: BySource) -> Reads:
-    """The sum of all sources."""
     found = Reads()
     for reads in sources.values():
         found += reads
@@ -163,7 +161,6 @@ def total(sources: BySource) -> Reads:
 
 
 def rates_between(before: NodeActivity, after: NodeActivity, interval_s: float) -> Rates:
-    """The rates of ``interval_s`` seconds."""
     restarted = _is_another(before, after)
     if restarted:
         before = NodeActivity()

@@ -318,7 +318,6 @@ class Terminal:
 
     @staticmethod
     def size() -> Size:
-        """As it is now."""
         found = shutil.get_terminal_size()
         return Size(found.columns, found.lines)
 

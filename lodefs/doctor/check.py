@@ -46,17 +46,14 @@ class Check(NamedTuple):
 
 
 def ok(check: str, saw: str) -> Finding:
-    """Nothing is wrong."""
     return Finding(check, State.OK, saw)
 
 
 def warning(check: str, saw: str, mend: str) -> Finding:
-    """It works, but."""
     return Finding(check, State.WARNING, saw, mend)
 
 
 def fault(check: str, saw: str, mend: str) -> Finding:
-    """It does not work."""
     return Finding(check, State.FAULT, saw, mend)
 
 

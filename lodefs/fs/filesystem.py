@@ -116,7 +116,6 @@ class LodefsFileSystem(
 
     @raising_os_errors
     def snapshot(self, path: str) -> Snapshot:
-        """The snapshot that a path lies in."""
         return self._snapshot(_split(self._strip_protocol(path))[0])
 
     def invalidate_cache(self, path: str | None = None) -> None:
@@ -262,11 +261,9 @@ class LodefsFileSystem(
         return True
 
     def isdir(self, path: str) -> bool:
-        """Whether there is a directory at a path."""
         return self._type(path) == "directory"
 
     def isfile(self, path: str) -> bool:
-        """Whether there is a file at a path."""
         return self._type(path) == "file"
 
     def _type(self, path: str) -> str:
@@ -284,7 +281,6 @@ class LodefsFileSystem(
         return str(self.info(path)["ETag"])
 
     def checksum(self, path: str) -> int:
-        """The digest as a number."""
         return int(self.ukey(path), 16)
 
     @raising_os_errors

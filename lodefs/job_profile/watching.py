@@ -38,7 +38,6 @@ class JobThreads:
                     self._processes.add(process)
 
     def refresh(self) -> None:
-        """Look which threads there are now."""
         found: list[int] = []
         for process in list(self._processes):
             try:
@@ -48,7 +47,6 @@ class JobThreads:
         self._threads = found[:THREADS_MAX]
 
     def look(self, at_s: float) -> Tick:
-        """How many are blocked and how many run."""
         states = [state for thread in self._threads if (state := self._state(thread))]
         return Tick(at_s, states.count(BLOCKED), states.count(RUNNING), seen=bool(states))
 

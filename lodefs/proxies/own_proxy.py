@@ -52,7 +52,6 @@ class OwnProxy(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"unix:{self.socket}"
 
     @property
@@ -103,9 +102,7 @@ def is_own(session: Session, url: str) -> bool:
 
 def start_again(session: Session, url: str) -> None:
     """Starts the user's own proxy at ``url`` unless it runs. Those of others are left to them.
-
-    Unavailable, Denied, NotFound.
-    """
+    Unavailable, Denied, NotFound."""
     own = _own_at(session, url)
     if own is not None:
         session.make_home_cache()
@@ -192,7 +189,6 @@ def _found(session: Session) -> tuple[str | None, str | None]:
 
 
 def own_proxy(home_cache: Path, store: str) -> OwnProxy:
-    """Where the user's own proxy for a store lies."""
     return OwnProxy(home_cache / f"proxy-{digest_of(store.encode()).hex()[:12]}")
 
 
@@ -221,7 +217,6 @@ def plain_store(url: str) -> str:
 
 
 def served_store(status: Mapping[str, object]) -> object:
-    """The store's URL in a proxy's /status."""
     node = status.get("node")
     return node.get("store") if isinstance(node, dict) else None
 
@@ -305,7 +300,6 @@ def _remove_unused(own: OwnProxy) -> None:
 
 
 def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:
-    """Whether a proxy answers there and is ready."""
     try:
         return _get(url, "/readyz", None, timeout_s).status == 200
     except (Unavailable, Denied):

@@ -19,7 +19,6 @@ def current_rules(session: Session, say: Callable[[str], None]) -> CurrentRules:
 
 
 def access_rules(session: Session, say: Callable[[str], None] = lambda _line: None) -> AccessRules:
-    """The settings' rules. ``say`` hears of groups that there are not."""
     return rules_of(session.config.access, gid_of, say=say)
 
 

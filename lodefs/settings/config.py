@@ -49,11 +49,8 @@ _NOT_SERVED = ("store", "access", "endpoint_url", "region", "transfer_timeout_s"
 
 
 def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> Config:
-    """The settings of this machine, user and environment.
-
-    Raises: InvalidInput with every mistake of a file and its line; NotFound and Denied if the file
-    of LODEFS_CONFIG cannot be read.
-    """
+    """The settings of this machine, user and environment. Raises: InvalidInput with every mistake
+    of a file and its line; NotFound and Denied if the file of LODEFS_CONFIG cannot be read."""
     config = Config()
     named = environment.get("LODEFS_CONFIG")
     if named:

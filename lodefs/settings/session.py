@@ -54,7 +54,6 @@ class Session:
 
     @cached_property
     def config(self) -> config.Config:
-        """The settings of files and environment."""
         return config.load(self.environment)
 
     @property
@@ -68,12 +67,10 @@ class Session:
 
     @property
     def has_store(self) -> bool:
-        """Whether a store is configured."""
         return bool(self._store_option or self.config.store)
 
     @property
     def proxy_option(self) -> str | None:
-        """The proxy that an option names."""
         return self._proxy_option
 
     @property
@@ -83,7 +80,6 @@ class Session:
 
     @cached_property
     def store(self) -> Store:
-        """The opened store."""
         from lodefs.chunkstore.repo.store import open_store  # imports all of the formats
 
         return open_store(self.objects(self.store_url))
@@ -153,7 +149,6 @@ class Session:
             os.close(former)
 
     def close(self) -> None:
-        """Closes all stores and descriptors."""
         while self._kept_fds:
             os.close(self._kept_fds.popitem()[1])
         while self._opened:
@@ -161,10 +156,8 @@ class Session:
 
 
 def absolute(url: str) -> str:
-    """A store's URL that means the same from any working directory.
-
-    Raises: InvalidInput if it is empty, or is a URL whose colon is missing.
-    """
+    """A store's URL that means the same from any working directory. Raises: InvalidInput if it is
+    empty, or is a URL whose colon is missing."""
     if not url:
         raise InvalidInput("the store's URL is empty: is a variable not set?")
     if _SCHEME.match(url):

@@ -30,9 +30,7 @@ _EXCEPT = ("/var/tmp", "/var/scratch")
 
 def datasets_in(comment: str) -> list[Dataset]:
     """The datasets of a comment, with plain directories; none where it does not speak of lodefs.
-
-    Raises: InvalidInput, also for directories that no job may have.
-    """
+    Raises: InvalidInput, also for directories that no job may have."""
     found = _MARK.search(comment)
     return parsed(comment[found.end() :]) if found else []
 

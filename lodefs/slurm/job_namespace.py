@@ -29,10 +29,8 @@ from lodefs.slurm.job_tree import JobTrees
 
 def enter(records: JobRecords, job: int, asked: Sequence[Dataset]) -> None:
     """Show a job's datasets in this process's mount namespace. ``asked``: what the step's own
-    option names; the job must have it.
-
-    Raises: InvalidInput (its directories), NotFound, and for what the prolog has found Unavailable.
-    """
+    option names; the job must have it. Raises: InvalidInput (its directories), NotFound, and for
+    what the prolog has found Unavailable."""
     record = records.read(job)
     if record is None:
         if asked:

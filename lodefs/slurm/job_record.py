@@ -50,7 +50,6 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def users(self) -> tuple[User, ...]:
-        """Of all its datasets."""
         return tuple(self.user(shown) for shown in self.datasets)
 
 

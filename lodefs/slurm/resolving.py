@@ -44,7 +44,6 @@ class JobUser:
 
 
 def job_user(session: Session, uid: int | None) -> JobUser:
-    """A user by the settings' rules."""
     return JobUser(access_rules(session), uid)
 
 
@@ -55,10 +54,8 @@ def fixed(
     session: Session, datasets: Sequence[Dataset], user: JobUser | None = None
 ) -> list[Dataset]:
     """The same with commits for revisions. A path must be a directory of its commit. Starts a proxy
-    where this host has none. ``user``: for whom, where that is not who runs this.
-
-    Raises: NotFound, InvalidInput, Denied, Unavailable.
-    """
+    where this host has none. ``user``: for whom, where that is not who runs this. Raises: NotFound,
+    InvalidInput, Denied, Unavailable."""
     if user is not None:
         user.check(datasets)
     return [_fixed(session, dataset) for dataset in datasets]

@@ -34,7 +34,6 @@ class OwnerPlaces(Generic[T]):
         self.is_shared = False
 
     def see(self, owner: str) -> None:
-        """An owner wants something."""
         if self._seen.get(owner) != LOOKS_KEPT:
             self._seen[owner] = LOOKS_KEPT
             self.is_shared = len(self._seen) > 1
@@ -51,7 +50,6 @@ class OwnerPlaces(Generic[T]):
         return owner in self._taken
 
     def wait(self, owner: str, one: T) -> None:
-        """Adds what waits for a place of its owner's."""
         self._waiting.setdefault(owner, deque()).append(one)
 
     def leave(self, owner: str) -> list[T]:
@@ -116,7 +114,6 @@ class AnswerPlaces:
         self._let_in(self.owners.look())
 
     def give_back(self, owner: str) -> None:
-        """A place of an owner's is free again."""
         self._let_in(self.owners.leave(owner))
 
     def _let_in(self, found: list[Future[None]]) -> None:
@@ -154,7 +151,6 @@ class AnswerPlace:
         self._held = loop.call_later(self._places.held_s_max, self.leave)
 
     def leave(self) -> None:
-        """Gives the place back, if the answer has one."""
         if self._held is not None:
             self._held.cancel()
             self._held = None

@@ -118,7 +118,6 @@ class KnownHeaders:
         return repo in self._repos.get(headers, ())
 
     def clear(self) -> None:
-        """Forget all, as when tokens changed."""
         self._repos.clear()
         self._owners.clear()
         self.generation += 1

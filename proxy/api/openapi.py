@@ -33,7 +33,6 @@ _TEXT: Json = {"schema": {"type": "string"}}
 
 
 def document(version: str) -> Json:
-    """The document for a version of lodefs, as plain values for JSON."""
     structures: list[Any] = [
         *(views.StatView, views.ListView, views.SnapshotView, wire.Failure),
         *(cache_control.WarmRequest, cache_control.WarmStatus, cache_control.WarmJobs),

@@ -18,7 +18,6 @@ class ByteRange(NamedTuple):
     size_bytes: int
 
     def content_range(self, total_bytes: int) -> str:
-        """The value of Content-Range for this part of a file of ``total_bytes``."""
         return f"bytes {self.first}-{self.first + self.size_bytes - 1}/{total_bytes}"
 
 

@@ -202,7 +202,6 @@ def _places_answer(found: list[Located], form: str) -> Answer:
 
 
 def source_of(origin: wire.Origin | None) -> str:
-    """Where bytes came from, as a label of metrics."""
     return OF_ORIGIN[origin].label
 
 

@@ -105,7 +105,6 @@ class Route:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that it may have."""
         return _METHODS.get(self.kind, READ_METHODS)
 
     @property
@@ -142,11 +141,9 @@ def route_of(raw_target: str) -> Route:
 
 
 def parse_route(raw_target: str) -> Route:
-    """The route of a request target as it came, with its query.
-
-    NotFound for a path that is no route; InvalidInput for a malformed escape, NUL, '..', a
-    repository, revision or inode number that cannot be one, or a query parameter given twice.
-    """
+    """The route of a request target as it came, with its query. NotFound for a path that is no
+    route; InvalidInput for a malformed escape, NUL, '..', a repository, revision or inode number
+    that cannot be one, or a query parameter given twice."""
     target = _ABSOLUTE.sub("", raw_target, count=1)  # RFC 9112, 3.2.2: absolute-form is allowed
     raw_path, _, raw_query = target.partition("#")[0].partition("?")
     if raw_path in _PLAIN:

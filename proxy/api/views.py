@@ -70,7 +70,6 @@ class SnapshotView(msgspec.Struct, frozen=True):
 
 
 def entry_view(repo: str, rev: str, path: bytes, entry: wire.Node) -> EntryView:
-    """The entry at ``path`` of REPO@REV."""
     return EntryView(
         name=_text(path.rpartition(b"/")[2]),
         href=wire.file_path(_PREFIXES[entry.kind], repo, rev, path),

@@ -81,7 +81,6 @@ class CacheFile:
 
     @property
     def row(self) -> FileRow:
-        """As it stands in the index."""
         return FileRow(
             self.kind,
             self.state,
@@ -104,7 +103,6 @@ class CacheFile:
 
     @property
     def is_alive(self) -> bool:
-        """Whether reads may use it."""
         return self.state is not FileState.EVICTED
 
     def is_trusted(self, boot: bytes) -> bool:

@@ -24,10 +24,7 @@ USE_RESOLUTION_S = 60
 
 def sync(cache: Cache) -> None:
     """Syncs files that were written since this boot, and marks them as durable. An error of one
-    file is raised after all others are synced.
-
-    Raises: NoSpace, Unavailable.
-    """
+    file is raised after all others are synced. Raises: NoSpace, Unavailable."""
     failed: LodefsError | None = None
     for file in list(cache.files.values()):
         if file.boot == cache.boot and file.is_alive:
@@ -40,10 +37,8 @@ def sync(cache: Cache) -> None:
 
 
 def save_uses(cache: Cache) -> None:
-    """Stores when files were last used, for evictions after a restart.
-
-    Raises: NoSpace, Unavailable.
-    """
+    """Stores when files were last used, for evictions after a restart. Raises: NoSpace,
+    Unavailable."""
     for file in list(cache.files.values()):
         if file.last_use_s - file.saved_use_s >= USE_RESOLUTION_S:
             _write_row(cache, file)
@@ -61,10 +56,8 @@ def unreadable(file: CacheFile, error: OSError) -> Unavailable:
 
 
 def is_right(place: Place, chunk_id: bytes) -> bool:
-    """Whether the bytes at a place are those of the chunk. False if they are missing.
-
-    Raises: Unavailable (they cannot be read now).
-    """
+    """Whether the bytes at a place are those of the chunk. False if they are missing. Raises:
+    Unavailable (they cannot be read now)."""
     try:
         with place.file.in_use() as fd:
             data = os.pread(fd, place.size_bytes, place.offset)
@@ -76,10 +69,8 @@ def is_right(place: Place, chunk_id: bytes) -> bool:
 
 
 def check(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
-    """Checks every chunk of a file that is not trusted, and trusts or drops the file.
-
-    Raises: NoSpace, Unavailable (the file cannot be read now).
-    """
+    """Checks every chunk of a file that is not trusted, and trusts or drops the file. Raises:
+    NoSpace, Unavailable (the file cannot be read now)."""
     generation, began_s = file.generation, int(cache.now_s())
     for place, chunk_id in _chunks(cache, file):
         if stopping() or not file.is_alive:
@@ -103,9 +94,7 @@ def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
 def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
     """``trusted``: what is indexed by now is right, so that a sync makes it durable. Otherwise
     chunks were added while the older ones were checked: these are right too, but not yet synced.
-
-    Raises: NoSpace, Unavailable (the file cannot be opened now).
-    """
+    Raises: NoSpace, Unavailable (the file cannot be opened now)."""
     generation = file.generation
     try:
         with file.in_use() as fd:

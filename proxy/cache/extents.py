@@ -38,7 +38,6 @@ class Extents:
         return len(self._starts)
 
     def clear(self) -> None:
-        """Forgets all."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._files: list[CacheFile] = []
@@ -123,7 +122,6 @@ class PackExtents:
         self._extents = 0  # of all of them
 
     def add(self, pack: PackId, runs: Iterable[Run]) -> None:
-        """Adds where raw bytes of a pack lie."""
         extents = self._packs.get(pack)
         if extents is None:
             extents = self._packs[pack] = Extents()

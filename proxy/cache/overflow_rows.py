@@ -30,12 +30,10 @@ class Unwritten:
         self._lock = threading.Lock()  # guards the two fields above
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
         value = self._rows.get(key)
         return self._kv.get(key) if value is None else value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """As of KeyValues."""
         own = [self._rows.get(key) for key in keys] if self._rows else []
         values = self._kv.get_many(keys)
         if not own:
@@ -44,10 +42,8 @@ class Unwritten:
         return [below if value is None else value for value, below in pairs]
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Writes all rows or none, with those that memory holds.
-
-        Raises: NoSpace, Unavailable (only when memory is full).
-        """
+        """Writes all rows or none, with those that memory holds. Raises: NoSpace, Unavailable (only
+        when memory is full)."""
         with self._lock:
             kept = list(self._rows.items())
         try:
@@ -71,7 +67,6 @@ class Unwritten:
             self._size_bytes = sum(len(key) + len(value) for key, value in self._rows.items())
 
     def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """As of KeyValues."""
         if not self._rows:
             return self._kv.scan(prefix, after=after)
         with self._lock:

@@ -82,7 +82,6 @@ class Pins:
     # --- asking
 
     def is_pinned(self, number: int) -> bool:
-        """Whether a file of the cache is held by a pin now."""
         until_s = self._until_s.get(number)
         return until_s is not None and until_s > self._cache.now_s()
 

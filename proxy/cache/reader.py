@@ -26,9 +26,7 @@ class CacheReader:
 
     async def read(self, file: CacheFile, offset: int, size_bytes: int) -> bytes | None:
         """Returns bytes of a cache file. Drops the file and returns None if they are missing.
-
-        Raises: Unavailable (the file cannot be read now).
-        """
+        Raises: Unavailable (the file cannot be read now)."""
         try:
             with file.in_use() as fd:
                 data = _read_now(fd, offset, size_bytes)
@@ -57,10 +55,7 @@ class CacheReader:
     async def good(self, chunks: Sequence[tuple[Place, bytes]]) -> int:
         """How many chunks, from the first on, can be used. Those of a file that is not known to be
         on disk, or that was not checked for long, are checked here, all in one go; the file of the
-        first wrong one is dropped.
-
-        Raises: Unavailable (a file cannot be read now).
-        """
+        first wrong one is dropped. Raises: Unavailable (a file cannot be read now)."""
         boot = self._cache.boot
         if all(place.file.is_trusted(boot) for place, _ in chunks):
             return len(chunks)

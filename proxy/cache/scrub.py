@@ -135,11 +135,9 @@ class Scrub:
                 file.checked_s = checked_rows.decode(value)
 
     def stop(self) -> None:
-        """Has ``run`` return soon."""
         self._stop.set()
 
     def status(self) -> dict[str, object]:
-        """Figures for people and metrics, as of the last look."""
         seen, now_s = self.coverage, self._cache.now_s()
         age = {"scrub_oldest_check_age_s": int(now_s - seen.oldest_s)} if seen.oldest_s else {}
         return {

@@ -56,7 +56,6 @@ class Unit:
 
     @property
     def end(self) -> int:
-        """The number of the chunk after the last."""
         return self.first + self.count
 
 

@@ -59,7 +59,6 @@ class Landing:
 
     @cached_property
     def parts(self) -> Sequence[LandingPart]:
-        """What is to be placed."""
         return self._make_parts()
 
     def is_disk_slow(self) -> bool:
@@ -102,10 +101,8 @@ class DataPlane:
         self, loaded: PackIndexVersion, first: int, count: int, landing: Landing
     ) -> int | None:
         """Fetches chunks [first, first + count) and writes those that have a place there. How many
-        stored bytes came; None if nothing was brought.
-
-        Raises: WrongChunk, Changed; Corrupt, Denied and others if the store's file cannot be read.
-        """
+        stored bytes came; None if nothing was brought. Raises: WrongChunk, Changed; Corrupt, Denied
+        and others if the store's file cannot be read."""
         offsets = loaded.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
         if size_bytes < SIZE_BYTES_LEAST or not self._processes.start():

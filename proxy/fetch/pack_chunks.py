@@ -41,10 +41,8 @@ class Packs:
 
     async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> PackIndexVersion:
         """A pack's index. ``cached``: only if this node has it. ``from_origin``: if it is missing,
-        from the store, without asking peers.
-
-        Raises: NotFound (not cached), and the errors of fetching.
-        """
+        from the store, without asking peers. Raises: NotFound (not cached), and the errors of
+        fetching."""
         if not cached:
             return await self._indexes.get(pack, from_origin=from_origin)
         found = await self._indexes.known(pack)
@@ -69,11 +67,9 @@ class Packs:
         from_origin: bool,
         more_bytes: int = 0,
     ) -> AsyncGenerator[Buffer, None]:
-        """The raw bytes of chunks [first, first + count), verified, in pieces of at most a MiB.
-        If they are fetched, so are about ``more_bytes`` of the chunks after them.
-
-        Raises: the errors of fetching.
-        """
+        """The raw bytes of chunks [first, first + count), verified, in pieces of at most a MiB. If
+        they are fetched, so are about ``more_bytes`` of the chunks after them. Raises: the errors
+        of fetching."""
         at, end, tries = first, first + count, 0
         while at < end:
             run = await self._run(loaded, at, end)

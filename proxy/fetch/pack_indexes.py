@@ -56,17 +56,14 @@ class PackIndexes:
 
     async def get(self, pack_id: PackId, *, from_origin: bool = False) -> PackIndexVersion:
         """The index, from wherever it is; many callers load it once. Its loading has a deadline.
-        ``from_origin``: no peer is asked for it.
-
-        Raises: Corrupt, UnknownFormat, Unavailable, DeadlineExceeded, Denied.
-        """
+        ``from_origin``: no peer is asked for it. Raises: Corrupt, UnknownFormat, Unavailable,
+        DeadlineExceeded, Denied."""
         found = self._loaded.get(pack_id)
         if found is not None:
             return found
         return await self._loads.run(pack_id, lambda: self._load(pack_id, from_origin=from_origin))
 
     async def known(self, pack_id: PackId) -> PackIndexVersion | None:
-        """The index, if this node has it."""
         return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
 
     async def _load(self, pack_id: PackId, *, from_origin: bool) -> PackIndexVersion:

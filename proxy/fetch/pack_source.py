@@ -56,11 +56,8 @@ class PackSource(Protocol):
         """Whether other nodes are asked for the pack before the store is."""
 
     def index(self, pack_id: PackId) -> PackIndexVersion:
-        """The index as it is now.
-
-        Raises: Corrupt (also if there is no such pack), UnknownFormat, Unavailable,
-        DeadlineExceeded, Denied.
-        """
+        """The index as it is now. Raises: Corrupt (also if there is no such pack), UnknownFormat,
+        Unavailable, DeadlineExceeded, Denied."""
 
     def read(
         self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored

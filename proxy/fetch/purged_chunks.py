@@ -27,7 +27,6 @@ class PurgedChunks:
         self._ids: dict[ChunkId, None] = {}  # the oldest first
 
     def add(self, ids: Iterable[ChunkId]) -> None:
-        """Notes ids as those that were learned last."""
         for chunk in ids:
             self._ids.pop(chunk, None)
             self._ids[chunk] = None

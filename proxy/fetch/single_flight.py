@@ -95,7 +95,6 @@ class Flight:
         self.chunks = chunks
 
     def brings(self, chunk: int) -> bool:
-        """Whether a chunk is among its own."""
         if self.is_kept and self.chunks is not None:
             return chunk in self.chunks
         return self.first <= chunk < self.end
@@ -421,7 +420,6 @@ class Fetcher:
             self._unread_bytes -= flight.size_bytes * (not flight.is_read)
 
     async def close(self) -> None:
-        """Cancels all flights."""
         self._waiting.clear()
         for flight in list(self._kept):
             self._forget(flight)

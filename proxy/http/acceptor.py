@@ -65,7 +65,6 @@ class Acceptor:
         self._resume: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to accept."""
         self._resume = None
         self._loop.add_reader(self._listener.fileno(), self._ready)
 

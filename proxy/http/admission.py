@@ -69,7 +69,6 @@ class Admission(Generic[C]):
         return self._unauthorized, self._authorized, self._spares
 
     def __iter__(self) -> Iterator[C]:
-        """All of them, as they are now."""
         return iter([client for group in self._groups for client in group])
 
     def make_room(self) -> bool:
@@ -88,23 +87,19 @@ class Admission(Generic[C]):
         return is_spare
 
     def authorize(self, client: C) -> None:
-        """A request of it was authorized."""
         if client in self._unauthorized:
             del self._unauthorized[client]
             self._authorized[client] = None
 
     def is_authorized(self, client: C) -> bool:
-        """Whether ``authorize`` was called for it."""
         return client in self._authorized
 
     def used(self, client: C) -> None:
-        """A request of it was answered."""
         for group in self._groups:
             if client in group:
                 group.move_to_end(client)
 
     def forget(self, client: C) -> None:
-        """It has ended."""
         for group in self._groups:
             group.pop(client, None)
 

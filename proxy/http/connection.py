@@ -101,7 +101,6 @@ class Connection(web.RequestHandler):
 
     @property
     def protocol(self) -> Connection:
-        """The protocol of its transport."""
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -158,13 +157,11 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than we write."""
         self.paused_tick = self._server.tick
         self._server.fast_path.writing_paused()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has read what was waiting."""
         if self.paused_tick >= 0:
             self._server.fast_path.writing_resumed()
         self.paused_tick = -1

@@ -38,7 +38,6 @@ class DoorTls:
 
     @property
     def expires_s(self) -> float:
-        """When the certificate expires (Unix)."""
         return self._watched.value.expires_s
 
     def refresh(self) -> bool:

@@ -56,7 +56,6 @@ class Endpoint:
 
     @property
     def kind(self) -> str:
-        """The kind of its clients, as in metrics."""
         if self.peer_server is not None:
             return "peers"
         if self.s3 is not None:

@@ -23,10 +23,8 @@ _NOT_PLAIN = ("If-Match", "If-None-Match", "If-Range", PARENT_HEADER, ID_HEADER)
 
 
 async def body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
-    """The body of a request.
-
-    Raises: InvalidInput (its size is missing or too large, it is encoded or incomplete).
-    """
+    """The body of a request. Raises: InvalidInput (its size is missing or too large, it is encoded
+    or incomplete)."""
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > size_bytes_max:
         raise InvalidInput(f"this needs a Content-Length of at most {size_bytes_max} bytes")
@@ -50,7 +48,6 @@ def asked_headers(request: web.BaseRequest) -> dict[str, str]:
 
 
 def scope_headers(request: web.BaseRequest) -> dict[str, str]:
-    """The headers that say what a request belongs to."""
     return _those_of(request, SCOPE_HEADERS)
 
 

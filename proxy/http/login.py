@@ -20,7 +20,6 @@ _TOKEN = re.compile(r"[A-Za-z0-9_.~+/=-]{1,256}\Z")
 
 
 def name_of(*, is_tls: bool) -> str:
-    """The cookie's name."""
     return "__Host-lodefs" if is_tls else "lodefs"
 
 
@@ -41,10 +40,8 @@ def set_cookie(token: str, *, is_tls: bool) -> str:
 
 
 def answer(tokens: TokenBook | None, route: Route, asked: Request, *, is_tls: bool) -> Answer:
-    """The answer to /page/login, whose body is a token, or to /page/logout.
-
-    Raises: InvalidInput (this endpoint has no tokens).
-    """
+    """The answer to /page/login, whose body is a token, or to /page/logout. Raises: InvalidInput
+    (this endpoint has no tokens)."""
     token = ""
     if route.kind == routes.PAGE_LOGIN:
         if tokens is None:

@@ -212,11 +212,9 @@ class ProxyServer:
 
     @property
     def connections(self) -> list[Connection]:
-        """Those of all endpoints."""
         return [connection for served in self._endpoints for connection in served.admission]
 
     def forget(self, served: EndpointServer, connection: Connection) -> None:
-        """A connection of an endpoint has ended."""
         served.admission.forget(connection)
         if self.stopping and not any(len(one.admission) for one in self._endpoints):
             self._all_gone.set()

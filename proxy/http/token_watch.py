@@ -31,12 +31,10 @@ class TokenWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look, once a second."""
         if self._endpoints or self._certificates:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """No more looks."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

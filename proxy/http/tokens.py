@@ -47,7 +47,6 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     s3_salt: str = ""
 
     def allows(self, repo: str) -> bool:
-        """Whether this token may read a repository."""
         return any(fnmatchcase(repo, pattern) for pattern in self.patterns)
 
     @property
@@ -335,7 +334,6 @@ _SUFFIX = ".s3-key"
 
 
 def key_path(tokens: Path) -> Path:
-    """Where the key lies that belongs to a tokens file."""
     return tokens.with_name(tokens.name + _SUFFIX)
 
 

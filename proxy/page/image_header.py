@@ -27,10 +27,8 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(head: bytes) -> ImageHeader | None:
-    """The header of an image; None for what begins as none of the four kinds.
-
-    Raises: InvalidInput (it begins as one, and goes on as none).
-    """
+    """The header of an image; None for what begins as none of the four kinds. Raises: InvalidInput
+    (it begins as one, and goes on as none)."""
     try:
         if head.startswith(b"\x89PNG\r\n\x1a\n"):
             return ImageHeader("image/png", *_png(head))

@@ -131,7 +131,6 @@ class LiveFeed:
         self._sampled = asyncio.Event()
 
     def close(self) -> None:
-        """All listeners are told that it is over."""
         self._closed = True
         self._sampled.set()
 

@@ -35,7 +35,6 @@ OPEN_FILES_MAX = 64
 
 
 def main() -> None:
-    """Reads an order, writes a view."""
     line = sys.stdin.buffer.readline(4096)
     order = json_decoder(PreviewOrder).decode(line)
     limit(order)

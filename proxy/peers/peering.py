@@ -149,15 +149,12 @@ class Peering:
         self._prober = prober
 
     def packs(self, origin: PackSource, counts: Counts) -> PackSource:
-        """The packs of a store, asked of the cluster first."""
         return PeerPacks(origin, self.context, counts)
 
     def server(self, packs: Packs, warmer: ClusterWarmer, counts: Counts) -> PeerServer:
-        """What answers the others."""
         return PeerServer(self.context, packs, PeerJobServer(warmer), counts)
 
     def jobs(self, pool: Pool) -> PeerJobClient:
-        """The warm jobs of the others. ``pool`` runs what waits for them."""
         return PeerJobClient(self.context, pool)
 
     async def look(self) -> None:
@@ -192,5 +189,4 @@ class Peering:
         }
 
     def close(self) -> None:
-        """Ends the connections to the others."""
         self.context.connections.close()

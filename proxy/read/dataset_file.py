@@ -56,11 +56,8 @@ class ChunkPosition(NamedTuple):
 
 
 async def position_of(indexes: PackIndexes, known: DatasetFile, at: int) -> ChunkPosition:
-    """The chunk that holds a byte. Needs the index of that one pack only.
-
-    Raises: Corrupt (the segments hold fewer bytes, or their pack holds others), and the errors of
-    loading an index.
-    """
+    """The chunk that holds a byte. Needs the index of that one pack only. Raises: Corrupt (the
+    segments hold fewer bytes, or their pack holds others), and the errors of loading an index."""
     n = known.segment_at(at)
     segment = known.segments[n]
     loaded = await indexes.get(segment.pack)

@@ -71,11 +71,9 @@ class DirectoryLoader:
         self._ahead: OrderedDict[str, _Ahead] = OrderedDict()  # by commit
 
     async def ensure(self, snapshot: Snapshot, ino: int) -> None:
-        """Loads a directory's children, unless that was done before.
-
-        Raises: NotADirectory, NotFound (the node has not seen the number), Corrupt, Unavailable,
-        Denied, DeadlineExceeded.
-        """
+        """Loads a directory's children, unless that was done before. Raises: NotADirectory,
+        NotFound (the node has not seen the number), Corrupt, Unavailable, Denied,
+        DeadlineExceeded."""
         if self._rows.is_loaded(snapshot, ino):
             return
         row = self._rows.row(snapshot, ino)
@@ -93,10 +91,8 @@ class DirectoryLoader:
         self, snapshot: Snapshot, inos: Sequence[int], *, from_store: bool = True
     ) -> list[Outcome]:
         """All entries of many directories, segments included, in their order; of those that cannot
-        be read, why. What was not loaded is (or, unless ``from_store``, counts as empty).
-
-        Raises: Unavailable, DeadlineExceeded, Denied.
-        """
+        be read, why. What was not loaded is (or, unless ``from_store``, counts as empty). Raises:
+        Unavailable, DeadlineExceeded, Denied."""
         found = await self._pools.disk.run(self._known_entries, snapshot, inos)
         missing = [n for n, entries in enumerate(found) if entries is None]
         if missing and from_store:
@@ -112,10 +108,8 @@ class DirectoryLoader:
 
     async def stored_form(self, snapshot: Snapshot, ino: int, entry: TreeEntry) -> bytes:
         """The tree of a directory (``entry``), as the store has it. Its entries and bytes take room
-        as those of one that is loaded do.
-
-        Raises: as ``ensure``; what the directory cannot be read for.
-        """
+        as those of one that is loaded do. Raises: as ``ensure``; what the directory cannot be read
+        for."""
         what = f"directory {entry.name!r} of {name_of(snapshot)}"
         for _ in range(FORMS_TRIED):
             if not await self._pools.disk.run(self._rows.is_loaded, snapshot, ino):

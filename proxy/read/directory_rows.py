@@ -41,7 +41,6 @@ class DirectoryRows:
         return row
 
     def find(self, snapshot: Snapshot, ino: int) -> EntryRow | None:
-        """The row of an entry, or None."""
         value = self._kv.get(name_rows.entry_key(key_of(snapshot), ino))
         return None if value is None else name_rows.decode_entry_row(value)
 
@@ -54,7 +53,6 @@ class DirectoryRows:
         ]
 
     def is_loaded(self, snapshot: Snapshot, ino: int) -> bool:
-        """Whether all children of a directory have rows."""
         return self._kv.get(name_rows.loaded_key(key_of(snapshot), ino)) is not None
 
     def page(self, snapshot: Snapshot, ino: int, after: bytes, limit: int) -> Page:
@@ -92,10 +90,8 @@ class DirectoryRows:
         return [node.ino for node in nodes if node.kind == Kind.DIRECTORY and node.name >= first]
 
     def entries(self, snapshot: Snapshot, ino: int) -> list[TreeEntry] | None:
-        """All entries of a directory, segments included; None if it is not loaded.
-
-        Raises: Corrupt.
-        """
+        """All entries of a directory, segments included; None if it is not loaded. Raises:
+        Corrupt."""
         key = key_of(snapshot)
         if not self.is_loaded(snapshot, ino):
             return None
@@ -122,10 +118,8 @@ class DirectoryRows:
     # --- writing
 
     def write(self, snapshot: Snapshot, found: Sequence[tuple[int, list[TreeEntry]]]) -> None:
-        """Writes the rows of the children of directories, and that each of these is loaded.
-
-        Raises: Corrupt (two entries have one inode number), NoSpace, Unavailable.
-        """
+        """Writes the rows of the children of directories, and that each of these is loaded. Raises:
+        Corrupt (two entries have one inode number), NoSpace, Unavailable."""
         key = key_of(snapshot)
         inos = [[child_ino(ino, entry.name) for entry in entries] for ino, entries in found]
         self._check_collisions(snapshot, found, inos)

@@ -86,7 +86,6 @@ class FileStream:
         return piece
 
     async def aclose(self) -> None:
-        """Ends the read."""
         if self._reader is not None:
             self._reader.ended(self.owner)
             self._reader = None
@@ -153,9 +152,7 @@ class FileReader:
 
     async def open(self, file: SnapshotFile, first: int, size_bytes: int) -> FileStream:
         """Opens a stream of the bytes [first, first + size_bytes), with its first piece read.
-
-        Raises: InvalidInput (outside the file), Corrupt, and the errors of fetching.
-        """
+        Raises: InvalidInput (outside the file), Corrupt, and the errors of fetching."""
         stream = await self._stream(file, first, size_bytes)
         try:
             if size_bytes:
@@ -197,7 +194,6 @@ class FileReader:
         return Located(place, stream.origin)
 
     async def _stream(self, file: SnapshotFile, first: int, size_bytes: int) -> FileStream:
-        """A stream of which nothing is read yet."""
         entry = file.entry
         if first < 0 or first + size_bytes > entry.size_bytes:
             raise InvalidInput(f"{entry.name!r} has no bytes {first} to {first + size_bytes}")
@@ -416,7 +412,6 @@ class FileReader:
                     self._completion.note(known, tries=1)
 
     async def close(self) -> None:
-        """Stops reading ahead."""
         await self._completion.close()
         await self._readahead.close()
 

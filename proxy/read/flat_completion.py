@@ -145,7 +145,6 @@ class FlatCompletion:
         return bool(self._cache.store(chunks, flat, are_copies=True))
 
     async def close(self) -> None:
-        """Stops completing files."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

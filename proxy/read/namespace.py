@@ -230,7 +230,6 @@ class Namespace:
         return await self._pools.disk.run(self._rows.page, snapshot, ino, after, limit)
 
     async def tree(self, snapshot: Snapshot, ino: int) -> bytes:
-        """See proxy.node.Names."""
         entry = name_rows.entry_of(self._rows.row(snapshot, ino))
         if entry.size_bytes > BODY_BYTES_MAX:
             raise TooLarge(f"directory {ino} of {name_of(snapshot)} has {entry.size_bytes} bytes")
@@ -243,11 +242,9 @@ class Namespace:
         return [name_rows.content_id(row) for row in rows]
 
     async def repos(self, prefix: bytes, start: bytes) -> NamePage:
-        """See proxy.node.Names."""
         return await self._lists.repos(prefix, start)
 
     async def revisions(self, repo: str, start: bytes) -> NamePage:
-        """See proxy.node.Names."""
         return await self._lists.revisions(repo, start)
 
     def path(self, snapshot: Snapshot, node: Node) -> bytes:
@@ -257,7 +254,6 @@ class Namespace:
     async def directories(
         self, snapshot: Snapshot, inos: Sequence[int], *, from_store: bool = True
     ) -> list[Outcome]:
-        """As of DirectoryLoader.read_all."""
         return await self._loader.read_all(snapshot, inos, from_store=from_store)
 
     async def met(self) -> list[Snapshot]:

@@ -101,7 +101,6 @@ class ReadaheadScheduler:
         task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Stops reading ahead."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -43,14 +43,12 @@ class Revisions:
         self._clock_s = clock_s
 
     async def repos(self, prefix: bytes, start: bytes) -> NamePage:
-        """See proxy.node.Names."""
         repos = ((name, True) for name in repos_from(self._store, prefix, start))
         return await self._pools.listing.bounded(
             "the list of repositories", self._deadline_s, lambda: self._page("@", repos)
         )
 
     async def revisions(self, repo: str, start: bytes) -> NamePage:
-        """See proxy.node.Names."""
         return await self._pools.listing.bounded(
             f"the list of branches and tags of {repo}",
             self._deadline_s,

@@ -61,21 +61,17 @@ class StoreCatalog:
         self._comparing = asyncio.Semaphore(COMPARISONS_MAX)
 
     async def close(self) -> None:
-        """Nothing is listed any more."""
         await self._names.close()
 
     async def repositories(
         self, *, after: str, limit: int, keep: Callable[[str], bool]
     ) -> RepositoryPage:
-        """As of Catalog."""
         return await self._names.page(after, limit, keep)
 
     async def refs(self, repo: str) -> RefsView:
-        """As of Catalog."""
         return await self._bounded(f"the branches of {repo}", lambda: self._read_refs(repo))
 
     async def log(self, repo: str, rev: str, limit: int) -> LogView:
-        """As of Catalog."""
         following: CommitId | None = await self._resolve(repo, rev)
         found: list[CommitView] = []
         while following is not None and len(found) < limit:
@@ -91,7 +87,6 @@ class StoreCatalog:
         return LogView(repo, found, following.hex() if following is not None else None)
 
     async def changes(self, repo: str, rev: str) -> ChangesView:
-        """As of Catalog."""
         commit_id = await self._resolve(repo, rev)
         known = self._changes.get((repo, commit_id))
         if known is not None:
@@ -288,7 +283,6 @@ class RepositoryNames:
             came.cancel()
 
     async def close(self) -> None:
-        """No more is read."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

@@ -29,7 +29,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
         return sum(self.buckets)
 
     def add(self, value: float, trace_id: str = "") -> None:
@@ -48,7 +47,6 @@ class Histogram:
         self.exemplars |= other.exemplars
 
     def samples(self, labels: str = "") -> list[MetricLine]:
-        """Its lines, with these labels."""
         comma = "," if labels else ""
         found: list[MetricLine] = []
         cumulated = 0

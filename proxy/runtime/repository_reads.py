@@ -17,7 +17,6 @@ class Source(IntEnum):
 
     @property
     def label(self) -> str:
-        """Its name in metrics."""
         return self.name.lower()
 
 
@@ -48,7 +47,6 @@ class RepositoryReads:
         self._repositories: dict[str, tuple[SourceReads, ...]] = {}
 
     def of(self, repo: str) -> tuple[SourceReads, ...]:
-        """The counters of a repository, by Source."""
         found = self._repositories.get(repo)
         if found is None:
             if len(self._repositories) >= REPOSITORIES_KNOWN_MAX:

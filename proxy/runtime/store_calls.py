@@ -60,12 +60,10 @@ class StoreCalls:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that reads of objects brought."""
         with self._lock:
             return self._bytes["get",]
 
     def families(self) -> Iterator[Family]:
-        """The counts for Prometheus."""
         with self._lock:
             sizes, retries = dict(self._bytes), dict(self._retries)
             lines: list[MetricLine] = []

@@ -70,7 +70,6 @@ _OBJECT_OTHER = {
 
 
 def xml_answer(name: str, inner: str, headers: Iterable[tuple[str, str]] = ()) -> Answer:
-    """A document of S3's."""
     return Answer(200, [("Content-Type", XML), *headers], document(name, inner))
 
 
@@ -103,14 +102,12 @@ def _not_implemented(name: str) -> S3Error:
 
 
 def buckets_answer(names: Iterable[str], created_s: float) -> Answer:
-    """ListBuckets."""
     made = element("CreationDate", iso_time(created_s))
     inner = "".join(f"<Bucket>{element('Name', name)}{made}</Bucket>" for name in names)
     return xml_answer("ListAllMyBucketsResult", f"{OWNER}<Buckets>{inner}</Buckets>")
 
 
 def is_version_2(asked: S3Request) -> bool:
-    """Whether a listing is ListObjectsV2."""
     return asked.query.get("list-type") == b"2"
 
 

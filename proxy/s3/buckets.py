@@ -102,11 +102,9 @@ def place_of(settings: S3Settings, bucket: str, key: bytes) -> ObjectPlace:
 
 
 def no_such_key(key: bytes, why: str = "the specified key does not exist") -> S3Error:
-    """The refusal for a key."""
     return S3Error("NoSuchKey", why, more=(("Key", key.decode("utf-8", "replace")),))
 
 
 def no_such_bucket(bucket: str) -> S3Error:
-    """The refusal of a bucket."""
     what = "the specified bucket does not exist"
     return S3Error("NoSuchBucket", what, more=(("BucketName", bucket),))

@@ -19,14 +19,12 @@ _NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
 
 def escaped(text: str) -> str:
-    """A text as it stands in XML."""
     if _SPECIAL.search(text) is None:
         return text
     return _SPECIAL.sub(lambda found: _NAMED.get(found[0]) or f"&#x{ord(found[0]):X};", text)
 
 
 def element(name: str, text: str | int) -> str:
-    """An element that holds a text."""
     return f"<{name}>{escaped(str(text))}</{name}>"
 
 
@@ -40,7 +38,6 @@ def document(name: str, inner: str) -> bytes:
 
 
 def iso_time(time_s: float) -> str:
-    """A time as documents have it."""
     return strftime("%Y-%m-%dT%H:%M:%S.000Z", gmtime(time_s))
 
 

@@ -162,7 +162,6 @@ class _Body:
         return piece
 
     async def aclose(self) -> None:
-        """No more is wanted."""
         if not self._closed:
             self._closed = True
             self._forwarder.running -= 1
@@ -247,7 +246,6 @@ class RawAnswer:
             return self._answer.read1(size_bytes_max)
 
     def close(self) -> None:
-        """No more is wanted."""
         self._connection.close()
 
 

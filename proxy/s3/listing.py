@@ -346,5 +346,4 @@ def decode_token(text: str) -> ListingToken:
 
 
 def wrong_token(why: str = "the continuation token provided is incorrect") -> S3Error:
-    """The refusal of a token."""
     return S3Error("InvalidArgument", why, more=(("ArgumentName", "continuation-token"),))

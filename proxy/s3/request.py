@@ -28,7 +28,6 @@ class S3Request:
 
     @property
     def resource(self) -> str:
-        """What is named, for messages."""
         key = self.key.decode("utf-8", "replace")
         return f"/{self.bucket}/{key}" if self.bucket else "/"
 

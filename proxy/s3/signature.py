@@ -48,7 +48,6 @@ class AccessKey(NamedTuple):
     sees_all: bool = False
 
     def __repr__(self) -> str:
-        """Without the secret."""
         return f"AccessKey({self.name})"
 
 
@@ -70,7 +69,6 @@ class Signer:
         self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
 
     def signature(self, stamp: bytes, scope: bytes, canonical: bytes) -> bytes:
-        """The signature of a canonical request."""
         inner = self._inner.copy()
         digest = sha256(canonical).hexdigest().encode()
         inner.update(b"AWS4-HMAC-SHA256\n%b\n%b\n%b" % (stamp, scope, digest))
@@ -180,7 +178,6 @@ class Verifier:
         return key
 
     def key(self, name: str) -> AccessKey | None:
-        """The key of this name that is known now."""
         return self._keys.access_key(name)
 
     def is_signed(self, key: AccessKey, claim: Claim, canonical: bytes) -> bool:
@@ -245,7 +242,6 @@ class Verifier:
 
 
 def signing_key(secret: str, scope: str) -> bytes:
-    """What requests of one scope are signed with."""
     made = b"AWS4" + secret.encode()
     for part in scope.split("/"):
         made = hmac_digest(made, part.encode("ascii", "replace"), "sha256")

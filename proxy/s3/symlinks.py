@@ -15,10 +15,8 @@ LINKS_MAX = 40  # on the way to one file, as in Linux
 async def linked_file(
     names: Names, snapshot: Snapshot, directory: bytes, target: bytes
 ) -> SnapshotFile:
-    """The file that a symlink in a directory leads to.
-
-    Raises: NotFound if it leads out of the snapshot, to nothing, to no file, or around.
-    """
+    """The file that a symlink in a directory leads to. Raises: NotFound if it leads out of the
+    snapshot, to nothing, to no file, or around."""
     done = [part for part in directory.split(b"/") if part]
     left = deque(_parts(target))
     links = 1

@@ -317,7 +317,6 @@ def open_tracer(config: Config) -> Iterator[Tracer]:
 
 
 def version() -> str:
-    """The version of lodefs that runs."""
     return installed_version() or "0+unknown"
 
 
@@ -342,7 +341,6 @@ def data_processes_of(config: Config) -> int:
 
 
 def limits_of(config: Config) -> ClientLimits:
-    """The server's part of the settings."""
     return ClientLimits(
         connections_max=config.connections_max,
         streams_max=config.streams_max,
@@ -463,7 +461,6 @@ def _check_given(config: Config, listener: socket.socket) -> None:
 
 
 def s3_settings(config: Config) -> S3Settings:
-    """The S3 interface's part of the settings."""
     other = None
     if config.s3_forward is not None:
         other = RawS3(config.s3_forward, config.region or REGION, node_credentials())

@@ -30,7 +30,6 @@ class JobFamilies:
         self._ended: Jobs = {}  # what no mount tells any more
 
     def __call__(self) -> Iterator[Family]:
-        """The families now."""
         mounts = {one.name: one.jobs for one in read_files(self._directory)}
         for name, before in self._mounts.items():
             now = mounts.get(name, {})

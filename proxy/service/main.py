@@ -13,11 +13,9 @@ from lodefs.proxy.config import Config
 
 
 def main(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT, then end what runs and return; if calls to the store
-    hang, the process ends here.
-
-    Raises errors.py's classes if the proxy cannot start; the caller shows them.
-    """
+    """Serve until SIGTERM or SIGINT, then end what runs and return; if calls to the store hang, the
+    process ends here. Raises errors.py's classes if the proxy cannot start; the caller shows
+    them."""
     import uvloop  # here, with what app.py needs: --help must be fast
 
     from lodefs.proxy.runtime.thread_pools import calls_left

@@ -144,7 +144,6 @@ class StoreNode:
 
     @property
     def counts(self) -> Counts:
-        """As of Node."""
         return self._counts
 
     def _work(self) -> tuple[int, int]:
@@ -153,12 +152,10 @@ class StoreNode:
         return self._fetcher.in_flight_bytes, values[Counter.HITS] + values[Counter.MISSES]
 
     def cache_place(self) -> CachePlace:
-        """As of Node."""
         directory = self._cache.settings.path.absolute()
         return CachePlace(os.fsencode(directory), layout.VERSION)
 
     async def used(self, report: Used) -> None:
-        """As of Node."""
         files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
         seen_bytes = report.read_bytes + report.stored_bytes
         each_bytes = seen_bytes // max(len(report.numbers), 1)  # nobody tells of which file
@@ -174,16 +171,13 @@ class StoreNode:
 
     @property
     def cache_control(self) -> CacheControl:
-        """As of Node."""
         return self._cache_control
 
     async def look(self) -> None:
-        """As of Node."""
         if self._peering is not None:
             await self._peering.look()
 
     def status(self) -> dict[str, object]:
-        """As of Node."""
         cache = self._cache
         counters: dict[str, object] = {str(name): n for name, n in self._counts.values.items()}
         peers = {} if self._peering is None else self._peering.status()

@@ -64,11 +64,9 @@ class OtlpTracer:
         self._thread.start()
 
     def wants(self, caller: TraceContext | None) -> bool:
-        """As of Tracer."""
         return caller.sampled if caller is not None else random.random() < self._ratio
 
     def ended(self, span: Span) -> None:
-        """As of Tracer."""
         with self._changed:
             if self._closed or len(self._waiting) >= WAITING_MAX:
                 self._dropped += 1
@@ -78,7 +76,6 @@ class OtlpTracer:
                 self._changed.notify()
 
     def counts(self) -> SpanCounts:
-        """As of Tracer."""
         return SpanCounts(self._exported, self._dropped)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:

@@ -102,7 +102,6 @@ class RequestFields(logging.Filter):
     """Adds ``request_id``, and ``trace_id`` if there is one, to the lines of a request."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Every line passes."""
         scope, trace = current_request.get(), current_trace.get()
         if scope is not None:
             record.request_id = scope.id

@@ -53,14 +53,12 @@ class NoTracer:
     """Records nothing."""
 
     def wants(self, caller: TraceContext | None) -> bool:  # noqa: ARG002
-        """As of Tracer."""
         return False
 
     def ended(self, span: Span) -> None:
         """As of Tracer."""
 
     def counts(self) -> SpanCounts:
-        """As of Tracer."""
         return SpanCounts()
 
 
@@ -101,16 +99,13 @@ class Span:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether somebody wants it."""
         return self._tracer is not None
 
     def note(self, attributes: Mapping[str, Attribute]) -> None:
-        """Adds attributes."""
         if self._tracer is not None:
             self.attributes |= attributes
 
     def fail(self, error: BaseException) -> None:
-        """Notes why it did not succeed."""
         if self._tracer is not None:
             self.attributes["error.type"] = type(error).__name__
             self.error = str(error)[:500] or type(error).__name__
@@ -120,7 +115,6 @@ class Span:
         self._tracer = None
 
     def end(self) -> None:
-        """It ends now; once."""
         if self._tracer is not None and not self.end_ns:
             self.end_ns = max(time.time_ns(), self.begin_ns)  # clocks are set back
             self._tracer.ended(self)

@@ -59,11 +59,9 @@ class TracedObjects(DelegatingStore):
 
     @property
     def is_replaced(self) -> bool:
-        """As of mirrored.is_replaced."""
         return is_replaced(self.inner)
 
     def doubt(self, key: str, etag: str | None) -> bool:
-        """As of mirrored.doubt."""
         return doubt(self.inner, key, etag)
 
     def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:

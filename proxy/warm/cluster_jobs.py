@@ -85,7 +85,6 @@ class _NodeJob:
         return "listing" if self.status is None else self.status.state
 
     def record_success(self, now_s: float) -> None:
-        """The node answered without an error."""
         self.success_s = self.answered_s = now_s
         self.error = None
 
@@ -131,7 +130,6 @@ class ClusterWarmer:
 
     @property
     def running(self) -> int:
-        """Jobs that run on this node."""
         return self._warmer.running
 
     async def start(self, request: WarmRequest, job_id: str | None = None) -> WarmStatus:
@@ -228,7 +226,6 @@ class ClusterWarmer:
         return [one for one in wanted if one in others], any(one in own for one in wanted)
 
     async def close(self) -> None:
-        """Ends the jobs of this node."""
         attending = list(self._tasks)
         for task in attending:
             task.cancel()

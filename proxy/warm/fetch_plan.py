@@ -58,7 +58,6 @@ def shuffled(seed: bytes) -> Order:
 def segments_by_pack(
     files: Iterable[PendingFile],
 ) -> dict[PackId, list[range_planner.Wanted[WantedSegment]]]:
-    """The runs of chunks that the files want, by pack."""
     runs: dict[PackId, list[range_planner.Wanted[WantedSegment]]] = defaultdict(list)
     for file in files:
         offset = 0
@@ -72,10 +71,8 @@ def segments_by_pack(
 def plan_fetches(
     index: PackIndex, runs: Sequence[range_planner.Wanted[WantedSegment]]
 ) -> list[PlannedFetch]:
-    """The fetches that bring all runs of one pack, in its order.
-
-    Raises: Corrupt if the pack does not hold what a file's segment says.
-    """
+    """The fetches that bring all runs of one pack, in its order. Raises: Corrupt if the pack does
+    not hold what a file's segment says."""
     for run in runs:
         index.check_run(*run.what.segment[1:])
     return [_planned(index, found) for found in range_planner.units(index, runs)]

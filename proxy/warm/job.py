@@ -142,7 +142,6 @@ class Job:
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on."""
         return self.state in RUNNING
 
     def directory(self) -> bytes:
@@ -169,7 +168,6 @@ class Job:
             self._ended_s = self._clock_s()
 
     def status(self) -> WarmStatus:
-        """All of it as it is now."""
         now_s = self._clock_s() if self._ended_s is None else self._ended_s
         elapsed_s = now_s - self._began_s
         if self._ended_s is None:

@@ -114,9 +114,8 @@ class WarmRun:
         self.made_pin: bytes | None = None  # a pin that was not there before this job
 
     async def run(self) -> None:
-        """Brings everything. The job records what does not come.
-
-        Raises what stops all of it: NotFound if nothing matches, NoSpace, Denied, Unavailable."""
+        """Brings everything. The job records what does not come. Raises what stops all of it:
+        NotFound if nothing matches, NoSpace, Denied, Unavailable."""
         job = self._job
         size_bytes = await self._measure()
         await self._put_pin(size_bytes, is_complete=False)
@@ -332,7 +331,6 @@ class WarmRun:
         self._window.leave(size_bytes)
 
     async def _bring(self, loaded: PackIndexVersion, fetch: PlannedFetch) -> None:
-        """Brings one unit."""
         job = self._job
         try:
             fetched_bytes = await self._backoff(lambda: self._fetch(loaded, fetch))

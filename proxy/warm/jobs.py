@@ -110,7 +110,6 @@ class Warmer:
 
     @property
     def running(self) -> int:
-        """How many run."""
         return sum(job.is_running for job in self._jobs.values())
 
     async def cancel(self, job_id: str) -> Job:

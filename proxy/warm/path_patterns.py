@@ -94,7 +94,6 @@ class Selection:
         return [one for n, one in enumerate(self._patterns) if n not in self._matched]
 
     def start(self) -> MatchState:
-        """The state at the root."""
         return self._state([self._root], is_whole=not self._patterns)
 
     def step(self, state: MatchState, name: bytes) -> MatchState:

@@ -61,7 +61,6 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
 
     def members(self) -> tuple[Peer, ...]:
-        """As of Membership."""
         return self._membership.members()
 
     def endpoints(self, address: str) -> tuple[SocketAddress, ...]:
@@ -98,7 +97,6 @@ class Cluster:
         return LOOK_EVERY_S
 
     async def close(self) -> None:
-        """Ends looking."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

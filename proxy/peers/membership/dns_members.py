@@ -47,11 +47,9 @@ class DnsMembers:
         self._failing = False
 
     def members(self) -> tuple[Peer, ...]:
-        """As of Membership."""
         return self._members
 
     async def refresh(self) -> float:
-        """As of Membership."""
         try:
             found, ttl_s = await self._ask()
         except LodefsError as error:

@@ -54,19 +54,15 @@ class StaticMembers:
         self._members = distinct(peers)
 
     def members(self) -> tuple[Peer, ...]:
-        """As of Membership."""
         return self._members
 
     async def refresh(self) -> float:
-        """As of Membership."""
         return math.inf
 
 
 def distinct(peers: Iterable[Peer]) -> tuple[Peer, ...]:
-    """Members in the order of their addresses; of one that is named twice, the heaviest.
-
-    Raises: InvalidInput if they are too many.
-    """
+    """Members in the order of their addresses; of one that is named twice, the heaviest. Raises:
+    InvalidInput if they are too many."""
     found = {peer.address: peer for peer in sorted(peers)}
     if len(found) > MEMBERS_MAX:
         raise InvalidInput(f"{len(found)} members are more than {MEMBERS_MAX}")
@@ -136,11 +132,9 @@ class FileMembers:
         self._disk = disk
 
     def members(self) -> tuple[Peer, ...]:
-        """As of Membership."""
         return self._file.value
 
     async def refresh(self) -> float:
-        """As of Membership."""
         before = self._file.value
         if await self._disk.run(self._file.refresh) and self._file.value != before:
             log_change(before, self._file.value)

@@ -54,10 +54,8 @@ def parse_weight(value: str, of: str) -> float:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host, without brackets, and port (7441 if there is none) of ``HOST[:PORT]``.
-
-    InvalidInput, which names the text.
-    """
+    """Host, without brackets, and port (7441 if there is none) of ``HOST[:PORT]``. InvalidInput,
+    which names the text."""
     match = _ADDRESS.match(text.strip())
     port = int(match[2]) if match is not None and match[2] else PORT_DEFAULT
     if match is None or not 0 < port < 65536:

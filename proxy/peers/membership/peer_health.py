@@ -130,7 +130,6 @@ class PeerHealth:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def usable(self, address: str, now_s: float) -> bool:
-        """Whether the peer may be asked now."""
         with self._lock:
             record = self._peers.get(address)
             if record is None:

@@ -57,7 +57,6 @@ class PeerStatus:
     error_ago_s: float | None
 
     def view(self) -> dict[str, object]:
-        """For /status."""
         return {
             "usable": self.usable,
             "state": self.state,

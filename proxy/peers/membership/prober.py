@@ -122,7 +122,6 @@ class Prober:
         await asyncio.wait([self._looking])
 
     async def close(self) -> None:
-        """Ends a look that is under way."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])

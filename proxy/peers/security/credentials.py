@@ -35,10 +35,8 @@ class Credentials:
         reached_at: str = "",
     ) -> None:
         """Reads the files. ``own_addresses``: as of Cluster. ``disk`` runs what blocks.
-        ``reached_at``: as of HmacAuthenticator.
-
-        InvalidInput: a file cannot be used, or there is none and nobody allowed that.
-        """
+        ``reached_at``: as of HmacAuthenticator. InvalidInput: a file cannot be used, or there is
+        none and nobody allowed that."""
         if secret_file is None and tls_files is None and not allow_anonymous:
             raise InvalidInput(
                 "nodes need peer_secret_file or TLS to trust each other, or peer_allow_anonymous"
@@ -68,11 +66,9 @@ log = logging.getLogger("lodefs.peers")
 
 
 def read_secrets(path: Path) -> tuple[bytes, ...]:
-    """The secrets of a file: the first one signs, each of them is accepted.
-
-    InvalidInput, which never shows what the file holds: it cannot be read, others may read it or
-    its group may change it, more than two lines, or one that is too short or too long.
-    """
+    """The secrets of a file: the first one signs, each of them is accepted. InvalidInput, which
+    never shows what the file holds: it cannot be read, others may read it or its group may change
+    it, more than two lines, or one that is too short or too long."""
     what = f"peer_secret_file {path}"
     check_private(path, what)
     try:

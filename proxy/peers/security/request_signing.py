@@ -56,7 +56,6 @@ class NoAuthenticator:
         self._own_addresses = own_addresses
 
     def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:  # noqa: ARG002
-        """As of Authenticator."""
         return [(PEER_HEADER, _name(self._own_addresses()))]
 
     def check(
@@ -67,7 +66,6 @@ class NoAuthenticator:
         *,
         at: str,  # noqa: ARG002
     ) -> str:
-        """As of Authenticator."""
         name = headers.get(PEER_HEADER, "")
         return name if _NAME.match(name) else UNKNOWN
 
@@ -97,7 +95,6 @@ class HmacAuthenticator:
         )
 
     def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:
-        """As of Authenticator."""
         peer = _name(self._own_addresses())
         time_ms = str(int(self._clock_s() * 1000))
         nonce = secrets.token_hex(_NONCE_BYTES)
@@ -106,7 +103,6 @@ class HmacAuthenticator:
         return [("Authorization", value)]
 
     def check(self, method: str, target: str, headers: Mapping[str, str], *, at: str) -> str:
-        """As of Authenticator."""
         scheme, _, rest = headers.get("Authorization", "").partition(" ")
         match = _CREDENTIALS.match(rest)
         if scheme != SCHEME or match is None:
