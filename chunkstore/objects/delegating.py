@@ -7,9 +7,11 @@ overrides that. ``list`` is not one call: it overrides it, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")
@@ -63,6 +65,12 @@ class DelegatingStore:
 
     def close(self) -> None:
         self.inner.close()
+
+    def range_order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> AbstractContextManager[RangeOrder | None]:
+        """As of OrderSource."""
+        return range_order(self.inner, key, offset, size_bytes, if_match)
 
     def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:  # noqa: ARG002 - of wrappers
         """The answer of ``inner``, which ``ask`` gives. Wrappers override it."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
+from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
 from lodefs.chunkstore.objects.retries.pacing import Pace
 
 T = TypeVar("T")
@@ -49,6 +50,20 @@ class Limited(DelegatingStore):
             yield info
             with self.turn():  # not while the caller works on what it got
                 info = next(found, None)
+
+    @contextmanager
+    def range_order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> Iterator[RangeOrder | None]:
+        """As of OrderSource; None also while the store wants fewer requests. Raises: NoTurn."""
+        if not self.pace.is_free:
+            yield None
+            return
+        with (
+            self.turn(),
+            range_order(self.inner, key, offset, size_bytes, if_match) as order,
+        ):
+            yield order
 
     def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:  # noqa: ARG002 - all are alike
         return self.limited(ask)

@@ -11,6 +11,7 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
+from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
 
 T = TypeVar("T")
 
@@ -47,6 +48,17 @@ class Observed(DelegatingStore):
                 yielded_at = self._clock()
                 yield info
                 call.begun_at += self._clock() - yielded_at  # the caller's time is not the store's
+
+    @contextmanager
+    def range_order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> Iterator[RangeOrder | None]:
+        """As of OrderSource."""
+        with range_order(self.inner, key, offset, size_bytes, if_match) as order:
+            yield None if order is None else order._replace(done=self._ordered)
+
+    def _ordered(self, size_bytes: int, seconds: float, error: type[LodefsError] | None) -> None:
+        self._observe(Observation("get", size_bytes, seconds, error))
 
     def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:
         with self._watched(call.operation) as seen:

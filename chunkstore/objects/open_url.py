@@ -12,13 +12,12 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects, CompositeOrders
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.limiting import Limited
-from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, MirroredOrders
+from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored
 from lodefs.chunkstore.objects.observing import Observation, Observed
-from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.retries.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
@@ -63,22 +62,14 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     ``file:///path`` or a path (a '?' in which is a character as any other). Connects to nothing
     yet. Raises: InvalidInput.
     """
-    return open_ordered(url, options)[0]
-
-
-def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectStore, RangeOrders]:
-    """As open_objects, and orders for reads of the same store by other processes, which share its
-    limit of calls. Raises: InvalidInput."""
     options = options or StoreOptions()
     source = (
         _s3_place(url, options).open()
         if url.startswith("s3:")
         else DirectoryObjects(_directory_of(url))
     )
-    limited, patient = _patient(source, options)
-    orders = RangeOrders(source, limited, options.observe)
-    objects = Observed(patient, options.observe) if options.observe else patient
-    return CompositeObjects(objects), CompositeOrders(orders)
+    _, patient = _patient(source, options)
+    return CompositeObjects(Observed(patient, options.observe) if options.observe else patient)
 
 
 def open_server_copy(
@@ -96,9 +87,7 @@ def open_server_copy(
     return _S3ServerCopy(source.bucket, source.prefix, there)
 
 
-def open_mirrored(
-    url: str, mirrors: Sequence[str], options: StoreOptions
-) -> tuple[Mirrored, MirroredOrders]:
+def open_mirrored(url: str, mirrors: Sequence[str], options: StoreOptions) -> Mirrored:
     """The store at ``url``, and others that hold copies of it, as one. Each is given up sooner than
     a store that is alone. Raises: InvalidInput."""
     soon = replace(
@@ -110,9 +99,7 @@ def open_mirrored(
         read_timeout_s=MIRROR_READ_TIMEOUT_S,
         rate_bytes_s_min=MIRROR_RATE_BYTES_S_MIN,
     )
-    opened = [open_ordered(one, soon) for one in (url, *mirrors)]
-    mirrored = Mirrored([objects for objects, _ in opened])
-    return mirrored, MirroredOrders(mirrored, [orders for _, orders in opened])
+    return Mirrored([open_objects(one, soon) for one in (url, *mirrors)])
 
 
 def check_empty(url: str) -> None:

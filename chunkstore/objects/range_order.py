@@ -7,15 +7,13 @@ the store is then asked in the usual way, with its retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.objects.limiting import Limited
-from lodefs.chunkstore.objects.observing import Observation
 
 
 class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -33,12 +31,18 @@ class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
     transfer_timeout_s: float  # of the whole answer
 
 
+Done = Callable[[int, float, type[LodefsError] | None], None]
+"""Is told how an order ended: bytes that came, seconds, error."""
+
+
 class RangeOrder(NamedTuple):
-    """A range to be read: by a request, or from an open file's ``offset`` on."""
+    """A range to be read: by a request, or from an open file's ``offset`` on. Who has it carried
+    out calls ``done``, so that it counts as a call of the store."""
 
     http: HttpOrder | None
     fd: int = -1
     offset: int = 0
+    done: Done = lambda _size_bytes, _seconds, _error: None
 
 
 class OrderSource(Protocol):
@@ -47,42 +51,17 @@ class OrderSource(Protocol):
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> AbstractContextManager[RangeOrder | None]:
-        """The order for a range of an object as it was at an ETag; None if only ``get`` can read
-        it. Raises: NotFound, Changed and others, as ``get``."""
+        """The order for a range of an object as it was at an ETag, which is a call of the store
+        until the block ends; None if only ``get`` can read it, or the store is not to be asked now.
+        Raises: NotFound, Changed and others, as ``get``."""
         ...
 
 
-class RangeOrders:
-    """Orders for the ranges of one store, within its limit of calls at once. For any thread."""
-
-    def __init__(
-        self,
-        source: OrderSource,
-        limited: Limited,
-        observe: Callable[[Observation], None] | None = None,
-    ) -> None:
-        self._source = source
-        self._limited = limited
-        self._observe = observe
-
-    @contextmanager
-    def order(
-        self, key: str, offset: int, size_bytes: int, if_match: str
-    ) -> Iterator[RangeOrder | None]:
-        """As of OrderSource; the order counts as a call until the block ends. None also while the
-        store wants fewer requests. Raises: Unavailable (too many calls), and as OrderSource."""
-        if not self._limited.pace.is_free:
-            yield None
-            return
-        with (
-            self._limited.turn(),
-            self._source.range_order(key, offset, size_bytes, if_match) as order,
-        ):
-            yield order
-
-    def carried_out(
-        self, size_bytes: int, seconds: float, error: type[LodefsError] | None = None
-    ) -> None:
-        """Counts an order as a call of the store."""
-        if self._observe is not None:
-            self._observe(Observation("get", size_bytes, seconds, error))
+def range_order(
+    objects: object, key: str, offset: int, size_bytes: int, if_match: str
+) -> AbstractContextManager[RangeOrder | None]:
+    """As of OrderSource; None for a store that is none."""
+    source: OrderSource | None = objects if hasattr(objects, "range_order") else None
+    if source is None:
+        return nullcontext()
+    return source.range_order(key, offset, size_bytes, if_match)

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import Changed, LodefsError, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ID_BYTES
-from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.range_order import Done, RangeOrder, range_order
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.proxy.cache.chunk_cache import (
@@ -88,10 +89,10 @@ class DataPlane:
     """Brings chunks of one store's packs by data processes. For any thread."""
 
     def __init__(
-        self, processes: DataProcesses, reads: RangeOrders, *, transfer_timeout_s: float
+        self, processes: DataProcesses, objects: ObjectStore, *, transfer_timeout_s: float
     ) -> None:
         self._processes = processes
-        self._reads = reads
+        self._objects = objects
         self._timeout_s = transfer_timeout_s + GRACE_S
         # Orders only ask a store (or a disk) that fails once more, and know nothing of how long it
         # wants to be left alone.
@@ -113,7 +114,7 @@ class DataPlane:
             return None
         key = keys.pack(loaded.index.pack_id)
         try:
-            with self._reads.order(key, offsets[first], size_bytes, loaded.etag) as read:
+            with range_order(self._objects, key, offsets[first], size_bytes, loaded.etag) as read:
                 if read is None:
                     return None
                 with landing.places() as places:
@@ -155,26 +156,28 @@ class DataPlane:
             places[report.number].drop(report.why)
         if report.outcome == orders.SLOW:
             landing.note_slow()
-        self._heed(report, loaded, first, count)
+        self._heed(report, loaded, first, count, read.done)
         landing.stored = [placed.commit() for placed in places]
         return report.received_bytes
 
-    def _heed(self, report: FetchReport, loaded: PackIndexVersion, first: int, count: int) -> None:
+    def _heed(
+        self, report: FetchReport, loaded: PackIndexVersion, first: int, count: int, done: Done
+    ) -> None:
         """Counts what came. Raises: what the report says."""
         key = keys.pack(loaded.index.pack_id)
         if report.outcome == orders.DONE:
-            self._reads.carried_out(report.received_bytes, report.seconds)
+            done(report.received_bytes, report.seconds, None)
             self._breaker.answered()
             return
         if report.outcome == orders.WRONG:
-            self._reads.carried_out(report.received_bytes, report.seconds)
+            done(report.received_bytes, report.seconds, None)
             number = _numbers(loaded, first, count)[report.number]
             raise WrongChunk(f"chunk {number} of {key}: {report.why}", number)
         if report.outcome == orders.CHANGED:
-            self._reads.carried_out(0, report.seconds, Changed)
+            done(0, report.seconds, Changed)
             raise Changed(f"{key} was written again")
         if report.outcome == orders.FAILED:
-            self._reads.carried_out(0, report.seconds, Unavailable)
+            done(0, report.seconds, Unavailable)
             self._breaker.failed()
         raise NotDone(report.why)
 

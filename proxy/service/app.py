@@ -30,8 +30,7 @@ from lodefs.chunkstore.nodeapi.figures.figure_files import (
 )
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered
-from lodefs.chunkstore.objects.range_order import RangeOrders
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_objects
 from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system import fd_limit, sockets
@@ -108,20 +107,17 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         on_retry=lambda error: calls.retried(retry_reason(error)),
     )
     objects: ObjectStore
-    orders: RangeOrders
     if config.mirrors:
-        objects, orders = mirrored, _ = open_mirrored(config.store, config.mirrors, options)
+        objects = mirrored = open_mirrored(config.store, config.mirrors, options)
         calls.mirrors = lambda: mirrored.stores
     else:
-        objects, orders = open_ordered(config.store, options)
+        objects = open_objects(config.store, options)
     try:
         traced = TracedObjects(objects) if config.otlp_endpoint else objects
         store = await asyncio.to_thread(store_or_error, traced)
         shares = shares_of(config)
         async with join_cluster(config, shares.peer_sockets) as part:
-            node = _open_node(
-                (store, traced), orders, config, shares, part.peering if part else None
-            )
+            node = _open_node((store, traced), config, shares, part.peering if part else None)
             try:
                 tls = part.tls if part else None
                 yield OpenedNode(node, node.peer_server, tls, node.is_cache_lost)
@@ -140,7 +136,6 @@ def retry_reason(error: Unavailable) -> str:
 
 def _open_node(
     opened: tuple[Store | LodefsError, ObjectStore],
-    orders: RangeOrders,
     config: Config,
     shares: fd_limit.DescriptorShares,
     peering: Peering | None,
@@ -169,7 +164,7 @@ def _open_node(
             scrub=ScrubSettings(config.scrub_bytes_per_s_max, config.scrub_days),
         )
         with ExitStack() as started:
-            data = _start_data(config, orders, cache)
+            data = _start_data(config, opened[1], cache)
             if data is not None:
                 started.callback(data.processes.close)
             node = StoreNode(store, node_settings, counts, cache=cache, peering=peering, data=data)
@@ -180,14 +175,14 @@ def _open_node(
         raise
 
 
-def _start_data(config: Config, orders: RangeOrders, cache: Cache) -> DataSide | None:
+def _start_data(config: Config, objects: ObjectStore, cache: Cache) -> DataSide | None:
     """The data processes that the settings ask for. They hold the lock of its writers."""
     count = data_processes_of(config)
     if not count:
         return None
     processes = DataProcesses(DataSettings(count, (cache.directory.writers_fd,)))
     timeout_s = config.transfer_timeout_s
-    return DataSide(processes, DataPlane(processes, orders, transfer_timeout_s=timeout_s))
+    return DataSide(processes, DataPlane(processes, objects, transfer_timeout_s=timeout_s))
 
 
 async def serve(

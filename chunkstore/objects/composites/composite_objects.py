@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from heapq import merge
 from itertools import islice
 
-from lodefs.chunkstore.errors import AlreadyExists, Changed, Denied, LodefsError, NotFound
+from lodefs.chunkstore.errors import AlreadyExists, Changed, Denied, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CompositeName, PackId
 from lodefs.chunkstore.format.pack import MAGIC, TRAILER_SIZE_BYTES, VERSION_GONE
@@ -23,7 +23,7 @@ from lodefs.chunkstore.objects.composites.layout import (
     CompositePlace,
 )
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
+from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
 from lodefs.chunkstore.types import Buffer
 
 _TRIES = 3  # of a pack that is moved again and again
@@ -140,6 +140,16 @@ class CompositeObjects:
     def close(self) -> None:
         self.plain.close()
 
+    def range_order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> AbstractContextManager[RangeOrder | None]:
+        """As of OrderSource, of packs in composites too."""
+        found = split_etag(if_match)
+        if found is not None:
+            place, if_match = found
+            key, offset = keys.composite(place.composite), place.offset + offset
+        return range_order(self.plain, key, offset, size_bytes, if_match)
+
     def _is_in_composite(self, pack_id: PackId) -> bool:
         return pack_id in self.tables.newest().places
 
@@ -174,31 +184,6 @@ class CompositeObjects:
             return Part(b"", place.size_bytes, join_etag(place, etag))
         part = self.plain.get(key, offset=place.offset + first, size=size, if_match=etag or None)
         return Part(part.data, place.size_bytes, join_etag(place, part.etag))
-
-
-class CompositeOrders(RangeOrders):
-    """Orders for ranges of packs in composites too."""
-
-    def __init__(self, orders: RangeOrders) -> None:
-        self._orders = orders
-
-    @contextmanager
-    def order(
-        self, key: str, offset: int, size_bytes: int, if_match: str
-    ) -> Iterator[RangeOrder | None]:
-        """As of RangeOrders."""
-        found = split_etag(if_match)
-        if found is not None:
-            place, if_match = found
-            key, offset = keys.composite(place.composite), place.offset + offset
-        with self._orders.order(key, offset, size_bytes, if_match) as order:
-            yield order
-
-    def carried_out(
-        self, size_bytes: int, seconds: float, error: type[LodefsError] | None = None
-    ) -> None:
-        """As of RangeOrders."""
-        self._orders.carried_out(size_bytes, seconds, error)
 
 
 def through_composites(objects: ObjectStore) -> CompositeObjects:

@@ -21,7 +21,7 @@ from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotF
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
+from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
@@ -150,6 +150,27 @@ class Mirrored:
         for store in self._stores:
             store.close()
 
+    @contextmanager
+    def range_order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> Iterator[RangeOrder | None]:
+        """As of OrderSource, of the store that the ETag names; None while that does not answer."""
+        number, etag = split_etag(if_match)
+        if not self.is_up(number):
+            yield None
+            return
+        with range_order(self._stores[number], key, offset, size_bytes, etag) as order:
+            if order is None:
+                yield None
+                return
+
+            def done(size_bytes: int, seconds: float, error: type[LodefsError] | None) -> None:
+                order.done(size_bytes, seconds, error)
+                if error is Unavailable and self._breakers[number].failed():
+                    log.warning("%s does not answer, others are asked", self._url(number))
+
+            yield order._replace(done=done)
+
     def _get_matching(self, key: str, offset: int, size: int, if_match: str) -> Part:
         number, etag = split_etag(if_match)
         if number in self._reachable():
@@ -206,11 +227,6 @@ class Mirrored:
         if all(isinstance(one, _Refused) for one in errors):
             raise Denied(str(errors[0])) from errors[0]
         raise errors[-1]
-
-    def failed(self, number: int) -> None:
-        """A read of a store by another way failed: it does not answer."""
-        if self._breakers[number].failed():
-            log.warning("%s does not answer, others are asked", self._url(number))
 
     def _is_next_asked(self, number: int, numbers: Sequence[int]) -> bool:
         """Whether what is no content comes from the next store now: that may be behind, so only
@@ -299,36 +315,6 @@ class Mirrored:
 
     def _url(self, number: int) -> str:
         return self._stores[number].url
-
-
-class MirroredOrders(RangeOrders):
-    """Orders for ranges of whichever store their ETag names, while that answers."""
-
-    def __init__(self, mirrored: Mirrored, orders: Sequence[RangeOrders]) -> None:
-        self._mirrored = mirrored
-        self._orders = orders
-        self._ordered = threading.local()  # ``number``: of the store of a thread's last order
-
-    @contextmanager
-    def order(
-        self, key: str, offset: int, size_bytes: int, if_match: str
-    ) -> Iterator[RangeOrder | None]:
-        """As of RangeOrders; None for a store that does not answer."""
-        number, etag = split_etag(if_match)
-        if not self._mirrored.is_up(number):
-            yield None
-            return
-        self._ordered.number = number
-        with self._orders[number].order(key, offset, size_bytes, etag) as order:
-            yield order
-
-    def carried_out(
-        self, size_bytes: int, seconds: float, error: type[LodefsError] | None = None
-    ) -> None:
-        """As of RangeOrders, by the thread that has the order; one that failed ends a turn."""
-        self._orders[0].carried_out(size_bytes, seconds, error)
-        if error is Unavailable:
-            self._mirrored.failed(self._ordered.number)
 
 
 def is_content(key: str) -> bool:

@@ -18,14 +18,12 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
-from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrors.mirrored import (
     Mirrored,
-    MirroredOrders,
     is_content,
     join_etag,
 )
-from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
+from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
 from tests.support.chunkstore.handmade import Handmade, memory_store
@@ -43,12 +41,12 @@ class Created(MemoryObjects):
         return ObjectInfo(key, 1, '"1"') if key == keys.STORE else super().head(key)
 
 
-class NoRanges:
-    """Nothing can be ordered there."""
+class Ranged(FaultyObjects):
+    """A store of which ranges can be ordered."""
 
     @contextmanager
     def range_order(self, *_: object) -> Iterator[RangeOrder | None]:
-        yield None
+        yield RangeOrder(None)
 
 
 class TestSuite(ObjectStoreSuite):
@@ -340,12 +338,14 @@ def test_a_store_that_drips_does_not_answer_a_look(pair: Pair) -> None:
 def test_an_order_that_fails_ends_a_stores_turn(pair: Pair) -> None:
     """Reads by other processes that fail count as calls: the next one is of the mirror, and does
     not wait for the same store again."""
-    stores = [pair.first, pair.second]
-    orders = [RangeOrders(NoRanges(), Limited(one, 1)) for one in stores]
-    both = MirroredOrders(pair.objects, orders)
-    with both.order("x", 0, 0, join_etag(1, "e")):
-        both.carried_out(0, 1.0, Unavailable)
-    assert [pair.objects.is_up(n) for n in (0, 1)] == [True, False]
+    mirror = Ranged(MemoryObjects())
+    objects = Mirrored([pair.first, mirror], start=lambda _: None)
+    with objects.range_order("x", 0, 0, join_etag(1, "e")) as order:
+        assert order is not None
+        order.done(0, 1.0, Unavailable)
+    assert [objects.is_up(n) for n in (0, 1)] == [True, False]
+    with objects.range_order("x", 0, 0, join_etag(1, "e")) as order:
+        assert order is None
 
 
 def test_a_store_that_puts_off_a_call(pair: Pair) -> None:

@@ -10,8 +10,8 @@ import pytest
 from lodefs.chunkstore.errors import Changed, Unavailable
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.limiting import Limited
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
-from lodefs.chunkstore.objects.range_order import HttpOrder, RangeOrders
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.objects.range_order import HttpOrder, range_order
 from lodefs.chunkstore.objects.range_stream import FileBody, RangeStreams
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
@@ -123,8 +123,8 @@ def test_a_store_that_was_not_read_yet_gives_no_orders() -> None:
     """Before boto3 has read an object, nobody knows how."""
     with BadServer(ranged) as server:
         options = StoreOptions(endpoint_url=server.endpoint_url)
-        objects, orders = open_ordered("s3://bucket/store", options)
-        with orders.order("a", 0, 10, ETAG) as order:
+        objects = open_objects("s3://bucket/store", options)
+        with range_order(objects, "a", 0, 10, ETAG) as order:
             assert order is None
         objects.close()
 
@@ -133,13 +133,13 @@ def test_files_of_a_directory(tmp_path: Path) -> None:
     """A file's order is its descriptor; another ETag is a change; orders count as calls."""
     objects = DirectoryObjects(tmp_path)
     etag = objects.put("packs/a", [DATA])
-    orders = RangeOrders(objects, Limited(objects, 1, 0.0))
-    with orders.order("packs/a", 100, 1000, etag) as order:
+    limited = Limited(objects, 1, 0.0)
+    with limited.range_order("packs/a", 100, 1000, etag) as order:
         assert order is not None
         data = bytearray(1000)
         FileBody(order.fd, order.offset).read_into(memoryview(data))
         assert data == DATA[100:1100]
-        with pytest.raises(Unavailable), orders.order("packs/a", 0, 1, etag):
+        with pytest.raises(Unavailable), limited.range_order("packs/a", 0, 1, etag):
             pass
-    with pytest.raises(Changed), orders.order("packs/a", 0, 1, '"other"'):
+    with pytest.raises(Changed), limited.range_order("packs/a", 0, 1, '"other"'):
         pass

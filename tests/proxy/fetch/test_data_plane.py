@@ -20,10 +20,9 @@ from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.in_composites.merge import BELOW_BYTES_MAX
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects, CompositeOrders
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.limiting import Limited
-from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.proxy.data.processes import DataProcesses, DataSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
@@ -54,7 +53,7 @@ class DiskRig(Rig):
         processes = DataProcesses(settings)
         processes.start()
         until(lambda: len(processes.pids) == settings.processes)
-        reads = CompositeOrders(RangeOrders(self.below, Limited(self.below, 16)))
+        reads = CompositeObjects(Limited(self.below, 16))
         return DataSide(processes, DataPlane(processes, reads, transfer_timeout_s=WAIT_S))
 
     def spoil(self, *bad: bytes) -> None:
