@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, encode_commit
 from lodefs.chunkstore.format.index_shard import encode_shard
-from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.journal.condemned import NamedChunks, commit_key
-from lodefs.chunkstore.journal.journal import OlderJournal
 from lodefs.chunkstore.journal.named_packs import NamedPacks, named_packs
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
-from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
-from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
+from lodefs.chunkstore.journal.ref_write import Collected
+from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows, learn
 from lodefs.chunkstore.push.pack_check import (
     PacksCollected,
     PacksLost,
@@ -32,6 +29,7 @@ from lodefs.chunkstore.push.pack_check import (
     missing_packs,
 )
 from lodefs.chunkstore.push.quota import Quota
+from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
@@ -71,16 +69,13 @@ class PurgedMeanwhile(Conflict):
 
 
 class Committer:
-    """Puts one commit on a branch, as one write of its ref. ``sent`` is told of bytes that were
-    written. One thread."""
+    """Puts one commit on the branch of a session, as one write of its ref. One thread."""
 
-    def __init__(
-        self, store: Store, index: PushIndex, write: RefWrite, sent: Callable[[int], None]
-    ) -> None:
-        self._store = store
-        self._index = index
-        self._write = write
-        self._sent = sent
+    def __init__(self, session: PushSession) -> None:
+        self._session = session
+        self._store = session.store
+        self._index = session.index
+        self._write = session.write
 
     def check_reused(self) -> None:
         """Raises: PacksLost if the store lacks chunks that are about to be used again."""
@@ -106,11 +101,12 @@ class Committer:
         named = named_packs(reader, root, None)
         self._require(lacking_named(self._store.objects, named, self._index.added()))
 
-    def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
+    def commit(self, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
         the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
         any more; PurgedMeanwhile; NoSpace for more than the quota; for a new branch what read_head
         does; what the store raises."""
+        branch = self._session.branch
         Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
         self._store.ensure_writable()  # a commit of trees that are all there already
         condemned = CondemnedRows(self._index)
@@ -119,7 +115,7 @@ class Committer:
         self._publish(condemned)
         commit = self._unused(branch.repo, commit, condemned)
         commit_id = self._store.put_commit(branch.repo, commit)
-        self._sent(len(encode_commit(commit)))
+        self._session.progress.bytes_sent += len(encode_commit(commit))
         sequence = None if head.ref is None else head.ref.sequence
         if head.id is None:  # its repository may have been deleted meanwhile
             self._store.check_new_ref(*branch)
@@ -192,7 +188,7 @@ class Committer:
             shard_id = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
             shard = encode_shard(packs)
             self._store.objects.put(keys.shard(shard_id), [shard], if_absent=True)
-            self._sent(len(shard))
+            self._session.progress.bytes_sent += len(shard)
             self._index.published(shard_id, packs)
 
     def _unused(self, repo: str, commit: Commit, condemned: CondemnedRows) -> Commit:
@@ -205,12 +201,3 @@ class Committer:
                 commit = replace(commit, time_s=commit.time_s + 1)
                 continue
             return commit
-
-
-def learn(write: RefWrite, condemned: CondemnedRows, index: PushIndex) -> None:
-    """Adds what was condemned before the writer began. Raises: IndexBroken if the index is of a
-    newer store."""
-    try:
-        write.learn(condemned)
-    except OlderJournal as error:
-        raise IndexBroken(f"the push index {index.path} is of a newer store: {error}") from error

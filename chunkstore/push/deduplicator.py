@@ -16,9 +16,9 @@ from lodefs.chunkstore.push.fragmentation import (
     longest_runs,
     place_all,
 )
-from lodefs.chunkstore.push.index.chunk_places import begins_pack
+from lodefs.chunkstore.push.index.push_index import begins_pack
 from lodefs.chunkstore.push.pack_writer import FRESH, Placement
-from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit
+from lodefs.chunkstore.push.workers.pipeline import CutChunk, CutFile, CutUnit
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 

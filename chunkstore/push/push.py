@@ -1,51 +1,39 @@
 """Push: a commit from a directory.
 
-The ref is the commit point (committer.py); what a dead push leaves behind is garbage, and its
-repetition uses it.
+Scan, cut, dedup, pack (source_directory.py), trees, then shard, commit and ref (committer.py); and
+again, where the store has lost what an attempt relied on (session.py). The ref is the commit point;
+what a dead push leaves behind is garbage, and its repetition uses it.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.names import (
-    CommitId,
-    check_ref_name,
-    check_repo,
-)
+from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
 from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.journal.ref_write import RefWrite
-from lodefs.chunkstore.push.attempts import Desk, LostPacks, at_desk, attempt
 from lodefs.chunkstore.push.change_counts import (
     Changes,
-    PushTarget,
     changes_between,
     check_changes,
     check_names,
 )
 from lodefs.chunkstore.push.committer import Committer, Head, read_head
 from lodefs.chunkstore.push.index.push_index import TreePlace
-from lodefs.chunkstore.push.push_options import PushOptions, PushResult
 from lodefs.chunkstore.push.quota import Quota
+from lodefs.chunkstore.push.session import CommitResult, PushOptions, PushSession
 from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root
 from lodefs.chunkstore.push.trees.directories import HashedDirectory
-from lodefs.chunkstore.push.trees.proof import has_same_chunks
+from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 
 __all__ = ["PushOptions", "PushResult", "push"]
-
-T = TypeVar("T")
 
 _REPEATED = (
     "But a push commits the whole directory as it is: repeated, it undoes what the other push "
@@ -53,23 +41,11 @@ _REPEATED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _PushJob:
-    """What is pushed, and where to."""
+@dataclass(slots=True, kw_only=True)
+class PushResult(CommitResult):
+    """What a push did; ``files`` are the regular ones."""
 
-    store: Store
-    root: bytes
-    repo: str
-    branch: str
-    head: Head
-    options: PushOptions
-    progress: Progress
-    write: RefWrite
-
-    @property
-    def target(self) -> PushTarget:
-        """The branch, for questions and messages."""
-        return PushTarget(f"{self.repo}@{self.branch}", self.options.allow_removals)
+    symlinks: int
 
 
 def push(
@@ -91,99 +67,71 @@ def push(
     check_repo(repo)
     check_ref_name(branch)
     root = source_root(source, options.places_apart(store))
+    session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
     head = read_head(store, repo, branch)
-    write = RefWrite(store, options.clock)
-    job = _PushJob(store, root, repo, branch, head, options, progress or Progress(), write)
-    sent_before_bytes = job.progress.bytes_sent
-    lost = LostPacks()
-    try:
-        result = attempt(store, options.index_dir, lost, partial(_try, job))
-        if not options.dry_run:
-            result.stored_bytes = job.progress.bytes_sent - sent_before_bytes  # of all attempts
-        result.lost_packs = len(lost)
-        return result
-    finally:
-        job.write.close()
 
-
-def _try(job: _PushJob, lost: LostPacks) -> PushResult:
-    head, options = job.head, job.options
-
-    def prepare() -> None:
+    def check() -> None:
         if head.commit is not None and head.id is not None:
-            names = map(os.fsencode, os.listdir(job.root))
-            check_names(job.store.packs, job.target, head.id, head.commit, names)
+            names = map(os.fsencode, os.listdir(root))
+            check_names(store.packs, session.target, head.id, head.commit, names)
 
-    with at_desk(job.store, options, job.progress, job.write, lost, prepare) as desk:
-        source = SourceDirectory(job.root, desk, options.scan(job.root))
-        try:
-            return _Push(job, desk, source).run()
-        except BaseException:
-            source.abandon()
-            raise
-        finally:
-            source.close()
+    return session.run(lambda: _Push(session, head).run(root), check)
 
 
 class _Push:
-    """One push, from the scan to the ref."""
+    """One attempt of a push, on the head that was there when the push began."""
 
-    def __init__(self, job: _PushJob, desk: Desk, source: SourceDirectory) -> None:
-        self._job = job
-        self._store = job.store
-        self._head = job.head
-        self._options = job.options
-        self._progress = job.progress
-        self._index = desk.index
-        self._uploader = desk.uploader
-        self._source = source
-        self._tree = source.tree
-        self._committer = Committer(job.store, desk.index, job.write, self._sent)
-        self._quota = Quota(job.store, job.repo, job.head.size_bytes)
+    def __init__(self, session: PushSession, head: Head) -> None:
+        self._session = session
+        self._store = session.store
+        self._head = head
+        self._committer = Committer(session)
+        self._quota = Quota(session.store, session.branch.repo, head.size_bytes)
         self._counted_bytes = 0
-        source.count = self._count
         self._changes: Changes | None = Changes()
-        self._seconds: dict[str, float] = {}
-        self._other_bytes = 0  # of shard and commit
 
-    def run(self) -> PushResult:
-        """Data, trees, shard, commit, ref."""
-        root = self._phase("reading files", self._source.read)
-        head = self._head
-        if self._is_at(root):
-            self._phase("reading files", self._uploader.finish)
-            self._phase("remembering", self._tree.remember)
-            assert head.root is not None
-            entry, unchanged = head.root, True
-        else:
-            self._phase("comparing", lambda: self._compare(root))
-            entry = self._phase("storing trees", lambda: self._source.store_trees(root))
-            if self._options.dry_run:
-                return self._dry_result(root)
-            unchanged = self._phase("storing trees", lambda: self._leads_alike(entry))
-            entry = head.root if unchanged and head.root is not None else entry
-        self._check_packs(entry)
-        if unchanged:
-            return self._result(head.id, unchanged=True)
-        commit_id = self._phase("committing", lambda: self._commit(entry))
-        return self._result(commit_id, unchanged=False)
+    def run(self, directory: bytes) -> PushResult:
+        """From the scan to the ref."""
+        session = self._session
+        with SourceDirectory(directory, session, self._count) as source:
+            session.progress.phase = "reading files"
+            root = source.read()
+            if self._is_at(root):
+                session.uploader.finish()
+                source.tree.remember()
+                assert self._head.root is not None
+                entry, unchanged = self._head.root, True
+            else:
+                self._compare(source, root)
+                session.progress.phase = "storing trees"
+                entry = source.store_trees(root)
+                if session.options.dry_run:
+                    return self._dry_result(source, root)
+                unchanged = self._leads_alike(entry)
+            self._check_packs(self._head.root if unchanged and self._head.root else entry)
+            if unchanged:
+                return self._result(source, self._head.id, unchanged=True)
+            session.progress.phase = "committing"
+            return self._result(source, self._commit(source, entry), unchanged=False)
 
-    def _dry_result(self, root: HashedDirectory) -> PushResult:
+    def _dry_result(self, source: SourceDirectory, root: HashedDirectory) -> PushResult:
         """Of a dry run. Digests are believed: what they claim is compared by a push."""
         head = self._head
         unchanged = head.root is not None and head.root.digest == root.digest
         if not unchanged:
-            self._quota.check(self._tree.totals.size_bytes)
-        return self._result(head.id if unchanged else None, unchanged=unchanged)
+            self._quota.check(source.tree.totals.size_bytes)
+        return self._result(source, head.id if unchanged else None, unchanged=unchanged)
 
-    def _compare(self, root: HashedDirectory) -> None:
+    def _compare(self, source: SourceDirectory, root: HashedDirectory) -> None:
         """Finds what this push changes. Raises: TooManyRemovals."""
-        head, totals = self._head, self._tree.totals
-        packs, memory = self._store.packs, self._tree.memory
-        self._changes = changes_between(packs, head.commit, root, totals, memory)
+        self._session.progress.phase = "comparing"
+        head, totals = self._head, source.tree.totals
+        self._changes = changes_between(
+            self._store.packs, head.commit, root, totals, source.tree.memory
+        )
         if head.commit is not None:
             assert head.id is not None
-            check_changes(self._job.target, head.id, head.commit, self._changes, totals)
+            check_changes(self._session.target, head.id, head.commit, self._changes, totals)
 
     def _is_at(self, root: HashedDirectory) -> bool:
         """Whether the head is the directory that was scanned, with a tree that this machine has
@@ -191,7 +139,7 @@ class _Push:
         head = self._head.root
         if head is None or head.digest != root.digest:
             return False
-        return self._index.find_trees([root.digest]).get(root.digest) == _place_of(head)
+        return self._session.index.find_trees([root.digest]).get(root.digest) == _place_of(head)
 
     def _leads_alike(self, entry: Entry) -> bool:
         """Whether the head has the same content, in the very chunks that this push has found or
@@ -199,28 +147,22 @@ class _Push:
         head = self._head.root
         if head is None or not has_same_chunks(self._store.packs, entry, head):
             return False
-        self._index.add_trees([(head.digest, _place_of(head))])
+        self._session.index.add_trees([(head.digest, _place_of(head))])
         return True
 
     def _check_packs(self, root: Entry) -> None:
         """Raises: PacksLost if the store lacks packs of the commit that this push did not write: of
         those that the head does not name, or of all."""
-        if self._options.check_packs:
-            self._phase("checking packs", lambda: self._committer.check_all(root))
+        if self._session.options.check_packs:
+            self._session.progress.phase = "checking packs"
+            self._committer.check_all(root)
         else:
-            base = self._head.root
-            self._phase("committing", lambda: self._committer.check_new(root, base))
+            self._session.progress.phase = "committing"
+            self._committer.check_new(root, self._head.root)
 
-    def _commit(self, root: Entry) -> CommitId:
-        ref = RefName(self._job.repo, BRANCHES, self._job.branch)
-        try:
-            return self._committer.commit(ref, self._head, self._commit_of(root))
-        except Conflict as error:
-            raise Conflict(f"{error}. {_REPEATED}") from None
-
-    def _commit_of(self, root: Entry) -> Commit:
-        totals, options, head = self._tree.totals, self._options, self._head
-        return Commit(
+    def _commit(self, source: SourceDirectory, root: Entry) -> CommitId:
+        totals, options, head = source.tree.totals, self._session.options, self._head
+        commit = Commit(
             root=root,
             parents=() if head.id is None else (head.id,),
             author=options.author,
@@ -231,44 +173,34 @@ class _Push:
             size_bytes=totals.size_bytes,
             large=Large(totals.large_files, totals.large_size_bytes),
         )
+        try:
+            return self._committer.commit(head, commit)
+        except Conflict as error:
+            raise Conflict(f"{error}. {_REPEATED}") from None
 
     def _count(self, more_bytes: int) -> None:
         self._counted_bytes += more_bytes
         self._quota.check_early(self._counted_bytes)
 
-    def _sent(self, size_bytes: int) -> None:
-        self._other_bytes += size_bytes
-        self._progress.bytes_sent += size_bytes
-
-    def _result(self, commit_id: CommitId | None, *, unchanged: bool) -> PushResult:
-        totals, stored_bytes = self._tree.totals, self._uploader.stored_bytes + self._other_bytes
+    def _result(
+        self, source: SourceDirectory, commit_id: CommitId | None, *, unchanged: bool
+    ) -> PushResult:
+        totals = source.tree.totals
         return PushResult(
             commit="" if commit_id is None else commit_id.hex(),
             unchanged=unchanged,
+            created_branch=self._head.id is None,
             files=totals.files,
             directories=totals.directories,
             symlinks=totals.symlinks,
             size_bytes=totals.size_bytes,
-            files_read=self._source.deduplicator.files_read,
-            new_bytes=self._source.deduplicator.new_bytes,
-            stored_bytes=stored_bytes,
-            created_branch=self._head.id is None,
-            lost_packs=0,
             changes=self._changes,
-            excluded=self._source.scan.ignore.excluded,
-            skipped=self._source.scan.skipped,
-            notes=self._source.scan.notes,
-            seconds=self._seconds,
+            files_read=source.deduplicator.files_read,
+            new_bytes=source.deduplicator.new_bytes,
+            excluded=source.scan.ignore.excluded,
+            skipped=source.scan.skipped,
+            notes=source.scan.notes,
         )
-
-    def _phase(self, name: str, work: Callable[[], T]) -> T:
-        self._progress.phase = name
-        began_s = time.perf_counter()
-        try:
-            return work()
-        finally:
-            spent_s = time.perf_counter() - began_s
-            self._seconds[name] = self._seconds.get(name, 0.0) + spent_s
 
 
 def _place_of(entry: Entry) -> TreePlace:

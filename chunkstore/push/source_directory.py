@@ -6,40 +6,53 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import Self
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import PULL_STATE_DIR
 from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.push.attempts import Desk
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.index.stat_cache import StatCache
-from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement
-from lodefs.chunkstore.push.scanner import Scan, open_root, read_link
+from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
+from lodefs.chunkstore.push.scanner import open_root, read_link
+from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.trees.directories import HashedDirectory, PushTree
-from lodefs.chunkstore.push.trees.tree_packer import TreePacker
-from lodefs.chunkstore.push.trees.tree_writer import TreeWriter
+from lodefs.chunkstore.push.trees.tree_writer import TreePacker, TreeWriter
 from lodefs.chunkstore.push.workers.source_files import SourceFile, show_path
 
 
 class SourceDirectory:
-    """One source directory of one push. One thread. Close it in the end."""
+    """One source directory of one attempt. One thread. It is used as a context; after an error it
+    remembers what is in the store already."""
 
-    def __init__(self, root: bytes, desk: Desk, scan: Scan) -> None:
+    def __init__(self, root: bytes, session: PushSession, count: Callable[[int], None]) -> None:
+        """``count`` is told of the bytes of each file before it is read; it may raise."""
         self._root = root
-        self._desk = desk
+        self._session = session
+        self._count = count
         self._fd = open_root(root)
-        self.scan = scan
-        # told of the bytes of each file, before it is read; may raise
-        self.count: Callable[[int], None] = lambda _more_bytes: None
-        placement = Placement(desk.index, desk.uploader)
+        self.scan = session.options.scan(root)
+        placement = session.placement()
         self.tree = PushTree(
-            memory=StatCache.of(desk.index, root),
+            memory=StatCache.of(session.index, root),
             placement=placement,
             read_link=lambda path: read_link(self._fd, path),
-            skip_unreadable=scan.skip_unreadable,
-            skipped=scan.skipped,
+            skip_unreadable=self.scan.skip_unreadable,
+            skipped=self.scan.skipped,
         )
-        self.deduplicator = Deduplicator(placement, self.tree, desk.progress)
+        self.deduplicator = Deduplicator(placement, self.tree, session.progress)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is not None:
+                with contextlib.suppress(LodefsError):  # the first error is the one to report
+                    self._session.uploader.stop()
+                    self.tree.remember()
+        finally:
+            os.close(self._fd)
 
     def read(self) -> HashedDirectory:
         """Scans the source, reads what changed, and stores what is new of it."""
@@ -54,8 +67,8 @@ class SourceDirectory:
             if len(first) > pool.INLINE_FILES_MAX or size_bytes > pool.INLINE_SIZE_BYTES_MAX:
                 break
         if first:
-            self._desk.learn()
-            readers = self._desk.readers(len(first), size_bytes)
+            self._session.learn()
+            readers = self._session.readers(len(first), size_bytes)
             readers.run(self._root, chain(first, files), self.deduplicator, self.tree.work)
             self.deduplicator.seal()
             self.tree.finish()
@@ -64,39 +77,26 @@ class SourceDirectory:
 
     def store_trees(self, root: HashedDirectory) -> Entry:
         """Stores the trees that the store does not have. All packs are in the store then."""
-        desk = self._desk
-        desk.learn()
-        placement = Placement(desk.index, desk.uploader, TREE_PACK_SIZES_BYTES)
-        packer = TreePacker(placement, desk.store.settings.chunking)
+        session = self._session
+        session.learn()
+        packer = TreePacker(
+            session.placement(TREE_PACK_SIZES_BYTES), session.store.settings.chunking
+        )
         writer = TreeWriter(packer, self.tree.memory)
         entry = writer.store(root)
         self.tree.remember()  # what it can, while the last packs are under way
-        desk.uploader.finish()
+        session.uploader.finish()
         self.tree.remember()
-        if not desk.uploader.is_dry:
-            desk.index.add_trees(writer.new_places())
+        if not session.uploader.is_dry:
+            session.index.add_trees(writer.new_places())
         return entry
 
-    def abandon(self) -> None:
-        """After an error: remembers what is in the store already."""
-        with contextlib.suppress(LodefsError):  # the first error is the one to report
-            self._desk.uploader.stop()
-            self.tree.remember()
-
-    def names(self) -> list[bytes]:
-        """What is at its top."""
-        return [os.fsencode(name) for name in os.listdir(self._fd)]
-
-    def close(self) -> None:
-        """Closes the directory."""
-        os.close(self._fd)
-
     def _counted(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        progress = self._desk.progress
+        progress = self._session.progress
         for file in files:
             progress.files_total += 1
             progress.bytes_total += file.size_bytes
-            self.count(file.size_bytes)
+            self._count(file.size_bytes)
             yield file
 
 

@@ -113,7 +113,7 @@ def commit_changes(
     NotFound, NotADirectory, InvalidInput for what cannot be applied; TooManyRemovals, Unavailable.
     """
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes as commit
-    from lodefs.chunkstore.push.push_options import PushOptions
+    from lodefs.chunkstore.push.session import PushOptions
 
     spec = revision_of(repo)
     with opened(session, store=store) as settings:
@@ -155,7 +155,7 @@ def merge(
     Raises: Diverged that names such paths which are in neither; InvalidInput; NotFound.
     """
     from lodefs.chunkstore.push.changes.merge_branch import merge_branch
-    from lodefs.chunkstore.push.push_options import PushOptions
+    from lodefs.chunkstore.push.session import PushOptions
 
     source = revision_of(spec)
     check_ref_name(branch)

@@ -13,7 +13,7 @@ from lodefs.cli.options import write_line
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
-    from lodefs.chunkstore.push.push_options import PushResult
+    from lodefs.chunkstore.push.push import PushResult
     from lodefs.chunkstore.push.scanner import SourceNotes
 
 _BRANCH_NOT_COMMIT = (

@@ -33,7 +33,7 @@ from lodefs.settings.session import Session
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.change_counts import Removals
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
-    from lodefs.chunkstore.push.push_options import PushResult
+    from lodefs.chunkstore.push.push import PushResult
 
 
 EPILOG = examples(

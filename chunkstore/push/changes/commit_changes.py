@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
-from lodefs.chunkstore.push.attempts import Desk
 from lodefs.chunkstore.push.changes.branch_commits import (
     EMPTY,
     ChangesResult,
@@ -20,13 +19,11 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     run_commits,
 )
 from lodefs.chunkstore.push.changes.change import Change, PutDirectory
-from lodefs.chunkstore.push.changes.early_quota import EarlyQuota
-from lodefs.chunkstore.push.changes.overlay import Overlay
-from lodefs.chunkstore.push.changes.stored_changes import StoredChanges, StreamStarts
-from lodefs.chunkstore.push.changes.unstored_trees import RecentTrees
+from lodefs.chunkstore.push.changes.overlay import Overlay, RecentTrees
+from lodefs.chunkstore.push.changes.stored_changes import EarlyQuota, StoredChanges, StreamStarts
 from lodefs.chunkstore.push.committer import Head
-from lodefs.chunkstore.push.push_options import PushOptions
 from lodefs.chunkstore.push.quota import Quota
+from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.push.source_directory import source_root
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
@@ -55,31 +52,29 @@ def commit_changes(
     """
     check_repo(repo)
     check_ref_name(branch)
-    progress = progress or Progress()
     for change in changes:
         if isinstance(change, PutDirectory):
             source_root(change.source, options.places_apart(store))
 
-    ref = RefName(repo, BRANCHES, branch)
+    session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
     starts = StreamStarts()
-    job = CommitJob(store, ref, options, progress, base)
 
-    def prepare(desk: Desk, head: Head) -> PreparedCommit:
-        at = _base_of(job, head)
+    def prepare(head: Head) -> PreparedCommit:
+        at = _base_of(session, base, head)
         quota = Quota(store, repo, head.size_bytes)
         now = CommitBase(head.id, head.commit) if head.id and head.commit else at
         early = EarlyQuota(quota, store.packs, now.root, now.totals.size_bytes, changes)
-        stored = StoredChanges(desk, changes, starts, early)
-        stored.store(options)
+        stored = StoredChanges(session, changes, starts, early)
+        stored.store()
         trees = RecentTrees(stored.trees)
         overlay = Overlay(trees.read_tree, at.root)
         stored.apply(overlay)
         return PreparedCommit(at, overlay.root, trees, stored)
 
-    return run_commits(job, prepare)
+    return run_commits(session, CommitJob(base), prepare)
 
 
-def _base_of(job: CommitJob, head: Head) -> CommitBase:
-    if job.base is not None:
-        return CommitBase(job.base, job.store.commit(job.branch.repo, job.base))
+def _base_of(session: PushSession, base: CommitId | None, head: Head) -> CommitBase:
+    if base is not None:
+        return CommitBase(base, session.store.commit(session.branch.repo, base))
     return EMPTY if head.id is None or head.commit is None else CommitBase(head.id, head.commit)

@@ -13,17 +13,15 @@ from typing import BinaryIO, NamedTuple
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
-from lodefs.chunkstore.format.chunking import ChunkingParams, cut
+from lodefs.chunkstore.format.chunking import cut
 from lodefs.chunkstore.format.compression import RawStreak
 from lodefs.chunkstore.format.names import Digest, digest_of
 from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Entry, Kind
-from lodefs.chunkstore.push.attempts import Desk
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.fragmentation import Run, join
-from lodefs.chunkstore.push.pack_writer import Placement
+from lodefs.chunkstore.push.session import PushSession
+from lodefs.chunkstore.push.workers.pipeline import CutChunk, CutFile, CutUnit
 from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
-from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit
-from lodefs.chunkstore.system.progress import Progress
 
 BLOCK_SIZE_BYTES = 4 << 20  # of a stream, in memory at once
 
@@ -55,14 +53,16 @@ class LocalFile:
 class Contents:
     """Stores contents, each under a number of the caller's. One thread."""
 
-    def __init__(self, placement: Placement, params: ChunkingParams, progress: Progress) -> None:
-        self._placement = placement
-        self._params = params
-        self._progress = progress
-        self._deduplicator = Deduplicator(placement, self, progress)
+    def __init__(self, session: PushSession, count: Callable[[int, int], None]) -> None:
+        """``count`` is told of more bytes of a content, by its number, before they are sent; it may
+        raise."""
+        self._session = session
+        self._placement = session.placement()
+        self._params = session.store.settings.chunking
+        self._progress = session.progress
+        self._deduplicator = Deduplicator(self._placement, self, session.progress)
         self._stored: dict[int, _Stored] = {}
-        # told of more bytes of a content, by its number, before they are sent; may raise
-        self.count: Callable[[int, int], None] = lambda _number, _more_bytes: None
+        self._count = count
 
     @property
     def new_bytes(self) -> int:
@@ -84,11 +84,11 @@ class Contents:
     def advance(self) -> None:
         """Of FileSink."""
 
-    def read_files(self, files: Sequence[tuple[int, LocalFile]], desk: Desk) -> None:
+    def read_files(self, files: Sequence[tuple[int, LocalFile]]) -> None:
         """Reads local files."""
         if files:
             sources = [SourceFile(file.path[1:], file.size_bytes, n) for n, file in files]
-            readers = desk.readers(len(sources), sum(file.size_bytes for file in sources))
+            readers = self._session.readers(len(sources), sum(file.size_bytes for file in sources))
             readers.run(b"/", self._counted(sources), self._deduplicator)
 
     def read_stream(self, number: int, stream: BinaryIO) -> None:
@@ -101,7 +101,7 @@ class Contents:
             hasher.update(block)
             size_bytes += len(block)
             self._progress.bytes_total += len(block)
-            self.count(number, len(block))
+            self._count(number, len(block))
             data = memoryview(left + block)
             ends = cut(data, self._params, final=not block)
             pieces = [data[a:b] for a, b in pairwise([0, *ends])]
@@ -131,7 +131,7 @@ class Contents:
         for file in files:
             self._progress.files_total += 1
             self._progress.bytes_total += file.size_bytes
-            self.count(file.token, file.size_bytes)
+            self._count(file.token, file.size_bytes)
             yield file
 
 

@@ -9,7 +9,6 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
-from lodefs.chunkstore.push.attempts import Desk
 from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.branch_commits import (
     EMPTY,
@@ -19,11 +18,10 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     PreparedCommit,
     run_commits,
 )
-from lodefs.chunkstore.push.changes.overlay_counts import count
+from lodefs.chunkstore.push.changes.overlay import RecentTrees, count
 from lodefs.chunkstore.push.changes.three_way import Choices
-from lodefs.chunkstore.push.changes.unstored_trees import RecentTrees
 from lodefs.chunkstore.push.committer import Head, read_head
-from lodefs.chunkstore.push.push_options import PushOptions
+from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -55,16 +53,14 @@ def merge_branch(
         return _result(head.id, head.commit, Changes(), unchanged=True)
     if base == head.id and not options.dry_run:
         return _moved(store, RefName(repo, BRANCHES, branch), head, other)
-    ref = RefName(repo, BRANCHES, branch)
-    job = CommitJob(
-        store, ref, options, progress or Progress(), merged=(other,), choices=choices or {}
-    )
+    session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
+    job = CommitJob(merged=(other,), choices=choices or {})
 
-    def prepare(desk: Desk, head: Head) -> PreparedCommit:  # noqa: ARG001
+    def prepare(head: Head) -> PreparedCommit:  # noqa: ARG001
         at = EMPTY if base is None else CommitBase(base, store.commit(repo, base))
         return PreparedCommit(at, store.commit(repo, other).root, RecentTrees(store.packs))
 
-    return run_commits(job, prepare)
+    return run_commits(session, job, prepare)
 
 
 def _moved(store: Store, ref: RefName, head: Head, other: CommitId) -> ChangesResult:

@@ -5,13 +5,30 @@ All others, and files, are taken over as they are: by the segments that say wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from msgspec.structs import replace
+import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN, Commit, Large
+from lodefs.chunkstore.format.names import ID_BYTES, Digest, PackId
+from lodefs.chunkstore.format.tree import (
+    SAME_PACK,
+    Entry,
+    Kind,
+    Segment,
+    decode_tree,
+    encode_tree,
+    tree_digest,
+)
+from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.change import shown
+from lodefs.chunkstore.push.index.stat_cache import StatCache
+from lodefs.chunkstore.push.trees.directories import HashedDirectory, contents_of, key_of
+from lodefs.chunkstore.push.trees.tree_writer import PlacedTree, TreePacker
+from lodefs.chunkstore.repo.pack_reader import PackReader
 
 Names = tuple[bytes, ...]
 ReadTree = Callable[[Entry], list[Entry]]
@@ -74,11 +91,11 @@ class Overlay:
         if not names:
             if not is_directory(item):
                 raise InvalidInput("the root of a branch is a directory")
-            self.root = replace(item, name=b"") if isinstance(item, Entry) else item
+            self.root = msgspec.structs.replace(item, name=b"") if isinstance(item, Entry) else item
             return
         node = self._opened(names[:-1])
         node.children[names[-1]] = (
-            replace(item, name=names[-1]) if isinstance(item, Entry) else item
+            msgspec.structs.replace(item, name=names[-1]) if isinstance(item, Entry) else item
         )
 
     def remove(self, names: Names) -> Item:
@@ -119,3 +136,251 @@ class Overlay:
         if item is None:
             return ChangedDirectory(None, {})
         return ChangedDirectory(item, self.children(item, names))
+
+
+class TreeReader(Protocol):
+    """Reads directories (PackReader, UnstoredTrees)."""
+
+    def read_tree(self, entry: Entry) -> list[Entry]:
+        """The entries of a directory. Raises: NotFound, Corrupt, UnknownFormat."""
+        ...
+
+
+class RecentTrees:
+    """Keeps the directories that were read last: a large one takes long to decode. One thread."""
+
+    def __init__(self, trees: TreeReader, trees_max: int = 8) -> None:
+        self._trees = trees
+        self._trees_max = trees_max
+        self._recent: dict[tuple[Digest, tuple[Segment, ...]], list[Entry]] = {}
+
+    def read_tree(self, entry: Entry) -> list[Entry]:
+        """As TreeReader; the list is shared, and not to be changed."""
+        key = entry.digest, entry.segments
+        found = self._recent.pop(key, None)
+        if found is None:
+            found = self._trees.read_tree(entry)
+        self._recent[key] = found
+        if len(self._recent) > self._trees_max:
+            del self._recent[next(iter(self._recent))]
+        return found
+
+
+class UnstoredTrees:
+    """Directories are known by their digest from when the one above them was read. One thread."""
+
+    def __init__(self, stored: TreeReader) -> None:
+        self._stored = stored
+        self._known: dict[Digest, tuple[HashedDirectory, bytes, StatCache]] = {}
+
+    def add(self, root: HashedDirectory, memory: StatCache) -> None:
+        """Makes a source directory known."""
+        self._known[root.digest] = root, b"", memory
+
+    def read_tree(self, entry: Entry) -> list[Entry]:
+        """As TreeReader. Where directories of sources lie is made up."""
+        known = self._known.get(entry.digest)
+        if known is None:
+            return self._stored.read_tree(entry)
+        directory, key, memory = known
+        files, children = contents_of(directory, key, memory)
+        entries = decode_tree(files, SAME_PACK)
+        for child in children:
+            self._known.setdefault(child.digest, (child, key_of(key, child.name), memory))
+            nowhere = (Segment(PackId(child.digest), 0, 1, 1),)
+            entries.append(
+                Entry(
+                    child.name,
+                    Kind.DIRECTORY,
+                    size_bytes=1,
+                    digest=child.digest,
+                    segments=nowhere,
+                )
+            )
+        return sorted(entries, key=lambda one: one.name)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What came (+) and went (-), of all kinds; and files by what became of them."""
+
+    files: int = 0  # symlinks too
+    directories: int = 0
+    size_bytes: int = 0
+    large_files: int = 0
+    large_size_bytes: int = 0
+    changes: Changes = field(default_factory=Changes)
+
+    def applied(self, commit: Commit) -> Commit:
+        """A commit with the totals that it has after the change."""
+        large = commit.large
+        return replace(
+            commit,
+            files=commit.files + self.files,
+            directories=commit.directories + self.directories,
+            size_bytes=commit.size_bytes + self.size_bytes,
+            large=Large(large.files + self.large_files, large.size_bytes + self.large_size_bytes),
+        )
+
+    def _count(self, item: Item | None, sign: int) -> None:
+        if isinstance(item, ChangedDirectory) or (item is not None and item.kind is Kind.DIRECTORY):
+            self.directories += sign
+        elif item is not None:
+            self.files += sign
+            size_bytes = _size_of(item)
+            self.size_bytes += sign * size_bytes
+            if size_bytes >= LARGE_SIZE_BYTES_MIN:
+                self.large_files += sign
+                self.large_size_bytes += sign * size_bytes
+
+    def add(self, before: Item | None, after: Item | None) -> None:
+        """Counts one name in both trees."""
+        self._count(before, -1)
+        self._count(after, 1)
+        old, new, now = _file(before), _file(after), self.changes
+        if old is None and new is not None:
+            self.changes = replace(
+                now, added_files=now.added_files + 1, added_bytes=now.added_bytes + _size_of(new)
+            )
+        elif old is not None and new is None:
+            self.changes = replace(
+                now,
+                removed_files=now.removed_files + 1,
+                removed_bytes=now.removed_bytes + _size_of(old),
+            )
+        elif old is not None and new is not None and not is_equal(old, new):
+            self.changes = replace(
+                now,
+                changed_files=now.changed_files + 1,
+                changed_bytes=now.changed_bytes + _size_of(new),
+            )
+
+
+def count(trees: TreeReader, before: Item | None, after: Item | None) -> Counts:
+    """What differs between two trees, their roots included. Raises what read_tree raises."""
+    counts = Counts()
+    stack: list[tuple[Item | None, Item | None]] = [(before, after)]
+    while stack:
+        old, new = stack.pop()
+        counts.add(old, new)
+        was, now = children_of(trees, old), children_of(trees, new)
+        # Most are the same objects, in directories of a million maybe: the others are picked first
+        both = [(one, now.get(name)) for name, one in was.items() if now.get(name) is not one]
+        stack += [(one, other) for one, other in both if not is_equal(one, other)]
+        stack += [(None, other) for name, other in now.items() if name not in was]
+    return counts
+
+
+def count_files(trees: TreeReader, item: Item | None, at_most: int) -> int:
+    """How many files and symlinks there are in a tree; of more than ``at_most`` only that, as
+    not all of it is read then."""
+    files, stack = 0, [item]
+    while stack and files <= at_most:
+        one = stack.pop()
+        files += _file(one) is not None
+        below = children_of(trees, one).values()
+        stack += [child for child in below if is_directory(child)]
+        files += len(below) - sum(map(is_directory, below))
+    return files
+
+
+def is_equal(a: Item | None, b: Item | None) -> bool:
+    """Whether two entries are the same to a reader; where their bytes lie does not count."""
+    if not isinstance(a, Entry) or not isinstance(b, Entry):
+        return a is b
+    return (a.kind, a.executable, a.digest) == (b.kind, b.executable, b.digest)
+
+
+def children_of(trees: TreeReader, item: Item | None) -> dict[bytes, Item]:
+    """What is in a directory; nothing is in anything else."""
+    if isinstance(item, ChangedDirectory):
+        return item.children
+    if item is None or item.kind is not Kind.DIRECTORY:
+        return {}
+    return {entry.name: entry for entry in trees.read_tree(item)}
+
+
+def _file(item: Item | None) -> Entry | None:
+    return item if isinstance(item, Entry) and item.kind is not Kind.DIRECTORY else None
+
+
+def _size_of(entry: Entry) -> int:
+    return entry.size_bytes if entry.kind is Kind.FILE else 0
+
+
+_ENTRY_SIZE_BYTES = 80  # about what an entry takes, besides its name
+
+
+@dataclass(slots=True)
+class _ChangedFrame:
+    """A changed directory, and how far it is."""
+
+    name: bytes
+    node: ChangedDirectory
+    below: Iterator[
+        tuple[bytes, ChangedDirectory]
+    ]  # changed directories in it that are still to be stored
+    entries: list[Entry]  # of a tree that was just stored only name and digest are right
+    placed: dict[bytes, PlacedTree] = field(default_factory=dict)  # these trees, by name
+
+
+class OverlayWriter:
+    """Encodes changed directories from the bottom up. One thread."""
+
+    def __init__(self, packer: TreePacker, packs: PackReader, trees: TreeReader) -> None:
+        self._packer = packer
+        self._packs = packs
+        self._trees = trees
+
+    def store(self, root: Item) -> Entry:
+        """The root's entry. All packs are sealed then. Raises what the store does."""
+        if isinstance(root, Entry):
+            return root
+        frames = [_frame(b"", root)]
+        while True:
+            frame = frames[-1]
+            if below := next(frame.below, None):
+                frames.append(_frame(*below))
+                continue
+            frames.pop()
+            entry, placed = self._store_one(frame)
+            if not frames:
+                self._packer.placement.packer.seal()
+                return entry if placed is None else self._packer.entry(b"", entry.digest, placed)
+            frames[-1].entries.append(entry)
+            if placed is not None:
+                frames[-1].placed[frame.name] = placed
+
+    def _store_one(self, frame: _ChangedFrame) -> tuple[Entry, PlacedTree | None]:
+        """Name and digest of a directory, and where its tree is now; None: where it was."""
+        node, entries, placed = frame.node, frame.entries, frame.placed
+        entries.sort(key=lambda entry: entry.name)
+        digest, base = tree_digest(entries), node.base
+        is_same = base is not None and digest == base.digest and not placed
+        if base is not None and is_same and entries == self._trees.read_tree(base):
+            return msgspec.structs.replace(base, name=frame.name), None
+        size_bytes = sum(len(entry.name) + _ENTRY_SIZE_BYTES for entry in entries)
+        whole = self._packer.make_room(size_bytes, placed.values())
+        data = encode_tree([self._placed(entry, placed) for entry in entries])
+        if base is not None and base.size_bytes > self._packer.params.size_bytes_min:
+            self._learn(base)
+        return Entry(frame.name, Kind.DIRECTORY, digest=digest), self._packer.put(data, whole=whole)
+
+    def _placed(self, entry: Entry, placed: dict[bytes, PlacedTree]) -> Entry:
+        tree = placed.get(entry.name)
+        return entry if tree is None else self._packer.entry(entry.name, entry.digest, tree)
+
+    def _learn(self, base: Entry) -> None:
+        """Has the index know the chunks of a tree's older form, whatever this machine pushed: then
+        only those that differ are stored."""
+        for pack, first, count, _ in base.segments:
+            ids = self._packs.index(pack).ids[first * ID_BYTES : (first + count) * ID_BYTES]
+            self._packer.placement.index.add_run(pack, first, ids)
+
+
+def _frame(name: bytes, node: ChangedDirectory) -> _ChangedFrame:
+    below = {
+        name: item for name, item in node.children.items() if isinstance(item, ChangedDirectory)
+    }
+    entries = [item for item in node.children.values() if isinstance(item, Entry)]
+    return _ChangedFrame(name, node, iter(below.items()), entries)

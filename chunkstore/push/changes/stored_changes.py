@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import BinaryIO
 
+from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.format.tree import Entry, symlink
-from lodefs.chunkstore.push.attempts import Desk
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
@@ -22,14 +24,12 @@ from lodefs.chunkstore.push.changes.change import (
     names_of,
 )
 from lodefs.chunkstore.push.changes.contents import Contents, LocalFile, local_file, rewound
-from lodefs.chunkstore.push.changes.early_quota import EarlyQuota
-from lodefs.chunkstore.push.changes.overlay import Names, Overlay
-from lodefs.chunkstore.push.changes.unstored_trees import TreeReader, UnstoredTrees
-from lodefs.chunkstore.push.pack_writer import Placement
-from lodefs.chunkstore.push.push_options import PushOptions
+from lodefs.chunkstore.push.changes.overlay import Names, Overlay, TreeReader, UnstoredTrees, count
+from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.push.scanner import Private, Skipped, SourceNotes, refuse_private
+from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.source_directory import SourceDirectory
-from lodefs.chunkstore.push.trees.proof import has_same_chunks
+from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.history import find
 
 LEARN_SIZE_BYTES_MIN = 8 << 20  # less is not worth to be looked for in the whole store
@@ -54,18 +54,20 @@ class StoredChanges:
     """The changes of one attempt. One thread."""
 
     def __init__(
-        self, desk: Desk, changes: Sequence[Change], starts: StreamStarts, quota: EarlyQuota
+        self,
+        session: PushSession,
+        changes: Sequence[Change],
+        starts: StreamStarts,
+        quota: EarlyQuota,
     ) -> None:
-        self._desk = desk
+        self._session = session
         self._quota = quota
         self._changes = changes
         self._starts = starts
-        placement = Placement(desk.index, desk.uploader)
-        self._contents = Contents(placement, desk.store.settings.chunking, desk.progress)
-        self._contents.count = quota.count
+        self._contents = Contents(session, quota.count)
         self._local: dict[int, LocalFile] = {}
         self._directories: dict[int, Entry] = {}
-        self._unstored = UnstoredTrees(desk.store.packs)
+        self._unstored = UnstoredTrees(session.store.packs)
         self.skipped: list[Skipped] = []
         self.notes = SourceNotes()
         self.excluded = 0
@@ -75,7 +77,7 @@ class StoredChanges:
     @property
     def trees(self) -> TreeReader:
         """Reads the trees of what was stored, or would have been, and of the store."""
-        return self._unstored if self._desk.uploader.is_dry else self._desk.store.packs
+        return self._unstored if self._session.uploader.is_dry else self._session.store.packs
 
     @property
     def places(self) -> list[Names]:
@@ -84,17 +86,17 @@ class StoredChanges:
         found = (names_of(one.path, is_root_fine=True) for one in puts)
         return [names for names in found if names]
 
-    def store(self, options: PushOptions) -> None:
+    def store(self) -> None:
         """Stores all contents, and the trees of directories: all are in the store then."""
         puts = {n: one.content for n, one in enumerate(self._changes) if isinstance(one, Put)}
         self._local = {n: local_file(c) for n, c in puts.items() if isinstance(c, os.PathLike)}
-        self._note_private(options)
+        self._note_private()
         directories = {n: o for n, o in enumerate(self._changes) if isinstance(o, PutDirectory)}
         if len(directories) + bool(self._local) > 1:
-            self._desk.readers(sys.maxsize, 0)  # as many as there may be: threads start soon
+            self._session.readers(sys.maxsize, 0)  # as many as there may be: threads start soon
         if self._expected_bytes(puts.values()) > LEARN_SIZE_BYTES_MIN:
-            self._desk.learn()
-        self._contents.read_files(list(self._local.items()), self._desk)
+            self._session.learn()
+        self._contents.read_files(list(self._local.items()))
         for n, content in puts.items():
             if not isinstance(content, os.PathLike):
                 self._contents.read_stream(n, self._starts.opened(n, content))
@@ -102,8 +104,8 @@ class StoredChanges:
         self.files_read += self._contents.files_read
         self.new_bytes += self._contents.new_bytes
         for n, change in directories.items():
-            self._directories[n] = self._store_directory(n, change, options)
-        self._desk.uploader.finish()
+            self._directories[n] = self._store_directory(n, change)
+        self._session.uploader.finish()
 
     def apply(self, overlay: Overlay) -> None:
         """Applies all, in their order. Raises what the methods of Overlay do."""
@@ -122,12 +124,12 @@ class StoredChanges:
                     overlay.rename(names_of(path), names_of(to))
                 case CopyFrom(source, to):
                     spec = source if isinstance(source, Spec) else parse_spec(source)
-                    overlay.put(names_of(to, is_root_fine=True), find(self._desk.store, spec))
+                    overlay.put(names_of(to, is_root_fine=True), find(self._session.store, spec))
 
-    def _note_private(self, options: PushOptions) -> None:
+    def _note_private(self) -> None:
         """Of files that are named one by one. Raises: InvalidInput for one that is refused."""
         for file in self._local.values():
-            if file.is_private and options.private is not Private.PUSH:
+            if file.is_private and self._session.options.private is not Private.PUSH:
                 raise refuse_private(file.path, file.mode)
             if file.is_private:
                 self.notes.private(file.path)
@@ -141,20 +143,13 @@ class StoredChanges:
                 return sys.maxsize  # a stream may be of any length
         return size_bytes
 
-    def _store_directory(self, n: int, change: PutDirectory, options: PushOptions) -> Entry:
+    def _store_directory(self, n: int, change: PutDirectory) -> Entry:
         root = os.path.realpath(os.fsencode(change.source))
-        source = SourceDirectory(root, self._desk, options.scan(root))
-        source.count = partial(self._quota.count, n)
-        try:
+        with SourceDirectory(root, self._session, partial(self._quota.count, n)) as source:
             hashed = source.read()
             entry = source.store_trees(hashed)
-            if self._desk.uploader.is_dry:
+            if self._session.uploader.is_dry:
                 self._unstored.add(hashed, source.tree.memory)
-        except BaseException:
-            source.abandon()
-            raise
-        finally:
-            source.close()
         self.skipped += source.scan.skipped
         self.notes.add(source.scan.notes)
         self.excluded += source.scan.ignore.excluded
@@ -182,6 +177,79 @@ class StoredChanges:
     def is_same(self, entry: Entry, there: Entry) -> bool:
         """Whether an entry of another writer leads to the same chunks as an own one: a digest alone
         is a claim."""
-        if self._desk.uploader.is_dry:  # nothing new can be read from the store
+        if self._session.uploader.is_dry:  # nothing new can be read from the store
             return there.kind is entry.kind and there.digest == entry.digest
-        return has_same_chunks(self._desk.store.packs, entry, there)
+        return has_same_chunks(self._session.store.packs, entry, there)
+
+
+class EarlyQuota:
+    """What a list of changes brings to the tree ``root`` (None: there is none) of ``size_bytes``.
+    It counts too little rather than too much: the commit itself asks with the exact size. One
+    thread. Raises: InvalidInput for a path of a change that is none."""
+
+    def __init__(
+        self,
+        quota: Quota,
+        trees: TreeReader,
+        root: Entry | None,
+        size_bytes: int,
+        changes: Sequence[Change],
+    ) -> None:
+        self._quota = quota
+        self._trees = trees
+        self._root = root
+        self._size_bytes = size_bytes
+        self._places = [list(_places(change)) for change in changes]
+        self._staying = _staying(changes, self._places)
+        self._put_bytes = 0
+
+    def count(self, number: int, more_bytes: int) -> None:
+        """Bytes of the content of change ``number``, besides those counted so far. Raises:
+        OverQuota."""
+        if number in self._staying:
+            self._put_bytes += more_bytes
+            self._quota.check_put(self._put_bytes, lambda: self._kept_bytes)
+
+    @cached_property
+    def _kept_bytes(self) -> int:
+        """What no change replaces or moves."""
+        if self._root is None:
+            return 0
+        overlay = Overlay(self._trees.read_tree, self._root)
+        for names in (names for places in self._places for names in places):
+            if not names:
+                return 0
+            with suppress(NotFound, NotADirectory):
+                overlay.remove(names)
+        return self._size_bytes + count(self._trees, self._root, overlay.root).size_bytes
+
+
+def _places(change: Change) -> Iterator[Names]:
+    """The paths that a change replaces, removes or moves."""
+    match change:
+        case Rename(path, to):
+            yield names_of(path)
+            yield names_of(to)
+        case CopyFrom(_, to):
+            yield names_of(to, is_root_fine=True)
+        case _:
+            yield names_of(change.path, is_root_fine=isinstance(change, PutDirectory))
+
+
+def _staying(changes: Sequence[Change], places: Sequence[Sequence[Names]]) -> set[int]:
+    """The changes whose content no later one touches, as a whole or in part."""
+    touched: set[Names] = set()
+    above: set[Names] = set()  # directories in which something is touched
+    staying = set()
+    for number in reversed(range(len(changes))):
+        for names in places[number]:
+            ancestors = set(accumulate(((name,) for name in names), initial=()))
+            if (
+                isinstance(changes[number], Put | PutDirectory)
+                and not ancestors & touched
+                and names not in above
+            ):
+                staying.add(number)
+            touched.add(names)
+            above |= ancestors
+    return staying

@@ -11,9 +11,15 @@ from dataclasses import dataclass, field
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.push.changes.change import shown
-from lodefs.chunkstore.push.changes.overlay import Item, Names, Overlay, is_directory
-from lodefs.chunkstore.push.changes.overlay_counts import children_of, is_equal
-from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
+from lodefs.chunkstore.push.changes.overlay import (
+    Item,
+    Names,
+    Overlay,
+    TreeReader,
+    children_of,
+    is_directory,
+    is_equal,
+)
 
 NAMED_MAX = 20  # conflicts that an error lists
 

@@ -8,6 +8,8 @@ from zlib import crc32
 from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
 from lodefs.chunkstore.format.names import ID_BYTES, PackId
 from lodefs.chunkstore.journal.condemned import NamedChunks, chunks_of, ids_of
+from lodefs.chunkstore.journal.journal import OlderJournal
+from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 
 _TABLE = """CREATE TABLE IF NOT EXISTS condemned
@@ -106,3 +108,12 @@ def _chunk_rows(number: int, garbage: Garbage | None) -> list[tuple[bytes, int, 
 def _row(number: int, ids: Sequence[bytes]) -> tuple[int, bytes, int]:
     joined = b"".join(ids)
     return number, joined, crc32(joined, number & 0xFFFFFFFF)
+
+
+def learn(write: RefWrite, condemned: CondemnedRows, index: PushIndex) -> None:
+    """Adds what was condemned before the writer began. Raises: IndexBroken if the index is of a
+    newer store."""
+    try:
+        write.learn(condemned)
+    except OlderJournal as error:
+        raise IndexBroken(f"the push index {index.path} is of a newer store: {error}") from error

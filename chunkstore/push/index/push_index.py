@@ -32,20 +32,13 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_of
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import ID_BYTES, PackId
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.journal.named_packs import add_segments
 from lodefs.chunkstore.journal.removed_shards import removed_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
-from lodefs.chunkstore.push.index.chunk_places import (
-    NUMBER_BITS,
-    chunk_rows,
-    chunk_sum,
-    pack_number,
-    split,
-)
 from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
 SCHEMA_VERSION = 3
@@ -426,3 +419,36 @@ def _error(error: sqlite3.Error | OSError | UnicodeError, path: Path) -> LodefsE
             f"the push index {path} cannot be used ({error}): its directory must be writable"
         )
     return IndexBroken(f"the push index {path} is broken: {error}")
+
+
+NUMBER_BITS = 20  # of a place: the chunk's number in its pack; the pack's number is above
+
+
+def pack_number(pack_id: bytes) -> int:
+    """A pack's number: bits of its id. Of two packs with one number the second is not
+    remembered."""
+    return int.from_bytes(pack_id[:8], "little") >> (NUMBER_BITS + 1)
+
+
+def split(place: int) -> tuple[int, int]:
+    """The number of the pack, and of the chunk in it."""
+    return place >> NUMBER_BITS, place & ((1 << NUMBER_BITS) - 1)
+
+
+def begins_pack(place: int) -> bool:
+    """Whether a place is that of the first chunk of a pack."""
+    return place & ((1 << NUMBER_BITS) - 1) == 0
+
+
+def chunk_rows(number: int, ids: bytes, first: int = 0) -> Iterator[tuple[bytes, int, int]]:
+    """Id, place and checksum of the chunks of the pack ``number``, from chunk ``first`` on."""
+    place = (number << NUMBER_BITS) + first
+    for at in range(0, len(ids), ID_BYTES):
+        chunk_id = ids[at : at + ID_BYTES]
+        yield chunk_id, place, chunk_sum(chunk_id, place)
+        place += 1
+
+
+def chunk_sum(chunk_id: bytes, place: int) -> int:
+    """The checksum of a chunk's row."""
+    return crc32(chunk_id, place & 0xFFFFFFFF) ^ place >> 32

@@ -39,8 +39,8 @@ from lodefs.chunkstore.push.index.stat_cache import (
 )
 from lodefs.chunkstore.push.pack_writer import Placement
 from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Columns, ScannedDirectory, Skipped
+from lodefs.chunkstore.push.workers.pipeline import CutFile
 from lodefs.chunkstore.push.workers.source_files import SourceFile
-from lodefs.chunkstore.push.workers.window_join import CutFile
 
 RACY_COARSE_NS = 2_000_000_000  # of file systems that keep whole or even seconds
 RACY_FINE_NS = 100_000_000  # of all others: more than a tick of the kernel's clock

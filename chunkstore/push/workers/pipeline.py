@@ -1,7 +1,14 @@
 """The order of a push: which task is next, what comes of replies, when the sink is asked.
 
 Workers finish in any order; the sink sees units in source order. No processes here: pool.py moves
-the tasks.
+the tasks. A unit fits one slot: a run of small files, or a window of a large one, so that several
+workers work on one file at once.
+
+FastCDC (Xia et al., USENIX ATC 2016) begins anew at every cut, so a cut depends only on where its
+chunk starts and on at most ``size_bytes_max`` bytes from there. A window in the middle of a file
+is therefore cut before its true first chunk is known: from the window's beginning, which is mostly
+not a true cut. When the window before it is done, the true start is known; cutting again from
+there soon gives a cut that is known already, and from that one on both agree (``join_window``).
 """
 
 from __future__ import annotations
@@ -9,26 +16,34 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import msgspec
+from blake3 import blake3
 
 from lodefs.chunkstore.errors import LodefsError, SourceChanged
-from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.names import ID_BYTES, digest_of
-from lodefs.chunkstore.push.workers.shared_slots import Slot
-from lodefs.chunkstore.push.workers.source_files import FileStat, show_path, source_error
-from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit, join_window
-from lodefs.chunkstore.push.workers.work_units import (
-    Attempt,
-    FilesUnit,
-    LargeFile,
-    Planner,
-    Unit,
-    WindowUnit,
+from lodefs.chunkstore.push.workers.source_files import (
+    FileStat,
+    SourceFile,
+    show_path,
+    source_error,
 )
-from lodefs.chunkstore.push.workers.worker import CHANGED, Compress, Prepare, Prepared, Reply, Task
+from lodefs.chunkstore.push.workers.worker import (
+    CHANGED,
+    RESIZED,
+    Compress,
+    Prepare,
+    Prepared,
+    Read,
+    Reply,
+    Slot,
+    Task,
+)
 from lodefs.chunkstore.types import Buffer
 
 _PLANNED_MAX = 64  # units planned ahead of the workers: at most some 30,000 small files
@@ -261,3 +276,215 @@ class _WindowJoiner:
             at = number * ID_BYTES
             chunks.append(CutChunk(ids[at : at + ID_BYTES], sizes[number]))
         return chunks
+
+
+FILES_MAX = 512
+PATHS_BYTES_MAX = 128 << 10  # of one unit; a path has at most 4095 bytes
+_FILE_MESSAGE_BYTES = 256  # room for a file's message besides its path
+_CHUNK_MESSAGE_BYTES = 64
+_RETRIES_MAX = 1
+
+
+@dataclass(frozen=True, slots=True)
+class UnitLimits:
+    """How large a unit may get, and what its slot needs for that."""
+
+    params: ChunkingParams
+    unit_bytes: int  # files larger than this are cut in windows of this
+    files_max: int = FILES_MAX
+
+    @property
+    def slot_data_bytes(self) -> int:
+        return self.unit_bytes + self.params.size_bytes_max + 1
+
+    @property
+    def slot_messages_bytes(self) -> int:
+        chunks = self.slot_data_bytes // self.params.size_bytes_min + self.files_max
+        return (
+            PATHS_BYTES_MAX + chunks * _CHUNK_MESSAGE_BYTES + self.files_max * _FILE_MESSAGE_BYTES
+        )
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """A file that is to be read, and how often that has failed because it changed."""
+
+    file: SourceFile
+    retries: int = 0
+    resized: bool = False
+
+    def again(self, problem: int, stat: FileStat | None) -> Attempt | None:
+        """The next attempt, by the size that was seen; None when it has been tried enough.
+
+        That a file is no longer as the scan saw it is not yet a change while it was read.
+        """
+        file = self.file
+        seen = file if stat is None else SourceFile(file.path, stat.size_bytes, file.token)
+        if problem == RESIZED and not self.resized:
+            return Attempt(seen, self.retries, resized=True)
+        if self.retries < _RETRIES_MAX:
+            return Attempt(seen, self.retries + 1, self.resized)
+        return None
+
+
+@dataclass(slots=True)
+class LargeFile:
+    """The state of a file in windows, up to the window that was joined last."""
+
+    attempt: Attempt
+    stat: FileStat | None = None
+    start: int = 0  # offset of the first chunk of the next window
+    hasher: blake3 = field(default_factory=blake3)
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FilesUnit:
+    """Whole files, one behind the other."""
+
+    attempts: list[Attempt]
+
+    @property
+    def reads(self) -> list[Read]:
+        files = [attempt.file for attempt in self.attempts]
+        return [Read(file.path, file.size_bytes, 0, file.size_bytes) for file in files]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUnit:
+    """One window of a large file."""
+
+    large: LargeFile
+    read: Read
+
+    @property
+    def reads(self) -> list[Read]:
+        return [self.read]
+
+
+Unit = FilesUnit | WindowUnit
+
+
+class Planner:
+    """Makes units of ``files``, in their order."""
+
+    def __init__(self, files: Iterable[SourceFile], limits: UnitLimits) -> None:
+        self._files = iter(files)
+        self._limits = limits
+        self._first: deque[Attempt] = deque()  # come before the rest of the files
+        self._windows: Iterator[WindowUnit] = iter(())
+
+    def again(self, attempt: Attempt) -> None:
+        """Puts a file (once more) before all that is not planned yet."""
+        self._first.appendleft(attempt)
+
+    def next(self) -> Unit | None:
+        """The next unit; None when there is none, until ``again`` is called."""
+        window = next(self._windows, None)
+        if window is not None:
+            return window
+        gathered: list[Attempt] = []
+        size = paths = 0
+        while (attempt := self._next_attempt()) is not None:
+            size += attempt.file.size_bytes
+            paths += len(attempt.file.path)
+            full = size > self._limits.unit_bytes or paths > PATHS_BYTES_MAX
+            if gathered and full:
+                self.again(attempt)
+                break
+            if attempt.file.size_bytes > self._limits.unit_bytes:
+                self._windows = self._split(attempt)
+                return next(self._windows)
+            gathered.append(attempt)
+            if len(gathered) == self._limits.files_max:
+                break
+        return FilesUnit(gathered) if gathered else None
+
+    def _next_attempt(self) -> Attempt | None:
+        if self._first:
+            return self._first.popleft()
+        file = next(self._files, None)
+        return None if file is None else Attempt(file)
+
+    def _split(self, attempt: Attempt) -> Iterator[WindowUnit]:
+        """The windows of a file, as long as it is not given up."""
+        large = LargeFile(attempt)
+        file, step = attempt.file, self._limits.unit_bytes
+        for offset in range(0, file.size_bytes, step):
+            if large.given_up:
+                return
+            size = min(step, file.size_bytes - offset)
+            overlap = self._limits.params.size_bytes_max if offset else 0
+            yield WindowUnit(large, Read(file.path, file.size_bytes, offset, size, overlap))
+
+
+class CutChunk(NamedTuple):
+    """One chunk: its BLAKE3-256 and its length."""
+
+    id: bytes
+    raw_size_bytes: int
+
+
+class CutFile(msgspec.Struct, frozen=True):
+    """A whole file, or one part of a large one; the parts of one file come in order.
+
+    A part with ``first`` begins the file: whatever came for the same token before is void (the
+    file changed while it was read, and is read again). ``digest`` (BLAKE3 of the whole file) and
+    ``stat`` (of what was really read) come with the ``last`` part; ``error`` stands in their place
+    if the file could not be read, and then ``chunks`` is empty and ``last`` is set.
+    """
+
+    token: int
+    chunks: list[CutChunk]
+    first: bool
+    last: bool
+    digest: bytes | None = None
+    stat: FileStat | None = None
+    error: LodefsError | None = None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes of the whole file; known with the last part."""
+        return None if self.stat is None else self.stat.size_bytes
+
+
+class CutUnit(NamedTuple):
+    """A batch that is decided and stored at once. Chunks are numbered through all its files."""
+
+    files: list[CutFile]
+
+
+class Joined(NamedTuple):
+    """The true cuts of a window: ``fresh`` ends, then ``known[reused:]``."""
+
+    fresh: list[int]
+    reused: int
+
+
+def join_window(
+    window: memoryview,
+    known: Sequence[int],
+    start: int,
+    params: ChunkingParams,
+    *,
+    final: bool,
+) -> Joined:
+    """The cuts of ``window`` from ``start`` on, when ``known`` are those from its beginning on.
+
+    All are offsets in the window; ``known`` came from ``cut(window, final=final)``. The same
+    as cutting ``window[start:]``, at the cost of a few chunks if the two meet soon.
+    """
+    after = {0: 0, **{end: number for number, end in enumerate(known, start=1)}}
+    fresh: list[int] = []
+    position, span = start, params.size_bytes_max + 1
+    while position not in after:
+        at_end = position + span >= len(window)
+        piece = window[position : position + span]
+        for end in cut(piece, params, final=final and at_end):
+            fresh.append(position + end)
+            if fresh[-1] in after:
+                return Joined(fresh, after[fresh[-1]])
+        if at_end:
+            return Joined(fresh, len(known))
+        position = fresh[-1]  # a span longer than the maximum holds at least one certain cut
+        span *= 2
+    return Joined(fresh, after[position])

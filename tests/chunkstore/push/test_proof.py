@@ -10,7 +10,7 @@ import pytest
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
-from lodefs.chunkstore.push.trees.proof import has_same_chunks
+from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.store import Store, create_store
 from tests.adversary.hostile_repo import Claims, FileClaim, TreeClaim, lying_commit
 from tests.support.chunkstore.directories import random_files

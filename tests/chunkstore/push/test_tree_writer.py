@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.push import source_directory
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
-from lodefs.chunkstore.push.trees import tree_packer
+from lodefs.chunkstore.push.trees import tree_writer
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
@@ -89,7 +89,7 @@ def test_a_tree_over_the_limit_names_all_packs(
     trees: Trees, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large tree with directories in the open pack closes that pack first."""
-    monkeypatch.setattr(tree_packer, "WHOLE_SIZE_BYTES_MAX", 1000)
+    monkeypatch.setattr(tree_writer, "WHOLE_SIZE_BYTES_MAX", 1000)
     write_files(trees.source, {f"file{n:04d}": b"%d" % n for n in range(100)})
     write_files(trees.source, {f"d{n}/f": b"%d" % n for n in range(10)})
     result = trees.push()

@@ -16,9 +16,9 @@ from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import decompress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.workers import worker
+from lodefs.chunkstore.push.workers.pipeline import CutUnit
 from lodefs.chunkstore.push.workers.pool import InlineWorkers, WorkerPool, Workers
 from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile, read_full
-from lodefs.chunkstore.push.workers.window_join import CutUnit
 from lodefs.chunkstore.types import Buffer
 
 PARAMS = ChunkingParams(64, 256, 1024)

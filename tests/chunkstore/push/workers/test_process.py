@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.push.workers.pipeline import CutUnit
 from lodefs.chunkstore.push.workers.pool import WorkerPool
 from lodefs.chunkstore.push.workers.source_files import SourceFile
-from lodefs.chunkstore.push.workers.window_join import CutUnit
 from lodefs.chunkstore.types import Buffer
 
 TIMEOUT_MS = 60_000

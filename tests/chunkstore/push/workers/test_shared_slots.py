@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lodefs.chunkstore.push.workers.shared_slots import SharedSlots
+from lodefs.chunkstore.push.workers.worker import SharedSlots
 
 
 def test_slots_do_not_overlap() -> None:

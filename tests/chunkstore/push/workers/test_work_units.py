@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.chunking import ChunkingParams
-from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
-from lodefs.chunkstore.push.workers.work_units import (
+from lodefs.chunkstore.push.workers.pipeline import (
     PATHS_BYTES_MAX,
     Attempt,
     FilesUnit,
@@ -18,6 +17,7 @@ from lodefs.chunkstore.push.workers.work_units import (
     UnitLimits,
     WindowUnit,
 )
+from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
 from lodefs.chunkstore.push.workers.worker import CHANGED, RESIZED
 
 LIMITS = UnitLimits(ChunkingParams(64, 256, 1024), unit_bytes=4096, files_max=5)

@@ -15,7 +15,6 @@ from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RAW, ZSTD, decompress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.workers import worker as worker_module
-from lodefs.chunkstore.push.workers.shared_slots import SharedSlots, Slot
 from lodefs.chunkstore.push.workers.source_files import read_full
 from lodefs.chunkstore.push.workers.worker import (
     CHANGED,
@@ -25,6 +24,8 @@ from lodefs.chunkstore.push.workers.worker import (
     Prepare,
     Prepared,
     Read,
+    SharedSlots,
+    Slot,
     Worker,
 )
 

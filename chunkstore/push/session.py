@@ -1,0 +1,281 @@
+"""A push session: what a push, a commit of changes or a merge works with, and when it begins anew.
+
+An attempt that finds out that it relied on what is not there ends, and the next one knows that.
+What an attempt has sent and read is not sent or read again by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
+from lodefs.chunkstore.push.change_counts import AllowRemovals, Changes, PushTarget, allow_all
+from lodefs.chunkstore.push.ignore_rules import IgnoreRules
+from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows, learn
+from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
+from lodefs.chunkstore.push.index.stat_cache import forget_chunks, forget_files_in, refuse
+from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
+from lodefs.chunkstore.push.pack_writer import (
+    DATA_PACK_SIZES_BYTES,
+    DryUploader,
+    Placement,
+    Uploader,
+)
+from lodefs.chunkstore.push.scanner import Private, Scan, Skipped, SourceNotes
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.progress import Progress
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.push.workers.pool import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    """How to push, and what the commit says."""
+
+    message: str
+    author: str
+    time_s: int  # Unix
+    index_dir: Path  # where the push index is kept between pushes
+    skip_unreadable: bool = False  # leave out what cannot be read, and name it
+    workers: int | None = None  # processes that read; 0: none but this one; None: by the cores
+    clock_ns: Callable[[], int] = time.time_ns  # the clock of the files' times
+    clock: Callable[[], float] = time.time  # what the journal says of this push
+    check_packs: bool = False  # look for all packs that the commit names, and store lost ones again
+    # asked before more than half of a branch's files are removed; False refuses the push
+    allow_removals: AllowRemovals = allow_all
+    exclude: tuple[bytes, ...] = ()  # patterns as of gitignore(5), below the source
+    private: Private = Private.PUSH  # what becomes of files that others may not read
+    dry_run: bool = False  # nothing is written to the store: say what would be
+
+    def scan(self, root: bytes) -> Scan:
+        """A scan of a source directory."""
+        rules = IgnoreRules(self.exclude)
+        return Scan(root, self.skip_unreadable, self.clock_ns, rules, self.private)
+
+    def places_apart(self, store: Store) -> list[tuple[str, str]]:
+        """What must not lie in a directory that is pushed: every push would change it."""
+        return [(store.url, "the store"), (os.path.abspath(self.index_dir), "the push index")]
+
+
+@dataclass(slots=True, kw_only=True)
+class CommitResult:
+    """What came of a push, of changes or a merge. ``commit``: 64 hex characters; that of the head
+    where nothing changed; "" of a dry run."""
+
+    commit: str
+    unchanged: bool
+    created_branch: bool  # it did not exist before
+    files: int  # in the commit
+    directories: int  # the root too
+    size_bytes: int  # of all files
+    changes: Changes | None  # None: unknown, since the trees of the head cannot be read
+    files_read: int = 0  # to their end, because they may have changed
+    new_bytes: int = 0  # chunks that were not in the store, uncompressed, each counted once
+    # of the objects that were written: packs, with chunks that lie in them again, shard, commit
+    stored_bytes: int = 0
+    lost_packs: int = 0  # that the store lacked: what this commit needs of them was stored again
+    excluded: int = 0  # files and directories that patterns left out
+    skipped: list[Skipped] = field(default_factory=list)
+    notes: SourceNotes = field(default_factory=SourceNotes)
+
+
+Result = TypeVar("Result", bound=CommitResult)
+
+
+@dataclass(slots=True)
+class LostPacks:
+    """Packs that earlier attempts found to be lost, and chunks of others (bits of their numbers);
+    ``dead`` are ids that no new pack may have."""
+
+    packs: set[PackId] = field(default_factory=set)
+    dead: set[PackId] = field(default_factory=set)
+    chunks: dict[PackId, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.packs | self.chunks.keys())
+
+    def add(self, error: PacksLost) -> bool:
+        """Whether an attempt found anything new."""
+        known = self.dead if isinstance(error, PacksCollected) else self.packs
+        is_new = not error.packs <= known
+        known |= error.packs
+        self.packs |= error.packs
+        for pack, bits in error.chunks.items() if isinstance(error, PacksCollected) else ():
+            before = self.chunks.get(pack, 0)
+            self.chunks[pack] = before | bits
+            self.dead.add(pack)
+            is_new = is_new or before | bits != before
+        return is_new
+
+    def forget_in(self, index: PushIndex, store: Store) -> None:
+        """Has a push index forget them. It reads the shards of the store before, of a new index
+        too: they still list what is lost."""
+        if self.packs or self.chunks:
+            index.load_shards(store.objects)
+            forget_chunks(index, self.chunks)
+        if self.packs:
+            index.forget_packs(self.packs)
+            forget_files_in(index, self.packs)
+
+
+class PushSession:
+    """What all parts of one push to ``branch`` work with. ``index`` and ``uploader`` are those of
+    the attempt that is under way, ``write`` is the write of the ref. One thread."""
+
+    index: PushIndex
+    uploader: Uploader
+
+    def __init__(
+        self, store: Store, branch: RefName, options: PushOptions, progress: Progress | None = None
+    ) -> None:
+        self.store = store
+        self.branch = branch
+        self.options = options
+        self.progress = progress or Progress()
+        self.write = RefWrite(store, options.clock)
+        self._lost = LostPacks()
+        self._readers: Workers | None = None
+        self._has_learned = False
+
+    @property
+    def target(self) -> PushTarget:
+        """The branch, for questions and messages."""
+        name = f"{self.branch.repo}@{self.branch.name}"
+        return PushTarget(name, self.options.allow_removals)
+
+    def run(
+        self, attempt: Callable[[], Result], check: Callable[[], None] = lambda: None
+    ) -> Result:
+        """What ``attempt`` gives. It is called again after each error that it can avoid the next
+        time: a broken index (put aside, once), packs that the store has lost. ``check`` is called
+        before the first pack of an attempt is put."""
+        sent_before_bytes = self.progress.bytes_sent
+        is_broken = False
+        try:
+            while True:
+                try:
+                    with self._opened(check):
+                        result = attempt()
+                        result.stored_bytes = self.uploader.stored_bytes
+                    break
+                except IndexBroken as error:
+                    if is_broken:
+                        raise
+                    is_broken = True
+                    store_id = self.store.settings.store_id
+                    PushIndex.set_aside(self.options.index_dir, store_id, error)
+                except PacksLost as error:
+                    if not self._lost.add(error):
+                        raise
+        finally:
+            self.write.close()
+        if not self.options.dry_run:
+            result.stored_bytes = self.progress.bytes_sent - sent_before_bytes  # of all attempts
+        result.lost_packs = len(self._lost)
+        return result
+
+    def write_again(self) -> None:
+        """Begins another write of the ref, after one that another writer has overtaken."""
+        ended, self.write = self.write, RefWrite(self.store, self.options.clock)
+        self.write.begin()
+        ended.close()
+
+    def learn(self) -> None:
+        """Brings the index up to date before it is relied on: what others pushed, and that the
+        store is not an older one, restored from a backup."""
+        if not self._has_learned:
+            self.index.load_shards(self.store.objects)
+            self._learn_purges()
+            self._has_learned = True
+
+    def readers(self, files: int, size_bytes: int) -> Workers:
+        """Workers that read, fit for so many files and bytes: the same at each call. They may be
+        processes, which are forked at the first call: before threads are started."""
+        if self._readers is None:
+            from lodefs.chunkstore.push.workers.pool import workers_for
+
+            params = self.store.settings.chunking
+            self._readers = workers_for(params, self.options.workers, files, size_bytes)
+        return self._readers
+
+    def placement(self, sizes_bytes: tuple[int, ...] = DATA_PACK_SIZES_BYTES) -> Placement:
+        """New packs of one kind."""
+        return Placement(self.index, self.uploader, sizes_bytes)
+
+    def _learn_purges(self) -> None:
+        """Has the index refuse what was purged: each attempt does, since its commit is refused if
+        there is a purge that it does not know. One request, and one for each new purge."""
+        refuse(self.index, Purges(self.store.objects).after(self.index.purges_seen))
+
+    @contextmanager
+    def _opened(self, check: Callable[[], None]) -> Iterator[None]:
+        """An attempt. Before its first pack is put, ``check`` is called, and the write takes its
+        place in the journal."""
+        self.index = PushIndex(self.options.index_dir, self.store.settings.store_id)
+        self._has_learned = False
+        heartbeat = Heartbeat(lambda: self.write.beat())  # noqa: PLW0108 - of the write at that time
+
+        @cache
+        def prepare() -> None:
+            self.store.ensure_writable()
+            check()
+            self.write.begin()
+            heartbeat.start()
+
+        is_dry = self.options.dry_run
+        kind = DryUploader if is_dry else Uploader
+        dead = self._lost.dead if is_dry else _DeadPacks(self, self._lost, prepare)
+        self.uploader = kind(
+            self.store.objects, self.progress, prepare, lost=self._lost.packs, dead=dead
+        )
+        try:
+            self._lost.forget_in(self.index, self.store)
+            self._learn_purges()
+            yield
+        finally:
+            if self._readers is not None:
+                self._readers.close()
+                self._readers = None
+            heartbeat.stop()
+            self.uploader.close()
+            self.index.close()
+
+
+class _DeadPacks:
+    """Ids that no new pack may have: what a collection has deleted is stored under another id, and
+    at once, by a machine that did not know it too. One thread."""
+
+    def __init__(self, session: PushSession, lost: LostPacks, prepare: Callable[[], None]) -> None:
+        self._session = session
+        self._lost = lost
+        self._prepare = prepare
+        self._condemned: CondemnedRows | None = None
+
+    def __contains__(self, pack_id: object) -> bool:
+        assert isinstance(pack_id, bytes)
+        session = self._session
+        if self._condemned is None:
+            self._prepare()
+            self._condemned = CondemnedRows(session.index)
+            learn(session.write, self._condemned, session.index)
+        if pack_id in self._lost.dead:
+            return True
+        if self._condemned.newest is None:
+            return False
+        try:
+            session.write.save(self._condemned, [pack_id])
+        except Collected:
+            return True
+        return False
