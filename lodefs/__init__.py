@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from lodefs.api.refs import tag as tag
     from lodefs.api.snapshots import open as open  # noqa: A004 - lodefs.open
     from lodefs.api.snapshots import snapshot as snapshot
-    from lodefs.api.upkeep.accounts import du as du
-    from lodefs.api.upkeep.deleting import deleted as deleted
-    from lodefs.api.upkeep.deleting import rm as rm
-    from lodefs.api.upkeep.deleting import undelete as undelete
-    from lodefs.api.upkeep.retaining import quota as quota
-    from lodefs.api.upkeep.retaining import retain as retain
+    from lodefs.api.upkeep import deleted as deleted
+    from lodefs.api.upkeep import du as du
+    from lodefs.api.upkeep import quota as quota
+    from lodefs.api.upkeep import retain as retain
+    from lodefs.api.upkeep import rm as rm
+    from lodefs.api.upkeep import undelete as undelete
     from lodefs.api.warming import warm as warm
     from lodefs.chunkstore import errors as errors
     from lodefs.reading.snapshot import Snapshot as Snapshot
@@ -48,27 +48,19 @@ if TYPE_CHECKING:
     __version__: str
 
 _PLACES = {
-    "Mount": "lodefs.api.mounting",
-    "Snapshot": "lodefs.reading.snapshot",
-    "SnapshotEntry": "lodefs.reading.snapshot",
-    "blame": "lodefs.api.history",
-    "branch": "lodefs.api.refs",
-    "deleted": "lodefs.api.upkeep.deleting",
-    "commit_changes": "lodefs.api.pushing",
-    "diff": "lodefs.api.history",
-    "du": "lodefs.api.upkeep.accounts",
-    "log": "lodefs.api.history",
-    "merge": "lodefs.api.pushing",
-    "open": "lodefs.api.snapshots",
-    "pull": "lodefs.api.pulling",
-    "push": "lodefs.api.pushing",
-    "quota": "lodefs.api.upkeep.retaining",
-    "retain": "lodefs.api.upkeep.retaining",
-    "rm": "lodefs.api.upkeep.deleting",
-    "snapshot": "lodefs.api.snapshots",
-    "tag": "lodefs.api.refs",
-    "undelete": "lodefs.api.upkeep.deleting",
-    "warm": "lodefs.api.warming",
+    name: module
+    for module, names in {
+        "lodefs.api.history": "blame diff log",
+        "lodefs.api.mounting": "Mount",
+        "lodefs.api.pulling": "pull",
+        "lodefs.api.pushing": "commit_changes merge push",
+        "lodefs.api.refs": "branch tag",
+        "lodefs.api.snapshots": "open snapshot",
+        "lodefs.api.upkeep": "deleted du quota retain rm undelete",
+        "lodefs.api.warming": "warm",
+        "lodefs.reading.snapshot": "Snapshot SnapshotEntry",
+    }.items()
+    for name in names.split()
 }
 _MODULES = {
     "changes": "lodefs.api.changes",
@@ -81,7 +73,12 @@ __all__ = ["changes", "errors", "mount", *_PLACES]  # noqa: PLE0604 - names of t
 
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
+        from lodefs.cli.parameters import show_options
+
         found = getattr(import_module(_PLACES[name]), name)
+        for one in (found, *vars(type(found)).values()):
+            if isinstance(one, FunctionType) and "Unpack" in str(one.__annotations__):
+                show_options(one)
         globals()[name] = found
         return found
     if name in _MODULES:

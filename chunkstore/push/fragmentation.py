@@ -83,11 +83,7 @@ def longest_runs(options: Sequence[Collection[int]], layout: Layout) -> list[int
 
 
 def place_all(
-    places: Sequence[int],
-    sizes: Sequence[int],
-    wanted: Sequence[bool],
-    fresh: int,
-    layout: Layout,
+    places: Sequence[int], sizes: Sequence[int], wanted: Sequence[bool], fresh: int, layout: Layout
 ) -> tuple[list[Run], Layout]:
     """Where the part lies when its wanted chunks are stored from ``fresh`` on, as runs; and the
     layout behind it. ``sizes``: of the chunks, in bytes."""

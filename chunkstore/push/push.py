@@ -18,10 +18,10 @@ from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.push.change_counts import (
     Changes,
-    changes_between,
     check_changes,
     check_names,
 )
+from lodefs.chunkstore.push.changes.overlay import changes_between
 from lodefs.chunkstore.push.committer import Committer, Head, read_head
 from lodefs.chunkstore.push.index.push_index import TreePlace
 from lodefs.chunkstore.push.quota import Quota

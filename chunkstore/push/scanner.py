@@ -14,7 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -61,7 +61,7 @@ class Skipped(NamedTuple):
         return self.reason
 
 
-class Private(Enum):
+class Private(StrEnum):
     """What becomes of files that others may not read in the source: a commit does not keep that."""
 
     PUSH = "push"

@@ -24,11 +24,7 @@ FOR_ALL, FOR_GROUP = 0o666, 0o660
 
 
 def attach_door(
-    session: Session,
-    path: Path,
-    group: str | None,
-    references_max: int,
-    say: Callable[[str], None],
+    session: Session, path: Path, group: str | None, references_max: int, say: Callable[[str], None]
 ) -> OpenDoor:
     """Hands out the mounts of a mount service at ``path``, to all users or those of a group, as
     far as the settings' rules let them. ``say`` hears of what is odd in these.

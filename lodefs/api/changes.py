@@ -12,12 +12,4 @@ from lodefs.chunkstore.push.changes.change import (
     Rename,
 )
 
-__all__ = [
-    "Change",
-    "CopyFrom",
-    "Put",
-    "PutDirectory",
-    "PutLink",
-    "Remove",
-    "Rename",
-]
+__all__ = ["Change", "CopyFrom", "Put", "PutDirectory", "PutLink", "Remove", "Rename"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from lodefs.api.sessions import opened, revision_of, spec_of
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.names import Spec
-from lodefs.settings.session import Session
+from lodefs.settings.session import Where, opened, revision_of, spec_of
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.format.commit import Commit
@@ -23,11 +22,7 @@ class LogEntry(NamedTuple):
 
 
 def log(
-    spec: str | Spec,
-    *,
-    first_parent: bool = False,
-    store: str | None = None,
-    session: Session | None = None,
+    spec: str | Spec, *, first_parent: bool = False, **where: Unpack[Where]
 ) -> Iterator[LogEntry]:
     """The commit ``REPO[@REV]`` and those before it, newest first; with ``first_parent`` without
     those that merges brought. They are read as they are asked for. ``store`` and ``session``: as of
@@ -35,27 +30,21 @@ def log(
     from lodefs.chunkstore.repo.history import log as commits
 
     found = revision_of(spec)
-    with opened(session, store=store) as settings:
+    with opened(**where) as settings:
         for commit_id, commit in commits(
             settings.store, found.repo, found.rev, first_parent=first_parent
         ):
             yield LogEntry(commit_id.hex(), commit)
 
 
-def diff(
-    before: str | Spec,
-    after: str | Spec,
-    *,
-    store: str | None = None,
-    session: Session | None = None,
-) -> Iterator[Change]:
+def diff(before: str | Spec, after: str | Spec, **where: Unpack[Where]) -> Iterator[Change]:
     """What differs between ``REPO@A[:PATH]`` and ``REPO@B[:PATH]``, by path. Directories that are
     equal are not read. ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
     from lodefs.chunkstore.repo.history import diff as changes
     from lodefs.chunkstore.repo.history import find
 
     old, new = spec_of(before), spec_of(after)
-    with opened(session, store=store) as settings:
+    with opened(**where) as settings:
         first = find(settings.store, old)
         try:
             second = find(settings.store, new)
@@ -66,12 +55,10 @@ def diff(
         yield from changes(settings.store, first, second)
 
 
-def blame(
-    spec: str | Spec, *, store: str | None = None, session: Session | None = None
-) -> Iterator[Blamed]:
+def blame(spec: str | Spec, **where: Unpack[Where]) -> Iterator[Blamed]:
     """Which commit brought what is at ``REPO[@REV]:PATH``; of a directory, each of its entries.
     ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
     from lodefs.chunkstore.repo.history import blame as blamed
 
-    with opened(session, store=store) as settings:
+    with opened(**where) as settings:
         yield from blamed(settings.store, spec_of(spec))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+from typing import Self, Unpack
 
 import msgspec
 
-from lodefs.api.sessions import opened, spec_of
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.mount.kernel import features
@@ -19,7 +18,7 @@ from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, Wanted, check_mod
 from lodefs.proxies.own_proxy import UNUSED_TIMEOUT_S, proxy_url
 from lodefs.settings.access_rules import access_rules
 from lodefs.settings.mount_file import MountFile
-from lodefs.settings.session import Session
+from lodefs.settings.session import NodeWhere, Session, opened, spec_of
 
 FOR_GROUP, FOR_OWNER = 0o550, 0o500  # modes of directories
 
@@ -60,9 +59,7 @@ def mount(
     uid: int | None = None,
     gid: int | None = None,
     mode: int | None = None,
-    proxy: str | None = None,
-    store: str | None = None,
-    session: Session | None = None,
+    **where: Unpack[NodeWhere],
 ) -> Mount:
     """Mounts ``REPO[@REV][:PATH]`` read-only on a directory, which must be there.
 
@@ -84,7 +81,7 @@ def mount(
         read_timeout_s=read_timeout_s,
         passthrough=passthrough,
     )
-    with opened(session, store=store, proxy=proxy) as settings:
+    with opened(**where) as settings:
         return Mount(mount_apart(options_of(settings, requested)))
 
 

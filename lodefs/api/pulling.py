@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from lodefs.api.sessions import opened, spec_of
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.settings.session import Session
+from lodefs.settings.session import Where, opened, spec_of
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.pull.pull import PullResult
@@ -26,8 +25,7 @@ def pull(
     since: str | None = None,
     skip_purged: bool = False,
     progress: Progress | None = None,
-    store: str | None = None,
-    session: Session | None = None,
+    **where: Unpack[Where],
 ) -> PullResult:
     """Copies ``REPO[@REV][:PATH]`` into a directory, which must be missing or empty, or a copy that
     was begun, or one that is complete: then it is compared, and not changed.
@@ -49,7 +47,7 @@ def pull(
     from lodefs.chunkstore.pull.pull import pull as pull_into
 
     found, place = spec_of(spec), Path(directory)
-    with opened(session, store=store) as settings:
+    with opened(**where) as settings:
         at = None if since is None else settings.store.resolve(found.repo, since)
         ends_with_slash = os.fspath(directory).endswith("/")
         if found.path and not ends_with_slash and not place.is_dir():

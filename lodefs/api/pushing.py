@@ -5,47 +5,78 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from lodefs.api.sessions import opened, revision_of, spec_of
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.names import Spec, check_ref_name, split_path
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.settings.session import Session
+from lodefs.cli.parameters import option
+from lodefs.settings.session import Session, Where, opened, revision_of, spec_of
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.change_counts import AllowRemovals
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.change import Change
     from lodefs.chunkstore.push.push import PushResult
-    from lodefs.chunkstore.push.scanner import Private
+    from lodefs.chunkstore.push.session import PushOptions
+
+
+class CommitOptions(Where, total=False):
+    """What a commit says, and where it is made."""
+
+    message: Annotated[str, option("The commit's message.", "-m", "--message", default="")]
+    author: Annotated[str | None, option("The commit's author [the user's name].")]
+    dry_run: Annotated[
+        bool, option("Write nothing; say what would change.", "-n", "--dry-run")
+    ]  # the result says what would be
+
+
+class SourceOptions(CommitOptions, total=False):
+    """How local files are read. ``progress`` is counted up meanwhile."""
+
+    exclude: Annotated[
+        Iterable[str | bytes],
+        option("Leave out what matches, as in .gitignore.", multiple=True, metavar="PATTERN"),
+    ]
+    skip_unreadable: Annotated[bool, option("Leave out what cannot be read or changes.")]
+    private: Annotated[
+        str,
+        option(
+            "Of files that others may not read: push, leave out, or do not push at all [push].",
+            choices=("push", "skip", "refuse"),
+            default="push",
+        ),
+    ]
+    workers: Annotated[int | None, option("Processes that read and compress.", between=(0, 256))]
+    progress: Progress | None
 
 
 def push(
     directory: str | os.PathLike[str],
     repo: str | Spec,
     *,
-    message: str = "",
-    author: str | None = None,
-    skip_unreadable: bool = False,
-    allow_removals: bool | AllowRemovals = False,
-    check: bool = False,
-    exclude: Iterable[str | bytes] = (),
-    private: str = "push",
-    dry_run: bool = False,
-    workers: int | None = None,
-    progress: Progress | None = None,
-    store: str | None = None,
-    session: Session | None = None,
+    allow_removals: Annotated[
+        bool | AllowRemovals,
+        option(
+            "Push also if that removes more than half of the files of the branch, or of PATH.",
+            is_flag=True,
+        ),
+    ] = False,
+    check: Annotated[
+        bool, option("Look for all that the commit names, and store again what the store has lost.")
+    ] = False,
+    **options: Unpack[SourceOptions],
 ) -> PushResult:
     """Commits a directory to a branch, ``REPO[@BRANCH]``; it becomes all of the branch.
 
     ``allow_removals``: also if that removes more than half of the branch's files; or a function
     that is asked. ``check``: look for all that the commit names, and store again what the store
-    has lost. ``exclude``: patterns of gitignore(5) of what is left out, as is what files
-    ``.lodefsignore`` name. ``private``: "push", "skip" or "refuse" files that others may not read.
+    has lost. ``message`` and ``author`` of the commit. ``exclude``: patterns of gitignore(5) of
+    what is left out, as is what files ``.lodefsignore`` name. ``skip_unreadable``: leave out what
+    cannot be read. ``private``: "push", "skip" or "refuse" files that others may not read.
     ``dry_run``: nothing is written to the store; the result says what would be. ``workers``:
     processes that read. ``progress`` is counted up meanwhile. ``store``: its URL, else that of the
     settings; ``session``: the settings themselves.
@@ -53,7 +84,6 @@ def push(
     All or nothing is committed; after an error, repeat it: what was sent stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
     """
-    from lodefs.chunkstore.push.push import PushOptions
     from lodefs.chunkstore.push.push import push as push_directory
 
     spec = spec_of(repo)
@@ -65,41 +95,19 @@ def push(
     place = Path(directory)
     if place.is_file():
         raise NotADirectory(f"{place} is a file: push takes the directory that it is in")
-    with opened(session, store=store) as settings:
-        options = PushOptions(
-            message=message,
-            author=author if author is not None else user_name(),
-            time_s=int(time.time()),
-            skip_unreadable=skip_unreadable,
-            workers=workers,
-            index_dir=_index_dir(settings),
-            check_packs=check,
-            allow_removals=_consent(allow_removals),
-            exclude=_patterns(exclude),
-            private=_private(private),
-            dry_run=dry_run,
-        )
-        return push_directory(
-            settings.store, place, spec.repo, spec.rev, options, progress or Progress()
-        )
+    with _opened(options) as settings:
+        core = _core(settings, options, allow_removals=allow_removals, check=check)
+        progress = options.get("progress")
+        return push_directory(settings.store, place, spec.repo, spec.rev, core, progress)
 
 
 def commit_changes(
     repo: str | Spec,
     changes: Iterable[Change],
     *,
-    message: str = "",
-    author: str | None = None,
     base: str | None = None,
-    exclude: Iterable[str | bytes] = (),
-    private: str = "push",
-    dry_run: bool = False,
-    skip_unreadable: bool = False,
     allow_removals: bool | AllowRemovals = True,
-    workers: int | None = None,
-    progress: Progress | None = None,
-    store: str | None = None,
-    session: Session | None = None,
+    **options: Unpack[SourceOptions],
 ) -> ChangesResult:
     """Commits changes (``lodefs.changes``: Put, PutLink, PutDirectory, Remove, Rename, CopyFrom) to
     a branch, ``REPO[@BRANCH]``, in their order. What did not change is not read. A branch that does
@@ -113,63 +121,85 @@ def commit_changes(
     NotFound, NotADirectory, InvalidInput for what cannot be applied; TooManyRemovals, Unavailable.
     """
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes as commit
-    from lodefs.chunkstore.push.session import PushOptions
 
     spec = revision_of(repo)
-    with opened(session, store=store) as settings:
-        options = PushOptions(
-            message=message,
-            author=author if author is not None else user_name(),
-            time_s=int(time.time()),
-            skip_unreadable=skip_unreadable,
-            workers=workers,
-            index_dir=_index_dir(settings),
-            allow_removals=_consent(allow_removals),
-            exclude=_patterns(exclude),
-            private=_private(private),
-            dry_run=dry_run,
-        )
-        found = settings.store
+    with _opened(options) as settings:
+        core = _core(settings, options, allow_removals=allow_removals)
+        found, progress = settings.store, options.get("progress")
         at = None if base is None else found.resolve(spec.repo, base)
-        return commit(found, spec.repo, spec.rev, [*changes], options, base=at, progress=progress)
+        return commit(found, spec.repo, spec.rev, [*changes], core, base=at, progress=progress)
 
 
 def merge(
     spec: str | Spec,
     branch: str,
     *,
-    message: str = "",
-    author: str | None = None,
-    ours: Iterable[str | bytes] = (),
-    theirs: Iterable[str | bytes] = (),
-    dry_run: bool = False,
-    store: str | None = None,
-    session: Session | None = None,
+    ours: Annotated[
+        Iterable[str | bytes],
+        option("In a conflict there BRANCH's stays.", multiple=True, metavar="PATH"),
+    ] = (),
+    theirs: Annotated[
+        Iterable[str | bytes],
+        option("In a conflict there REV's is taken.", multiple=True, metavar="PATH"),
+    ] = (),
+    **options: Unpack[CommitOptions],
 ) -> ChangesResult:
     """Brings what ``REPO@REV`` has changed into a branch of REPO: moves the branch there if REV
     follows it, else commits on both. Contents of a file are never merged.
 
     A path that was changed differently on each side is as the branch has it if it is one of
     ``ours``, or below one; as REV has it with ``theirs``. The nearest counts; "" is all of them.
+    The rest: as of ``push``.
 
     Raises: Diverged that names such paths which are in neither; InvalidInput; NotFound.
     """
     from lodefs.chunkstore.push.changes.merge_branch import merge_branch
-    from lodefs.chunkstore.push.session import PushOptions
 
     source = revision_of(spec)
     check_ref_name(branch)
     choices = _choices(ours, theirs)
-    with opened(session, store=store) as settings:
-        options = PushOptions(
-            message=message or f"merge {source.rev} into {branch}",
-            author=author if author is not None else user_name(),
-            time_s=int(time.time()),
-            index_dir=_index_dir(settings),
-            dry_run=dry_run,
-        )
+    message = options.get("message") or f"merge {source.rev} into {branch}"
+    with _opened(options) as settings:
+        core = _core(settings, {**options, "message": message})
         other = settings.store.resolve(source.repo, source.rev)
-        return merge_branch(settings.store, source.repo, branch, other, options, choices=choices)
+        return merge_branch(settings.store, source.repo, branch, other, core, choices=choices)
+
+
+def _opened(options: CommitOptions) -> AbstractContextManager[Session]:
+    return opened(options.get("session"), store=options.get("store"))
+
+
+def _core(
+    settings: Session,
+    options: SourceOptions | CommitOptions,
+    *,
+    allow_removals: bool | AllowRemovals = True,
+    check: bool = False,
+) -> PushOptions:
+    """The options of the library. Raises: InvalidInput."""
+    from lodefs.chunkstore.push.ignore_rules import check_patterns
+    from lodefs.chunkstore.push.scanner import Private
+    from lodefs.chunkstore.push.session import PushOptions
+
+    given: Mapping[str, Any] = options
+    author, private = given.get("author"), given.get("private", "push")
+    exclude = tuple(map(os.fsencode, given.get("exclude", ())))
+    check_patterns(exclude)
+    if private not in set(Private):
+        raise InvalidInput(f'private is "push", "skip" or "refuse", not {private!r}')
+    return PushOptions(
+        message=given.get("message", ""),
+        author=user_name() if author is None else author,
+        time_s=int(time.time()),
+        index_dir=settings.make_home_cache() / "push",
+        skip_unreadable=given.get("skip_unreadable", False),
+        workers=given.get("workers"),
+        check_packs=check,
+        allow_removals=allow_removals if callable(allow_removals) else lambda _: allow_removals,
+        exclude=exclude,
+        private=Private(private),
+        dry_run=given.get("dry_run", False),
+    )
 
 
 def _choices(
@@ -196,31 +226,6 @@ def is_directory(
             return has_directory(settings.store, Spec(branch.repo, branch.rev, path))
         except NotFound:
             return False
-
-
-def _patterns(patterns: Iterable[str | bytes]) -> tuple[bytes, ...]:
-    from lodefs.chunkstore.push.ignore_rules import check_patterns
-
-    found = tuple(os.fsencode(pattern) for pattern in patterns)
-    check_patterns(found)
-    return found
-
-
-def _private(word: str) -> Private:
-    from lodefs.chunkstore.push.scanner import Private
-
-    try:
-        return Private(word)
-    except ValueError:
-        raise InvalidInput(f'private is "push", "skip" or "refuse", not {word!r}') from None
-
-
-def _index_dir(settings: Session) -> Path:
-    return settings.make_home_cache() / "push"
-
-
-def _consent(allowed: bool | AllowRemovals) -> AllowRemovals:
-    return (lambda _removals: bool(allowed)) if isinstance(allowed, bool) else allowed
 
 
 def user_name() -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from lodefs.api.sessions import opened, revision_of
 from lodefs.chunkstore.errors import AlreadyExists, NotFound
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import Spec, check_ref_name
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, singular
-from lodefs.settings.session import Session
+from lodefs.settings.session import Where, opened, revision_of
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.repo.store import Store
@@ -42,13 +41,7 @@ class Refs:
         self.kind = kind
 
     def __call__(
-        self,
-        spec: str | Spec,
-        name: str,
-        *,
-        force: bool = False,
-        store: str | None = None,
-        session: Session | None = None,
+        self, spec: str | Spec, name: str, *, force: bool = False, **where: Unpack[Where]
     ) -> RefChange:
         """A branch or tag ``name`` at ``REPO[@REV]``; with ``force`` it is moved if it exists.
 
@@ -56,14 +49,12 @@ class Refs:
         """
         target = revision_of(spec)
         check_ref_name(name)
-        with opened(session, store=store) as settings:
+        with opened(**where) as settings:
             return _create(settings.store, self.kind, target, name, force=force)
 
-    def list(
-        self, repo: str, *, store: str | None = None, session: Session | None = None
-    ) -> list[Ref]:
+    def list(self, repo: str, **where: Unpack[Where]) -> list[Ref]:
         """All of a repository, by name. Raises: NotFound."""
-        with opened(session, store=store) as settings:
+        with opened(**where) as settings:
             found = settings.store.refs(repo).list(self.kind)
             if not found:
                 settings.store.require_repo(repo)
@@ -73,12 +64,10 @@ class Refs:
                 if entry.commit is not None
             ]
 
-    def delete(
-        self, repo: str, name: str, *, store: str | None = None, session: Session | None = None
-    ) -> RefChange:
+    def delete(self, repo: str, name: str, **where: Unpack[Where]) -> RefChange:
         """Deletes one; its commits stay, and ``undelete`` gets it back. Raises: NotFound."""
         check_ref_name(name)
-        with opened(session, store=store) as settings:
+        with opened(**where) as settings:
             settings.store.require_repo(repo)
             refs = settings.store.refs(repo)
             entry = refs.read(self.kind, name)
@@ -86,20 +75,12 @@ class Refs:
             refs.advance(self.kind, name, None, expected_sequence=entry.sequence)
             return RefChange(name, None, entry.commit.hex())
 
-    def move(
-        self,
-        repo: str,
-        name: str,
-        to: str,
-        *,
-        store: str | None = None,
-        session: Session | None = None,
-    ) -> RefChange:
+    def move(self, repo: str, name: str, to: str, **where: Unpack[Where]) -> RefChange:
         """Gives one another name: makes that, then deletes the old one. If it moves in between,
         both stay. Raises: NotFound, AlreadyExists, Conflict, InvalidInput."""
         check_ref_name(name)
         check_ref_name(to)
-        with opened(session, store=store) as settings:
+        with opened(**where) as settings:
             found = settings.store
             found.require_repo(repo)
             refs = found.refs(repo)
@@ -114,27 +95,18 @@ class Refs:
                 refs.advance(self.kind, name, None, expected_sequence=entry.sequence)
             return RefChange(to, entry.commit.hex(), None)
 
-    def reset(
-        self,
-        spec: str | Spec,
-        name: str,
-        *,
-        store: str | None = None,
-        session: Session | None = None,
-    ) -> RefChange:
+    def reset(self, spec: str | Spec, name: str, **where: Unpack[Where]) -> RefChange:
         """Moves one that exists to ``REPO[@REV]``. Raises: NotFound, Conflict."""
         target = revision_of(spec)
         check_ref_name(name)
-        with opened(session, store=store) as settings:
+        with opened(**where) as settings:
             settings.store.refs(target.repo).read(self.kind, name)
             return _create(settings.store, self.kind, target, name, force=True)
 
-    def undelete(
-        self, repo: str, name: str, *, store: str | None = None, session: Session | None = None
-    ) -> RefChange:
+    def undelete(self, repo: str, name: str, **where: Unpack[Where]) -> RefChange:
         """Gets a deleted one back. Raises: NotFound, AlreadyExists."""
         check_ref_name(name)
-        with opened(session, store=store) as settings:
+        with opened(**where) as settings:
             found = settings.store
             found.require_repo(repo)
             refs = found.refs(repo)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import IO, Any
 
-from lodefs.api.sessions import revision_of
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.reading.proxy_clients import TIMEOUT_S, ProxyClients, ProxyOptions
 from lodefs.reading.snapshot import Snapshot, open_snapshot
 from lodefs.reading.snapshot_file import check_mode
 from lodefs.reading.urls import decoded_path, parse_url
+from lodefs.settings.session import revision_of
 
 COMMIT_CHARS = 64
 OPENED_MAX = 8  # snapshots that ``open`` keeps

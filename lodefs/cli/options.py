@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, as decorators."""
+"""Commands, whose options and arguments are the parameters of a function."""
 
 from __future__ import annotations
 
@@ -6,61 +6,24 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import wraps
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, get_origin
 
 import click
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.format.names import (
-    DEFAULT_BRANCH,
-    Spec,
-    Target,
-    parse_spec,
-    parse_target,
-)
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, Target, parse_spec, parse_target
 from lodefs.cli import text
+from lodefs.cli.parameters import Parameter, argument, option, parameters_of
+
+__all__ = ["argument", "option"]
 from lodefs.cli.parsed_type import ParsedType
 from lodefs.settings.session import Session
 
-F = TypeVar("F", bound=Callable[..., Any])
 _REVISION = re.compile(rb"v?\d[\w.-]*\Z|[0-9a-f]{6,64}\Z|main\Z|master\Z|HEAD\Z")  # v2, 1.0
 STORE, PROXY = "The store [LODEFS_STORE].", "The proxy [LODEFS_PROXY]."
-
-
-def session_command(*, store: bool = False, proxy: bool = False) -> Callable[[F], F]:
-    """Passes the Session first, and accepts ``--store`` and ``--proxy`` after a command that uses
-    them. Before the command they are accepted for any, as in an alias of a shell."""
-
-    def decorate(function: F) -> F:
-        @click.pass_obj
-        @wraps(function)
-        def with_session(
-            session: Session,
-            /,
-            *args: Any,
-            store_url: str | None = None,
-            proxy_url: str | None = None,
-            **more: Any,
-        ) -> Any:
-            session.command_options = {"--store": store_url, "--proxy": proxy_url}
-            session.apply_options(store=store_url, proxy=proxy_url)
-            try:
-                return function(session, *args, **more)
-            except NotFound as error:
-                spec = more.get("spec")
-                if isinstance(spec, Spec) and (hint := not_found_hint(spec)):
-                    error.add_note(hint)
-                raise
-
-        command: Any = with_session
-        if proxy:
-            command = click.option("--proxy", "proxy_url", metavar="URL", help=PROXY)(command)
-        if store:
-            command = click.option("--store", "store_url", metavar="URL", help=STORE)(command)
-        return command  # type: ignore[no-any-return]
-
-    return decorate
 
 
 def reject(given: Mapping[str, object], why: str) -> None:
@@ -85,6 +48,13 @@ def spec_from(words: str) -> Spec:
 
 SPEC = ParsedType("REPO[@REV][:PATH]", Spec, spec_from)
 TARGET = ParsedType("REPO[@REV]", Target, parse_target)  # without REV: all of the repository
+_TYPES: dict[object, Any] = {Spec: SPEC, Target: TARGET, Path: click.Path(path_type=Path), int: int}
+
+
+def no_path(spec: Spec) -> None:
+    """Raises InvalidInput if a command for whole revisions was given a path."""
+    if spec.path:
+        raise InvalidInput(f"{spec}: this command takes REPO[@REV], without a path")
 
 
 def not_found_hint(spec: Spec) -> str:
@@ -99,9 +69,108 @@ def examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
-def json_option(function: F) -> F:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Write JSON for scripts.")(function)
+JSON: Any = option("Write JSON for scripts.", "--json")
+
+
+def command(
+    *lines: str,
+    name: str | None = None,
+    group: click.Group | None = None,
+    store: bool = False,
+    proxy: bool = False,
+    of: Callable[..., Any] | None = None,
+    **attributes: Any,
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A command (of ``group``). It is given the Session, and from the command line the other
+    parameters of the function, and the options of ``of``: a function of the Python API.
+
+    ``lines``: examples. ``store``, ``proxy``: it takes ``--store`` and ``--proxy``; before the
+    command they are accepted for any, as in an alias of a shell. ``attributes``: of click's.
+    """
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        own = list(parameters_of(function))
+        names = {one.name for one in own}
+        found = [one for one in parameters_of(of) if one.name not in names] if of else []
+        built = _with_session(function)
+        if proxy:
+            built = click.option("--proxy", "proxy_url", metavar="URL", help=PROXY)(built)
+        if store:
+            built = click.option("--store", "store_url", metavar="URL", help=STORE)(built)
+        for one in sorted([*found, *own], key=lambda one: not one.place.is_argument)[::-1]:
+            built = _on_command_line(one)(built)
+        make: Any = click.command if group is None else group.command
+        return make(name, epilog=examples(*lines), **attributes)(built)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _with_session(function: Callable[..., None]) -> Any:
+    @click.pass_obj
+    @wraps(function)
+    def with_session(
+        session: Session,
+        /,
+        *,
+        store_url: str | None = None,
+        proxy_url: str | None = None,
+        **more: Any,
+    ) -> None:
+        session.command_options = {"--store": store_url, "--proxy": proxy_url}
+        session.apply_options(store=store_url, proxy=proxy_url)
+        try:
+            function(session, **more)
+        except NotFound as error:
+            spec = more.get("spec")
+            if isinstance(spec, Spec) and (hint := not_found_hint(spec)):
+                error.add_note(hint)
+            raise
+
+    return with_session
+
+
+def _on_command_line(one: Parameter) -> Callable[[Any], Any]:
+    """The decorator of click for a parameter. Its type follows from that of the parameter."""
+    more = dict(one.place.more)
+    is_several = get_origin(one.kind) is tuple
+    if one.kind in _TYPES and "callback" not in more:  # which parses
+        more = {"type": _TYPES[one.kind]} | more
+    elif choices := more.pop("choices", None):
+        more["type"] = click.Choice(choices)
+    if between := more.pop("between", None):
+        more["type"] = click.IntRange(*between)
+    if one.place.is_argument:
+        if is_several:
+            more = {"nargs": -1} | more
+        elif one.is_optional or one.default is not None:
+            more = {"required": False} | more
+        if one.default is not None:
+            more["default"] = one.default
+        return click.argument(one.name, **more)
+    words = one.place.words or (f"--{one.name.replace('_', '-')}",)
+    if is_several:
+        more = {"multiple": True} | more
+    elif one.kind is bool and not any("/" in word for word in words):
+        more = {"is_flag": True} | more
+    if one.default not in (None, False, ()) or (one.kind is bool and one.is_optional):
+        more = {"default": one.default} | more
+    return click.option(*words, one.name, **more)
+
+
+def fields(value: object, *names: str) -> dict[str, object]:
+    """Those attributes of a result, for ``--json``."""
+    return {name: plain(getattr(value, name)) for name in names}
+
+
+def plain(value: object) -> object:
+    """A value in JSON: ids in hex, kinds by their names."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
 
 
 def write_json(value: object) -> None:

@@ -1,1 +1,1 @@
-"""One module for each command, imported when it runs."""
+"""The commands; a module is imported when one of its commands runs."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import FIRST_TIME_S_MAX, FIRST_TIMEOUT_S, Session, absolute
@@ -31,33 +31,26 @@ def _size(ctx: click.Context, param: click.Parameter, value: Any) -> int:  # noq
         raise click.BadParameter(f"{error}, not {value!r}") from None
 
 
-@click.command(
-    "bench-store",
-    epilog=examples(
-        "lodefs bench-store s3://bucket/datasets",
-        "lodefs bench-store --write --json | jq .recommended.fetch_concurrency",
-    ),
+@cli.command(
+    "lodefs bench-store s3://bucket/datasets",
+    "lodefs bench-store --write --json | jq .recommended.fetch_concurrency",
+    name="bench-store",
+    store=True,
 )
-@click.argument("url", metavar="[STORE]", required=False)
-@click.option("--write", is_flag=True, help="Also write, and remove it again: 128 MiB.")
-@click.option(
-    "--seconds",
-    type=FiniteRange(0.05, 60.0),
-    default=2.0,
-    metavar="S",
-    help="For each of its ten steps [2].",
-)
-@click.option(
-    "--bytes-max",
-    default=BYTES_MAX,
-    metavar="SIZE",
-    callback=_size,
-    help=f"To read, at most, in all [{BYTES_MAX}].",
-)
-@json_option
-@session_command(store=True)
 def bench_store(
-    session: Session, url: str | None, write: bool, seconds: float, bytes_max: int, as_json: bool
+    session: Session,
+    url: str | None = cli.argument("[STORE]"),
+    write: bool = cli.option("Also write, and remove it again: 128 MiB."),
+    seconds: float = cli.option(
+        "For each of its ten steps [2].", default=2.0, type=FiniteRange(0.05, 60.0), metavar="S"
+    ),
+    bytes_max: int = cli.option(
+        f"To read, at most, in all [{BYTES_MAX}].",
+        default=BYTES_MAX,
+        metavar="SIZE",
+        callback=_size,
+    ),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Measure what a store can do, and say what follows for the settings.
 
@@ -77,10 +70,10 @@ def bench_store(
         objects.close()
     follows = advice(found)
     if as_json:
-        write_json(as_object(found, follows))
+        cli.write_json(as_object(found, follows))
     else:
         for name, words in shown(found, follows):
-            write_line(f"{name:<11} {words}")
+            cli.write_line(f"{name:<11} {words}")
 
 
 def _require_directory(url: str) -> None:

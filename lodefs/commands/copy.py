@@ -1,64 +1,58 @@
-"""``lodefs copy``: repositories from one store to another."""
+"""``lodefs copy`` and ``lodefs bundle``: from store to store, and by a file."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.refs import singular
+from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
+from lodefs.cli import options as cli
+from lodefs.cli.consent import require_consent
 from lodefs.cli.progress_bars import show_progress
-from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.format.bundle import BundleHead
     from lodefs.chunkstore.format.journal import RefName
     from lodefs.chunkstore.format.names import CommitId
+    from lodefs.chunkstore.repo.refs import RefEntry
     from lodefs.chunkstore.transfer.copy import CopiedRef, CopyResult, RefusedRef
-
-EPILOG = examples(
-    "lodefs copy s3://here/prefix s3://there/prefix vision/flickr30k@v1.0",
-    "lodefs copy /srv/store s3://bucket/prefix --all           # all branches and tags",
-    "lodefs copy s3://old/prefix s3://new/prefix --all         # S3 copies from bucket to bucket",
-)
 
 
 NAMED_MAX = 8  # purged paths that are shown
 
 
-@click.command(epilog=EPILOG)
-@click.argument("source_url", metavar="SRC-STORE")
-@click.argument("destination_url", metavar="DST-STORE")
-@click.argument("spec", metavar="[REPO[@REV]]", type=SPEC, required=False)
-@click.option(
-    "--all", "is_all", is_flag=True, help="All branches and tags, of REPO or of all repositories."
+@cli.command(
+    "lodefs copy s3://here/prefix s3://there/prefix vision/flickr30k@v1.0",
+    "lodefs copy /srv/store s3://bucket/prefix --all           # all branches and tags",
+    "lodefs copy s3://old/prefix s3://new/prefix --all         # S3 copies from bucket to bucket",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Have every byte come here and be checked, also where S3 could copy it itself.",
-)
-@click.option(
-    "--workers", type=click.IntRange(1, 64), default=8,
-    help="Packs under way, of some 40 MiB of memory each [8].",
-)  # fmt: skip
-@json_option
-@session_command()
 def copy(
     session: Session,
-    source_url: str,
-    destination_url: str,
-    spec: Spec | None,
-    is_all: bool,
-    dry_run: bool,
-    check: bool,
-    workers: int,
-    as_json: bool,
+    source_url: str = cli.argument("SRC-STORE"),
+    destination_url: str = cli.argument("DST-STORE"),
+    spec: Spec | None = cli.argument("[REPO[@REV]]"),
+    is_all: bool = cli.option("All branches and tags, of REPO or of all repositories.", "--all"),
+    dry_run: bool = cli.option("Only say what would be sent."),
+    check: bool = cli.option(
+        "Have every byte come here and be checked, also where S3 could copy it itself."
+    ),
+    workers: int = cli.option(
+        "Packs under way, of some 40 MiB of memory each [8].", default=8, between=(1, 64)
+    ),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Copy a branch or tag of REPO, with all of its history, from one store to another.
 
@@ -76,7 +70,7 @@ def copy(
     from lodefs.chunkstore.transfer.copy import copy as copy_repos
 
     if spec is not None:
-        no_path(spec)
+        cli.no_path(spec)
     if spec is None and not is_all:
         raise click.UsageError("name a REPO, or give --all for all repositories.")
     source, destination = session.store_at(source_url), session.store_at(destination_url)
@@ -87,10 +81,10 @@ def copy(
     with show_progress() as progress:
         result = copy_repos(source, destination, repos, rev, options, progress, server)
     if as_json:
-        write_json(_json_of(result, dry_run=dry_run))
+        cli.write_json(_json_of(result, dry_run=dry_run))
     else:
         for line in _lines(result, dry_run=dry_run):
-            write_line(line)
+            cli.write_line(line)
     for cut in (one for one in result.refs if one.is_cut_off):
         click.echo(f"lodefs: {_cut_off(cut, destination_url)}", err=True)
     if result.purges:
@@ -125,10 +119,7 @@ def _json_of(result: CopyResult, *, dry_run: bool) -> dict[str, object]:
             for one in result.refused
         ],
         "purged_chunks": sum(len(one.chunks) for one in result.purges),
-        "commits": result.commits,
-        "packs": result.packs,
-        "packs_by_server": result.packs_by_server,
-        "packs_there": result.packs_there,
+        **cli.fields(result, "commits", "packs", "packs_by_server", "packs_there"),
         "stored_bytes": result.size_bytes,
     }
 
@@ -184,3 +175,215 @@ def _reason(one: RefusedRef) -> str:
 
 def _short(commit_id: CommitId) -> str:
     return commit_id.hex()[:12]
+
+
+STDIO = "-"
+
+
+@click.group(
+    epilog=cli.examples(
+        "lodefs bundle create cats.bundle vision/cats@v1.0",
+        "lodefs bundle unpack cats.bundle /srv/store",
+        "ssh there lodefs bundle create - vision/cats | lodefs bundle unpack - /srv/store",
+    )
+)
+def bundle() -> None:
+    """A branch or tag, with its history and all data, in one file."""
+
+
+@cli.command(
+    "lodefs bundle create cats.bundle vision/cats@v1.0",
+    "lodefs bundle create cats-2.bundle vision/cats@v2.0 --since v1.0      # only what is new",
+    group=bundle,
+    store=True,
+)
+def create(
+    session: Session,
+    file: str = cli.argument("FILE"),
+    spec: Spec = cli.argument("REPO[@REV]"),
+    since: str | None = cli.option(
+        "Without what REV leads to: who unpacks it has that.", metavar="REV"
+    ),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Write a branch or tag of the store to FILE (-: standard output), which must be new."""
+    from lodefs.chunkstore.transfer.bundle import create_bundle
+
+    cli.no_path(spec)
+    if file == STDIO and as_json:
+        raise click.UsageError("--json and a bundle cannot both go to standard output.")
+    with show_progress() as progress, _written(file) as out:
+        done = create_bundle(session.store, spec.repo, spec.rev, since, out, progress=progress)
+    if as_json:
+        cli.write_json(_bundle_json_of(done.head) | {"size_bytes": done.size_bytes})
+    elif file != STDIO:
+        cli.write_line(f"{_bundle_line(done.head)}; {text.size(done.size_bytes)}")
+
+
+@cli.command(
+    "lodefs bundle unpack cats.bundle /srv/store",
+    "lodefs bundle unpack --yes - s3://bucket/prefix < cats.bundle",
+    group=bundle,
+    store=True,
+)
+def unpack(
+    session: Session,
+    file: str = cli.argument("FILE"),
+    destination_url: str | None = cli.argument("[STORE]"),
+    yes: bool = cli.option("Do not ask before a branch moves.", "-y", "--yes"),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Bring what is in FILE (-: standard input) to a store, with its ids, and move its branch or
+    tag there. STORE is the one of --store or LODEFS_STORE unless it is given.
+
+    FILE says which branch of which repository that is: it asks before one that is there moves.
+    `lodefs bundle list FILE` says it, too.
+
+    A FILE is read to its end first, so that a damaged one, or one over the quota there, changes
+    nothing. From standard input data arrives as it is read, but the branch moves only when all of
+    it was right.
+    """
+    from lodefs.chunkstore.transfer.bundle import standing, unpack_bundle
+    from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
+
+    store = session.store if destination_url is None else session.store_at(destination_url)
+    what, size_bytes = _shown(file), None
+    with _read(file) as source:
+        if file != STDIO:
+            with show_progress() as progress:
+                progress.phase = f"checking {what}"
+                size_bytes = check_bundle(source, what).size_bytes
+            source.seek(0)
+        reader = BundleReader(source, what)
+        now = standing(reader, store)
+        if now is not None and now.commit not in (None, reader.head.commit):
+            require_consent(_question(reader.head, now, store.url), is_given=yes)
+        with show_progress() as progress:
+            done = unpack_bundle(reader, store, now, size_bytes=size_bytes, progress=progress)
+    if as_json:
+        before = None if done.before is None else done.before.hex()
+        packs = {"packs": done.packs, "packs_there": done.packs_there}
+        cli.write_json(_bundle_json_of(done.head) | packs | {"previous": before})
+        return
+    there = f"; there already: {text.count(done.packs_there, 'pack')}" if done.packs_there else ""
+    is_same = done.before == done.head.commit
+    state = "unchanged" if is_same else f"now at {done.head.commit.hex()[:12]}"
+    repo, _, name = done.head.ref
+    cli.write_line(f"{repo}@{name}  {state}: {text.count(done.packs, 'pack')} put{there}")
+
+
+def _question(head: BundleHead, now: RefEntry, store_url: str) -> str:
+    repo, kind, name = head.ref
+    assert now.commit is not None, "it is there"
+    moves = f"from {now.commit.hex()[:12]} to {head.commit.hex()[:12]}"
+    return f"this moves {singular(kind)} {name} of {repo} in {store_url} {moves}"
+
+
+@cli.command("lodefs bundle list --check cats.bundle", name="list", group=bundle)
+def list_(
+    session: Session,  # noqa: ARG001
+    file: str = cli.argument("FILE"),
+    check: bool = cli.option("Read all of it, and check that it is whole."),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Say what is in FILE (-: standard input): repository, branch or tag, commits."""
+    from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
+
+    with _read(file) as source:
+        what = _shown(file)
+        head = (check_bundle if check else BundleReader)(source, what).head
+    if as_json:
+        cli.write_json(_bundle_json_of(head))
+        return
+    cli.write_line(_bundle_line(head))
+    for commit in reversed(head.commits):
+        cli.write_line(commit.hex())
+
+
+def _bundle_json_of(head: BundleHead) -> dict[str, object]:
+    repo, kind, name = head.ref
+    return {
+        "repo": repo,
+        "kind": singular(kind),
+        "name": name,
+        **cli.fields(head, "commit", "since"),
+        "commits": len(head.commits),
+        **cli.fields(head, "packs", "time_s"),
+    }
+
+
+def _bundle_line(head: BundleHead) -> str:
+    repo, kind, name = head.ref
+    since = "" if head.since is None else f" since {head.since.hex()[:12]}"
+    counts = f"{text.count(len(head.commits), 'commit')}, {text.count(head.packs, 'pack')}"
+    return f"{repo}@{name} ({singular(kind)}) at {head.commit.hex()[:12]}{since}: {counts}"
+
+
+def _shown(file: str) -> str:
+    return "standard input" if file == STDIO else text.escaped(os.fsencode(file))
+
+
+@contextlib.contextmanager
+def _read(file: str) -> Iterator[BinaryIO]:
+    if file == STDIO:
+        yield sys.stdin.buffer
+        return
+    with _translated(file), Path(file).open("rb") as source:
+        yield source
+
+
+@contextlib.contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    """A new file, which comes to be in one step, whole. What a process that was killed leaves has
+    another name, and is in nobody's way."""
+    if file == STDIO:
+        if sys.stdout.isatty():
+            raise InvalidInput("a bundle is not for a terminal: name a FILE, or a pipe")
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise  # the reader has enough: no error of ours
+        except OSError as error:
+            raise kind_of(error)(f"standard output: {error.strerror}") from error
+        return
+    path = Path(file)
+    if os.path.lexists(path):
+        raise AlreadyExists(f"{_shown(file)} exists: name a new file")
+    if not path.parent.is_dir():
+        raise NotFound(f"there is no directory {_shown(str(path.parent))}")
+    part = path.with_name(f"{path.name[:200]}.{os.urandom(4).hex()}.part")
+    with _translated(file):
+        try:
+            with part.open("xb") as out:
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+            _move(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _move(part: Path, path: Path) -> None:
+    """Never over what came meanwhile, where the file system has hard links."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise AlreadyExists(f"{_shown(str(path))} exists: name a new file") from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        part.rename(path)
+
+
+@contextlib.contextmanager
+def _translated(file: str) -> Iterator[None]:
+    """Errors of a bundle's file as ours."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {_shown(file)}") from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{_shown(file)} is a directory: name a file") from None
+    except OSError as error:
+        raise kind_of(error)(f"{_shown(file)}: {error.strerror}") from error

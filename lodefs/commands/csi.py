@@ -8,33 +8,18 @@ from pathlib import Path
 import click
 
 from lodefs.chunkstore.errors import InvalidInput, Unsupported
-from lodefs.cli.options import examples, session_command
+from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
 _LEVELS = ("debug", "info", "warning", "error")
 _PATH = click.Path(path_type=Path)
 ID_BYTES_MAX = 256  # of a node, in the CSI specification
 
-EPILOG = examples(
+
+@cli.command(
     "lodefs mounter --proxy unix:/run/lodefs/proxy.sock     # holds the mounts",
     "lodefs csi --endpoint unix:///csi/csi.sock --node-id node1",
-)
-
-
-@click.command("csi", epilog=EPILOG)
-@click.option(
-    "--endpoint",
-    metavar="URL",
-    envvar="CSI_ENDPOINT",
-    required=True,
-    help="The driver's socket, unix:///PATH [CSI_ENDPOINT].",
-)
-@click.option(
-    "--node-id",
-    metavar="NAME",
-    envvar=["LODEFS_NODE_ID", "NODE_NAME"],
-    required=True,
-    help="The name of this node in the cluster [LODEFS_NODE_ID, NODE_NAME].",
+    name="csi",
 )
 @click.option(
     "--mounter",
@@ -58,16 +43,24 @@ EPILOG = examples(
     envvar="LODEFS_KUBELET_SOCKET",
     help="The driver's socket as the kubelet sees it, where that differs from --endpoint.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(_LEVELS),
-    default="info",
-    envvar="LODEFS_LOG_LEVEL",
-    help="[info]",
-)
-@session_command()
 def csi(
-    session: Session, endpoint: str, node_id: str, log_level: str, **options: Path | None
+    session: Session,
+    endpoint: str = cli.option(
+        "The driver's socket, unix:///PATH [CSI_ENDPOINT].",
+        metavar="URL",
+        envvar="CSI_ENDPOINT",
+        required=True,
+    ),
+    node_id: str = cli.option(
+        "The name of this node in the cluster [LODEFS_NODE_ID, NODE_NAME].",
+        metavar="NAME",
+        envvar=["LODEFS_NODE_ID", "NODE_NAME"],
+        required=True,
+    ),
+    log_level: str = cli.option(
+        "[info]", default="info", type=click.Choice(_LEVELS), envvar="LODEFS_LOG_LEVEL"
+    ),
+    **options: Path | None,
 ) -> None:
     """Serve volumes to Kubernetes (CSI) until SIGTERM or SIGINT; mounts stay then.
 

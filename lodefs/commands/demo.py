@@ -10,12 +10,11 @@ import click
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Unsupported
 from lodefs.cli import exit_codes
-from lodefs.cli.options import examples, session_command
+from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
 
-@click.command(epilog=examples("lodefs demo"))
-@session_command()
+@cli.command("lodefs demo")
 def demo(session: Session) -> None:
     """Push two versions of Python's standard library into a temporary store, mount both, and
     compare every byte. Leaves nothing behind.

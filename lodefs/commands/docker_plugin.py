@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from lodefs.cli.options import examples, session_command
+from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
@@ -17,14 +17,13 @@ _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.docker")
 
 
-EPILOG = examples(
+@cli.command(
     "lodefs docker-plugin",
     "docker volume create --driver lodefs -o repo=vision/flickr30k -o commit=v1.0 flickr30k",
     "docker run --rm -v flickr30k:/data IMAGE ls /data",
+    name="docker-plugin",
+    proxy=True,
 )
-
-
-@click.command("docker-plugin", epilog=EPILOG)
 @click.option(
     "--socket",
     metavar="PATH",
@@ -44,9 +43,11 @@ EPILOG = examples(
     type=FiniteRange(0.1, 25.0),
     help="Longest time until dockerd has an answer, in seconds [0.9].",
 )
-@click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="[info]")
-@session_command(proxy=True)
-def docker_plugin(session: Session, log_level: str, **options: object) -> None:
+def docker_plugin(
+    session: Session,
+    log_level: str = cli.option("[info]", default="info", type=click.Choice(_LEVELS)),
+    **options: object,
+) -> None:
     """Serve volumes to Docker until SIGTERM or SIGINT; mounts stay then.
 
     Started by systemd, it uses systemd's socket. Each plugin needs a state directory of its own.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import click
-
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -20,10 +18,8 @@ NAME_CHARS = 18
 _INDENT = " " * (len("unchecked") + 1)
 
 
-@click.command(epilog=examples("lodefs doctor", "lodefs doctor --json | jq 'select(.mend)'"))
-@json_option
-@session_command(store=True, proxy=True)
-def doctor(session: Session, as_json: bool) -> None:
+@cli.command("lodefs doctor", "lodefs doctor --json | jq 'select(.mend)'", store=True, proxy=True)
+def doctor(session: Session, as_json: bool = cli.JSON) -> None:
     """Look for what is wrong on this node, and say how to mend it.
 
     The settings, the store (a small object is written and removed), the kernel and FUSE (a mount is
@@ -42,12 +38,12 @@ def doctor(session: Session, as_json: bool) -> None:
     for finding in examine(subject):
         states[finding.state] += 1
         if as_json:
-            write_json(as_object(finding))
+            cli.write_json(as_object(finding))
         else:
             for line in lines(finding):
-                write_line(line)
+                cli.write_line(line)
     if not as_json:
-        write_line(summary(states))
+        cli.write_line(summary(states))
     if states[State.FAULT]:
         session.exit_code = exit_codes.FAILURE
 

@@ -5,39 +5,22 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from lodefs.api.upkeep.accounts import du as accounts
+from lodefs.api.upkeep import du as accounts
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Target
 from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import (
-    TARGET,
-    examples,
-    json_option,
-    reject,
-    session_command,
-    write_json,
-    write_line,
-)
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.maintenance.accounts import (
-        RepoAccount,
-        RevisionAccount,
-        StoreAccount,
-    )
+    from lodefs.chunkstore.maintenance.accounts import RepoAccount, RevisionAccount, StoreAccount
 
-EPILOG = examples(
-    "lodefs du                                     # which repository to delete for room",
-    "lodefs du vision/flickr30k@v1.0 --json",
-    "lodefs du --textfile /var/lib/prometheus/node-exporter/lodefs.prom",
-)
 _METRICS = (  # name, field of RepoAccount, help
     ("freed_bytes", "freed_bytes", "What deleting the repository would free."),
     ("shared_bytes", "shared_bytes", "Of its packs that other repositories need too."),
@@ -49,18 +32,27 @@ _STORE_METRICS = (
     ("packs", "packs", "How many there are."),
     ("unused_bytes", "unused_bytes", "Of packs that no repository needs."),
 )
+_SIZE_KEYS = ("apparent_bytes", "stored_bytes", "shared_bytes")
+_REPO_KEYS = ("repo", "commits", *_SIZE_KEYS, "freed_bytes")
+_STORE_KEYS = ("packs", "size_bytes", "unused_packs", "unused_bytes", "unreadable")
+_REVISION_KEYS = ("repo", "rev", "commit", *_SIZE_KEYS, "unique_bytes", "freed_bytes", "unreadable")
 _HEAD = ("FREES", "SHARED", "STORED", "APPARENT", "COMMITS", "REPOSITORY")
 
 
-@click.command(epilog=EPILOG)
-@click.argument("target", metavar="[REPO[@REV]]", type=TARGET, required=False)
-@click.option(
-    "--textfile", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write metrics for node_exporter's textfile collector instead.",
-)  # fmt: skip
-@json_option
-@session_command(store=True)
-def du(session: Session, target: Target | None, textfile: Path | None, as_json: bool) -> None:
+@cli.command(
+    "lodefs du                                     # which repository to delete for room",
+    "lodefs du vision/flickr30k@v1.0 --json",
+    "lodefs du --textfile /var/lib/prometheus/node-exporter/lodefs.prom",
+    store=True,
+)
+def du(
+    session: Session,
+    target: Target | None = cli.argument("[REPO[@REV]]"),
+    textfile: Path | None = cli.option(
+        "Write metrics for node_exporter's textfile collector instead.", metavar="FILE"
+    ),
+    as_json: bool = cli.JSON,
+) -> None:
     """Show what the repositories take in the store, and what deleting each would free.
 
     FREES: bytes of its packs that no other repository needs. SHARED: of those that others need
@@ -71,7 +63,9 @@ def du(session: Session, target: Target | None, textfile: Path | None, as_json: 
     Deleted data goes with `lodefs gc`, a day or more later. Commits and directories are read, and
     no data. Packs count whole: one with a single chunk that is needed stays.
     """
-    reject({"REPO": textfile and target, "--json": textfile and as_json}, "goes without --textfile")
+    cli.reject(
+        {"REPO": textfile and target, "--json": textfile and as_json}, "goes without --textfile"
+    )
     if textfile is not None:
         _check_place(textfile)
     with show_progress() as progress:
@@ -79,8 +73,10 @@ def du(session: Session, target: Target | None, textfile: Path | None, as_json: 
     from lodefs.chunkstore.maintenance.accounts import RevisionAccount
 
     if isinstance(found, RevisionAccount):
-        write = _write_revision_json if as_json else _write_revision
-        write(found)
+        if as_json:
+            cli.write_json(cli.fields(found, *_REVISION_KEYS))
+        else:
+            _write_revision(found)
     elif textfile is not None:
         _write_metrics(found, textfile)
     elif as_json:
@@ -93,11 +89,11 @@ def _write_table(found: StoreAccount, *, is_whole: bool) -> None:
     rows = [_row(one) for one in found.repos]
     for row in [_HEAD, *rows]:
         amounts = "".join(f"{column:>12}" for column in row[:-1])
-        write_line(f"{amounts}  {row[-1]}")
+        cli.write_line(f"{amounts}  {row[-1]}")
     if is_whole:
         packs, unused = text.count(found.packs, "pack"), text.count(found.unused_packs, "pack")
-        write_line(f"store   {packs}, {text.size(found.size_bytes)}")
-        write_line(f"unused  {unused}, {text.size(found.unused_bytes)}: for `lodefs gc`")
+        cli.write_line(f"store   {packs}, {text.size(found.size_bytes)}")
+        cli.write_line(f"unused  {unused}, {text.size(found.unused_bytes)}: for `lodefs gc`")
     _write_unreadable(found.unreadable)
 
 
@@ -120,7 +116,7 @@ def _write_revision(found: RevisionAccount) -> None:
         ),
     ]
     for name, words in rows:
-        write_line(f"{name:<10}{words}")
+        cli.write_line(f"{name:<10}{words}")
     _write_unreadable(found.unreadable)
 
 
@@ -136,10 +132,9 @@ def _write_unreadable(count: int) -> None:
 
 def _write_json(found: StoreAccount, *, is_whole: bool) -> None:
     for one in found.repos:
-        write_json(json_of(one))
+        cli.write_json(cli.fields(one, *_REPO_KEYS))
     if is_whole:
-        fields = ("packs", "size_bytes", "unused_packs", "unused_bytes", "unreadable")
-        write_json({name: getattr(found, name) for name in fields})
+        cli.write_json(cli.fields(found, *_STORE_KEYS))
 
 
 def _write_metrics(found: StoreAccount, textfile: Path) -> None:
@@ -173,31 +168,3 @@ def _check_place(textfile: Path) -> None:
         raise InvalidInput(f"--textfile {textfile} is a directory: name a file in it")
     if not textfile.parent.is_dir():
         raise NotFound(f"--textfile {textfile}: there is no directory {textfile.parent}: make it")
-
-
-def json_of(one: RepoAccount) -> dict[str, Any]:
-    """A repository for scripts."""
-    return {
-        "repo": one.repo,
-        "commits": one.commits,
-        "apparent_bytes": one.apparent_bytes,
-        "stored_bytes": one.stored_bytes,
-        "shared_bytes": one.shared_bytes,
-        "freed_bytes": one.freed_bytes,
-    }
-
-
-def _write_revision_json(found: RevisionAccount) -> None:
-    write_json(
-        {
-            "repo": found.repo,
-            "rev": found.rev,
-            "commit": found.commit.hex(),
-            "apparent_bytes": found.apparent_bytes,
-            "stored_bytes": found.stored_bytes,
-            "shared_bytes": found.shared_bytes,
-            "unique_bytes": found.unique_bytes,
-            "freed_bytes": found.freed_bytes,
-            "unreadable": found.unreadable,
-        }
-    )

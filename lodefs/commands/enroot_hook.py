@@ -14,7 +14,7 @@ import click
 
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.cli.options import examples, session_command, warn, write_line
+from lodefs.cli import options as cli
 from lodefs.settings.datasets import VARIABLE, Dataset, parse_list
 from lodefs.settings.session import Session
 
@@ -41,20 +41,17 @@ exec PROGRAM enroot-hook
 """
 
 
-@click.command(
-    "enroot-hook",
-    epilog=examples(
-        "lodefs enroot-hook --install",
-        "enroot start --env LODEFS_DATASETS=vision/cats@v1:/data IMAGE ls /data",
+@cli.command(
+    "lodefs enroot-hook --install",
+    "enroot start --env LODEFS_DATASETS=vision/cats@v1:/data IMAGE ls /data",
+    name="enroot-hook",
+)
+def enroot_hook(
+    session: Session,
+    install: bool = cli.option(
+        "Install the hook for this user; as root, for all users of this machine."
     ),
-)
-@click.option(
-    "--install",
-    is_flag=True,
-    help="Install the hook for this user; as root, for all users of this machine.",
-)
-@session_command()
-def enroot_hook(session: Session, install: bool) -> None:
+) -> None:
     """Mount datasets into a container that enroot or pyxis starts.
 
     LODEFS_DATASETS names them: REPO[@REV][:PATH]:DIR, with commas between them, set for the job or
@@ -62,7 +59,7 @@ def enroot_hook(session: Session, install: bool) -> None:
     it is missing. The mounts end with the container. Needs no privilege.
     """
     if install:
-        write_line(f"installed {_install(session.environment)}")
+        cli.write_line(f"installed {_install(session.environment)}")
         return
     environment = session.environment
     root = os.path.realpath(environment.get("ENROOT_ROOTFS", "/"))
@@ -76,7 +73,7 @@ def enroot_hook(session: Session, install: bool) -> None:
     from lodefs.api import job_mounts  # here: mistakes above are told at once
 
     places = [(inside(root, dataset.directory), dataset) for dataset in datasets]
-    job_mounts.mount_in_container([one for one in places if not _is_there(*one)], session, warn)
+    job_mounts.mount_in_container([one for one in places if not _is_there(*one)], session, cli.warn)
 
 
 def _wanted(environment: Mapping[str, str]) -> str:

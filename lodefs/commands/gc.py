@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import click
-
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.cli.parsed_type import DURATION, RATE, SIZE, FiniteRange
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
@@ -16,45 +14,42 @@ from lodefs.settings.session import Session
 if TYPE_CHECKING:
     from lodefs.chunkstore.maintenance.collect import Amount, CollectResult
 
-EPILOG = examples(
+
+@cli.command(
     "lodefs gc --dry-run                # what it would do, and how many bytes that is",
     "lodefs gc                          # every night: deletes what a run of before condemned",
     "lodefs gc --min-used 0.7 --rate 200MB    # every week: compacts packs as well",
     "lodefs gc --merge-packs-below 4MiB       # and puts the packs of many small pushes together",
+    store=True,
 )
-
-
-@click.command(epilog=EPILOG)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option(
-    "--grace", type=DURATION, default="23h", metavar="DURATION",
-    help="From being condemned to being deleted, at least [23h: so of the night before].",
-)  # fmt: skip
-@click.option(
-    "--min-used", type=FiniteRange(0, 1, min_open=True), metavar="SHARE",
-    help="Also compact packs, and objects of merged ones, of which less than this share is in use, "
-    "such as 0.7.",
-)  # fmt: skip
-@click.option(
-    "--merge-packs-below", "merge_below", type=SIZE, metavar="SIZE",
-    help="Also put packs in use that are smaller than this together, such as 4MiB; 16MiB at most.",
-)  # fmt: skip
-@click.option(
-    "--rate", type=RATE, metavar="BYTES",
-    help="Bytes a second that compacting and merging read and write at most, such as 200MB.",
-)  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 256), default=16, help="Parallel requests [16].")
-@json_option
-@session_command(store=True)
 def gc(
     session: Session,
-    dry_run: bool,
-    grace: int,
-    min_used: float | None,
-    merge_below: int | None,
-    rate: int | None,
-    workers: int,
-    as_json: bool,
+    dry_run: bool = cli.option("Only say what would be done."),
+    grace: int = cli.option(
+        "From being condemned to being deleted, at least [23h: so of the night before].",
+        default="23h",
+        type=DURATION,
+        metavar="DURATION",
+    ),
+    min_used: float | None = cli.option(
+        "Also compact packs, and objects of merged ones, of which less than this share is in use, "
+        "such as 0.7.",
+        type=FiniteRange(0, 1, min_open=True),
+        metavar="SHARE",
+    ),
+    merge_below: int | None = cli.option(
+        "Also put packs in use that are smaller than this together, such as 4MiB; 16MiB at most.",
+        "--merge-packs-below",
+        type=SIZE,
+        metavar="SIZE",
+    ),
+    rate: int | None = cli.option(
+        "Bytes a second that compacting and merging read and write at most, such as 200MB.",
+        type=RATE,
+        metavar="BYTES",
+    ),
+    workers: int = cli.option("Parallel requests [16].", default=16, between=(1, 256)),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Delete the commits and data that no branch or tag leads to.
 
@@ -83,10 +78,10 @@ def gc(
     with show_progress() as progress:
         result = collect(session.store, options, progress)
     if as_json:
-        write_json(_json_of(result, dry_run=dry_run))
+        cli.write_json(_json_of(result, dry_run=dry_run))
     else:
         for line in _lines(result, dry_run=dry_run):
-            write_line(line)
+            cli.write_line(line)
 
 
 def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
@@ -95,32 +90,23 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         for name in ("garbage", "deleted", "condemned", "waiting")
         for unit, field in (("packs", "packs"), ("commits", "commits"), ("bytes", "size_bytes"))
     }
+    packs = {
+        f"{name}_{unit}": getattr(getattr(result, name), field)
+        for name in ("compacted", "sparse", "sparse_waiting", "merged")
+        for unit, field in (("packs", "packs"), ("bytes", "size_bytes"))
+    }
     return {
         "dry_run": dry_run,
-        "packs": result.packs,
-        "size_bytes": result.size_bytes,
-        "composite_packs": result.composite_packs,
-        "composites": result.composites,
-        "used_packs": result.used_packs,
-        "used_commits": result.used_commits,
-        "expired_commits": result.expired_commits,
+        **cli.fields(result, "packs", "size_bytes", "composite_packs", "composites"),
+        **cli.fields(result, "used_packs", "used_commits", "expired_commits"),
         **amounts,
-        "compacted_packs": result.compacted.packs,
-        "compacted_bytes": result.compacted.size_bytes,
-        "sparse_packs": result.sparse.packs,
-        "sparse_bytes": result.sparse.size_bytes,
-        "sparse_waiting_packs": result.sparse_waiting.packs,
-        "sparse_waiting_bytes": result.sparse_waiting.size_bytes,
-        "merged_packs": result.merged.packs,
-        "merged_bytes": result.merged.size_bytes,
+        **packs,
         "merged_composites_before": result.merged.composites_before,
         "merged_composites": result.merged.composites,
         "rewritten_composites": result.unused.composites,
         "rewritten_bytes": result.unused.freed_bytes,
         "unused_bytes": result.unused.left_bytes,
-        "ripe_at_s": result.ripe_at_s,
-        "writers": result.writers,
-        "dead_writers": result.dead_writers,
+        **cli.fields(result, "ripe_at_s", "writers", "dead_writers"),
     }
 
 

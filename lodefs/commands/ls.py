@@ -1,47 +1,39 @@
-"""``lodefs ls``."""
+"""``lodefs ls`` and ``lodefs cat``."""
 
 from __future__ import annotations
 
-import click
+import sys
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import (
-    SPEC,
-    examples,
-    json_option,
-    reject,
-    session_command,
-    write_json,
-    write_line,
-)
+from lodefs.cli.text import escaped
 from lodefs.settings.session import Session
 
 _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
 
 
-EPILOG = examples(
+@cli.command(
     "lodefs ls                                     # the repositories of the store",
     "lodefs ls -l vision/flickr30k@v1.0:images",
+    store=True,
 )
-
-
-@click.command(epilog=EPILOG)
-@click.argument("spec", metavar="[REPO[@REV][:PATH]]", type=SPEC, required=False)
-@click.option("-l", "long", is_flag=True, help="Show kind, size and digest too.")
-@click.option("-R", "recursive", is_flag=True, help="List all directories below, with paths.")
-@json_option
-@session_command(store=True)
-def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json: bool) -> None:
+def ls(
+    session: Session,
+    spec: Spec | None = cli.argument("[REPO[@REV][:PATH]]"),
+    long: bool = cli.option("Show kind, size and digest too.", "-l"),
+    recursive: bool = cli.option("List all directories below, with paths.", "-R"),
+    as_json: bool = cli.JSON,
+) -> None:
     """List the repositories of the store, or a directory of a revision; a file is listed alone.
 
     With --json: one object a line, with percent-encoded paths.
     """
     from lodefs.chunkstore.repo.history import listing
 
-    reject({"-l": long and as_json}, "does nothing with --json, which shows all of an entry")
+    cli.reject({"-l": long and as_json}, "does nothing with --json, which shows all of an entry")
 
     if spec is None:
         if long or recursive:
@@ -50,19 +42,19 @@ def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json
         return
     for path, entry in listing(session.store, spec, recursive=recursive):
         if as_json:
-            write_json(json_of(path, entry))
+            cli.write_json(json_of(path, entry))
         elif long:
-            write_line(long_line(path, entry))
+            cli.write_line(long_line(path, entry))
         else:
-            write_line(text.escaped(path) + ("/" if entry.kind is Kind.DIRECTORY else ""))
+            cli.write_line(text.escaped(path) + ("/" if entry.kind is Kind.DIRECTORY else ""))
 
 
 def _list_repos(session: Session, *, as_json: bool) -> None:
     for repo in session.store.repos():
         if as_json:
-            write_json({"repo": repo})
+            cli.write_json({"repo": repo})
         else:
-            write_line(repo)
+            cli.write_line(repo)
 
 
 def json_of(path: bytes, entry: Entry) -> dict[str, object]:
@@ -89,3 +81,25 @@ def long_line(path: bytes, entry: Entry) -> str:
     elif entry.kind is Kind.SYMLINK:
         name += f" -> {text.escaped(entry.target)}"
     return f"{mark} {amount:>14}  {entry.digest.hex()[:12]}  {name}"
+
+
+@cli.command("lodefs cat vision/flickr30k@v1.0:captions.csv | head", store=True)
+def cat(session: Session, spec: Spec = cli.argument("REPO[@REV]:PATH")) -> None:
+    """Write the file at PATH to standard output. Every byte is verified before it is written."""
+    from lodefs.chunkstore.repo.history import find
+    from lodefs.chunkstore.repo.pack_reader import damaged
+
+    entry = find(session.store, spec)
+    if entry.kind is not Kind.FILE:
+        kind = entry.kind.name.lower()
+        what = f"; it points to {escaped(entry.target)}" if entry.kind is Kind.SYMLINK else ""
+        raise InvalidInput(f"{spec} is a {kind}, not a file{what}")
+    out = sys.stdout.buffer
+    try:
+        for piece in session.store.packs.read_file(entry):
+            try:
+                out.write(piece)
+            except OSError as error:
+                raise cli.output_error(error) from None
+    except Corrupt as error:
+        raise damaged(spec, error) from error

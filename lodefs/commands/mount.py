@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import click
 import msgspec
@@ -15,29 +15,15 @@ from lodefs.api.mounting import options_of
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import (
-    SPEC,
-    examples,
-    json_option,
-    reject,
-    session_command,
-    write_json,
-    write_line,
-)
 from lodefs.cli.parsed_type import FiniteRange, UntouchedPath
 from lodefs.commands.mounts import json_of, line_of
 from lodefs.mount.kernel import mountpoints
 from lodefs.mount.kernel.device import check_device
 from lodefs.mount.kernel.passed_device import passed
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
-from lodefs.mount.lifecycle.mounter import (
-    Mounted,
-    mount_here,
-    state_of,
-    take_over,
-    take_over_here,
-)
+from lodefs.mount.lifecycle.mounter import Mounted, mount_here, state_of, take_over, take_over_here
 from lodefs.mount.lifecycle.mounter import mount as mount_apart
 from lodefs.mount.options import MountOptions, check_mode
 from lodefs.settings import mount_file
@@ -46,7 +32,10 @@ from lodefs.settings.session import Session
 
 NODE_PROXY = f"unix:{SOCKET_DEFAULT}"
 READY_TIMEOUT_S = 1.0  # until the user reads that the proxy does not answer yet
-_OWNER = click.IntRange(0, 2**32 - 2)  # the last one means "unchanged" to chown(2)
+_OWNER: Any = {
+    "between": (0, 2**32 - 2),
+    "metavar": "N",
+}  # the last one means "unchanged" to chown(2)
 
 
 def _mode(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
@@ -68,79 +57,66 @@ def _read_only(_context: click.Context, _option: click.Parameter, wanted: bool) 
         )
 
 
-EPILOG = examples(
+class _Look(TypedDict):
+    """What a mount is like, whatever a file says of it."""
+
+    read_timeout_s: Annotated[
+        float | None,
+        cli.option(
+            "Time limit of a read, in seconds; then EIO [30].",
+            "--read-timeout",
+            type=FiniteRange(0.1, 3600),
+            metavar="S",
+        ),
+    ]
+    passthrough: Annotated[
+        bool | None,
+        cli.option(
+            "Let the kernel read complete files of the cache directly, always or never "
+            "[if it can, and most files are large].",
+            "--passthrough/--no-passthrough",
+        ),
+    ]
+    uid: Annotated[int | None, cli.option("Owner of all files, a number [you].", **_OWNER)]
+    gid: Annotated[int | None, cli.option("Group of all files, a number [yours].", **_OWNER)]
+    mode: Annotated[
+        int | None,
+        cli.option(
+            "Permissions of directories and programs, at most 0555; other files have the same "
+            "without the executable bits [0555].",
+            callback=_mode,
+            metavar="OCTAL",
+        ),
+    ]
+
+
+@cli.command(
     "lodefs mount vision/flickr30k@v1.0 /mnt/flickr30k",
     "lodefs mount --from /etc/lodefs/mounts.d/cats.toml",
     "lodefs mount --take-over /mnt/flickr30k",
-)
-
-
-@click.command(epilog=EPILOG)
-@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC, required=False)
-@click.argument("directory", metavar="DIR", type=UntouchedPath(), required=False)
-@click.option(
-    "--take-over",
-    "dead_mount",
-    type=UntouchedPath(),
-    metavar="DIR",
-    help="Replace the supervisor of the mount on DIR, which may be dead; readers go on.",
-)
-@click.option(
-    "--from",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Read what to mount and where from a TOML file; options win.",
-)
-@click.option(
-    "--foreground", is_flag=True, help="Serve the mount in this process, until it is unmounted."
-)
-@click.option(
-    "--read-timeout",
-    "read_timeout_s",
-    type=FiniteRange(0.1, 3600),
-    metavar="S",
-    help="Time limit of a read, in seconds; then EIO [30].",
-)
-@click.option(
-    "--passthrough/--no-passthrough",
-    default=None,
-    help="Let the kernel read complete files of the cache directly, always or never "
-    "[if it can, and most files are large].",
-)
-@click.option("--uid", type=_OWNER, metavar="N", help="Owner of all files, a number [you].")
-@click.option("--gid", type=_OWNER, metavar="N", help="Group of all files, a number [yours].")
-@click.option(
-    "--mode",
-    callback=_mode,
-    metavar="OCTAL",
-    help="Permissions of directories and programs, at most 0555; other files have the same without "
-    "the executable bits [0555].",
+    store=True,
+    proxy=True,
 )
 @click.option("--rw", is_flag=True, hidden=True, expose_value=False, callback=_read_only)
-@click.option(
-    "--log",
-    "log_path",
-    default="",
-    metavar="FILE",
-    help="Write the log of the mount to FILE [syslog].",
-)
-@json_option
-@session_command(store=True, proxy=True)
 def mount(
     session: Session,
-    spec: Spec | None,
-    directory: str | None,
-    dead_mount: str | None,
-    file: Path | None,
-    foreground: bool,
-    read_timeout_s: float | None,
-    passthrough: bool | None,
-    uid: int | None,
-    gid: int | None,
-    mode: int | None,
-    log_path: str,
-    as_json: bool,
+    spec: Spec | None = cli.argument("REPO[@REV][:PATH]"),
+    directory: str | None = cli.argument("DIR", type=UntouchedPath()),
+    dead_mount: str | None = cli.option(
+        "Replace the supervisor of the mount on DIR, which may be dead; readers go on.",
+        "--take-over",
+        type=UntouchedPath(),
+        metavar="DIR",
+    ),
+    file: Path | None = cli.option(
+        "Read what to mount and where from a TOML file; options win.", "--from", metavar="FILE"
+    ),
+    foreground: bool = cli.option("Serve the mount in this process, until it is unmounted."),
+    log_path: str = cli.option(
+        "Write the log of the mount to FILE [syslog].", "--log", default="", metavar="FILE"
+    ),
+    as_json: bool = cli.JSON,
+    **look: Unpack[_Look],
 ) -> None:
     """Mount a revision read-only on the empty directory DIR.
 
@@ -156,14 +132,10 @@ def mount(
         _show(mounted, as_json=as_json, explain=passthrough is True)
         sys.stdout.flush()
 
-    overrides: dict[str, Any] = {
-        "read_timeout_s": read_timeout_s,
-        "passthrough": None if passthrough is None else on_off(passthrough),
-        "uid": uid,
-        "gid": gid,
-        "mode": mode,
-    }
-    overrides = {name: value for name, value in overrides.items() if value is not None}
+    passthrough = look["passthrough"]
+    overrides: dict[str, Any] = {name: value for name, value in look.items() if value is not None}
+    if passthrough is not None:
+        overrides["passthrough"] = on_off(passthrough)
     if dead_mount is not None:
         if spec is not None or file is not None:
             raise click.UsageError("--take-over DIR takes no other arguments")
@@ -210,8 +182,8 @@ def _check_take_over(session: Session, overrides: Mapping[str, object], log_path
         f"--{names.get(name, name)}": value for name, value in overrides.items()
     }
     options |= session.command_options
-    reject(options, "does nothing with --take-over: the mount stays as it was made")
-    reject({"--log": log_path}, "does nothing with --take-over --foreground")
+    cli.reject(options, "does nothing with --take-over: the mount stays as it was made")
+    cli.reject({"--log": log_path}, "does nothing with --take-over --foreground")
 
 
 def _requested(
@@ -222,7 +194,7 @@ def _requested(
     if file is not None:
         if spec is not None:
             raise click.UsageError("--from FILE says what to mount and where; name nothing else")
-        reject(
+        cli.reject(
             {"--store": session.command_options["--store"]},
             "does nothing with --from, which names a proxy",
         )
@@ -259,6 +231,6 @@ def _create(directory: str) -> None:
 
 def _show(mounted: Mounted, *, as_json: bool, explain: bool) -> None:
     if as_json:
-        write_json(json_of(mounted))
+        cli.write_json(json_of(mounted))
         return
-    write_line(line_of(mounted, is_listed=explain))
+    cli.write_line(line_of(mounted, is_listed=explain))

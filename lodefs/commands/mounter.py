@@ -1,4 +1,4 @@
-"""``lodefs mounter``."""
+"""``lodefs mounter`` and ``lodefs mounter-ready``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import logging
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Annotated, TypedDict, Unpack
 
 import click
 
-from lodefs.cli.options import examples, session_command
+from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
@@ -17,112 +18,117 @@ _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.mounter")
 _PATH = click.Path(path_type=Path)
 
-EPILOG = examples(
+
+class _Options(TypedDict):
+    """What `lodefs mounter` takes."""
+
+    socket: Annotated[
+        Path | None,
+        cli.option(
+            "Where drivers find it [/run/lodefs/mounter/mounter.sock].",
+            "--socket",
+            metavar="PATH",
+            envvar="LODEFS_MOUNTER_SOCKET",
+        ),
+    ]
+    state: Annotated[
+        Path | None,
+        cli.option(
+            "Which mounts there are, and for whom [/var/lib/lodefs/mounter].",
+            "--state-dir",
+            metavar="DIR",
+            envvar="LODEFS_MOUNTER_STATE_DIR",
+        ),
+    ]
+    run: Annotated[
+        Path | None,
+        cli.option(
+            "Tokens of mounts: a directory that a reboot empties [/run/lodefs/mounter].",
+            "--run-dir",
+            metavar="DIR",
+            envvar="LODEFS_MOUNTER_RUN_DIR",
+        ),
+    ]
+    root: Annotated[
+        Path | None,
+        cli.option(
+            "Where it mounts [/var/lib/lodefs/mounts].",
+            "--mounts-root",
+            metavar="DIR",
+            envvar="LODEFS_MOUNTS_ROOT",
+        ),
+    ]
+    idle_s: Annotated[
+        float,
+        cli.option(
+            "For so long a mount stays for its next user, in seconds [10].",
+            "--idle-timeout",
+            default=10.0,
+            metavar="S",
+            type=FiniteRange(0.0, 86400.0),
+            envvar="LODEFS_MOUNTER_IDLE_TIMEOUT",
+        ),
+    ]
+    stores: Annotated[
+        tuple[str, ...],
+        cli.option(
+            "A store that volumes may name; repeat it, or list them with blanks in the "
+            "environment. Who may make volumes reads all of it, without a token [none].",
+            "--allow-store",
+            metavar="URL",
+            envvar="LODEFS_MOUNTER_ALLOW_STORE",
+        ),
+    ]
+    attach: Annotated[
+        Path | None,
+        cli.option(
+            "Hand mounts out to users of this machine, for `lodefs run` and enroot: they look at "
+            "/run/lodefs/attach.sock [do not].",
+            "--attach-socket",
+            metavar="PATH",
+            envvar="LODEFS_MOUNTER_ATTACH_SOCKET",
+        ),
+    ]
+    attach_group: Annotated[
+        str | None,
+        cli.option(
+            "Only to users of this group [to all].",
+            metavar="GROUP",
+            envvar="LODEFS_MOUNTER_ATTACH_GROUP",
+        ),
+    ]
+    references_max: Annotated[
+        int,
+        cli.option(
+            "Mounts of one user, who mounts without the node beyond that [256].",
+            default=256,
+            metavar="N",
+            type=click.IntRange(1, 100_000),
+            envvar="LODEFS_MOUNTER_REFERENCES_MAX",
+        ),
+    ]
+    restart: Annotated[
+        bool,
+        cli.option(
+            "Start it again when it is killed: for containers, whose mounts end with their first "
+            "process.",
+            envvar="LODEFS_MOUNTER_RESTART",
+        ),
+    ]
+    log_level: Annotated[
+        str,
+        cli.option("[info]", default="info", type=click.Choice(_LEVELS), envvar="LODEFS_LOG_LEVEL"),
+    ]
+
+
+@cli.command(
     "lodefs mounter --proxy unix:/run/lodefs/proxy.sock",
     "lodefs mounter --attach-socket /run/lodefs/attach.sock     # for jobs, too",
     "lodefs mounter --restart --mounts-root /var/lib/lodefs/mounts     # in a container",
+    name="mounter",
+    proxy=True,
 )
-
-
-@click.command("mounter", epilog=EPILOG)
-@click.option(
-    "--socket",
-    metavar="PATH",
-    type=_PATH,
-    envvar="LODEFS_MOUNTER_SOCKET",
-    help="Where drivers find it [/run/lodefs/mounter/mounter.sock].",
-)
-@click.option(
-    "--state-dir",
-    "state",
-    metavar="DIR",
-    type=_PATH,
-    envvar="LODEFS_MOUNTER_STATE_DIR",
-    help="Which mounts there are, and for whom [/var/lib/lodefs/mounter].",
-)
-@click.option(
-    "--run-dir",
-    "run",
-    metavar="DIR",
-    type=_PATH,
-    envvar="LODEFS_MOUNTER_RUN_DIR",
-    help="Tokens of mounts: a directory that a reboot empties [/run/lodefs/mounter].",
-)
-@click.option(
-    "--mounts-root",
-    "root",
-    metavar="DIR",
-    type=_PATH,
-    envvar="LODEFS_MOUNTS_ROOT",
-    help="Where it mounts [/var/lib/lodefs/mounts].",
-)
-@click.option(
-    "--idle-timeout",
-    "idle_s",
-    metavar="S",
-    type=FiniteRange(0.0, 86400.0),
-    default=10.0,
-    envvar="LODEFS_MOUNTER_IDLE_TIMEOUT",
-    help="For so long a mount stays for its next user, in seconds [10].",
-)
-@click.option(
-    "--allow-store",
-    "stores",
-    metavar="URL",
-    multiple=True,
-    envvar="LODEFS_MOUNTER_ALLOW_STORE",
-    help="A store that volumes may name; repeat it, or list them with blanks in the environment. "
-    "Who may make volumes reads all of it, without a token [none].",
-)
-@click.option(
-    "--attach-socket",
-    "attach",
-    metavar="PATH",
-    type=_PATH,
-    envvar="LODEFS_MOUNTER_ATTACH_SOCKET",
-    help="Hand mounts out to users of this machine, for `lodefs run` and enroot: they look at "
-    "/run/lodefs/attach.sock [do not].",
-)
-@click.option(
-    "--attach-group",
-    metavar="GROUP",
-    envvar="LODEFS_MOUNTER_ATTACH_GROUP",
-    help="Only to users of this group [to all].",
-)
-@click.option(
-    "--references-max",
-    metavar="N",
-    type=click.IntRange(1, 100_000),
-    default=256,
-    envvar="LODEFS_MOUNTER_REFERENCES_MAX",
-    help="Mounts of one user, who mounts without the node beyond that [256].",
-)
-@click.option(
-    "--restart",
-    is_flag=True,
-    envvar="LODEFS_MOUNTER_RESTART",
-    help="Start it again when it is killed: for containers, whose mounts end with their first "
-    "process.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(_LEVELS),
-    default="info",
-    envvar="LODEFS_LOG_LEVEL",
-    help="[info]",
-)
-@session_command(proxy=True)
-def mounter(
-    session: Session,
-    log_level: str,
-    idle_s: float,
-    stores: tuple[str, ...],
-    restart: bool,
-    attach: Path | None,
-    attach_group: str | None,
-    references_max: int,
-    **options: Path | None,
-) -> None:
+def mounter(session: Session, **options: Unpack[_Options]) -> None:
     """Hold this node's mounts for drivers and jobs, until SIGTERM or SIGINT; mounts stay then.
 
     `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
@@ -130,7 +136,7 @@ def mounter(
     other one waits, and takes them back should this one end first.
     """
     tenure = None
-    if restart:
+    if options["restart"]:
         from lodefs.mount.service.keeper import run_in_child
 
         tenure = run_in_child()
@@ -143,18 +149,52 @@ def mounter(
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
-    configure_logs(log_level, form, identifier="lodefs-mounter")
-    given = {name: value.absolute() for name, value in options.items() if value is not None}
+    configure_logs(options["log_level"], form, identifier="lodefs-mounter")
+    places = {name: options[name] for name in ("socket", "state", "run", "root")}
+    given = {name: place.absolute() for name, place in places.items() if place is not None}
     figures = node_figures(session)
     settings = MounterSettings(
-        idle_s=idle_s, stores=stores, figures=figures, version=number(), **given
+        idle_s=options["idle_s"],
+        stores=options["stores"],
+        figures=figures,
+        version=number(),
+        **given,
     )
     opened = partial(open_node_mounts, session, settings.state, "csi", _log)
     door = None
-    if attach is not None:
+    if (attach := options["attach"]) is not None:
         from lodefs.api.attaching import attach_door
 
         door = attach_door(
-            session, attach.absolute(), attach_group, references_max, partial(_log.warning, "%s")
+            session,
+            attach.absolute(),
+            options["attach_group"],
+            options["references_max"],
+            partial(_log.warning, "%s"),
         )
     run(settings, opened, session.environment, tenure, door)
+
+
+TIMEOUT_S = 5.0
+
+
+@cli.command("lodefs mounter-ready", name="mounter-ready")
+def mounter_ready(
+    session: Session,
+    path: Path = cli.option(
+        "Where drivers find it [/run/lodefs/mounter/mounter.sock].",
+        "--socket",
+        default=Path("/run/lodefs/mounter/mounter.sock"),
+        metavar="PATH",
+        envvar="LODEFS_MOUNTER_SOCKET",
+    ),
+) -> None:
+    """Exit with 0 when the mounter of this container answers, for Kubernetes' probes.
+
+    While an upgrade goes on, the mounter of the old pod may answer at the same socket: that does
+    not count, so that the old pod is not ended before its mounts are taken over.
+    """
+    del session
+    from lodefs.mount.service.client import check_own_service
+
+    check_own_service(path, TIMEOUT_S)

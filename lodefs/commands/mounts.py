@@ -14,7 +14,7 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import UntouchedPath
 from lodefs.mount.lifecycle.handover import State
 from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, list_mounts, state_of
@@ -25,10 +25,11 @@ PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed
 USERS_SHOWN_MAX = 5
 
 
-@click.command(epilog=examples("lodefs unmount /mnt/flickr30k"))
-@click.argument("directories", metavar="DIR...", type=UntouchedPath(), nargs=-1, required=True)
-@session_command()
-def unmount(session: Session, directories: tuple[str, ...]) -> None:
+@cli.command("lodefs unmount /mnt/flickr30k")
+def unmount(
+    session: Session,
+    directories: tuple[str, ...] = cli.argument("DIR...", type=UntouchedPath(), required=True),
+) -> None:
     """Unmount directories. A mount in use disappears when its last user closes its files."""
     for directory in directories:
         try:
@@ -55,16 +56,14 @@ def _users(done: Unmounted) -> str:
     return f" by {', '.join(shown[:USERS_SHOWN_MAX])}{rest}"
 
 
-@click.command(epilog=examples("lodefs mounts", "lodefs mounts --json | jq -r .mountpoint"))
-@json_option
-@session_command()
-def mounts(session: Session, as_json: bool) -> None:
+@cli.command("lodefs mounts", "lodefs mounts --json | jq -r .mountpoint")
+def mounts(session: Session, as_json: bool = cli.JSON) -> None:
     """List the mounts of this machine that this process sees, and whether their proxies answer."""
     for one in mount_listings():
         if as_json:
-            write_json(one.as_json())
+            cli.write_json(one.as_json())
         else:
-            write_line(one.line(session))
+            cli.write_line(one.line(session))
 
 
 class MountListing(NamedTuple):

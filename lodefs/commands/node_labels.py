@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 
-import click
-
 from lodefs import kubernetes as rules
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.cache_control import PINS, PinsView
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.cli.options import examples, session_command
+from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.kubernetes import ApiServer
 from lodefs.settings.session import Session
@@ -18,18 +16,18 @@ from lodefs.settings.session import Session
 _log = logging.getLogger("lodefs.kubernetes")
 
 
-@click.command("node-labels", epilog=examples("lodefs node-labels --node $NODE_NAME --every 30"))
-@click.option("--node", metavar="NAME", required=True, help="The node that this pod runs on.")
-@click.option(
-    "--every",
-    "interval_s",
-    metavar="S",
-    type=FiniteRange(min=1.0),
-    default=30.0,
-    help="Between two looks, in seconds [30].",
-)
-@session_command(proxy=True)
-def node_labels(session: Session, node: str, interval_s: float) -> None:
+@cli.command("lodefs node-labels --node $NODE_NAME --every 30", name="node-labels", proxy=True)
+def node_labels(
+    session: Session,
+    node: str = cli.option("The node that this pod runs on.", metavar="NAME", required=True),
+    interval_s: float = cli.option(
+        "Between two looks, in seconds [30].",
+        "--every",
+        default=30.0,
+        metavar="S",
+        type=FiniteRange(min=1.0),
+    ),
+) -> None:
     """Keep labels of a Kubernetes node by what its cache has pinned, until SIGTERM.
 
     `pinned.lodefs.dev/vision.flickr30k: 5f2c81aa9d03` says that this commit is all there, so that

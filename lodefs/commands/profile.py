@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-import click
-
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.cli.parsed_type import FiniteRange, UntouchedPath
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
@@ -26,20 +24,18 @@ _LAYERS = {
 }
 
 
-@click.command(
-    epilog=examples("lodefs profile /mnt/flickr30k", "lodefs profile . --seconds 10 --json")
-)
-@click.argument("directory", metavar="DIR", type=UntouchedPath())
-@click.option(
-    "--seconds",
-    type=FiniteRange(min=0.1, max=3600.0),
-    default=30.0,
-    metavar="S",
-    help="How long to watch [30]; Ctrl-C ends it with what was seen.",
-)
-@json_option
-@session_command()
-def profile(session: Session, directory: str, seconds: float, as_json: bool) -> None:
+@cli.command("lodefs profile /mnt/flickr30k", "lodefs profile . --seconds 10 --json")
+def profile(
+    session: Session,
+    directory: str = cli.argument("DIR", type=UntouchedPath()),
+    seconds: float = cli.option(
+        "How long to watch [30]; Ctrl-C ends it with what was seen.",
+        default=30.0,
+        type=FiniteRange(min=0.1, max=3600.0),
+        metavar="S",
+    ),
+    as_json: bool = cli.JSON,
+) -> None:
     """Say what a job does on the mount that DIR lies in, and what it waits for.
 
     Operations, sizes of reads and their order, the slowest files; waiting by layer: the store,
@@ -56,10 +52,10 @@ def profile(session: Session, directory: str, seconds: float, as_json: bool) -> 
         progress.phase = f"watching for {seconds:g} s"
         found = watched(directory, seconds, session.environment.get("LODEFS_TOKEN"))
     if as_json:
-        write_json(msgspec.to_builtins(found))
+        cli.write_json(msgspec.to_builtins(found))
     else:
         for line in lines(found):
-            write_line(line)
+            cli.write_line(line)
 
 
 def lines(found: Profile) -> list[str]:

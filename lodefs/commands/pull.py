@@ -9,8 +9,8 @@ import click
 from lodefs.api.pulling import WORKERS
 from lodefs.api.pulling import pull as pull_into
 from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -18,32 +18,24 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.pull.pull import PullResult
 
 KEPT_NAMED_MAX = 10
-EPILOG = examples(
+
+
+@cli.command(
     "lodefs pull vision/flickr30k@v1.0 ./flickr30k",
     "lodefs pull vision/flickr30k:images ./images",
     "lodefs pull vision/flickr30k@v1.1 ./flickr30k          # brings the copy to v1.1",
     "lodefs pull vision/flickr30k:images/1.jpg ./first.jpg  # one file",
+    store=True,
 )
-
-
-@click.command(epilog=EPILOG)
-@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
-@click.argument("directory", metavar="DIR")
-@click.option("--workers", type=click.IntRange(1, 256), default=WORKERS, help="Parallel reads [8].")
-@click.option("--from", "since", metavar="REV", help="DIR is a copy of REV: update it.")
-@click.option("--skip-purged", is_flag=True, help="Leave out files whose bytes were purged.")
-@click.option("--no-sync", is_flag=True, help="Do not wait until all is on disk.")
-@json_option
-@session_command(store=True)
 def pull(
     session: Session,
-    spec: Spec,
-    directory: str,
-    workers: int,
-    since: str | None,
-    skip_purged: bool,
-    no_sync: bool,
-    as_json: bool,
+    spec: Spec = cli.argument("REPO[@REV][:PATH]"),
+    directory: str = cli.argument("DIR"),
+    workers: int = cli.option("Parallel reads [8].", default=WORKERS, between=(1, 256)),
+    since: str | None = cli.option("DIR is a copy of REV: update it.", "--from", metavar="REV"),
+    skip_purged: bool = cli.option("Leave out files whose bytes were purged."),
+    no_sync: bool = cli.option("Do not wait until all is on disk."),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Copy a revision, or what is at PATH in it, into the directory DIR.
 
@@ -74,7 +66,7 @@ def pull(
         interrupt.add_note("repeat the command to go on")
         raise
     if as_json:
-        write_json(_json_of(result))
+        cli.write_json(_json_of(result))
         return
     _show_kept(result)
     _show_purged(result)
@@ -82,31 +74,24 @@ def pull(
     what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
     if result.unchanged:
         place = text.escaped(directory)
-        write_line(f"nothing to pull: {place} is {text.escaped(str(spec))} already: {what}")
+        cli.write_line(f"nothing to pull: {place} is {text.escaped(str(spec))} already: {what}")
         return
     if result.updated_from is not None:
-        write_line(
+        cli.write_line(
             f"updated from {result.updated_from.hex()[:12]} to {text.escaped(str(spec))} "
             f"({result.commit.hex()[:12]}): {what} written, {result.removed:,} removed"
         )
         return
-    write_line(f"pulled {text.escaped(str(spec))} ({result.commit.hex()[:12]}): {what}")
+    cli.write_line(f"pulled {text.escaped(str(spec))} ({result.commit.hex()[:12]}): {what}")
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes
-        write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")
+        cli.write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")
 
 
 def _json_of(result: PullResult) -> dict[str, object]:
+    counts = "files", "symlinks", "directories", "size_bytes", "fetched_bytes"
     return {
-        "commit": result.commit.hex(),
-        "unchanged": result.unchanged,
-        "files": result.files,
-        "symlinks": result.symlinks,
-        "directories": result.directories,
-        "size_bytes": result.size_bytes,
-        "fetched_bytes": result.fetched_bytes,
-        "updated_from": result.updated_from.hex() if result.updated_from else None,
-        "removed": result.removed,
+        **cli.fields(result, "commit", "unchanged", *counts, "updated_from", "removed"),
         "kept": [text.percent_encoded(path) for path in result.kept],
         "skipped": [
             {"path": text.percent_encoded(path), "message": "purged"}

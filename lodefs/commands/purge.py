@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import click
-
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import ChunkId, PackId, Spec, parse_id, parse_spec
 from lodefs.cli import exit_codes, text
+from lodefs.cli import options as cli
 from lodefs.cli.consent import require_consent
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -19,36 +17,29 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.maintenance.purge import PurgePlan, PurgeResult
     from lodefs.chunkstore.system.progress import Progress
 
-EPILOG = examples(
+
+@cli.command(
     "lodefs purge vision/flickr30k --path images/7.jpg --dry-run",
     "lodefs purge vision/flickr30k --path images/7.jpg",
     "lodefs purge --from s3://bucket/prefix --store s3://mirror/prefix     # a copy of that store",
     "lodefs purge --check                # after pushes that were under way then have ended",
+    store=True,
 )
-
-
-@click.command(epilog=EPILOG)
-@click.argument("repo", metavar="[REPO]", required=False)
-@click.option("--path", metavar="PATH", help="A file, or a directory with all files below it.")
-@click.option("--chunk", metavar="ID", help="One chunk, by its id, in all repositories.")
-@click.option("--check", is_flag=True, help="Remove again what has come back since.")
-@click.option("--from", "source_url", metavar="STORE", help="All that another store has purged.")
-@click.option("--also-shared", is_flag=True, help="Also where other paths need the same bytes.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@json_option
-@session_command(store=True)
 def purge(
     session: Session,
-    repo: str | None,
-    path: str | None,
-    chunk: str | None,
-    check: bool,
-    source_url: str | None,
-    also_shared: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    repo: str | None = cli.argument("[REPO]"),
+    path: str | None = cli.option(
+        "A file, or a directory with all files below it.", metavar="PATH"
+    ),
+    chunk: str | None = cli.option("One chunk, by its id, in all repositories.", metavar="ID"),
+    check: bool = cli.option("Remove again what has come back since."),
+    source_url: str | None = cli.option(
+        "All that another store has purged.", "--from", metavar="STORE"
+    ),
+    also_shared: bool = cli.option("Also where other paths need the same bytes."),
+    dry_run: bool = cli.option("Only say what would be removed."),
+    yes: bool = cli.option("Do not ask.", "-y", "--yes"),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Remove the bytes of a file from all versions, at once and for good.
 
@@ -71,13 +62,13 @@ def purge(
         with show_progress() as progress:
             result = purging.purge(session.store, plan, progress=progress, also_shared=also_shared)
     if as_json:
-        write_json(_json_of(plan, result))
+        cli.write_json(_json_of(plan, result))
     else:
         for line in _lines(plan, result):
-            write_line(line)
+            cli.write_line(line)
         if result is not None and not check:
             url = text.escaped(session.store.url)
-            write_line(f"a copy of it keeps them: lodefs purge --from {url} --store COPY")
+            cli.write_line(f"a copy of it keeps them: lodefs purge --from {url} --store COPY")
     if plan.unreadable or (result is not None and result.left):
         session.exit_code = exit_codes.FAILURE
 
@@ -160,14 +151,12 @@ def _left_line(pack: PackId) -> str:
 
 def _json_of(plan: PurgePlan, result: PurgeResult | None) -> dict[str, object]:
     return {
-        "what": plan.what,
-        "chunks": [chunk.hex() for chunk in plan.chunks],
-        "packs": [pack.hex() for pack in sorted(plan.packs)],
-        "size_bytes": plan.size_bytes,
-        "versions": plan.versions,
+        **cli.fields(plan, "what", "chunks"),
+        "packs": cli.plain(sorted(plan.packs)),
+        **cli.fields(plan, "size_bytes", "versions"),
         "shared": sorted({*plan.shared, *(result.shared if result else ())}),
         "is_done": result is not None,
-        "damaged_commits": [commit.hex() for commit in plan.damaged],
-        "left": [pack.hex() for pack in (result.left if result else plan.unreadable)],
+        "damaged_commits": cli.plain(plan.damaged),
+        "left": cli.plain(result.left if result else plan.unreadable),
         "writers": result.writers if result else 0,
     }

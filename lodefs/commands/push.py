@@ -1,12 +1,10 @@
-"""``lodefs push``."""
+"""``lodefs push`` and ``lodefs merge``."""
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -15,28 +13,33 @@ import click
 
 from lodefs.api.push_places import STDIN, FileList, PushPlace, changes_for, changes_of_list
 from lodefs.api.pushing import commit_changes, is_directory
+from lodefs.api.pushing import merge as merge_into
 from lodefs.api.pushing import push as push_directory
 from lodefs.chunkstore.errors import TooManyRemovals
-from lodefs.chunkstore.format.names import CommitId, Spec
-from lodefs.cli import push_report, text
-from lodefs.cli.options import (
-    examples,
-    json_option,
-    reject,
-    session_command,
-    spec_from,
-    write_json,
-)
+from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
+from lodefs.cli import options as cli
+from lodefs.cli import text
+from lodefs.cli.consent import has_terminal
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.change_counts import Removals
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
-    from lodefs.chunkstore.push.push import PushResult
+    from lodefs.chunkstore.push.scanner import SourceNotes
+    from lodefs.chunkstore.push.session import CommitResult
+
+_BRANCH_NOT_COMMIT = (
+    "{0} is the name of a new branch, though it looks like a commit; to remove it: "
+    "lodefs branch --delete {1} {0}"
+)
+_SHARED_KEYS = (
+    "commit", "unchanged", "created_branch", "files", "directories", "size_bytes", "new_bytes",
+    "stored_bytes", "files_read", "lost_packs", "excluded",
+)  # fmt: skip
 
 
-EPILOG = examples(
+@cli.command(
     'lodefs push ./flickr30k vision/flickr30k -m "corrected captions"',
     "lodefs push ./flickr30k vision/flickr30k@experiment --dry-run",
     "lodefs push captions.csv vision/flickr30k:captions.csv    # one file; all else stays",
@@ -44,81 +47,26 @@ EPILOG = examples(
     "lodefs push a.csv b.csv vision/flickr30k:tables/          # each under its name",
     "lodefs push ./flickr30k vision/flickr30k --exclude '*.tmp' --exclude /cache/",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
+    store=True,
+    of=push_directory,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """Options of one push."""
-
-    message: str
-    author: str | None
-    skip_unreadable: bool
-    check: bool
-    workers: int | None
-    dry_run: bool
-    private: str
-    exclude: list[bytes]
-
-
-@click.command(epilog=EPILOG)
-@click.argument("sources", metavar="SRC...", nargs=-1)
-@click.argument("repo", metavar="REPO[@BRANCH][:PATH]")
-@click.option("-m", "--message", default="", help="The commit's message.")
-@click.option("--author", default=None, help="The commit's author [the user's name].")
-@click.option("-n", "--dry-run", is_flag=True, help="Write nothing; say what would change.")
-@click.option(
-    "--exclude", multiple=True, metavar="PATTERN", help="Leave out what matches, as in .gitignore."
-)
-@click.option(
-    "--exclude-from",
-    multiple=True,
-    type=click.File("rb"),
-    metavar="FILE",
-    help="Leave out what matches the patterns in FILE, one a line.",
-)
-@click.option(
-    "--from-list",
-    type=click.File("rb"),
-    metavar="FILE",
-    help="Push only the paths in FILE (-: standard input), one a line, below SRC.",
-)
-@click.option("--null", is_flag=True, help="The paths in --from-list end with NUL.")
-@click.option(
-    "--skip-unreadable",
-    is_flag=True,
-    help="Leave out what cannot be read or changes.",
-)
-@click.option(
-    "--private",
-    type=click.Choice(["push", "skip", "refuse"]),
-    default="push",
-    help="Of files that others may not read: push, leave out, or do not push at all [push].",
-)
-@click.option(
-    "--allow-removals",
-    is_flag=True,
-    help="Push also if that removes more than half of the files of the branch, or of PATH.",
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Look for all that the commit names, and store again what the store has lost.",
-)
-@click.option("--workers", type=click.IntRange(0, 256), help="Processes that read and compress.")
-@json_option
-@session_command(store=True)
 def push(
     session: Session,
-    sources: tuple[str, ...],
-    repo: str,
-    from_list: BinaryIO | None,
-    null: bool,
-    exclude: tuple[str, ...],
-    exclude_from: tuple[BinaryIO, ...],
-    allow_removals: bool,
-    as_json: bool,
-    **words: Any,
+    sources: tuple[str, ...] = cli.argument("SRC..."),
+    repo: str = cli.argument("REPO[@BRANCH][:PATH]"),
+    exclude_from: tuple[BinaryIO, ...] = cli.option(
+        "Leave out what matches the patterns in FILE, one a line.",
+        type=click.File("rb"),
+        metavar="FILE",
+    ),
+    from_list: BinaryIO | None = cli.option(
+        "Push only the paths in FILE (-: standard input), one a line, below SRC.",
+        type=click.File("rb"),
+        metavar="FILE",
+    ),
+    null: bool = cli.option("The paths in --from-list end with NUL."),
+    as_json: bool = cli.JSON,
+    **options: Any,
 ) -> None:
     """Commit SRC to a branch of REPO (default: main).
 
@@ -142,24 +90,33 @@ def push(
             f"{repo} is the only argument: name what to push and where, SRC... REPO[@BRANCH][:PATH]"
         )
     _check_order(sources, repo)
-    options = _Words(**words, exclude=_patterns(exclude, exclude_from))
-    spec = spec_from(repo)
+    spec = cli.spec_from(repo)
     is_into = ":" in repo or from_list is not None
-    _check_form(sources, repo, is_into=is_into, from_list=from_list, null=null, check=options.check)
+    check, dry_run = options["check"], options["dry_run"]
+    _check_form(sources, repo, is_into=is_into, from_list=from_list, null=null, check=check)
     branch = Spec(spec.repo, spec.rev)
-    consent = _Consent(branch, is_given=allow_removals)
+    consent = _Consent(branch, is_given=options["allow_removals"])
+    options["exclude"] = _patterns(options["exclude"], exclude_from)
+    options |= {"allow_removals": consent.allows, "session": session}
+    push_once: Callable[..., CommitResult] = partial(push_directory, sources[0], spec, **options)
+    if is_into:
+        del options["check"]
+        listed = None if from_list is None else FileList(from_list, b"\0" if null else b"\n")
+        names = None if listed is None else listed.names()
+        place = PushPlace(spec, is_inside=repo.endswith((":", "/")))
+        push_once = partial(_push_into, sources, place, names, **options)
+    result = _with_consent(push_once, consent)
+    _report(result, branch, dry_run=dry_run, as_json=as_json)
+
+
+def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> CommitResult:
+    """What a push gives, begun again when a question was answered yes."""
     gc.disable()  # millions of objects and no cycles: looking for some takes a tenth of the time
     try:
-        push_once = partial(_push_all, session, sources[0], spec, options, consent)
-        if is_into:
-            names = None if from_list is None else FileList(from_list, b"\0" if null else b"\n")
-            place = PushPlace(spec, is_inside=repo.endswith((":", "/")))
-            into = _Into(sources, place, None if names is None else names.names())
-            push_once = partial(_push_into, session, into, options, consent)
         while True:
             try:
-                result = push_once()
-                break
+                with show_progress() as progress:
+                    return push_once(progress=progress)
             except TooManyRemovals:
                 if not consent.ask():
                     raise  # else again: what was sent or read is not sent or read again
@@ -169,66 +126,23 @@ def push(
     finally:
         gc.freeze()  # what is left is not looked through before the end
         gc.enable()
-    if as_json:
-        write_json(push_report.json_of(result, dry_run=options.dry_run))
-    else:
-        push_report.show(result, branch, dry_run=options.dry_run)
-
-
-@dataclass(frozen=True, slots=True)
-class _Into:
-    """What is pushed into a place. ``names``: only these paths below the one source."""
-
-    sources: tuple[str, ...]
-    place: PushPlace
-    names: list[bytes] | None
-
-
-def _push_all(
-    session: Session, directory: str, spec: Spec, words: _Words, consent: _Consent
-) -> PushResult | ChangesResult:
-    with show_progress() as progress:
-        return push_directory(
-            Path(directory),
-            spec,
-            message=words.message,
-            author=words.author,
-            skip_unreadable=words.skip_unreadable,
-            allow_removals=consent.allows,
-            check=words.check,
-            exclude=words.exclude,
-            private=words.private,
-            dry_run=words.dry_run,
-            workers=words.workers,
-            progress=progress,
-            session=session,
-        )
 
 
 def _push_into(
-    session: Session, into: _Into, words: _Words, consent: _Consent
-) -> PushResult | ChangesResult:
-    branch = Spec(into.place.spec.repo, into.place.spec.rev)
-    if into.names is None:
+    sources: Sequence[str],
+    place: PushPlace,
+    names: list[bytes] | None,
+    session: Session,
+    **options: Any,
+) -> ChangesResult:
+    """Pushes sources into a place; with ``names`` only these paths below the one source."""
+    branch = Spec(place.spec.repo, place.spec.rev)
+    if names is None:
         is_there = partial(is_directory, branch, session=session)
-        changes = changes_for(into.sources, into.place, is_there)
+        changes = changes_for(sources, place, is_there)
     else:
-        changes = changes_of_list(into.sources[0], into.names, into.place)
-    with show_progress() as progress:
-        return commit_changes(
-            branch,
-            changes,
-            message=words.message,
-            author=words.author,
-            skip_unreadable=words.skip_unreadable,
-            allow_removals=consent.allows,
-            exclude=words.exclude,
-            private=words.private,
-            dry_run=words.dry_run,
-            workers=words.workers,
-            progress=progress,
-            session=session,
-        )
+        changes = changes_of_list(sources[0], names, place)
+    return commit_changes(branch, changes, session=session, **options)
 
 
 def _patterns(words: Sequence[str], files: Sequence[BinaryIO]) -> list[bytes]:
@@ -254,8 +168,8 @@ def _check_form(
     check: bool,
 ) -> None:
     """Raises UsageError for what does not go together."""
-    reject({"--null": null and from_list is None}, "needs --from-list")
-    reject({"--check": check and is_into}, "is for pushes of a whole branch, without a path")
+    cli.reject({"--null": null and from_list is None}, "needs --from-list")
+    cli.reject({"--check": check and is_into}, "is for pushes of a whole branch, without a path")
     if from_list is not None and (len(sources) > 1 or not Path(sources[0]).is_dir()):
         raise click.UsageError("--from-list takes one directory, and paths below it")
     if not is_into and len(sources) > 1:
@@ -288,7 +202,7 @@ class _Consent:
         """Asks about what was refused, if there is a terminal. The answer is for that head: if the
         branch moves meanwhile, it may have other files."""
         refused = self._refused
-        if refused is None or not _has_terminal():
+        if refused is None or not has_terminal():
             return False
         where = Spec(self._spec.repo, self._spec.rev, refused.path)
         question = (
@@ -301,5 +215,146 @@ class _Consent:
         return True
 
 
-def _has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
+@cli.command(
+    "lodefs merge vision/flickr30k@labels main           # what labels changed comes into main",
+    "lodefs merge vision/flickr30k@labels main --dry-run",
+    "lodefs merge vision/flickr30k@labels main --theirs tables --ours tables/old.csv",
+    store=True,
+    of=merge_into,
+)
+def merge(
+    session: Session,
+    spec: Spec = cli.argument("REPO@REV"),
+    branch: str = cli.argument("BRANCH"),
+    message: str = cli.option(
+        "The commit's message [merge REV into BRANCH].", "-m", "--message", default=""
+    ),
+    as_json: bool = cli.JSON,
+    **options: Any,
+) -> None:
+    """Bring what REV has changed into BRANCH.
+
+    If REV follows BRANCH, BRANCH moves there. Else a commit has both as parents: paths that one
+    side alone has changed since their common ancestor are as that side has them. A path that was
+    changed differently on each side is a conflict: nothing is committed, and it is named (exit code
+    15). The contents of a file are never merged.
+
+    --ours and --theirs, which may be repeated, say who wins such conflicts at PATH or below it;
+    the nearest PATH counts, and . is everything.
+    """
+    cli.no_path(spec)
+    result = merge_into(spec, branch, message=message, session=session, **options)
+    _report(result, Spec(spec.repo, branch), dry_run=options["dry_run"], as_json=as_json)
+
+
+def _json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
+    """The keys of docs/scripting.md. ``symlinks``, ``rebased``: of one kind of push each."""
+    keys = [*_SHARED_KEYS, *(key for key in ("symlinks", "rebased") if hasattr(result, key))]
+    found = cli.fields(result, *keys)
+    skipped = [
+        {"path": text.percent_encoded(one.path), "message": one.reason} for one in result.skipped
+    ]
+    notes = {
+        "private_files": result.notes.private_files,
+        "hard_linked_files": result.notes.hard_linked_files,
+        "often_excluded": dict(sorted(result.notes.often_excluded.items())),
+    }
+    return found | _changes_of(result) | {"dry_run": dry_run, "skipped": skipped} | notes
+
+
+def _report(result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool) -> None:
+    """Writes it. ``spec``: the branch."""
+    if as_json:
+        cli.write_json(_json_of(result, dry_run=dry_run))
+        return
+    _show_skipped(result)
+    symlinks = getattr(result, "symlinks", 0)
+    links = f", {text.count(symlinks, 'symlink')}" if symlinks else ""
+    cli.write_line(f"files   {result.files:,} ({result.files_read:,} read){links}")
+    cli.write_line(f"bytes   {text.size(result.size_bytes)}")
+    changes = _changes_of(result)
+    for what in ("added", "changed", "removed"):
+        files, size_bytes = changes[f"{what}_files"], changes[f"{what}_bytes"]
+        amount = "unknown: the branch's trees cannot be read"
+        if files is not None and size_bytes is not None:
+            amount = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
+        cli.write_line(f"{what:<8}{amount}")
+    cli.write_line(f"new     {text.size(result.new_bytes)}")
+    cli.write_line(f"{'to send' if dry_run else 'stored '} {text.size(result.stored_bytes)}")
+    if result.lost_packs:
+        packs = text.count(result.lost_packs, "pack")
+        cli.write_line(
+            f"gone    {packs}: no longer in the store (collected, or lost), and stored again"
+        )
+    if result.excluded:
+        cli.write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
+    _show_commit(result, spec, dry_run=dry_run)
+    if not result.unchanged:
+        _show_notes(result.notes)
+
+
+def _show_commit(result: CommitResult, spec: Spec, *, dry_run: bool) -> None:
+    if getattr(result, "rebased", 0):
+        cli.write_line(f"{spec} had moved: this follows what others committed")
+    if result.unchanged:
+        cli.write_line(f"nothing changed: {spec} stays at {result.commit}")
+    elif dry_run:
+        cli.write_line("a dry run: nothing was written to the store")
+    else:
+        if result.created_branch:
+            cli.write_line(f"created branch {spec.rev}")
+            if _looks_like_a_commit(spec.rev):
+                _note(_BRANCH_NOT_COMMIT.format(spec.rev, spec.repo))
+        cli.write_line(f"commit  {result.commit}")
+
+
+def _show_skipped(result: CommitResult) -> None:
+    for item in result.skipped:
+        click.echo(f"lodefs: skipped: {text.escaped(str(item))}", err=True)
+    if result.skipped:
+        count = text.count(len(result.skipped), "path")
+        click.echo(
+            f"lodefs: left out of the commit: {count}, named above (an older version is not kept "
+            "either)",
+            err=True,
+        )
+
+
+def _show_notes(notes: SourceNotes) -> None:
+    """What whoever pushed may not have meant."""
+    if notes.private_files:
+        count = text.count(notes.private_files, "file")
+        names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)
+        more = notes.private_files - len(notes.private_named)
+        _note(
+            f"{count} that others may not read here can be read by all who may read the "
+            f"repository: {names}{f' and {more:,} more' if more else ''} (--private skip leaves "
+            "such files out, --private refuse refuses the push)"
+        )
+    if notes.hard_linked_files:
+        count = text.count(notes.hard_linked_files, "file")
+        _note(f"{count} with hard links: a copy or mount has each as a file of its own")
+    if notes.often_excluded:
+        names = ", ".join(f"{name} ({n:,})" for name, n in sorted(notes.often_excluded.items()))
+        _note(
+            f"pushed too: {names}; if that is not data, name it in a file .lodefsignore, or with "
+            "--exclude"
+        )
+
+
+def _note(line: str) -> None:
+    click.echo(f"lodefs: note: {line}", err=True)
+
+
+def _changes_of(result: CommitResult) -> dict[str, int | None]:
+    """Files and bytes that were added, changed and removed; None if that is not known."""
+    return {
+        f"{what}_{unit}": getattr(result.changes, f"{what}_{unit}", None)
+        for what in ("added", "changed", "removed")
+        for unit in ("files", "bytes")
+    }
+
+
+def _looks_like_a_commit(name: str) -> bool:
+    """Whether a reader would take a branch's name for a commit: hex digits, but not a date."""
+    return is_commit_prefix(name) and not name.isdigit() and not name.isalpha()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli import options as cli
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session, absolute
 
@@ -20,34 +20,29 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.repair.sources.source import RepairSource
 
 PROXY_TIMEOUT_S = 20.0  # for each request, repetitions included
-EPILOG = examples(
+
+
+@cli.command(
     "lodefs repair --data --dry-run                              # only say what is wrong",
     "lodefs repair --data --from s3://mirror/prefix --from ./flickr30k",
     "lodefs repair --data --from http://node7:7440               # token: LODEFS_TOKEN",
     "lodefs repair index                                         # index shards from the packs",
+    store=True,
+    cls=click.Group,
+    invoke_without_command=True,
 )
-
-
-@click.group(epilog=EPILOG, invoke_without_command=True)
-@click.option(
-    "--from", "places", metavar="SOURCE", multiple=True,
-    help="Another store, a node's proxy or cache directory, or the directory that was pushed; "
-    "repeatable.",
-)  # fmt: skip
-@click.option("--data", is_flag=True, help="Read and check every byte too.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--workers", type=click.IntRange(1, 64), default=8, help="Parallel reads [8].")
-@json_option
-@session_command(store=True)
-@click.pass_context
 def repair(
-    ctx: click.Context,
     session: Session,
-    places: tuple[str, ...],
-    data: bool,
-    dry_run: bool,
-    workers: int,
-    as_json: bool,
+    places: tuple[str, ...] = cli.option(
+        "Another store, a node's proxy or cache directory, or the directory that was pushed; "
+        "repeatable.",
+        "--from",
+        metavar="SOURCE",
+    ),
+    data: bool = cli.option("Read and check every byte too."),
+    dry_run: bool = cli.option("Only say what would be done."),
+    workers: int = cli.option("Parallel reads [8].", default=8, between=(1, 64)),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Say what of the store is lost or damaged, and of which versions, and put it back.
 
@@ -56,7 +51,7 @@ def repair(
     Everything is checked before it is written. It exits with 1 if something is left. It may run
     beside pushes and reads.
     """
-    if ctx.invoked_subcommand is not None:
+    if click.get_current_context().invoked_subcommand is not None:
         return
     from lodefs.chunkstore.repair.repair import RepairOptions
     from lodefs.chunkstore.repair.repair import repair as repair_store
@@ -67,22 +62,23 @@ def repair(
     with show_progress() as progress:
         result = repair_store(objects, sources, options, progress)
     if as_json:
-        write_json(_json_of(result, dry_run=dry_run))
+        cli.write_json(_json_of(result, dry_run=dry_run))
     else:
         for finding in result.findings:
-            write_line(_line(finding, dry_run=dry_run))
+            cli.write_line(_line(finding, dry_run=dry_run))
         for note in result.notes:
-            write_line(text.escaped(note))
-        write_line(_summary(result, dry_run=dry_run))
+            cli.write_line(text.escaped(note))
+        cli.write_line(_summary(result, dry_run=dry_run))
     if result.left or (dry_run and result.findings):
         session.exit_code = exit_codes.FAILURE
 
 
-@repair.command(epilog=examples("lodefs repair index --dry-run"))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@json_option
-@session_command(store=True)
-def index(session: Session, dry_run: bool, as_json: bool) -> None:
+@cli.command("lodefs repair index --dry-run", group=cast("click.Group", repair), store=True)
+def index(
+    session: Session,
+    dry_run: bool = cli.option("Only say what would be done."),
+    as_json: bool = cli.JSON,
+) -> None:
     """List in index shards every pack that none lists, write damaged shards again, and delete those
     that list nothing.
 
@@ -94,7 +90,7 @@ def index(session: Session, dry_run: bool, as_json: bool) -> None:
     with show_progress() as progress, ThreadPoolExecutor(16, "lodefs-repair") as executor:
         found = repair_index(objects, executor, progress, dry_run=dry_run)
     if as_json:
-        write_json(
+        cli.write_json(
             {
                 "dry_run": dry_run,
                 "shards": found.shards,
@@ -107,15 +103,15 @@ def index(session: Session, dry_run: bool, as_json: bool) -> None:
         )
         return
     what, gone = ("to list", "to delete") if dry_run else ("listed", "deleted")
-    write_line(
+    cli.write_line(
         f"{text.count(found.shards, 'shard')}, {len(found.spoilt)} of them damaged; "
         f"{what}: {text.count(len(found.listed), 'pack')}"
         + (f"; {text.count(len(found.empty), 'empty shard')} {gone}" if found.empty else "")
     )
     for key in found.outdated:
-        write_line(f"{key} names packs that are gone: see `lodefs repair`")
+        cli.write_line(f"{key} names packs that are gone: see `lodefs repair`")
     for pack in found.unreadable:
-        write_line(f"the index of pack {pack.hex()} is damaged: see `lodefs repair`")
+        cli.write_line(f"the index of pack {pack.hex()} is damaged: see `lodefs repair`")
 
 
 def _source(session: Session, place: str) -> RepairSource:

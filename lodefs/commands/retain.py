@@ -1,69 +1,44 @@
-"""``lodefs retain``: what of a repository's history is kept."""
+"""``lodefs retain`` and ``lodefs quota``: settings of a repository."""
 
 from __future__ import annotations
 
 from functools import partial
 
-import click
-
-from lodefs.api.upkeep.retaining import RetentionPlan
-from lodefs.api.upkeep.retaining import retain as set_retention
+from lodefs.api.upkeep import RetentionPlan
+from lodefs.api.upkeep import quota as set_quota
+from lodefs.api.upkeep import retain as set_retention
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Target
+from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.consent import require_consent
-from lodefs.cli.options import (
-    TARGET,
-    examples,
-    json_option,
-    reject,
-    session_command,
-    write_json,
-    write_line,
-)
 from lodefs.cli.parsed_type import DURATION
 from lodefs.settings.session import Session
 
-EPILOG = examples(
+
+@cli.command(
     "lodefs retain vision/flickr30k --keep-last 10 --keep-within 90d --dry-run",
     "lodefs retain vision/flickr30k --keep-tagged     # only heads and what tags name",
     "lodefs retain vision/flickr30k                   # what is set, and what it does",
+    store=True,
 )
-
-
-@click.command(epilog=EPILOG)
-@click.argument("target", metavar="REPO", type=TARGET)
-@click.option(
-    "--keep-last",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Keep the N newest commits of each branch.",
-)
-@click.option(
-    "--keep-tagged",
-    is_flag=True,
-    help="Keep commits that tags name, which always stay; alone: keep nothing else.",
-)
-@click.option(
-    "--keep-within", type=DURATION, metavar="DURATION", help="Keep commits that are younger."
-)
-@click.option("--show", is_flag=True, help="Say what is set, and what it does; the default.")
-@click.option("--clear", is_flag=True, help="Keep all history from now on.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@json_option
-@session_command(store=True)
 def retain(
     session: Session,
-    target: Target,
-    keep_last: int | None,
-    keep_tagged: bool,
-    keep_within: int | None,
-    show: bool,
-    clear: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    target: Target = cli.argument("REPO"),
+    keep_last: int | None = cli.option(
+        "Keep the N newest commits of each branch.", between=(1, None), metavar="N"
+    ),
+    keep_tagged: bool = cli.option(
+        "Keep commits that tags name, which always stay; alone: keep nothing else."
+    ),
+    keep_within: int | None = cli.option(
+        "Keep commits that are younger.", type=DURATION, metavar="DURATION"
+    ),
+    show: bool = cli.option("Say what is set, and what it does; the default."),
+    clear: bool = cli.option("Keep all history from now on."),
+    dry_run: bool = cli.option("Only say what would go."),
+    yes: bool = cli.option("Do not ask.", "-y", "--yes"),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Set what of REPO's history is kept: a stored policy that `lodefs gc` follows.
 
@@ -74,9 +49,9 @@ def retain(
     if target.rev is not None:
         raise InvalidInput(f"{target}: a policy is of a whole repository: {target.repo}")
     policy = {"--keep-last": keep_last, "--keep-tagged": keep_tagged, "--keep-within": keep_within}
-    reject(policy if show else {}, "does nothing with --show")
-    reject(policy if clear else {}, "does nothing with --clear")
-    reject({"--clear": clear and show}, "does nothing with --show")
+    cli.reject(policy if show else {}, "does nothing with --show")
+    cli.reject(policy if clear else {}, "does nothing with --clear")
+    cli.reject({"--clear": clear and show}, "does nothing with --show")
     change = partial(
         set_retention,
         target.repo,
@@ -93,7 +68,7 @@ def retain(
             require_consent(_question(plan), is_given=yes)
         plan = change()
     if as_json:
-        write_json(_json_of(plan))
+        cli.write_json(_json_of(plan))
     else:
         _show(plan, with_commits=dry_run)
 
@@ -104,31 +79,61 @@ def _question(plan: RetentionPlan) -> str:
 
 
 def _show(plan: RetentionPlan, *, with_commits: bool) -> None:
-    write_line(f"policy   {plan.policy or 'none: all history is kept'}")
-    write_line(f"keeps    {text.count(plan.kept, 'commit')}")
+    cli.write_line(f"policy   {plan.policy or 'none: all history is kept'}")
+    cli.write_line(f"keeps    {text.count(plan.kept, 'commit')}")
     if plan.policy is not None:
-        write_line(f"expires  {text.count(len(plan.expiring), 'commit')}, with `lodefs gc`")
+        cli.write_line(f"expires  {text.count(len(plan.expiring), 'commit')}, with `lodefs gc`")
     if plan.in_future:
         count = text.count(plan.in_future, "commit")
-        write_line(
+        cli.write_line(
             f"future   {count} whose time is yet to come: kept until then, and --keep-within"
         )
     for one in plan.expiring if with_commits else ():
         first = next(iter(text.escaped_lines(one.message)), "")
-        write_line(f"{one.id[:12]}  {text.time(one.time_s)}  {first}".rstrip())
+        cli.write_line(f"{one.id[:12]}  {text.time(one.time_s)}  {first}".rstrip())
 
 
 def _json_of(plan: RetentionPlan) -> dict[str, object]:
     policy = plan.policy
     return {
         "repo": plan.repo,
-        "policy": policy
-        and {
-            "keep_last": policy.keep_last,
-            "keep_tagged": policy.keep_tagged,
-            "keep_within_s": policy.keep_within_s,
-        },
+        "policy": policy and cli.fields(policy, "keep_last", "keep_tagged", "keep_within_s"),
         "kept": plan.kept,
         "expiring": [{"commit": one.id, "time_s": one.time_s} for one in plan.expiring],
         "in_future": plan.in_future,
     }
+
+
+@cli.command(
+    "lodefs quota vision/flickr30k --size-bytes-max 2TB",
+    "lodefs quota vision/flickr30k                       # what is set",
+    store=True,
+)
+def quota(
+    session: Session,
+    target: Target = cli.argument("REPO"),
+    size_bytes_max: str | None = cli.option("Such as 500GiB or 2TB.", metavar="SIZE"),
+    clear: bool = cli.option("No quota from now on."),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Set how many bytes the files of a version of REPO may have.
+
+    A push of more fails before it has sent much, and commits nothing; one that does not grow the
+    branch is allowed, also if that is over the quota already.
+    """
+    from lodefs.proxy.config import parse_size
+
+    if target.rev is not None:
+        raise InvalidInput(f"{target}: a quota is of a whole repository: {target.repo}")
+    cli.reject({"--size-bytes-max": size_bytes_max if clear else None}, "does nothing with --clear")
+    try:
+        limit = None if size_bytes_max is None else parse_size(size_bytes_max)
+    except InvalidInput as error:
+        raise InvalidInput(f"--size-bytes-max {size_bytes_max}: {error}") from error
+    found = set_quota(target.repo, limit, clear=clear, session=session)
+    if as_json:
+        cli.write_json({"repo": target.repo, "quota_size_bytes": found})
+    elif found is None:
+        cli.write_line("no quota")
+    else:
+        cli.write_line(f"{text.size(found)} ({found:,} bytes) for the files of a version")

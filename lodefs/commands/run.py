@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import click
 
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import examples, session_command, warn
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings import datasets as dataset_lists
 from lodefs.settings.datasets import Dataset, is_dataset
@@ -19,37 +19,29 @@ from lodefs.settings.session import Session
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes, as of env(1) and shells
 
 
-@click.command(
-    epilog=examples(
-        "lodefs run vision/cats@v1:/tmp/cats -- python train.py --data /tmp/cats",
-        "lodefs run vision/cats@v1:./cats nlp/wiki:text:./wiki ls cats wiki",
-    ),
+@cli.command(
+    "lodefs run vision/cats@v1:/tmp/cats -- python train.py --data /tmp/cats",
+    "lodefs run vision/cats@v1:./cats nlp/wiki:text:./wiki ls cats wiki",
+    store=True,
+    proxy=True,
     context_settings={"allow_interspersed_args": False},
 )
-@click.argument(
-    "words",
-    metavar="REPO[@REV][:PATH]:DIR... [--] COMMAND [ARGUMENTS]...",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    required=True,
-)
-@click.option(
-    "--read-timeout",
-    "read_timeout_s",
-    type=FiniteRange(0.1, 3600),
-    metavar="S",
-    help="Time limit of a read, in seconds; then EIO [30].",
-)
-@click.option(
-    "--log",
-    "log_path",
-    default="",
-    metavar="FILE",
-    help="Write the log of the mounts to FILE [syslog].",
-)
-@session_command(store=True, proxy=True)
 def run(
-    session: Session, words: tuple[str, ...], read_timeout_s: float | None, log_path: str
+    session: Session,
+    words: tuple[str, ...] = cli.argument(
+        "REPO[@REV][:PATH]:DIR... [--] COMMAND [ARGUMENTS]...",
+        type=click.UNPROCESSED,
+        required=True,
+    ),
+    read_timeout_s: float | None = cli.option(
+        "Time limit of a read, in seconds; then EIO [30].",
+        "--read-timeout",
+        type=FiniteRange(0.1, 3600),
+        metavar="S",
+    ),
+    log_path: str = cli.option(
+        "Write the log of the mounts to FILE [syslog].", "--log", default="", metavar="FILE"
+    ),
 ) -> None:
     """Run a command that sees datasets, each read-only on its directory DIR.
 
@@ -63,7 +55,7 @@ def run(
 
     log_path = os.path.abspath(log_path) if log_path else ""
     prepared = job_mounts.prepare(
-        session, named, read_timeout_s=read_timeout_s, log_path=log_path, say=warn
+        session, named, read_timeout_s=read_timeout_s, log_path=log_path, say=cli.warn
     )
     job_mounts.enter(prepared)
     name = command[0]

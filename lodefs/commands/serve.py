@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import click
 
-from lodefs.cli.options import examples, session_command
+from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
-EPILOG = examples(
+
+@cli.command(
     "lodefs serve --store s3://bucket/datasets --cache /var/cache/lodefs --cache-size 500GiB",
     "lodefs serve --s3-listen 127.0.0.1:7480 --tokens /etc/lodefs/tokens",
+    store=True,
 )
-
-
-@click.command(epilog=EPILOG)
 @click.option("--socket", "socket_path", metavar="PATH", help="Unix socket; '' for none.")
 @click.option("--listen", metavar="HOST:PORT", help="TCP address; needs tokens.")
 @click.option("--s3-listen", metavar="HOST:PORT", help="TCP address for S3's clients.")
@@ -36,7 +35,6 @@ EPILOG = examples(
 )
 @click.option("--log-level", help="debug, info, warning or error.")
 @click.option("--log-format", help="auto, journald, json or console.")
-@session_command(store=True)
 def serve(session: Session, **options: object) -> None:
     """Run the node's proxy until SIGTERM or SIGINT.
 

@@ -6,20 +6,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import (
-    examples,
-    json_option,
-    session_command,
-    write_json,
-    write_line,
-)
+from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
@@ -30,32 +24,32 @@ if TYPE_CHECKING:
 
 OPTION_VARIABLE = "SPANK__SLURM_SPANK_OPTION_lodefs_lodefs"  # as Slurm names it for a prolog
 SWEEP_AGE_S = 60.0
-_mounter = click.option(
-    "--mounter",
+_MOUNTER: Any = cli.option(
+    "The socket of the node's `lodefs mounter` [/run/lodefs/mounter/mounter.sock].",
     metavar="PATH",
-    type=click.Path(path_type=Path),
     envvar="LODEFS_MOUNTER_SOCKET",
     default=Path("/run/lodefs/mounter/mounter.sock"),
-    help="The socket of the node's `lodefs mounter` [/run/lodefs/mounter/mounter.sock].",
 )
 
 
-@click.group(epilog=examples("lodefs slurm resolve vision/cats@main:/data"))
+@click.group(epilog=cli.examples("lodefs slurm resolve vision/cats@main:/data"))
 def slurm() -> None:
     """Datasets of Slurm's jobs; docs/hpc.md says where each of these commands goes."""
 
 
-@slurm.command(
-    epilog=examples(
-        "lodefs slurm resolve vision/cats@main:/data",
-        "lodefs slurm resolve --comment 'run 7 lodefs=vision/cats@main:/data'",
-    )
+@cli.command(
+    "lodefs slurm resolve vision/cats@main:/data",
+    "lodefs slurm resolve --comment 'run 7 lodefs=vision/cats@main:/data'",
+    group=slurm,
+    store=True,
+    proxy=True,
 )
-@click.argument("words", metavar="[REPO@REV[:PATH]:DIR[,...]]", required=False)
-@click.option("--comment", metavar="TEXT", default="", help="The job's comment so far.")
-@click.option("--uid", metavar="N", help="The job's user, if not you; '' if it is not known.")
-@session_command(store=True, proxy=True)
-def resolve(session: Session, words: str | None, comment: str, uid: str | None) -> None:
+def resolve(
+    session: Session,
+    words: str | None = cli.argument("[REPO@REV[:PATH]:DIR[,...]]"),
+    comment: str = cli.option("The job's comment so far.", default="", metavar="TEXT"),
+    uid: str | None = cli.option("The job's user, if not you; '' if it is not known.", metavar="N"),
+) -> None:
     """Print a job's comment with each branch and tag as the commit that it is now.
 
     For cli_filter.lua, at submission: all nodes, tasks of an array and requeues then read the same.
@@ -75,22 +69,22 @@ def resolve(session: Session, words: str | None, comment: str, uid: str | None) 
             session, user.readable(datasets), user
         )  # `stage` knows the user, and sees to the rest
         datasets = []
-    write_line(with_datasets(comment, fixed(session, datasets, user)) if datasets else comment)
+    cli.write_line(with_datasets(comment, fixed(session, datasets, user)) if datasets else comment)
 
 
-@slurm.command(epilog=examples("lodefs slurm prolog --pin"))
-@_mounter
-@click.option("--pin", is_flag=True, help="Fetch the datasets, and keep them while the job runs.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="S",
-    type=FiniteRange(0.1, 3600),
-    default=20.0,
-    help="For all mounts of the job, in seconds [20].",
-)
-@session_command()
-def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None:
+@cli.command("lodefs slurm prolog --pin", group=slurm)
+def prolog(
+    session: Session,
+    mounter: Path = _MOUNTER,
+    pin: bool = cli.option("Fetch the datasets, and keep them while the job runs."),
+    timeout_s: float = cli.option(
+        "For all mounts of the job, in seconds [20].",
+        "--timeout",
+        default=20.0,
+        metavar="S",
+        type=FiniteRange(0.1, 3600),
+    ),
+) -> None:
     """Mount what the job asks for, below /run/lodefs/jobs/JOB. Run by Slurm's Prolog, as root.
 
     Exits with 0 also where that fails, since Slurm drains a node whose prolog fails: the job is
@@ -116,11 +110,8 @@ def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None
         _say(problem)
 
 
-@slurm.command(epilog=examples("lodefs slurm epilog"))
-@_mounter
-@json_option
-@session_command()
-def epilog(session: Session, mounter: Path, as_json: bool) -> None:
+@cli.command("lodefs slurm epilog", group=slurm)
+def epilog(session: Session, mounter: Path = _MOUNTER, as_json: bool = cli.JSON) -> None:
     """Unmount what the job has on this node. Run by Slurm's Epilog, as root; exits with 0.
 
     What the job read through the node's mounts, from cache, peers and store, is one line of the
@@ -142,14 +133,15 @@ def epilog(session: Session, mounter: Path, as_json: bool) -> None:
     if unknown:
         _say(unknown)
     if report is not None:
-        write_json(msgspec.to_builtins(report)) if as_json else write_line(report.line)
+        cli.write_json(msgspec.to_builtins(report)) if as_json else cli.write_line(report.line)
         log(report.line)
 
 
-@slurm.command(epilog=examples("lodefs slurm enter --asked vision/cats@main:/data"))
-@click.option("--asked", metavar="LIST", default="", help="What the step's own --lodefs says.")
-@session_command()
-def enter(session: Session, asked: str) -> None:
+@cli.command("lodefs slurm enter --asked vision/cats@main:/data", group=slurm)
+def enter(
+    session: Session,
+    asked: str = cli.option("What the step's own --lodefs says.", default="", metavar="LIST"),
+) -> None:
     """Show the job's datasets on their directories, in this mount namespace. Run by the plug-in."""
     from lodefs.slurm.job_comment import parsed
     from lodefs.slurm.job_namespace import enter as enter_job
@@ -158,10 +150,8 @@ def enter(session: Session, asked: str) -> None:
     enter_job(JobRecords(), _number(session, "SLURM_JOB_ID"), parsed(asked) if asked else [])
 
 
-@slurm.command(epilog=examples("lodefs slurm sweep"))
-@_mounter
-@session_command()
-def sweep(session: Session, mounter: Path) -> None:
+@cli.command("lodefs slurm sweep", group=slurm)
+def sweep(session: Session, mounter: Path = _MOUNTER) -> None:
     """Unmount what jobs have left that are gone, such as those whose epilog never ran.
 
     For HealthCheckProgram: it asks Slurm's controller about a job only where the node has no
@@ -178,19 +168,24 @@ def sweep(session: Session, mounter: Path) -> None:
             if job in steps or records.age_s(job, time.time()) < SWEEP_AGE_S or is_at_work(job):
                 continue
             mounts.end(job)
-            write_line(f"job {job} is gone: its mounts were released")
+            cli.write_line(f"job {job} is gone: its mounts were released")
         except Exception as error:  # noqa: BLE001 - whatever one job has, others are swept
             _say(f"job {job}: {error}")
             session.exit_code = exit_codes.FAILURE
 
 
-@slurm.command(
-    epilog=examples("lodefs slurm stage 1234", "lodefs slurm stage 1234 a/b@main:/tmp/b")
+@cli.command(
+    "lodefs slurm stage 1234",
+    "lodefs slurm stage 1234 a/b@main:/tmp/b",
+    group=slurm,
+    store=True,
+    proxy=True,
 )
-@click.argument("job", type=int)
-@click.argument("words", metavar="[REPO@REV[:PATH]:DIR[,...]]", default="")
-@session_command(store=True, proxy=True)
-def stage(session: Session, job: int, words: str) -> None:
+def stage(
+    session: Session,
+    job: int = cli.argument(),
+    words: str = cli.argument("[REPO@REV[:PATH]:DIR[,...]]", default=""),
+) -> None:
     """Check the datasets of a job that waits. Run by burst_buffer.lua, on the controller.
 
     Those that only its script names are fixed now, and written into its comment.
@@ -200,28 +195,26 @@ def stage(session: Session, job: int, words: str) -> None:
     staging.stage(session, job_liveness.scontrol(session.environment), job, words)
 
 
-@slurm.command(epilog=examples("lodefs slurm warm 1234"))
-@click.argument("job", type=int)
-@click.option(
-    "--patience",
-    "patience_s",
-    metavar="S",
-    type=FiniteRange(1, 86400),
-    default=60.0,
-    help="Give up when nothing has come for so long, in seconds [60].",
-)
-@session_command(store=True, proxy=True)
-def warm(session: Session, job: int, patience_s: float) -> None:
+@cli.command("lodefs slurm warm 1234", group=slurm, store=True, proxy=True)
+def warm(
+    session: Session,
+    job: int = cli.argument(),
+    patience_s: float = cli.option(
+        "Give up when nothing has come for so long, in seconds [60].",
+        "--patience",
+        default=60.0,
+        metavar="S",
+        type=FiniteRange(1, 86400),
+    ),
+) -> None:
     """Bring a job's datasets to its nodes, and pin them. Run by burst_buffer.lua."""
     from lodefs.slurm import job_liveness, staging
 
     staging.warm_nodes(session, job_liveness.scontrol(session.environment), job, patience_s)
 
 
-@slurm.command(epilog=examples("lodefs slurm release 1234"))
-@click.argument("job", type=int)
-@session_command(store=True, proxy=True)
-def release(session: Session, job: int) -> None:
+@cli.command("lodefs slurm release 1234", group=slurm, store=True, proxy=True)
+def release(session: Session, job: int = cli.argument()) -> None:
     """End the warming of a job, and its pins, on all nodes. Run by burst_buffer.lua."""
     from lodefs.slurm import staging
 

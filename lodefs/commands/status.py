@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import click
-
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.commands.mounts import mount_listings
 from lodefs.settings.session import Session
 
 NODES_SHOWN_MAX = 16
 
 
-@click.command(epilog=examples("lodefs status", "lodefs status --json | jq .node.store"))
-@json_option
-@session_command(store=True, proxy=True)
-def status(session: Session, as_json: bool) -> None:
+@cli.command("lodefs status", "lodefs status --json | jq .node.store", store=True, proxy=True)
+def status(session: Session, as_json: bool = cli.JSON) -> None:
     """Show the proxy: store, cache used and limit, hit rates; the cluster that it is in; and the
     mounts of this machine, with those that have lost their proxy."""
     from lodefs.proxies.own_proxy import ask, running_proxy
@@ -33,16 +29,16 @@ def status(session: Session, as_json: bool) -> None:
         failure = error  # the mounts are shown all the same: they may have lost this very proxy
     mounts = mount_listings()
     if as_json:
-        write_json({"proxy": url, **answer, "mounts": [one.as_json() for one in mounts]})
+        cli.write_json({"proxy": url, **answer, "mounts": [one.as_json() for one in mounts]})
     else:
         if failure is None:
             for name, value in [("proxy", str(url)), *figures(answer), *cluster(answer)]:
-                write_line(f"{name:<9} {text.escaped(value)}")
+                cli.write_line(f"{name:<9} {text.escaped(value)}")
         if mounts:
             what = text.count(len(mounts), "mount")
-            write_line(f"mounts    {what} on this machine, of all users and proxies")
+            cli.write_line(f"mounts    {what} on this machine, of all users and proxies")
         for one in mounts:
-            write_line(f"mount     {one.line(session)}")
+            cli.write_line(f"mount     {one.line(session)}")
     if failure is not None:
         raise failure
 

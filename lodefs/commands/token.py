@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.cli import options as cli
 from lodefs.cli import text
-from lodefs.cli.options import examples, json_option, session_command, warn, write_json, write_line
 from lodefs.settings.session import Session
 
 
-@click.group(epilog=examples("lodefs token --file /etc/lodefs/tokens create team-a 'vision/*'"))
+@click.group(epilog=cli.examples("lodefs token --file /etc/lodefs/tokens create team-a 'vision/*'"))
 @click.option(
     "--file",
     "path",
@@ -37,18 +37,18 @@ def _file(session: Session) -> Path:
     return Path(str(named))
 
 
-@token.command(
-    epilog=examples(
-        "lodefs token create team-a 'vision/*' audio",
-        "lodefs token create --s3 team-b 'vision/*' >team-b.env",
-    )
+@cli.command(
+    "lodefs token create team-a 'vision/*' audio",
+    "lodefs token create --s3 team-b 'vision/*' >team-b.env",
+    group=token,
 )
-@click.argument("name")
-@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
-@click.option("--s3", is_flag=True, help="Also make a key for S3's clients.")
-@json_option
-@session_command()
-def create(session: Session, name: str, patterns: tuple[str, ...], s3: bool, as_json: bool) -> None:
+def create(
+    session: Session,
+    name: str = cli.argument(),
+    patterns: tuple[str, ...] = cli.argument("PATTERN...", required=True),
+    s3: bool = cli.option("Also make a key for S3's clients."),
+    as_json: bool = cli.JSON,
+) -> None:
     """Create a token for reading the repositories that match a PATTERN (vision/*, *).
 
     The token is printed once and not stored. With --s3, three variables are printed that
@@ -67,38 +67,34 @@ def create(session: Session, name: str, patterns: tuple[str, ...], s3: bool, as_
     else:
         secret = create_token(path, name, patterns, now_s=now_s)
     if as_json:
-        write_json({"name": name, "patterns": list(patterns), "token": secret, **keys})
+        cli.write_json({"name": name, "patterns": list(patterns), "token": secret, **keys})
     elif s3:
-        write_line(f"LODEFS_TOKEN={secret}")
-        write_line(f"AWS_ACCESS_KEY_ID={name}")
-        write_line(f"AWS_SECRET_ACCESS_KEY={keys['secret_key']}")
+        cli.write_line(f"LODEFS_TOKEN={secret}")
+        cli.write_line(f"AWS_ACCESS_KEY_ID={name}")
+        cli.write_line(f"AWS_SECRET_ACCESS_KEY={keys['secret_key']}")
     else:
-        write_line(secret)
+        cli.write_line(secret)
     try:
         await_taken(session, path, before)
     except Unavailable as error:  # the token is made, and has been shown
-        warn(f"the new token may not be let in yet: {error}")
+        cli.warn(f"the new token may not be let in yet: {error}")
 
 
-@token.command("list", epilog=examples("lodefs token list"))
-@json_option
-@session_command()
-def list_(session: Session, as_json: bool) -> None:
+@cli.command("lodefs token list", name="list", group=token)
+def list_(session: Session, as_json: bool = cli.JSON) -> None:
     """List tokens: name, patterns, time. The tokens themselves are not stored."""
     from lodefs.proxy.http.tokens import list_tokens
 
     for one in list_tokens(_file(session)):
         if as_json:
-            write_json({"name": one.name, "patterns": one.patterns, "time_s": one.created_s})
+            cli.write_json({"name": one.name, "patterns": one.patterns, "time_s": one.created_s})
         else:
             patterns = text.escaped(" ".join(one.patterns))
-            write_line(f"{text.escaped(one.name):<24} {text.time(one.created_s)}  {patterns}")
+            cli.write_line(f"{text.escaped(one.name):<24} {text.time(one.created_s)}  {patterns}")
 
 
-@token.command(epilog=examples("lodefs token delete team-a"))
-@click.argument("name")
-@session_command()
-def delete(session: Session, name: str) -> None:
+@cli.command("lodefs token delete team-a", group=token)
+def delete(session: Session, name: str = cli.argument()) -> None:
     """Delete a token, and wait until the proxy lets nobody in with it.
 
     The exit code is 7 if a proxy of this machine that uses FILE has not read it after ten seconds:
@@ -117,6 +113,6 @@ def delete(session: Session, name: str) -> None:
             f"the token {text.escaped(name)} is out of the file, but {error} "
             "(it must be readable for the proxy's user: `lodefs doctor`)"
         ) from error
-    write_line(f"deleted the token {text.escaped(name)}")
+    cli.write_line(f"deleted the token {text.escaped(name)}")
     if not is_used:
-        warn(f"no proxy that runs here uses {path}")
+        cli.warn(f"no proxy that runs here uses {path}")

@@ -1,4 +1,4 @@
-"""``lodefs top``."""
+"""``lodefs top`` and ``lodefs stats``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-import click
-
-from lodefs.cli.options import examples, output_error, session_command, write_line
+from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
@@ -18,32 +16,29 @@ if TYPE_CHECKING:
     from lodefs.activity.node_activity import Watcher
     from lodefs.activity.screen import Order
 
+
 SNAPSHOT_COLUMNS = 80  # where the output is no terminal
 
 
-@click.command(epilog=examples("lodefs top", "lodefs top --sort store --count 1 | head -20"))
-@click.option(
-    "--interval",
-    "interval_s",
-    type=FiniteRange(min=0.1, max=3600.0),
-    default=1.0,
-    metavar="S",
-    help="Between two looks [1].",
-)
-@click.option(
-    "--sort",
-    type=click.Choice(["bytes", "reads", "store", "name"]),
-    default="bytes",
-    help="Datasets and mounts by what [bytes].",
-)
-@click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="End after N looks [until q or Ctrl-C].",
-)
-@session_command(store=True, proxy=True)
-def top(session: Session, interval_s: float, sort: str, count: int | None) -> None:
+@cli.command("lodefs top", "lodefs top --sort store --count 1 | head -20", store=True, proxy=True)
+def top(
+    session: Session,
+    interval_s: float = cli.option(
+        "Between two looks [1].",
+        "--interval",
+        default=1.0,
+        type=FiniteRange(min=0.1, max=3600.0),
+        metavar="S",
+    ),
+    sort: str = cli.option(
+        "Datasets and mounts by what [bytes].",
+        default="bytes",
+        choices=("bytes", "reads", "store", "name"),
+    ),
+    count: int | None = cli.option(
+        "End after N looks [until q or Ctrl-C].", between=(1, None), metavar="N"
+    ),
+) -> None:
     """Show live what the proxy serves: bytes a second by source, the hottest datasets and mounts,
     other nodes, what is fetched and what waits.
 
@@ -109,11 +104,76 @@ def _snapshots(
         time.sleep(interval_s)
         place = Place(url, time.strftime("%H:%M:%S"))
         if looks:
-            write_line("")
+            cli.write_line("")
         for line in screen(watcher.next(), place, order, Size(columns, None)):
-            write_line(line)
+            cli.write_line(line)
         try:
             sys.stdout.flush()
         except OSError as error:
-            raise output_error(error) from None
+            raise cli.output_error(error) from None
         looks += 1
+
+
+HEAD_EVERY_LINES = 20  # on a terminal
+
+
+@cli.command(
+    "lodefs stats",
+    "lodefs stats --interval 10 --count 6 --json > minute.jsonl",
+    store=True,
+    proxy=True,
+)
+def stats(
+    session: Session,
+    interval_s: float = cli.option(
+        "Between two lines [1].",
+        "--interval",
+        default=1.0,
+        type=FiniteRange(min=0.1, max=86400.0),
+        metavar="S",
+    ),
+    count: int | None = cli.option(
+        "End after N lines [until Ctrl-C].", between=(1, None), metavar="N"
+    ),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Write one line a second of what the proxy serves, like vmstat.
+
+    Bytes a second that readers got, by source: direct (read from the cache's files without asking),
+    cache (by the proxy), peers, store. Then reads a second, the mean time to the first byte of an
+    answer in ms, requests that are answered now, bytes that are fetched now. Reads with passthrough
+    are seen by nobody. A proxy that is restarted meanwhile is waited for.
+    """
+    from lodefs.activity.node_activity import Watcher, look
+    from lodefs.proxies.own_proxy import running_proxy
+
+    token = session.environment.get("LODEFS_TOKEN")
+    watcher = Watcher(partial(look, running_proxy(session), token))
+    lines = 0
+    due_s = time.monotonic()
+    while count is None or lines < count:
+        due_s = max(due_s + interval_s, time.monotonic())
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        _write(watcher, lines, as_json=as_json)
+        lines += 1
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            raise cli.output_error(error) from None
+
+
+def _write(watcher: Watcher, number: int, *, as_json: bool) -> None:
+    from lodefs.activity.screen import GONE, RESTARTED, as_object, head, line
+
+    rates = watcher.next()
+    if as_json:
+        cli.write_json(as_object(rates, time.time()))
+        return
+    if number == 0 or (number % HEAD_EVERY_LINES == 0 and sys.stdout.isatty()):
+        cli.write_line(head())
+    if rates is None:
+        cli.write_line(GONE)
+        return
+    if rates.restarted:
+        cli.write_line(RESTARTED)
+    cli.write_line(line(rates))

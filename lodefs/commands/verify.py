@@ -1,58 +1,45 @@
-"""``lodefs verify``: a store, or with ``--cache`` the cache of this node."""
+"""``lodefs verify`` of a store, or with ``--cache`` of this node's cache; ``lodefs scrub``.
+
+Damaged files of a cache are dropped by its proxy, if one owns it; else this process owns the cache
+meanwhile.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.nodecache import damage_reports
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import (
-    SPEC,
-    examples,
-    json_option,
-    reject,
-    session_command,
-    write_json,
-    write_line,
-)
+from lodefs.cli import options as cli
+from lodefs.cli.parsed_type import RATE
 from lodefs.cli.progress_bars import show_progress
-from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.verify import CacheCheck, Damage
 
 
-EPILOG = examples(
+@cli.command(
     "lodefs verify --data vision/flickr30k@v1.0          # every byte of a revision",
     "lodefs verify --cache --repair                      # this node's cache",
+    store=True,
+    proxy=True,
 )
-
-
-@click.command(epilog=EPILOG)
-@click.argument("spec", metavar="[REPO[@REV]]", type=SPEC, required=False)
-@click.option("--data", is_flag=True, help="Read and check every byte too.")
-@click.option("--cache", "of_cache", is_flag=True, help="Check this node's cache instead.")
-@click.option("--cache-dir", metavar="DIR", help="Which cache [the running proxy's].")
-@click.option("--repair", is_flag=True, help="Drop damaged files of the cache.")
-@click.option("--workers", type=click.IntRange(1, 256), default=8, help="Parallel reads [8].")
-@json_option
-@session_command(store=True, proxy=True)
 def verify(
     session: Session,
-    spec: Spec | None,
-    data: bool,
-    of_cache: bool,
-    cache_dir: str | None,
-    repair: bool,
-    workers: int,
-    as_json: bool,
+    spec: Spec | None = cli.argument("[REPO[@REV]]"),
+    data: bool = cli.option("Read and check every byte too."),
+    of_cache: bool = cli.option("Check this node's cache instead.", "--cache"),
+    cache_dir: str | None = cli.option("Which cache [the running proxy's].", metavar="DIR"),
+    repair: bool = cli.option("Drop damaged files of the cache."),
+    workers: int = cli.option("Parallel reads [8].", default=8, between=(1, 256)),
+    as_json: bool = cli.JSON,
 ) -> None:
     """Check that every reference of the store, or of one revision, resolves. Of the store also its
     journal, purges, settings and composites; problems of these name what puts them back.
@@ -64,12 +51,12 @@ def verify(
         if spec is not None or data:
             raise InvalidInput("--cache checks all of a node's cache: no REPO, no --data with it")
         if cache_dir is not None:
-            reject(session.command_options, "does nothing with --cache-dir")
+            cli.reject(session.command_options, "does nothing with --cache-dir")
         _verify_cache(session, cache_dir, repair=repair, workers=workers, as_json=as_json)
     elif cache_dir is not None or repair:
         raise InvalidInput("--cache-dir and --repair need --cache")
     else:
-        reject({"--proxy": session.command_options["--proxy"]}, "does nothing without --cache")
+        cli.reject({"--proxy": session.command_options["--proxy"]}, "does nothing without --cache")
         _verify_store(session, spec, data=data, workers=workers, as_json=as_json)
 
 
@@ -80,7 +67,7 @@ def _verify_store(
     from lodefs.chunkstore.repo.verify import verify as check
 
     if spec is not None:
-        no_path(spec)
+        cli.no_path(spec)
     with show_progress() as progress:
         result = check(session.store, spec, data=data, workers=workers, progress=progress)
         if spec is None:
@@ -88,26 +75,23 @@ def _verify_store(
             found = check_state(session.store.objects, time.time)
             result.problems += [str(problem) for problem in found]
     if as_json:
-        write_json(
+        cli.write_json(
             {
                 "problems": [{"message": problem} for problem in result.problems],
                 "purged": [{"message": purged} for purged in result.purged],
-                "commits": result.commits,
-                "commits_without_files": result.commits_without_files,
-                "directories": result.directories,
-                "files": result.files,
+                **cli.fields(result, "commits", "commits_without_files", "directories", "files"),
                 "read_bytes": result.data_bytes,
             }
         )
     else:
         for problem in result.problems:
-            write_line(text.escaped(problem))
+            cli.write_line(text.escaped(problem))
         for purged in result.purged:
-            write_line(text.escaped(purged))
+            cli.write_line(text.escaped(purged))
         read = f", {text.size(result.data_bytes)} read" if data else ""
         older = result.commits_without_files
         without = f" ({older:,} older: `lodefs verify` checks their files too)" if older else ""
-        write_line(
+        cli.write_line(
             f"{text.count(result.commits, 'commit')}{without}, "
             f"{text.count(result.files, 'file')}{read}: "
             + (text.count(len(result.problems), "problem") if result.problems else "all is well")
@@ -122,21 +106,20 @@ def _verify_cache(
     session: Session, cache_dir: str | None, *, repair: bool, workers: int, as_json: bool
 ) -> None:
     from lodefs.chunkstore.nodecache.verify import verify_cache
-    from lodefs.commands import cache_repair
 
-    directory = Path(cache_dir) if cache_dir else cache_repair.cache_dir(session)
+    directory = Path(cache_dir) if cache_dir else node_cache_dir(session)
     with show_progress() as progress:
         result = verify_cache(directory, workers=workers, progress=progress)
         repaired = False
         if repair and result.damages:
             progress.phase = "waiting for the proxy to drop damaged files"
-            repaired = cache_repair.repair(directory, result.numbers)
+            repaired = drop_damaged(directory, result.numbers)
     if as_json:
-        write_json(_cache_json(directory, result, repaired=repaired))
+        cli.write_json(_cache_json(directory, result, repaired=repaired))
     else:
         for damage in result.damages:
-            write_line(text.escaped(line_of(damage)))
-        write_line(_summary(directory, result, repair=repair, repaired=repaired))
+            cli.write_line(text.escaped(line_of(damage)))
+        cli.write_line(_summary(directory, result, repair=repair, repaired=repaired))
     if result.damages:
         session.exit_code = exit_codes.FAILURE
 
@@ -191,3 +174,125 @@ def _cache_json(directory: Path, result: CacheCheck, *, repaired: bool) -> dict[
             for damage in result.damages
         ],
     }
+
+
+SETTLE_TIMEOUT_S = 120.0  # a proxy looks every 30 s
+POLL_S = 0.2
+
+
+def node_cache_dir(session: Session) -> Path:
+    """The cache of the running proxy, else of the settings, else of the user's own proxy."""
+    from lodefs.proxies.own_proxy import ask, own_proxy, running_proxy
+    from lodefs.proxy.config import CACHE_DIR_DEFAULT
+
+    try:
+        node = ask(running_proxy(session), "/status", session.environment.get("LODEFS_TOKEN"))
+        figures = node.get("node")
+        if isinstance(figures, dict) and isinstance(figures.get("cache"), str):
+            return Path(figures["cache"])
+    except LodefsError:
+        pass  # no proxy runs, and none is needed
+    configured = Path(str(session.config.serve.get("cache_dir", CACHE_DIR_DEFAULT)))
+    if not configured.exists() and session.has_store:
+        own = own_proxy(session.home_cache(), session.store_url).directory / "cache"
+        if own.exists():
+            return own
+    return configured
+
+
+def drop_damaged(
+    directory: Path,
+    numbers: Collection[int],
+    *,
+    clock_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Has damaged files dropped; False if the proxy did not do so within SETTLE_TIMEOUT_S.
+
+    Raises: Denied, NoSpace, Corrupt.
+    """
+    damage_reports.report_damage(directory, numbers)
+    deadline_s = clock_s() + SETTLE_TIMEOUT_S
+    while left := set(damage_reports.reported_files(directory)) & set(numbers):
+        if clock_s() >= deadline_s:
+            return False
+        try:
+            _check_reported(directory)
+        except InUse:  # by the proxy, or by another command that does the same
+            sleep(POLL_S)
+    return not left
+
+
+def _check_reported(directory: Path) -> None:
+    from lodefs.proxy.cache.chunk_cache import Cache
+    from lodefs.proxy.cache.recovery import check_reported
+    from lodefs.proxy.cache.tables import CacheSettings
+    from lodefs.proxy.runtime.counters import Counts
+
+    cache = Cache(CacheSettings(directory, size_bytes_max=1 << 62), Counts())
+    try:
+        check_reported(cache, stopping=lambda: False)
+    finally:
+        cache.close()
+
+
+@cli.command(
+    "lodefs scrub --share 1/30 --rate 200MB              # once a day: all of it within 30 days",
+    "lodefs scrub --share 1/1                            # all of it, now",
+    store=True,
+)
+def scrub(
+    session: Session,
+    share: str = cli.option("How much of the store [1/30].", default="1/30", metavar="N/M"),
+    rate: int | None = cli.option(
+        "At most so much a second, such as 200MB.", type=RATE, metavar="SIZE"
+    ),
+    workers: int = cli.option("Parallel reads [4].", default=4, between=(1, 64)),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Read a share of the store's packs and check every byte, to find what has rotted before a
+    reader does.
+
+    The next run goes on where this one ends, from any machine: how far it is stands in the store.
+    Lists what is damaged, also what earlier runs have found, and exits with 1 if there is any;
+    `lodefs repair --data` says of which versions it is.
+    """
+    from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share
+    from lodefs.chunkstore.repair.scrub import scrub as scrub_store
+
+    options = ScrubOptions(parse_share(share), rate, workers)
+    with show_progress() as progress:
+        result = scrub_store(session.store.objects, options, progress)
+    ledger = result.ledger
+    if as_json:
+        cli.write_json(
+            {
+                "packs": result.packs,
+                "read_bytes": result.size_bytes,
+                "store_packs": result.store_packs,
+                "store_bytes": result.store_bytes,
+                "rounds": ledger.rounds,
+                "round_began_s": ledger.began_s or None,
+                "round_ended_s": ledger.ended_s or None,
+                "round_packs": ledger.checked_packs,
+                "problems": [
+                    {"pack": damage.pack_id.hex(), "message": damage.what}
+                    for damage in result.spoilt
+                ],
+            }
+        )
+    else:
+        for damage in result.spoilt:
+            cli.write_line(text.escaped(f"pack {damage.pack_id.hex()}: {damage.what}"))
+        cli.write_line(
+            f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)} read, of "
+            f"{text.count(result.store_packs, 'pack')}, {text.size(result.store_bytes)}; "
+            + (text.count(len(result.spoilt), "problem") if result.spoilt else "all is well")
+        )
+        ended = f", the last on {text.time(ledger.ended_s)}" if ledger.ended_s else ""
+        cli.write_line(
+            f"this round: {text.count(ledger.checked_packs, 'pack')} so far; "
+            f"{text.count(ledger.rounds, 'round')} before{ended}"
+        )
+    if result.spoilt:
+        session.exit_code = exit_codes.FAILURE

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import click
-
 from lodefs.chunkstore.installed_version import installed_version
-from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
 
-@click.command(epilog=examples("lodefs version --json"))
-@json_option
-@session_command()
-def version(session: Session, as_json: bool) -> None:  # noqa: ARG001
+@cli.command("lodefs version --json")
+def version(
+    session: Session,  # noqa: ARG001
+    as_json: bool = cli.JSON,
+) -> None:
     """Show the version."""
     if as_json:
-        write_json({"version": number()})
+        cli.write_json({"version": number()})
     else:
-        write_line(f"lodefs {number()}")
+        cli.write_line(f"lodefs {number()}")
 
 
 def number() -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.system import safe_open
 from lodefs.settings import config
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
     from lodefs.chunkstore.objects.open_url import StoreOptions
     from lodefs.chunkstore.repo.store import Store
+
 
 # For the first answer of a store, whose address may be wrong: time for two attempts
 FIRST_TIMEOUT_S = 8.0
@@ -176,3 +179,47 @@ def split_settings(url: str) -> tuple[str, str]:
         return url, ""
     head, mark, settings = url.partition("?")
     return head, mark + settings
+
+
+class Where(TypedDict, total=False):
+    """Which store. ``store``: its URL, else that of the settings; ``session``: the settings
+    themselves, else those of environment and files."""
+
+    store: str | None
+    session: Session | None
+
+
+class NodeWhere(Where, total=False):
+    """Also which proxy."""
+
+    proxy: str | None
+
+
+@contextmanager
+def opened(
+    session: Session | None = None, *, store: str | None = None, proxy: str | None = None
+) -> Iterator[Session]:
+    """``session`` if there is one. Else one of the environment and the settings files, where
+    ``store`` and ``proxy`` win, closed at the end of the block."""
+    if session is not None:
+        yield session
+        return
+    made = Session(dict(os.environ))
+    made.apply_options(store=store, proxy=proxy)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def spec_of(spec: str | Spec) -> Spec:
+    """``REPO[@REV][:PATH]``. Raises: InvalidInput."""
+    return spec if isinstance(spec, Spec) else parse_spec(spec)
+
+
+def revision_of(spec: str | Spec) -> Spec:
+    """The same for what takes whole revisions. Raises: InvalidInput if there is a path."""
+    found = spec_of(spec)
+    if found.path:
+        raise InvalidInput(f"{found}: this takes REPO[@REV], without a path")
+    return found

@@ -11,8 +11,7 @@ import time
 
 import msgspec
 
-from lodefs.api.warm_follow import Follower
-from lodefs.api.warming import checked, request_of
+from lodefs.api.warming import Follower, checked, request_of
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import (
     EVICT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -39,6 +40,20 @@ def source(tmp_path: Path) -> Path:
     for number in range(5):
         (source / f"{number}.txt").write_text(f"file {number}\n")
     return source
+
+
+def test_signatures_name_every_option() -> None:
+    """What shows a function's signature to people shows each option, its type and its default."""
+    shown = inspect.signature(lodefs.push).parameters
+    defaults = {one.name: one.default for one in shown.values() if one.default is not one.empty}
+    assert defaults == {
+        "message": "", "author": None, "skip_unreadable": False, "allow_removals": False,
+        "check": False, "exclude": (), "private": "push", "dry_run": False, "workers": None,
+        "progress": None, "store": None, "session": None,
+    }  # fmt: skip
+    assert [one.name for one in shown.values()][:2] == ["directory", "repo"]
+    assert shown["workers"].annotation == int | None
+    assert {"store", "session"} <= inspect.signature(lodefs.tag.delete).parameters.keys()
 
 
 @pytest.mark.usefixtures("store")

@@ -11,7 +11,14 @@ from typing import Protocol
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
+from lodefs.chunkstore.errors import (
+    Changed,
+    Corrupt,
+    InvalidInput,
+    NotADirectory,
+    NotFound,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN, Commit, Large
 from lodefs.chunkstore.format.names import ID_BYTES, Digest, PackId
 from lodefs.chunkstore.format.tree import (
@@ -26,7 +33,12 @@ from lodefs.chunkstore.format.tree import (
 from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.change import shown
 from lodefs.chunkstore.push.index.stat_cache import StatCache
-from lodefs.chunkstore.push.trees.directories import HashedDirectory, contents_of, key_of
+from lodefs.chunkstore.push.trees.directories import (
+    HashedDirectory,
+    Totals,
+    contents_of,
+    key_of,
+)
 from lodefs.chunkstore.push.trees.tree_writer import PlacedTree, TreePacker
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
@@ -190,11 +202,7 @@ class UnstoredTrees:
             nowhere = (Segment(PackId(child.digest), 0, 1, 1),)
             entries.append(
                 Entry(
-                    child.name,
-                    Kind.DIRECTORY,
-                    size_bytes=1,
-                    digest=child.digest,
-                    segments=nowhere,
+                    child.name, Kind.DIRECTORY, size_bytes=1, digest=child.digest, segments=nowhere
                 )
             )
         return sorted(entries, key=lambda one: one.name)
@@ -256,8 +264,11 @@ class Counts:
             )
 
 
-def count(trees: TreeReader, before: Item | None, after: Item | None) -> Counts:
-    """What differs between two trees, their roots included. Raises what read_tree raises."""
+def count(
+    trees: TreeReader, before: Item | None, after: Item | None, *, removed: bool = True
+) -> Counts:
+    """What differs between two trees, their roots included; not ``removed``: but for what is in one
+    directory and not in the other any more. Raises what read_tree raises."""
     counts = Counts()
     stack: list[tuple[Item | None, Item | None]] = [(before, after)]
     while stack:
@@ -266,9 +277,37 @@ def count(trees: TreeReader, before: Item | None, after: Item | None) -> Counts:
         was, now = children_of(trees, old), children_of(trees, new)
         # Most are the same objects, in directories of a million maybe: the others are picked first
         both = [(one, now.get(name)) for name, one in was.items() if now.get(name) is not one]
-        stack += [(one, other) for one, other in both if not is_equal(one, other)]
+        stack += [
+            (one, other)
+            for one, other in both
+            if not is_equal(one, other) and (removed or other is not None)
+        ]
         stack += [(None, other) for name, other in now.items() if name not in was]
     return counts
+
+
+def changes_between(
+    packs: TreeReader, head: Commit | None, root: HashedDirectory, totals: Totals, memory: StatCache
+) -> Changes | None:
+    """What ``root``, the directory that is pushed, changes in a branch at ``head``; None if the
+    trees of the head cannot be read. What was removed is not read, but follows from the totals.
+    Raises: IndexBroken, Unavailable, Denied."""
+    files = totals.files + totals.symlinks
+    if head is None:
+        return Changes(added_files=files, added_bytes=totals.size_bytes)
+    trees = UnstoredTrees(packs)
+    trees.add(root, memory)
+    try:
+        pushed = Entry(b"", Kind.DIRECTORY, digest=root.digest)
+        found = count(trees, head.root, pushed, removed=False)
+    except (Corrupt, NotFound, UnknownFormat, Changed):
+        return None
+    kept_bytes = totals.size_bytes - found.size_bytes
+    return replace(
+        found.changes,
+        removed_files=max(0, head.files - (files - found.changes.added_files)),
+        removed_bytes=max(0, head.size_bytes - kept_bytes),
+    )
 
 
 def count_files(trees: TreeReader, item: Item | None, at_most: int) -> int:

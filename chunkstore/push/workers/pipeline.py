@@ -461,12 +461,7 @@ class Joined(NamedTuple):
 
 
 def join_window(
-    window: memoryview,
-    known: Sequence[int],
-    start: int,
-    params: ChunkingParams,
-    *,
-    final: bool,
+    window: memoryview, known: Sequence[int], start: int, params: ChunkingParams, *, final: bool
 ) -> Joined:
     """The cuts of ``window`` from ``start`` on, when ``known`` are those from its beginning on.
 

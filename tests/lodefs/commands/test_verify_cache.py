@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.nodecache.damage_reports import reported_files
-from lodefs.commands import cache_repair
+from lodefs.commands import verify
 from lodefs.proxy.cache.directory import CacheDir
 from lodefs.settings.session import Session
 from tests.support.lodefs.command_line import Lodefs
@@ -98,8 +98,8 @@ def test_repair_waits_for_the_proxy_for_a_while(rig: Rig) -> None:
         now[0] += seconds
 
     try:
-        assert not cache_repair.repair(cache_dir, [1], clock_s=lambda: now[0], sleep=sleep)
-        assert now[0] >= cache_repair.SETTLE_TIMEOUT_S
+        assert not verify.drop_damaged(cache_dir, [1], clock_s=lambda: now[0], sleep=sleep)
+        assert now[0] >= verify.SETTLE_TIMEOUT_S
     finally:
         owner.close()
     assert reported_files(cache_dir) == [1]
@@ -111,12 +111,12 @@ def test_which_cache(tmp_path: Path, rig: Rig) -> None:
     config.write_text(f'[serve]\ncache_dir = "{tmp_path}/x"\n')
     known = {"HOME": str(tmp_path), "LODEFS_CONFIG": str(config), "LODEFS_PROXY": "unix:/none"}
     session = Session({**known, "LODEFS_STORE": "/store"})
-    assert cache_repair.cache_dir(session) == tmp_path / "x"
+    assert verify.node_cache_dir(session) == tmp_path / "x"
     (own,) = [tmp_path / ".cache/lodefs" / name for name in ["proxy-" + _digest("/store")]]
     (own / "cache").mkdir(parents=True)
-    assert cache_repair.cache_dir(session) == own / "cache"
+    assert verify.node_cache_dir(session) == own / "cache"
     (tmp_path / "x").mkdir()
-    assert cache_repair.cache_dir(session) == tmp_path / "x"
+    assert verify.node_cache_dir(session) == tmp_path / "x"
 
 
 def _digest(text: str) -> str:

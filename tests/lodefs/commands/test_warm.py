@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.api.warm_follow import GONE_S_MAX, STARTS_MAX, Follower
+from lodefs.api.warming import GONE_S_MAX, STARTS_MAX, Follower
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmRequest, WarmStatus
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.commands.evict import pin_line
+from lodefs.commands.warm import pin_line
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm import cluster_jobs
 from tests.support.lodefs.command_line import Lodefs

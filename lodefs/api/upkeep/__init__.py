@@ -1,1 +1,0 @@
-"""What a store keeps, and what that takes: deletion, accounts, retention."""

@@ -1,0 +1,259 @@
+"""``lodefs log``, ``diff``, ``blame``, ``reflog``: what was committed, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.api.history import blame as blamed
+from lodefs.api.history import diff as changes
+from lodefs.api.history import log as commits
+from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.names import CommitId, Spec
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.repo.history import RefMove
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.cli import options as cli
+from lodefs.cli import text
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.repo.history import Change
+
+
+@cli.command("lodefs log -n 10 vision/flickr30k", store=True)
+def log(
+    session: Session,
+    spec: Spec = cli.argument("REPO[@REV]"),
+    limit: int | None = cli.option("At most this many commits.", "-n", between=(1, None)),
+    first_parent: bool = cli.option("Leave out what merges brought."),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Show the commits of a revision, newest first."""
+    cli.no_path(spec)
+    shown, parents = set[str](), set[str]()
+    found = commits(spec, first_parent=first_parent, session=session)
+    for commit_id, commit in islice(found, limit):
+        shown.add(commit_id)
+        parents.update(parent.hex() for parent in commit.parents[: 1 if first_parent else None])
+        if as_json:
+            cli.write_json(_json_of(commit_id, commit))
+        else:
+            cli.write_line(_shown(commit_id, commit))
+    if parents - shown and len(shown) != limit:
+        click.echo(f"older commits of {spec.repo} have expired: see `lodefs retain`", err=True)
+
+
+def _json_of(commit_id: str, commit: Commit) -> dict[str, object]:
+    keys = "parents", "author", "time_s", "message", "files", "directories", "size_bytes"
+    return {"commit": commit_id} | cli.fields(commit, *keys)
+
+
+def _shown(commit_id: str, commit: Commit) -> str:
+    lines = [
+        f"commit {commit_id}",
+        f"author {text.escaped(commit.author)}",
+        f"time   {text.time(commit.time_s)}",
+        f"holds  {text.count(commit.files, 'file')}, {text.size(commit.size_bytes)}",
+        "",
+        *(f"    {line}" for line in text.escaped_lines(commit.message)),
+    ]
+    return "\n".join(lines) + ("\n" if commit.message else "")
+
+
+@cli.command(
+    "lodefs blame vision/flickr30k:captions.csv",
+    "lodefs blame vision/flickr30k@v1.0:images          # each entry of a directory",
+    store=True,
+)
+def blame(
+    session: Session, spec: Spec = cli.argument("REPO[@REV][:PATH]"), as_json: bool = cli.JSON
+) -> None:
+    """Show which commit made PATH what it is; of a directory, each of its entries, the latest
+    changes first. A directory counts as changed by anything below it.
+    """
+    for one in blamed(spec, session=session):
+        commit = one.commit
+        if as_json:
+            found = {"path": text.percent_encoded(one.path), "commit": one.commit_id.hex()}
+            cli.write_json(found | cli.fields(commit, "author", "time_s", "message"))
+            continue
+        first = next(iter(text.escaped_lines(commit.message)), "")
+        who = (
+            f"{one.commit_id.hex()[:12]}  {text.time(commit.time_s)}  {text.escaped(commit.author)}"
+        )
+        cli.write_line(f"{who}  {text.escaped(one.path)}  {first}".rstrip())
+
+
+_MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
+
+
+@cli.command(
+    "lodefs diff vision/flickr30k@v1.0 vision/flickr30k@main",
+    "lodefs diff --stat vision/flickr30k@v1.0 vision/flickr30k@main",
+    "lodefs diff vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
+    store=True,
+)
+def diff(
+    session: Session,
+    before: Spec = cli.argument("REPO@A[:PATH]"),
+    after: Spec = cli.argument("REPO@B[:PATH]"),
+    exit_code: bool = cli.option("Exit with 1 if anything differs."),
+    stat: bool = cli.option("Only how many files and bytes differ."),
+    name_only: bool = cli.option("Only the paths."),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Show what differs between two revisions, by path: A added, D removed, M changed,
+    T of another type.
+    """
+    cli.reject({"--name-only": name_only and stat}, "does nothing with --stat")
+    counts = {what: _Count() for what in _MARKS}
+    for change in changes(before, after, session=session):
+        counts[change.what.value].add(change)
+        if not stat:
+            _show(change, name_only=name_only, as_json=as_json)
+    if stat:
+        _show_counts(counts, as_json=as_json)
+    elif not as_json and not name_only:
+        summary = ", ".join(
+            f"{one.entries:,} {what}" for what, one in counts.items() if one.entries
+        )
+        cli.write_line(summary or "no difference")
+    if exit_code and any(one.entries for one in counts.values()):
+        session.exit_code = 1
+
+
+@dataclass(slots=True)
+class _Count:
+    """What differs in one way. Bytes: of files, as they are now, of removed ones as they were."""
+
+    entries: int = 0
+    files: int = 0  # symlinks too
+    size_bytes: int = 0
+
+    def add(self, change: Change) -> None:
+        self.entries += 1
+        entry = change.after or change.before
+        if entry is not None and entry.kind is not Kind.DIRECTORY:
+            self.files += 1
+            self.size_bytes += entry.size_bytes if entry.kind is Kind.FILE else 0
+
+
+def _show(change: Change, *, name_only: bool, as_json: bool) -> None:
+    path = text.percent_encoded(change.path)
+    if as_json and name_only:
+        cli.write_json({"path": path})
+    elif as_json:
+        cli.write_json(
+            {
+                "change": change.what.value,
+                "path": path,
+                "before": _diff_json_of(change.before),
+                "after": _diff_json_of(change.after),
+            }
+        )
+    elif name_only:
+        cli.write_line(text.escaped(change.path))
+    else:
+        sizes = _sizes(change.before, change.after)
+        cli.write_line(f"{_MARKS[change.what.value]}  {text.escaped(change.path)}  ({sizes})")
+
+
+def _show_counts(counts: dict[str, _Count], *, as_json: bool) -> None:
+    if as_json:
+        keys = {what: what.replace(" ", "_") for what in counts}
+        found = {f"{keys[what]}_files": one.files for what, one in counts.items()}
+        cli.write_json(
+            found | {f"{keys[what]}_bytes": one.size_bytes for what, one in counts.items()}
+        )
+        return
+    for what, one in counts.items():
+        if one.entries:
+            cli.write_line(
+                f"{what:<13}{text.count(one.files, 'file')}, {text.size(one.size_bytes)}"
+            )
+    if not any(one.entries for one in counts.values()):
+        cli.write_line("no difference")
+
+
+def _sizes(before: Entry | None, after: Entry | None) -> str:
+    """Both sizes; in bytes if they would look equal and are not."""
+    sizes = _size(before), _size(after)
+    if sizes[0] == sizes[1] and before and after and before.size_bytes != after.size_bytes:
+        sizes = f"{before.size_bytes:,} B", f"{after.size_bytes:,} B"
+    return " -> ".join(sizes)
+
+
+def _size(entry: Entry | None) -> str:
+    if entry is None:
+        return "nothing"
+    if entry.kind is Kind.FILE:
+        return text.size(entry.size_bytes)
+    return entry.kind.name.lower()
+
+
+def _diff_json_of(entry: Entry | None) -> dict[str, object] | None:
+    if entry is None:
+        return None
+    found: dict[str, object] = {"kind": entry.kind.name.lower(), "digest": entry.digest.hex()}
+    if entry.kind is Kind.FILE:
+        found |= {"size_bytes": entry.size_bytes, "executable": entry.executable}
+    return found
+
+
+@cli.command(
+    "lodefs reflog vision/flickr30k",
+    "lodefs branch --force vision/flickr30k@9c2f01ab77de main     # back to one of these",
+    store=True,
+)
+def reflog(
+    session: Session,
+    spec: Spec = cli.argument("REPO[@NAME]"),
+    limit: int | None = cli.option("At most this many moves.", "-n", between=(1, None)),
+    only_tag: bool = cli.option("Show the tag NAME, even if a branch had that name.", "--tag"),
+    as_json: bool = cli.JSON,
+) -> None:
+    """Show where a branch or tag of REPO was (default: main), newest first, deleted ones too:
+    when it moved, from which commit to which, and who pushed.
+    """
+    from lodefs.chunkstore.repo.history import reflog as moves
+
+    cli.no_path(spec)
+    for kind in (TAGS,) if only_tag else (BRANCHES, TAGS):
+        found = moves(session.store, spec.repo, kind, spec.rev)
+        first = next(found, None)
+        if first is not None:
+            break
+    else:
+        session.store.require_repo(spec.repo)
+        what = "tag" if only_tag else "branch or tag"
+        raise NotFound(f"{spec.repo} never had a {what} {spec.rev}")
+    for move in islice(chain([first], found), limit):
+        if as_json:
+            cli.write_json(_reflog_json_of(move))
+        else:
+            cli.write_line(_reflog_shown(move))
+
+
+def _reflog_json_of(move: RefMove) -> dict[str, object]:
+    return {
+        "time_s": move.time_s,
+        "change": move.move.value,
+        "previous": None if move.before is None else move.before.hex(),
+        "commit": None if move.after is None else move.after.hex(),
+        "author": move.author,
+    }
+
+
+def _reflog_shown(move: RefMove) -> str:
+    author = "" if move.author is None else f"  {text.escaped(move.author)}"
+    path = f"{_short(move.before)} -> {_short(move.after)}"
+    return f"{text.time(move.time_s)}  {path}  {move.move.value}{author}"
+
+
+def _short(commit_id: CommitId | None) -> str:
+    return f"{'none':<12}" if commit_id is None else commit_id.hex()[:12]
