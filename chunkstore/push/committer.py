@@ -22,13 +22,13 @@ from lodefs.chunkstore.journal.named_packs import NamedPacks, named_packs
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows, learn
+from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.pack_check import (
     PacksCollected,
     PacksLost,
     lacking_named,
     missing_packs,
 )
-from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry

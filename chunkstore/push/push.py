@@ -16,15 +16,15 @@ from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
 from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.push.change_counts import (
-    Changes,
-    check_changes,
-    check_names,
-)
 from lodefs.chunkstore.push.changes.overlay import changes_between
 from lodefs.chunkstore.push.committer import Committer, Head, read_head
 from lodefs.chunkstore.push.index.push_index import TreePlace
-from lodefs.chunkstore.push.quota import Quota
+from lodefs.chunkstore.push.limits import (
+    Changes,
+    Quota,
+    check_changes,
+    check_names,
+)
 from lodefs.chunkstore.push.session import CommitResult, PushOptions, PushSession
 from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root
 from lodefs.chunkstore.push.trees.directories import HashedDirectory

@@ -20,11 +20,11 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
-from lodefs.chunkstore.push.change_counts import AllowRemovals, Changes, PushTarget, allow_all
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows, learn
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_chunks, forget_files_in, refuse
+from lodefs.chunkstore.push.limits import AllowRemovals, Changes, PushTarget, allow_all
 from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
 from lodefs.chunkstore.push.pack_writer import (
     DATA_PACK_SIZES_BYTES,

@@ -18,7 +18,7 @@ from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
 from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.named_packs import named_packs
-from lodefs.chunkstore.push.quota import check_arriving
+from lodefs.chunkstore.push.limits import check_arriving
 from lodefs.chunkstore.repo.pack_reader import check_bound
 from lodefs.chunkstore.repo.refs import RefEntry, singular
 from lodefs.chunkstore.repo.store import Store

@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.push.quota import OverQuota, check_arriving
+from lodefs.chunkstore.push.limits import OverQuota, check_arriving
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.transfer.there import There

@@ -17,9 +17,9 @@ from lodefs.cli.parameters import option
 from lodefs.settings.session import Session, Where, opened, revision_of, spec_of
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.push.change_counts import AllowRemovals
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.change import Change
+    from lodefs.chunkstore.push.limits import AllowRemovals
     from lodefs.chunkstore.push.push import PushResult
     from lodefs.chunkstore.push.session import PushOptions
 

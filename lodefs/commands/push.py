@@ -24,8 +24,8 @@ from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.push.change_counts import Removals
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
+    from lodefs.chunkstore.push.limits import Removals
     from lodefs.chunkstore.push.scanner import SourceNotes
     from lodefs.chunkstore.push.session import CommitResult
 

@@ -11,7 +11,6 @@ from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.existing_commit import save_existing
-from lodefs.chunkstore.push.change_counts import Changes, Removals
 from lodefs.chunkstore.push.changes.overlay import (
     Item,
     Overlay,
@@ -23,8 +22,8 @@ from lodefs.chunkstore.push.changes.overlay import (
 from lodefs.chunkstore.push.changes.stored_changes import StoredChanges
 from lodefs.chunkstore.push.changes.three_way import Choices, merge
 from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, read_head
+from lodefs.chunkstore.push.limits import Changes, Quota, Removals
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
-from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.push.session import CommitResult, PushSession
 from lodefs.chunkstore.push.trees.tree_writer import TreePacker
 

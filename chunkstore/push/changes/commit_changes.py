@@ -22,7 +22,7 @@ from lodefs.chunkstore.push.changes.change import Change, PutDirectory
 from lodefs.chunkstore.push.changes.overlay import Overlay, RecentTrees
 from lodefs.chunkstore.push.changes.stored_changes import EarlyQuota, StoredChanges, StreamStarts
 from lodefs.chunkstore.push.committer import Head
-from lodefs.chunkstore.push.quota import Quota
+from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.push.source_directory import source_root
 from lodefs.chunkstore.repo.refs import BRANCHES

@@ -9,7 +9,6 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
-from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.branch_commits import (
     EMPTY,
     ChangesResult,
@@ -21,6 +20,7 @@ from lodefs.chunkstore.push.changes.branch_commits import (
 from lodefs.chunkstore.push.changes.overlay import RecentTrees, count
 from lodefs.chunkstore.push.changes.three_way import Choices
 from lodefs.chunkstore.push.committer import Head, read_head
+from lodefs.chunkstore.push.limits import Changes
 from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store

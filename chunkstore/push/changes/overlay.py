@@ -30,9 +30,9 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     tree_digest,
 )
-from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.change import shown
 from lodefs.chunkstore.push.index.stat_cache import StatCache
+from lodefs.chunkstore.push.limits import Changes
 from lodefs.chunkstore.push.trees.directories import (
     HashedDirectory,
     Totals,

@@ -25,7 +25,7 @@ from lodefs.chunkstore.push.changes.change import (
 )
 from lodefs.chunkstore.push.changes.contents import Contents, LocalFile, local_file, rewound
 from lodefs.chunkstore.push.changes.overlay import Names, Overlay, TreeReader, UnstoredTrees, count
-from lodefs.chunkstore.push.quota import Quota
+from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.scanner import Private, Skipped, SourceNotes, refuse_private
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.source_directory import SourceDirectory

@@ -13,7 +13,7 @@ from lodefs.chunkstore.errors import Conflict, TooManyRemovals
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.push.change_counts import Changes, Removals, allow_all
+from lodefs.chunkstore.push.limits import Changes, Removals, allow_all
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.history import ChangeKind, diff
 from lodefs.chunkstore.repo.pack_reader import PackReader

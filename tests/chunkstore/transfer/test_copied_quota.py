@@ -7,7 +7,7 @@ from io import BytesIO
 
 import pytest
 
-from lodefs.chunkstore.push.quota import OverQuota
+from lodefs.chunkstore.push.limits import OverQuota
 from lodefs.chunkstore.repo.refs import TAGS
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import NoSpace
-from lodefs.chunkstore.push.quota import EARLY_SIZE_BYTES, Quota
+from lodefs.chunkstore.push.limits import EARLY_SIZE_BYTES, Quota
 from lodefs.chunkstore.repo.store import create_store
 from tests.support.chunkstore.handmade import Handmade, memory_store
 from tests.support.chunkstore.memory_objects import MemoryObjects

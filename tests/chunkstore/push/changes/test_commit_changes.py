@@ -21,8 +21,7 @@ from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.push import quota
-from lodefs.chunkstore.push.change_counts import Changes
+from lodefs.chunkstore.push import limits
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import (
     Change,
@@ -34,6 +33,7 @@ from lodefs.chunkstore.push.changes.change import (
     Rename,
 )
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.limits import Changes
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.repo.verify import verify
@@ -166,7 +166,7 @@ def test_any_changes_do_what_they_do_to_a_dictionary(rounds: list[list[Change]])
     and nothing is committed."""
     start: Model = {"a": None, "a/x": b"ax", "b": None, "b/c": None, "b/c/x": b"bcx" * 500}
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(quota, "EARLY_SIZE_BYTES", 0)
+        patched.setattr(limits, "EARLY_SIZE_BYTES", 0)
         branches = Branches(Path(place))
         puts = [Put(path, text) for path, text in start.items() if text is not None]
         branches.change(*puts)
@@ -367,7 +367,7 @@ def test_more_than_the_quota_is_not_sent(
     branches: Branches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Contents of all kinds are counted with what the branch keeps, before any of them is sent."""
-    monkeypatch.setattr(quota, "EARLY_SIZE_BYTES", 1000)
+    monkeypatch.setattr(limits, "EARLY_SIZE_BYTES", 1000)
     branches.change(Put("kept", b"k" * 3000), Put("d/old", b"o" * 900))
     set_quota(branches, 5000)
     content = bytes(range(256)) * 9  # 2,304
@@ -392,7 +392,7 @@ def test_what_goes_again_is_not_counted(
 ) -> None:
     """A content that a later change of the same list replaces, removes or moves away from under it
     refuses nothing: the quota is for the version that comes of it."""
-    monkeypatch.setattr(quota, "EARLY_SIZE_BYTES", 0)
+    monkeypatch.setattr(limits, "EARLY_SIZE_BYTES", 0)
     branches.change(Put("a/x", b"1" * 3000))
     set_quota(branches, 5000)
     big, small = b"2" * 4000, b"3" * 1500

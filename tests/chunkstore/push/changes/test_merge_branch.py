@@ -8,11 +8,11 @@ import pytest
 
 from lodefs.chunkstore.errors import Diverged, NotFound
 from lodefs.chunkstore.format.names import CommitId, Spec
-from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import CopyFrom, Put, Remove, Rename
 from lodefs.chunkstore.push.changes.merge_branch import common_ancestor, merge_branch
 from lodefs.chunkstore.push.changes.three_way import Choices
+from lodefs.chunkstore.push.limits import Changes
 from lodefs.chunkstore.repo.history import blame, log
 from tests.chunkstore.push.changes.test_commit_changes import Branches
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import TooManyRemovals
-from lodefs.chunkstore.push.change_counts import Removals, allow_all
 from lodefs.chunkstore.push.changes.change import Change, Put, PutDirectory, Remove
+from lodefs.chunkstore.push.limits import Removals, allow_all
 from tests.chunkstore.push.changes.test_commit_changes import Branches
 
 
