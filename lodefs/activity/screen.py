@@ -10,11 +10,12 @@ import signal
 import sys
 import termios
 import tty
-import unicodedata
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from types import FrameType, TracebackType
 from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
 
 from lodefs.activity.node_activity import SOURCES, BySource, Rates, total
 from lodefs.cli import text
@@ -149,7 +150,7 @@ def _table(
 
 def _row(name: str, cells: Sequence[str], name_chars: int) -> str:
     cut = fit(name, name_chars - 1)
-    padding = " " * (name_chars - width(cut))
+    padding = " " * (name_chars - cell_len(cut))
     return cut + padding + "".join(f"{cell:>{_CELL_CHARS}}" for cell in cells)
 
 
@@ -167,30 +168,9 @@ def _sorted(rows: dict[str, BySource], order: Order) -> list[str]:
     return sorted(rows, key=key)
 
 
-def width(line: str) -> int:
-    """Columns that a text takes on a terminal (Unicode Standard Annex 11)."""
-    if line.isascii():
-        return len(line)
-    return sum(_width(character) for character in line)
-
-
-def _width(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
 def fit(line: str, columns: int) -> str:
     """A text cut to so many columns; … says that it was cut."""
-    if width(line) <= columns:
-        return line
-    kept, used = [], 0
-    for character in line:
-        used += _width(character)
-        if used > columns - 1:
-            break
-        kept.append(character)
-    return "".join(kept) + "…"
+    return line if cell_len(line) <= columns else set_cell_size(line, columns - 1).rstrip() + "…"
 
 
 _COLUMN_CHARS = 10

@@ -86,12 +86,12 @@ class Landing:
 
 
 class DataPlane:
-    """Brings chunks of one store's packs by data processes. For any thread."""
+    """Brings chunks of one store's packs by data processes, which the node ends. For any thread."""
 
     def __init__(
         self, processes: DataProcesses, objects: ObjectStore, *, transfer_timeout_s: float
     ) -> None:
-        self._processes = processes
+        self.processes = processes
         self._objects = objects
         self._timeout_s = transfer_timeout_s + GRACE_S
         # Orders only ask a store (or a disk) that fails once more, and know nothing of how long it
@@ -106,7 +106,7 @@ class DataPlane:
         and others if the store's file cannot be read."""
         offsets = loaded.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
-        if size_bytes < SIZE_BYTES_LEAST or not self._processes.start():
+        if size_bytes < SIZE_BYTES_LEAST or not self.processes.start():
             return None
         if landing.is_disk_slow() or len(landing.parts) > PARTS_MAX:
             return None
@@ -143,7 +143,7 @@ class DataPlane:
         for placed in places:
             placed.is_held = True  # until it is sure that nobody writes there any more
         try:
-            report = self._processes.carry_out(order, fds, self._timeout_s)
+            report = self.processes.carry_out(order, fds, self._timeout_s)
         except NotDone as error:
             if error.is_disk_slow:
                 landing.note_slow()

@@ -1,4 +1,4 @@
-"""proxy.catalog.Catalog of a store: bounded looks at what it holds, for people."""
+"""proxy.node.Catalog of a store: bounded looks at what it holds, for people."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.job_families import JobFamilies
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.mount_families import MountFamilies
-from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
+from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 from lodefs.proxy.tracing.traced_objects import TracedObjects
 
@@ -175,14 +175,14 @@ def _open_node(
         raise
 
 
-def _start_data(config: Config, objects: ObjectStore, cache: Cache) -> DataSide | None:
+def _start_data(config: Config, objects: ObjectStore, cache: Cache) -> DataPlane | None:
     """The data processes that the settings ask for. They hold the lock of its writers."""
     count = data_processes_of(config)
     if not count:
         return None
     processes = DataProcesses(DataSettings(count, (cache.directory.writers_fd,)))
     timeout_s = config.transfer_timeout_s
-    return DataSide(processes, DataPlane(processes, objects, transfer_timeout_s=timeout_s))
+    return DataPlane(processes, objects, transfer_timeout_s=timeout_s)
 
 
 async def serve(

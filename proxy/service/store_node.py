@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.journal.purges import Purges
@@ -31,7 +30,6 @@ from lodefs.proxy.cache.maintenance import Maintenance
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import DiskLoad, Scrub, ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.data.processes import DataProcesses
 from lodefs.proxy.fetch.cache_fill import CacheFill
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.known_damage import DamagedChunks
@@ -72,13 +70,6 @@ class NodeSettings:
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
 
 
-class DataSide(NamedTuple):
-    """Data processes, and what brings chunks of the store by them. The node ends them."""
-
-    processes: DataProcesses
-    plane: DataPlane
-
-
 class StoreNode:
     """proxy.node.Node over a store. Made inside a running event loop; owns the cache directory
     (but not the store) until ``close``.
@@ -94,7 +85,7 @@ class StoreNode:
         *,
         cache: Cache | None = None,
         peering: Peering | None = None,
-        data: DataSide | None = None,
+        data: DataPlane | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._counts = counts or Counts()
@@ -107,8 +98,7 @@ class StoreNode:
         kv, pools = self._cache.kv, self._pools
         damaged_chunks = DamagedChunks(clock_s=clock_s)
         self._processes = data.processes if data is not None else None
-        plane = data.plane if data is not None else None
-        origin = StorePacks(store.objects, self._counts, damaged_chunks, plane)
+        origin = StorePacks(store.objects, self._counts, damaged_chunks, data)
         packs = peering.packs(origin, self._counts) if peering is not None else origin
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
         purged = PurgedChunks()
@@ -232,7 +222,7 @@ class StoreNode:
 
 
 class NodeCacheControl:
-    """proxy.cache_control.CacheControl of a StoreNode's cache. Used from the event loop."""
+    """proxy.node.CacheControl of a StoreNode's cache. Used from the event loop."""
 
     def __init__(
         self,

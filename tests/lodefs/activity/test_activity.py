@@ -6,6 +6,7 @@ import json
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rich.cells import cell_len
 
 from lodefs.activity.node_activity import (
     NodeActivity,
@@ -14,7 +15,7 @@ from lodefs.activity.node_activity import (
     activity_of,
     rates_between,
 )
-from lodefs.activity.screen import Order, Place, Size, as_object, fit, head, line, screen, width
+from lodefs.activity.screen import Order, Place, Size, as_object, fit, head, line, screen
 from lodefs.chunkstore.errors import Unavailable
 from tests.support.lodefs.metrics_text import AWKWARD, Figures
 
@@ -112,7 +113,7 @@ def test_screen_fits(columns: int, lines: int | None) -> None:
     found.mounts = {f"/mnt/{number}": {"cache": (number, number)} for number in range(50)}
     rates = rates_between(NodeActivity(), looked(found), 1.0)
     shown = screen(rates, PLACE, Order.BYTES, Size(columns, lines), "note")
-    assert max(width(one) for one in shown) <= columns
+    assert max(cell_len(one) for one in shown) <= columns
     assert lines is None or len(shown) == lines
     assert shown[-1] == "note"
     assert all(character.isprintable() for one in shown for character in one)

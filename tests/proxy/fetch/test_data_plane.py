@@ -28,7 +28,7 @@ from lodefs.proxy.data.processes import DataProcesses, DataSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.node import Located
 from lodefs.proxy.runtime.counters import Counter
-from lodefs.proxy.service.store_node import DataSide, StoreNode
+from lodefs.proxy.service.store_node import StoreNode
 from tests.proxy.data.test_processes import until
 from tests.support.proxy.rig import MIB, Rig, file_of, read_path
 from tests.support.proxy.slow_data_process import DEAD, SLOW, TOO_SLOW
@@ -48,13 +48,13 @@ class DiskRig(Rig):
         self.below = DirectoryObjects(self.store_dir)
         super().__init__(folder, FILES, chunk_size_bytes=90_000, pack_chunks=512, below=self.below)
 
-    def data(self, settings: DataSettings) -> DataSide:
+    def data(self, settings: DataSettings) -> DataPlane:
         """Data processes, ready."""
         processes = DataProcesses(settings)
         processes.start()
         until(lambda: len(processes.pids) == settings.processes)
         reads = CompositeObjects(Limited(self.below, 16))
-        return DataSide(processes, DataPlane(processes, reads, transfer_timeout_s=WAIT_S))
+        return DataPlane(processes, reads, transfer_timeout_s=WAIT_S)
 
     def spoil(self, *bad: bytes) -> None:
         """Changes bytes of the store, as a disk would: the objects' tags stay."""

@@ -18,7 +18,7 @@ from lodefs.proxy.node import (
 
 
 class MemoryCatalog(Catalog):
-    """proxy.catalog.Catalog of a snapshot."""
+    """proxy.node.Catalog of a snapshot."""
 
     def __init__(self, snapshot: Snapshot, branches: set[str]) -> None:
         self._snapshot = snapshot

@@ -17,11 +17,12 @@ from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
+from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.s3.buckets import S3Settings
-from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
+from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.support.chunkstore.handmade import Files, Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.proxy.fake_node import RunningProxy, start_proxy
@@ -123,7 +124,7 @@ class Rig:
         settings: NodeSettings | None = None,
         *,
         cache: Callable[[CacheSettings, Counts], Cache] | None = None,
-        data: DataSide | None = None,
+        data: DataPlane | None = None,
     ) -> AsyncIterator[StoreNode]:
         """A node, closed afterwards."""
         settings = settings or self.settings()
