@@ -24,7 +24,6 @@ from lodefs.chunkstore.format.names import CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.pull.compare import first_difference, is_filled
-from lodefs.chunkstore.pull.record import Identity, recorded_commit, write_record
 from lodefs.chunkstore.pull.target import (
     DirectoryHandles,
     PullTarget,
@@ -34,7 +33,15 @@ from lodefs.chunkstore.pull.target import (
     translated,
     updated_from,
 )
-from lodefs.chunkstore.pull.update import Update, carry_out, named, plan_update
+from lodefs.chunkstore.pull.update import (
+    Identity,
+    Update,
+    carry_out,
+    named,
+    plan_update,
+    recorded_commit,
+    write_record,
+)
 from lodefs.chunkstore.repo.history import find_in
 from lodefs.chunkstore.repo.pack_reader import PackReader, WrongChunk, damaged
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units

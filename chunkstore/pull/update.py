@@ -7,12 +7,17 @@ has it, gone, or already as the new one has it, as an interrupted update leaves 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.names import CommitId, parse_id
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.pull.target import DirectoryHandles, check_is_not_state, has_content
 from lodefs.chunkstore.repo.history import Change, diff
@@ -198,3 +203,28 @@ def _is_as(path: bytes, entry: Entry | None, handles: DirectoryHandles) -> bool:
 
 def _is_leaf(entry: Entry | None) -> bool:
     return entry is not None and entry.kind is not Kind.DIRECTORY
+
+
+# What a finished copy says that it is, in an extended attribute of its directory: it moves with it,
+# and is in no commit. It is a hint: what an update replaces is compared with what it says.
+NAME = "user.lodefs.pulled"
+
+Identity = dict[str, str]  # store, repo, commit and path (hex), as in the state of a pull
+
+
+def write_record(target: Path, identity: Identity) -> None:
+    """Remembers what a directory is a copy of, if its file system can."""
+    with suppress(OSError):
+        os.setxattr(target, NAME, json.dumps(identity, sort_keys=True).encode())
+
+
+def recorded_commit(target: Path, identity: Identity) -> CommitId | None:
+    """The commit that a directory is a copy of; None if that is not known, or it is one of another
+    repository or path than ``identity``."""
+    try:
+        found = from_json(os.getxattr(target, NAME), Identity)
+        commit = parse_id(found["commit"])
+    except (OSError, InvalidInput, KeyError):
+        return None
+    same = all(found.get(key) == identity[key] for key in ("store", "repo", "path"))
+    return CommitId(commit) if same else None

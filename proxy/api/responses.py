@@ -16,9 +16,8 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api import ranges
-from lodefs.proxy.api.conditions import Outcome, evaluate, range_applies
 from lodefs.proxy.api.fast_path import Target
-from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
+from lodefs.proxy.api.ranges import ByteRange, Outcome, Unsatisfiable, evaluate, range_applies
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.node import ByteStream, Files, Located, Pieces, SnapshotFile
 from lodefs.proxy.runtime.metrics import NO_SOURCE, Metrics

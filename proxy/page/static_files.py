@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.proxy.api.conditions import Outcome, evaluate
+from lodefs.proxy.api.ranges import Outcome, evaluate
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import NOSNIFF, Answer
 

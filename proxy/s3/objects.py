@@ -13,9 +13,8 @@ from email.utils import parsedate
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.proxy.api.conditions import Outcome
-from lodefs.proxy.api.conditions import evaluate as evaluate_tags
-from lodefs.proxy.api.ranges import ByteRange, Selection, Unsatisfiable, select_ranges
+from lodefs.proxy.api.ranges import ByteRange, Outcome, Selection, Unsatisfiable, select_ranges
+from lodefs.proxy.api.ranges import evaluate as evaluate_tags
 from lodefs.proxy.api.responses import (
     FOREIGN_CONTENT,
     Answer,

@@ -11,7 +11,7 @@ import pytest
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CommitId, Spec
-from lodefs.chunkstore.pull import record
+from lodefs.chunkstore.pull import update
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.pull.single_file import pull_file
 from lodefs.chunkstore.pull.target import STATE_DIR
@@ -173,7 +173,7 @@ def test_a_copy_that_does_not_know_its_version(
     versions: Versions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without extended attributes the version has to be told."""
-    os.removexattr(versions.copy, record.NAME)
+    os.removexattr(versions.copy, update.NAME)
     with pytest.raises(InvalidInput, match="say with --from which revision"):
         versions.update()
     assert versions.update(since=versions.old)[0] == 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.proxy.api.conditions import Outcome, evaluate, range_applies
+from lodefs.proxy.api.ranges import Outcome, evaluate, range_applies
 
 ETAG = '"abc"'
 
