@@ -13,8 +13,8 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
+from lodefs.chunkstore.objects.pacing import Pace
 from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
-from lodefs.chunkstore.objects.retries.pacing import Pace
 
 T = TypeVar("T")
 

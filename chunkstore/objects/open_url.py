@@ -16,9 +16,9 @@ from lodefs.chunkstore.objects.composites.composite_objects import CompositeObje
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.limiting import Limited
-from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored
+from lodefs.chunkstore.objects.mirrored import Mirrored
 from lodefs.chunkstore.objects.observing import Observation, Observed
-from lodefs.chunkstore.objects.retries.retrying import Retrying
+from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.system.retry_policy import RetryPolicy

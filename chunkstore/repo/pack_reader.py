@@ -30,7 +30,7 @@ from lodefs.chunkstore.format.pack import (
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
-from lodefs.chunkstore.objects.mirrors.mirrored import doubt
+from lodefs.chunkstore.objects.mirrored import doubt
 from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer

@@ -41,7 +41,7 @@ from lodefs.chunkstore.format.names import (
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import hidden
 from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectStore, exists, read_whole
-from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
+from lodefs.chunkstore.objects.mirrored import is_replaced
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
 from lodefs.chunkstore.repo.repo_settings import SettingsLog

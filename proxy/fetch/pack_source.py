@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.mirrors.mirrored import doubt
+from lodefs.chunkstore.objects.mirrored import doubt
 from lodefs.chunkstore.repo.pack_reader import (
     LostPack,
     PackIndexVersion,

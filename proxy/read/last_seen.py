@@ -16,7 +16,7 @@ from lodefs.chunkstore.nodecache import layout
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import SeenRow
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
+from lodefs.chunkstore.objects.mirrored import is_replaced
 from lodefs.chunkstore.repo.store import Store, decode_settings, encode_settings, open_store
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.cache.overflow_rows import Unwritten

@@ -21,7 +21,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.objects.mirrors.mirrored import is_replaced
+from lodefs.chunkstore.objects.mirrored import is_replaced
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache

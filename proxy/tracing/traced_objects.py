@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
-from lodefs.chunkstore.objects.mirrors.mirrored import doubt, is_replaced
+from lodefs.chunkstore.objects.mirrored import doubt, is_replaced
 from lodefs.proxy.tracing.spans import Attribute, SpanKind, begin_span, spanned
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored
+from lodefs.chunkstore.objects.mirrored import Mirrored
 from lodefs.chunkstore.push.changes.change import Change as OneChange
 from lodefs.chunkstore.push.changes.change import Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes

@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
-from lodefs.chunkstore.objects.mirrors.mirrored import (
+from lodefs.chunkstore.objects.mirrored import (
     Mirrored,
     is_content,
     join_etag,

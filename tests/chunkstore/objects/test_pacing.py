@@ -9,8 +9,8 @@ import pytest
 
 from lodefs.chunkstore.errors import Held, NotFound, Unavailable
 from lodefs.chunkstore.objects.limiting import Limited
-from lodefs.chunkstore.objects.retries.pacing import PAUSE_S_MAX, RETRY_AFTER_S_MAX, Pace
-from lodefs.chunkstore.objects.retries.retrying import Retrying
+from lodefs.chunkstore.objects.pacing import PAUSE_S_MAX, RETRY_AFTER_S_MAX, Pace
+from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects

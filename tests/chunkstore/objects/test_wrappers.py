@@ -21,7 +21,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation, Observed
-from lodefs.chunkstore.objects.retries.retrying import Retrying
+from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 from tests.support.chunkstore.faulty_store import FaultyObjects, block_until, fail, fail_after
 from tests.support.chunkstore.memory_objects import MemoryObjects

@@ -8,7 +8,7 @@ import pytest
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored
+from lodefs.chunkstore.objects.mirrored import Mirrored
 from lodefs.proxy.read.last_seen import LastSeen, known_store, store_or_error
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.handmade import Handmade, memory_store

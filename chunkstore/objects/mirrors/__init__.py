@@ -1,1 +1,0 @@
-"""Stores with copies: reads fail over between them."""

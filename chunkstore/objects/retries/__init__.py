@@ -1,1 +1,0 @@
-"""Calls that are repeated, and the pace at which a store is asked."""
