@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, check_empty, open_objects
+from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 from tests.support.chunkstore.object_store_suite import MUCH
 
 
@@ -184,3 +185,28 @@ def test_a_new_store_among_other_files(tmp_path: Path, form: str) -> None:
         check_empty(url)
     (tmp_path / "store.json").touch()
     check_empty(url)
+
+
+@pytest.mark.usefixtures("aws_user")
+def test_a_call_that_is_to_be_repeated_keeps_no_place_of_others() -> None:
+    """Before the next attempt of a call that failed, another one is made, though one at once may
+    be."""
+
+    def answer(request: Request) -> Answer:
+        is_bad = request.path.endswith("/bad")
+        return Answer(500) if is_bad else Answer(200, headers={"Content-Length": "7"})
+
+    found: list[int] = []
+    with BadServer(answer) as server:
+        options = StoreOptions(
+            endpoint_url=server.endpoint_url,
+            attempts_max=2,
+            calls_max=1,
+            wait_s_max=0.01,
+            on_retry=lambda _: found.append(objects.head("good").size_bytes),
+        )
+        objects = open_objects("s3://bucket/store", options)
+        with pytest.raises(Unavailable, match="cannot look up bad"):
+            objects.head("bad")
+        objects.close()
+    assert found == [7]
