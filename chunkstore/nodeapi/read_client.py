@@ -22,13 +22,45 @@ from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.connection import Address, Connection, Response, header
 from lodefs.chunkstore.nodeapi.trace_context import TraceContext
-from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.chunkstore.types import Buffer
 
 PAUSES = steady(0.01, 0.2)  # between attempts, until a request's time is over
 
+_STORE, _PEERS = wire.Origin.STORE.encode(), wire.Origin.PEERS.encode()
 T = TypeVar("T")
+
+
+class Waited:
+    """Seconds that one thread waited since ``clear``, by layer: for the proxy while it fetched from
+    the store or from peers, for the proxy alone, for the cache's disk."""
+
+    __slots__ = ("disk_s", "peers_s", "proxy_s", "store_s")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """A new request begins."""
+        self.store_s = self.peers_s = self.proxy_s = self.disk_s = 0.0
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it has waited for anything."""
+        return bool(self.proxy_s or self.store_s or self.disk_s or self.peers_s)
+
+    def for_proxy(self, origin: bytes, elapsed_s: float) -> None:
+        """The proxy has answered; ``origin``: what its ORIGIN_HEADER says, b"" without one."""
+        if origin == _STORE:
+            self.store_s += elapsed_s
+        elif origin == _PEERS:
+            self.peers_s += elapsed_s
+        else:
+            self.proxy_s += elapsed_s
+
+    def for_disk(self, elapsed_s: float) -> None:
+        """A file of the cache has been read from the disk."""
+        self.disk_s += elapsed_s
 
 
 class Clock(Protocol):

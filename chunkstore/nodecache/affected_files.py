@@ -1,4 +1,5 @@
-"""Which dataset files have bytes in a damaged place of the cache: asked of the index alone.
+"""Which dataset files have bytes in a damaged place of the cache, and which chunks a flat file
+consists of: asked of the index alone.
 
 The index knows the snapshots that were used on this node, and of their directories those that were
 read; nothing else has a name here.
@@ -12,9 +13,9 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.inodes import ROOT_INO
-from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId, Spec
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.format.tree import Kind, Segment
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
@@ -109,3 +110,34 @@ def _path(kv: KeyValues, snapshot: bytes, row: EntryRow) -> bytes:
         row = name_rows.decode_entry_row(value)
         names.append(row.name)
     return b"/".join(reversed(names))
+
+
+Segments = tuple[Segment, ...]
+
+
+def segments_by_content(kv: KeyValues, contents: Collection[bytes]) -> dict[bytes, Segments]:
+    """The segments of files that have a flat file, by content id, as far as they are known. The id
+    says nothing by itself; an entry that has it says which runs of which packs it means."""
+    found: dict[bytes, Segments] = {}
+    for _, value in kv.scan(layout.ENTRIES):
+        row = name_rows.decode_entry_row(value)
+        if row.kind != Kind.FILE or row.size_bytes < layout.FLAT_SIZE_BYTES_MIN:
+            continue
+        content = name_rows.content_id(row)
+        if content in contents:
+            found[content] = name_rows.segments_of(row)
+    return found
+
+
+def chunks_of(kv: KeyValues, segments: Segments) -> Iterator[ChunkId | None]:
+    """The chunks of a file in their order; None for one whose pack the node has no index of."""
+    for segment in segments:
+        value = kv.get(layout.pack_key(segment.pack))
+        ids = b""
+        if value is not None:
+            try:
+                ids = PackIndex.decode(segment.pack, layout.decode_pack_row(value)[1]).ids
+            except LodefsError:
+                ids = b""  # the proxy reads it anew
+        for n in range(segment.first, segment.first + segment.count):
+            yield ChunkId(ids[n * ID_BYTES : (n + 1) * ID_BYTES]) if ids else None

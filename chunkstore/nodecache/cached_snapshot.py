@@ -158,6 +158,8 @@ class CachedSnapshot:
                 return [*pieces, bytes(told)] if pieces else [told]
             for place in told:
                 end = min(end, place.file_size_bytes)
+                if at >= end:
+                    break
                 file = view.tell(ino, place)
                 if file is None:
                     return [*pieces, bytes(client.read(ino, at, end - at))]

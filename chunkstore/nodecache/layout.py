@@ -6,7 +6,7 @@
     index/              RocksDB, the rows below
     slabs/ab/N          raw chunks of small files, one after the other; N: the file's number, hex
     flat/ab/CONTENT-N   one file of a dataset, of 1 MiB or more, each chunk at its own offset;
-                        CONTENT: its content id (namerows.content_id), hex
+                        CONTENT: its content id (name_rows.content_id), hex
     suspects/N          empty: this file was found damaged, the proxy is to check it
 
 Rows. Numbers in keys are big-endian, so that rows sort by them; in values little-endian.
@@ -14,10 +14,11 @@ Rows. Numbers in keys are big-endian, so that rows sort by them; in values littl
     c chunk id                        -> where its bytes lie                    ChunkRow
     f number u32                      -> a slab or flat file                    FileRow
     r number u32, offset u64          -> the chunks written there in one go     RunRow
+    v number u32                      -> when its bytes were known to be right, Unix seconds, u64
     d content id                      -> number of its flat file, u32
     p pack id                         -> ETag and index of the pack             PackRow
     s commit id, repository           -> wire.Snapshot, MessagePack
-    i snapshot key, inode u64         -> an entry                     namerows.EntryRow
+    i snapshot key, inode u64         -> an entry                    name_rows.EntryRow
     k snapshot key, inode u64, name   -> children up to ``name``: [wire.Node], MessagePack
     l snapshot key, inode u64         -> "" once all children of a directory have rows
     m name                            -> a figure of the writer's own, u64
@@ -49,7 +50,7 @@ from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_regular
 from lodefs.chunkstore.types import Buffer
 
-VERSION = 2  # 1 found flat files by the digests that commits claim: see cachedir.py
+VERSION = 2  # 1 found flat files by the digests that commits claim
 VERSION_TEXT = f"lodefs-cache {VERSION}\n"
 VERSION_BYTES_MAX = 64
 VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
@@ -59,6 +60,7 @@ SLABS_DIR, FLAT_DIR, SUSPECTS_DIR = "slabs", "flat", "suspects"
 FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat file
 
 CHUNKS, FILES, RUNS, FLATS = b"c", b"f", b"r", b"d"
+CHECKED = b"v"
 PACKS, SNAPSHOTS, ENTRIES, CHILDREN, LOADED, FIGURES = b"p", b"s", b"i", b"k", b"l", b"m"
 PINS, HELD, SEEN = b"n", b"o", b"q"
 PIN_ID_BYTES = 8
@@ -67,6 +69,7 @@ DURABLE = bytes(16)  # in place of a boot id: all indexed bytes of the file are 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # random(4): new with each boot
 
 _CHUNK_ROW = struct.Struct("<IQI")
+_CHECKED_ROW = struct.Struct("<Q")
 _FILE_ROW = struct.Struct("<BB16s32sQQI")
 _RUN_KEY = struct.Struct(">cIQ")
 _RUN_HEAD = struct.Struct("<Q")
@@ -230,7 +233,7 @@ def file_key(number: int) -> bytes:
 
 
 def number_of_key(key: bytes) -> int:
-    """The number in a FileRow's or RunRow's key."""
+    """The number in the key of a FileRow, a RunRow, or of a file's check."""
     return int.from_bytes(key[1:5], "big")
 
 
@@ -283,6 +286,26 @@ def run_size(value: bytes) -> int:
     """The size in bytes of a RunRow's run, without decoding its chunks."""
     (total,) = _RUN_HEAD.unpack_from(value)
     return int(total)
+
+
+def checked_key(number: int) -> bytes:
+    """Key of the time when all bytes of a cache file were last known to be right: by a whole check
+    (proxy/cache/scrub.py), or by its creation. A file without that row was never checked."""
+    return CHECKED + number.to_bytes(4, "big")
+
+
+def encode_checked(checked_s: int) -> bytes:
+    """8 bytes."""
+    return _CHECKED_ROW.pack(checked_s)
+
+
+def decode_checked(value: bytes) -> int:
+    """Unix seconds. Raises: Corrupt."""
+    try:
+        (checked_s,) = _CHECKED_ROW.unpack(value)
+    except struct.error as error:
+        raise Corrupt(f"a file's check in the cache index is damaged: {error}") from error
+    return int(checked_s)
 
 
 def flat_key(content: bytes) -> bytes:

@@ -21,8 +21,13 @@ from pathlib import Path
 from lodefs.chunkstore.errors import Denied, NotFound
 from lodefs.chunkstore.format.names import ChunkId, digest_of
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.affected_files import AffectedFile, dataset_files
-from lodefs.chunkstore.nodecache.flat_chunks import Segments, chunks_of, segments_by_content
+from lodefs.chunkstore.nodecache.affected_files import (
+    AffectedFile,
+    Segments,
+    chunks_of,
+    dataset_files,
+    segments_by_content,
+)
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState

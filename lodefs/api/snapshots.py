@@ -8,8 +8,7 @@ from typing import IO, Any
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.reading.proxy_clients import TIMEOUT_S, ProxyClients, ProxyOptions
-from lodefs.reading.snapshot import Snapshot, open_snapshot
-from lodefs.reading.snapshot_file import check_mode
+from lodefs.reading.snapshot import Snapshot, check_mode, open_snapshot
 from lodefs.reading.urls import decoded_path, parse_url
 from lodefs.settings.session import revision_of
 

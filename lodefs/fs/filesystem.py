@@ -20,7 +20,6 @@ from fsspec.utils import isfilelike
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node
-from lodefs.fs.entry_info import Info, info_of, infos_of, walked
 from lodefs.fs.os_errors import ReadOnlyMethods, os_error, raising_os_errors, read_only
 from lodefs.fs.running_cache import RunningCache
 from lodefs.reading.file_bytes import Span, bounds
@@ -116,6 +115,7 @@ class LodefsFileSystem(
 
     @raising_os_errors
     def snapshot(self, path: str) -> Snapshot:
+        """The snapshot that a path lies in."""
         return self._snapshot(_split(self._strip_protocol(path))[0])
 
     def invalidate_cache(self, path: str | None = None) -> None:
@@ -202,7 +202,7 @@ class LodefsFileSystem(
         if info["type"] == "directory":
             if withdirs:
                 found[path] = info
-            for directory, nodes in walked(snapshot, inner, maxdepth):
+            for directory, nodes in snapshot.entries.walk(inner, maxdepth):
                 below = directory[len(inner) :].lstrip(b"/")
                 name = f"{path}/{decoded_path(below)}" if below else path
                 for one in infos_of(snapshot, name, directory, nodes):
@@ -261,9 +261,11 @@ class LodefsFileSystem(
         return True
 
     def isdir(self, path: str) -> bool:
+        """Whether there is a directory at a path."""
         return self._type(path) == "directory"
 
     def isfile(self, path: str) -> bool:
+        """Whether there is a file at a path."""
         return self._type(path) == "file"
 
     def _type(self, path: str) -> str:
@@ -281,6 +283,7 @@ class LodefsFileSystem(
         return str(self.info(path)["ETag"])
 
     def checksum(self, path: str) -> int:
+        """The digest as a number."""
         return int(self.ukey(path), 16)
 
     @raising_os_errors
@@ -463,3 +466,46 @@ def _copy(snapshot: Snapshot, node: Node, file: Any, callback: Any) -> None:
         piece = snapshot.bytes.read(node, first, first + COPY_BYTES)
         file.write(piece)
         callback.relative_update(len(piece))
+
+
+_DIRECTORY, _SYMLINK = int(Kind.DIRECTORY), int(Kind.SYMLINK)
+
+Info = dict[str, Any]
+
+
+def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Node]) -> Iterator[Info]:
+    """Of the entries of a directory."""
+    prefix = inner + b"/" if inner else b""
+    for node in nodes:
+        name = f"{path}/{node.name.decode('utf-8', 'surrogateescape')}"
+        if node.kind == _SYMLINK:
+            yield info_of(snapshot, name, prefix + node.name, node)
+        else:
+            yield _plain_info(snapshot, name, node)
+
+
+def info_of(snapshot: Snapshot, name: str, inner: bytes, node: Node) -> Info:
+    """Of any entry. A symlink looks like what it leads to; one that leads out of the snapshot is
+    of the type "other"."""
+    if node.kind != _SYMLINK:
+        return _plain_info(snapshot, name, node)
+    target = snapshot.entries.target(inner, node)
+    info = _plain_info(snapshot, name, node if target is None else target)
+    info["islink"] = True
+    info["destination"] = decoded_path(node.target)
+    if target is None:
+        info["type"] = "other"
+    return info
+
+
+def _plain_info(snapshot: Snapshot, name: str, node: Node) -> Info:
+    return {
+        "name": name,
+        "size": node.size_bytes,
+        "type": "directory" if node.kind == _DIRECTORY else "file",
+        "ETag": node.digest.hex(),
+        "executable": node.executable,
+        "islink": False,
+        "commit": snapshot.commit,
+        "mtime": snapshot.time_s,
+    }

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.reading.snapshot_file import READ_ONLY
+from lodefs.reading.snapshot import READ_ONLY
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -88,17 +88,18 @@ class Entries:
         self._listed[path] = self._listed[real] = found
         return found
 
-    def walk(self, path: bytes) -> Iterator[tuple[bytes, list[Node]]]:
-        """All directories at and below ``path`` with their entries, parents first and by name.
-        Symlinks to directories are not walked into."""
-        pending = [path]
+    def walk(self, path: bytes, depth_max: int | None = None) -> Iterator[tuple[bytes, list[Node]]]:
+        """All directories at and below ``path`` with their entries, parents first and by name; at
+        most so many levels. Symlinks to directories are not walked into."""
+        pending = [(path, 1)]
         while pending:
-            directory = pending.pop()
+            directory, depth = pending.pop()
             nodes = self.children(directory)
             yield directory, nodes
-            prefix = directory + b"/" if directory else b""
-            below = [prefix + node.name for node in nodes if node.kind == _DIRECTORY]
-            pending += reversed(below)
+            if depth != depth_max:
+                prefix = directory + b"/" if directory else b""
+                below = [prefix + node.name for node in nodes if node.kind == _DIRECTORY]
+                pending += [(one, depth + 1) for one in reversed(below)]
 
     def _child(self, directory: bytes, name: bytes, path: bytes) -> Node:
         """The entry ``name`` of a directory whose path has no symlinks."""

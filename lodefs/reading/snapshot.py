@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.chunkstore.nodeapi.wire import Snapshot as Commit
 from lodefs.chunkstore.nodecache.cached_snapshot import CachedSnapshot
+from lodefs.chunkstore.types import Buffer
 from lodefs.reading.entries import Entries
 from lodefs.reading.file_bytes import FileBytes, Span
 from lodefs.reading.proxy_clients import ProxyClients, ProxyOptions
@@ -20,8 +22,12 @@ from lodefs.reading.urls import decoded_path, encoded_path
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodeapi.control_client import ControlClient
-    from lodefs.reading.snapshot_file import SnapshotFile
 
+BUFFER_BYTES = 128 << 10
+READ_ONLY = (
+    "a snapshot never changes: write files into a directory and `lodefs push` it, "
+    'or lodefs.push(DIR, "REPO")'
+)
 _KINDS: dict[int, Literal["file", "directory", "symlink"]] = {
     int(Kind.FILE): "file",
     int(Kind.DIRECTORY): "directory",
@@ -104,8 +110,6 @@ class Snapshot:
 
     def exists(self, path: str) -> bool:
         """Whether there is something at a path."""
-        from lodefs.chunkstore.errors import NotFound
-
         try:
             return bool(self.entries.followed(_path(path)))
         except NotFound:
@@ -157,17 +161,15 @@ class Snapshot:
 
         Raises: NotFound, InvalidInput for a mode that writes: a snapshot never changes.
         """
-        from lodefs.reading.snapshot_file import buffered, check_mode
 
         check_mode(mode)
-        found = buffered(self.raw(path))
+        found = io.BufferedReader(self.raw(path), BUFFER_BYTES)
         if "b" in mode:
             return found
         return io.TextIOWrapper(found, **{"encoding": "utf-8", **text})
 
     def raw(self, path: str) -> SnapshotFile:
         """A file without a buffer."""
-        from lodefs.reading.snapshot_file import SnapshotFile
 
         return SnapshotFile(self, self.file(path), path)
 
@@ -207,6 +209,59 @@ class Snapshot:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class SnapshotFile(io.RawIOBase):
+    """A file of a snapshot as Python's ``io`` has files. It goes on when the proxy is started
+    anew."""
+
+    def __init__(self, snapshot: Snapshot, node: Node, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._snapshot = snapshot
+        self._node = node
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._node.size_bytes}
+        if whence not in base:
+            raise ValueError(f"whence {whence} is not known")
+        at = base[whence] + offset
+        if at < 0:
+            raise ValueError(f"there is no place {at} in a file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override]  # its type is private
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        view = memoryview(buffer).cast("B")
+        count = self._snapshot.bytes.read_into(self._node, self._at, view)
+        self._at += count
+        return count
+
+    def readall(self) -> bytes:
+        """All from here to the end, in one piece."""
+        data = self._snapshot.bytes.read(self._node, self._at, self._node.size_bytes)
+        self._at += len(data)
+        return data
+
+
+def check_mode(mode: str) -> None:
+    """Raises InvalidInput unless a mode of ``open`` reads."""
+    if set(mode) & set("wax+"):
+        raise InvalidInput(f"mode {mode!r}: {READ_ONLY}")
+    if mode not in ("r", "rt", "tr", "rb", "br"):
+        raise InvalidInput(f"mode {mode!r} is not known: use 'rb' or 'r'")
 
 
 def open_snapshot(repo: str, rev: str, clients: ProxyClients) -> Snapshot:

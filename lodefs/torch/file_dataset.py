@@ -1,4 +1,5 @@
-"""A map-style dataset: sample number N is file number N of a snapshot."""
+"""A map-style dataset, sample number N of which is file number N of a snapshot, and which files
+those are."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class FileDataset(MapDataset):
     """Files of a snapshot; ``transform(path, data)`` makes a sample of each, else it is
     ``(path, data)``.
 
-    ``files``: None for all, a pattern, a directory, or a list of these (``file_choice``). A
+    ``files``: None for all, a pattern, a directory, or a list of these (``chosen_files``). A
     DataLoader's batch is read at once: what is not on the node is fetched in parallel. The commit
     is resolved here, once for all workers.
     """

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.torch.epoch_position import EpochPosition
+from lodefs.torch.epoch_position import EpochPosition, check_order
 from lodefs.torch.file_dataset import FileDataset
 from lodefs.torch.hints import WarmHints
 from lodefs.torch.torch_types import rank_share
@@ -27,7 +27,7 @@ WINDOW_BYTES = 1 << 30
 VERSION = 1  # of the order: another one would spoil what was saved
 
 
-class PackSampler:
+class PackSampler(EpochPosition):
     """Indices of a FileDataset for ``DataLoader(sampler=...)``: all of them once an epoch.
 
     ``window_bytes``: what is shuffled at a time; ``rank``, ``ranks``: which part this process gets
@@ -54,19 +54,14 @@ class PackSampler:
         self._hints = WarmHints(dataset.snapshot) if hints else None
         self._seed = seed
         self._commit = dataset.snapshot.commit
-        self._at = EpochPosition()
-
-    @property
-    def epoch(self) -> int:
-        """Of the iteration that runs or ran last, or of the one that was set."""
-        return self._at.epoch
+        super().__init__()
 
     def __len__(self) -> int:
         """How many files this process gets in an epoch."""
         return len(self._paths) // self._share.total
 
     def __iter__(self) -> Iterator[int]:
-        return self._indices(self._at.begin())
+        return self._indices(self._begin())
 
     def _indices(self, left_out: int) -> Iterator[int]:
         windows = self.windows(self.epoch)
@@ -81,7 +76,7 @@ class PackSampler:
                         self._hints.want(self._paths[index] for index in ahead)
                     wanted = number + 2
                 for index in window[left_out:]:
-                    self._at.samples += 1
+                    self._yielded += 1
                     yield index
                 left_out = 0
         finally:  # also where the training leaves the epoch
@@ -103,39 +98,28 @@ class PackSampler:
             windows.append(window)
         return windows
 
-    def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch: from its beginning, or from where a state that was
-        loaded says, if it is of this epoch."""
-        self._at.set_epoch(epoch)
-
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """Where it is. A DataLoader with workers asks for indices ahead of what the training has
         seen: ``consumed`` is then how many samples of this epoch the training has."""
-        position = self._at.samples if consumed is None else consumed
-        share = list(self._share)
-        return {
-            "version": VERSION,
-            "commit": self._commit,
-            "seed": self._seed,
-            "share": share,
-            "window_bytes": self._window_bytes,
-            "epoch": self.epoch,
-            "position": position,
-        }
+        position = self._yielded if consumed is None else consumed
+        return {**self._order(), "epoch": self.epoch, "position": position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from there. Raises: InvalidInput if that was another order: of another commit,
         seed, window or number of processes."""
-        ours = self.state_dict()
-        for name in ("version", "commit", "seed", "share", "window_bytes"):
-            if state.get(name) != ours[name]:
-                raise InvalidInput(
-                    f"the state is of another order: its {name} is {state.get(name)}, "
-                    f"not {ours[name]}"
-                )
+        check_order(state, self._order())
         epoch, position = state["epoch"], state["position"]
         is_over = position >= len(self)
-        self._at.go_to(epoch + is_over, 0 if is_over else position)
+        self._go_to(epoch + is_over, 0 if is_over else position)
+
+    def _order(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "commit": self._commit,
+            "seed": self._seed,
+            "share": list(self._share),
+            "window_bytes": self._window_bytes,
+        }
 
 
 def runs_of(sizes_bytes: Sequence[int], run_bytes: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from lodefs.api.snapshots import snapshot as open_snapshot
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.reading.snapshot import Snapshot
-from lodefs.torch.epoch_position import EpochPosition
+from lodefs.torch.epoch_position import EpochPosition, check_order
 from lodefs.torch.file_dataset import chosen_files
 from lodefs.torch.hints import WarmHints
 from lodefs.torch.torch_types import IterableBase, rank_share, worker_share
@@ -25,7 +25,7 @@ Sample = dict[str, Any]
 T = TypeVar("T")
 
 
-class TarDataset(IterableBase):
+class TarDataset(EpochPosition, IterableBase):
     """Samples as dictionaries: ``__key__``, ``__url__``, and the bytes of each field by its name
     (``jpg``, ``cls``, ...); ``transform`` makes of each what is yielded.
 
@@ -54,7 +54,7 @@ class TarDataset(IterableBase):
         self.snapshot = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
         self.shards = [path for path, _ in chosen_files(self.snapshot, shards)]
         self.transform = transform
-        self._at = EpochPosition()
+        super().__init__()
         self._seed = seed if shuffle else None
         self._window_shards = window_shards if shuffle else 1
         self._hints = WarmHints(self.snapshot) if hints else None
@@ -66,18 +66,8 @@ class TarDataset(IterableBase):
         rank_share(rank, ranks)
         self._rank = (rank, ranks)
 
-    @property
-    def epoch(self) -> int:
-        """Of the iteration that runs or ran last, or of the one that was set."""
-        return self._at.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch: from its beginning, or from where a state that was
-        loaded says, if it is of this epoch."""
-        self._at.set_epoch(epoch)
-
     def __iter__(self) -> Iterator[Any]:
-        return self._of_epoch(self._at.begin())
+        return self._of_epoch(self._begin())
 
     def _of_epoch(self, left_out: int) -> Iterator[Any]:
         if left_out and worker_share() != self._resumed_worker:
@@ -96,9 +86,9 @@ class TarDataset(IterableBase):
                 left_out = max(left_out - len(samples), 0)
                 for some in _batches(left, READ_SAMPLES):
                     for sample in self._read(some):
-                        self._at.samples += 1
+                        self._yielded += 1
                         yield self.transform(sample) if self.transform else sample
-            self._at.go_to(self.epoch + 1, 0)
+            self._go_to(self.epoch + 1, 0)
         finally:
             if self._hints is not None:
                 self._hints.cancel()
@@ -121,17 +111,13 @@ class TarDataset(IterableBase):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process, or this worker, is: torchdata's StatefulDataLoader asks for it."""
-        return {**self._order(), "epoch": self.epoch, "position": self._at.samples}
+        return {**self._order(), "epoch": self.epoch, "position": self._yielded}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from there; no sample before it is read. Raises: InvalidInput if it is of
         another order: of other shards, windows, ranks or workers, too."""
-        for name, ours in self._order().items():
-            if state.get(name) != ours:
-                raise InvalidInput(
-                    f"the state is of another order: its {name} is {state.get(name)}, not {ours}"
-                )
-        self._at.go_to(state["epoch"], state["position"])
+        check_order(state, self._order())
+        self._go_to(state["epoch"], state["position"])
         self._resumed_worker = worker_share()
 
     def _order(self) -> dict[str, Any]:

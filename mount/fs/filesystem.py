@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,6 +22,9 @@ from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.kernel.fuse_abi import Attributes, Statistics
 from lodefs.mount.shm.open_files import CACHED, Opened
+
+if TYPE_CHECKING:
+    from lodefs.mount.fs.passthrough import PassthroughFiles  # where some files are read past us
 
 ROOT_INO = 1
 # A bit of the numbers by which the kernel names files that may have a flat file of their own: it
@@ -66,32 +69,6 @@ class Reader(Protocol):
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
         """Bytes of a file, fewer only at its end. Good until the reader's next call."""
-        ...
-
-
-class OpenFiles(Protocol):
-    """How large files are opened, where some of them may be read past us."""
-
-    @property
-    def given_up(self) -> bool:
-        """Whether the kernel may open all files by itself from now on."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """``on``, or why it is off."""
-        ...
-
-    def open(self, ino: int, request: int) -> Opened:
-        """Open a file for the OPEN number ``request``."""
-        ...
-
-    def release(self, handle: int) -> None:
-        """Close it."""
-        ...
-
-    def passes_through(self, ino: int) -> bool:
-        """Whether an open file is read past us, or would be if it was opened now."""
         ...
 
 
@@ -147,7 +124,7 @@ class FileSystem:
         reader: Reader,
         view: MountView,
         memory: Memory | None = None,
-        opens: OpenFiles | None = None,
+        opens: PassthroughFiles | None = None,
     ) -> None:
         self._reader = reader
         self._opens = opens

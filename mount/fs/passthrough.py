@@ -122,6 +122,20 @@ class PassthroughFiles:
             return f"off: the kernel refused a file of the cache: {os.strerror(code)}"
         return "off: too many files were open" if self._handles.is_overflown else "on"
 
+    def mark_used(self, *, period_s: float = MARK_PERIOD_S) -> None:
+        """Mark the flat files that the kernel reads past us as used, so that others are evicted.
+
+        Every worker calls this now and then; one of them does it each ``period_s``.
+        """
+        if not self._handles.turn(time.monotonic(), period_s):
+            return
+        for ino in self._handles.passed_through():
+            try:
+                if self._flats.complete_flat(ino) is None:
+                    _spoil_if_cut(self._handles, self._flats, ino)
+            except LodefsError:
+                return  # the index cannot be read now: next time
+
     def _flat(self, ino: int) -> int | None:
         if self._handles.refused or self._handles.is_overflown:
             return None
@@ -143,38 +157,6 @@ class PassthroughFiles:
             return CACHED
         self._handles.grant()
         return backing
-
-
-class Opening:
-    """What the threads of one worker have in common for it; ``fd`` is its device."""
-
-    def __init__(
-        self,
-        fd: int,
-        handles: OpenFileTable,
-        log: Callable[[str], None],
-    ) -> None:
-        self._fd = fd
-        self._handles = handles
-        self._log = log
-
-    def opens(self, flats: Flats, count: Count = ignore_count) -> PassthroughFiles:
-        """For one thread more; ``count`` as of PassthroughFiles."""
-        return PassthroughFiles(self._fd, self._handles, flats, self._log, count)
-
-    def mark_used(self, flats: Flats, *, period_s: float = MARK_PERIOD_S) -> None:
-        """Mark the flat files that the kernel reads past us as used, so that others are evicted.
-
-        Every worker calls this now and then; one of them does it each ``period_s``.
-        """
-        if not self._handles.turn(time.monotonic(), period_s):
-            return
-        for ino in self._handles.passed_through():
-            try:
-                if flats.complete_flat(ino) is None:
-                    _spoil_if_cut(self._handles, flats, ino)
-            except LodefsError:
-                return  # the index cannot be read now: next time
 
 
 def _spoil_if_cut(handles: OpenFileTable, flats: Flats, ino: int) -> bool:

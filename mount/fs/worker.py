@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Lock, Thread
 from typing import Protocol
 
-import msgspec
-
 from lodefs.chunkstore.errors import NotFound, Unavailable
-from lodefs.chunkstore.nodeapi.waited import Waited
+from lodefs.chunkstore.nodeapi.read_client import Waited
 from lodefs.mount.fs.device_lead import BeforeBlocking, CurrentRequest, DeviceTurn, DiskWatch
 from lodefs.mount.fs.dispatch import Answer, Dispatcher, SlowError
 from lodefs.mount.fs.filesystem import LARGE, FileSystem, Reader
@@ -107,77 +106,51 @@ class ThreadReader(Reader, Protocol):
 ReaderFactory = Callable[[BeforeBlocking], tuple[ThreadReader, FileSystem]]
 
 
-def serve(
-    fd: int,
-    session: Session,
-    readers: ReaderFactory,
-    *,
-    threads: int,
-    marks: Marks,
-    log: Callable[[str], None],
-    ended: Event,
-    pending: PendingRequests | None = None,
-    on_interrupt: Callable[[int], None] = lambda _unique: None,
-    clock: Callable[[], float] = time.monotonic,
-    trace: TraceWriter | None = None,
-    counter: RowCounter | None = None,
-) -> list[Thread]:
-    """Start to answer ``fd`` until the connection ends; then ``ended`` is set. The threads that
-    were started, up to ``threads`` and one that looks ahead while all of them wait.
+@dataclass(kw_only=True, slots=True)
+class Worker:
+    """What the threads of one worker share, and what each of them does, until the connection ends;
+    then ``ended`` is set.
 
+    There are up to ``threads`` of them, and one that looks ahead while all of them wait.
     ``readers`` makes what one thread reads with; what it is given is to be called before it
-    waits. ``on_interrupt`` hears which request, perhaps of another worker, is
-    interrupted; ``pending`` knows those of this worker. ``trace`` is told of each request while
-    somebody looks.
+    waits. ``on_interrupt`` hears which request, perhaps of another worker, is interrupted;
+    ``pending`` knows those of this worker. ``trace`` is told of each request while somebody looks.
     """
-    pending = pending or PendingRequests(threads)
-    work = _Work(
-        fd=fd,
-        session=session,
-        readers=readers,
-        threads_max=threads,
-        marks=marks,
-        failures=Failures(log, clock),
-        renewal=Renewal(fd, session, clock),
-        ended=ended,
-        pending=pending,
-        on_interrupt=on_interrupt,
-        clock=clock,
-        disk_watch=DiskWatch(fd, pending),
-        trace=trace,
-        counter=counter or uncounted(),
-    )
-    if not work.start_next():
-        raise Unavailable("no thread can be started")
-    return work.started
-
-
-class _Work(msgspec.Struct, kw_only=True):
-    """What the threads of one worker share, and what each of them does."""
 
     fd: int
     session: Session
     readers: ReaderFactory
-    threads_max: int
+    threads: int
     marks: Marks
-    failures: Failures
-    renewal: Renewal
+    log: Callable[[str], None]
     ended: Event
     pending: PendingRequests
-    on_interrupt: Callable[[int], None]
-    clock: Callable[[], float]
-    disk_watch: DiskWatch
-    trace: TraceWriter | None
-    counter: RowCounter
-    lock: Lock = msgspec.field(default_factory=Lock)  # its holder leads
-    started: list[Thread] = []
+    on_interrupt: Callable[[int], None] = lambda _unique: None
+    clock: Callable[[], float] = time.monotonic
+    trace: TraceWriter | None = None
+    counter: RowCounter = field(default_factory=uncounted)
+    lock: Lock = field(default_factory=Lock)  # its holder leads
+    started: list[Thread] = field(default_factory=list)
+    failures: Failures = field(init=False)
+    renewal: Renewal = field(init=False)
+    disk_watch: DiskWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.failures = Failures(self.log, self.clock)
+        self.renewal = Renewal(self.fd, self.session, self.clock)
+        self.disk_watch = DiskWatch(self.fd, self.pending)
+
+    def start(self) -> None:
+        """Raises: Unavailable, if no thread can be started."""
+        if not self.start_next():
+            raise Unavailable("no thread can be started")
 
     def start_next(self) -> bool:
         """One thread more, where there may be one; False where that has to be tried again."""
         index = len(self.started)  # nobody else is here: each thread starts the one after it
-        if index > self.threads_max or self.ended.is_set():
+        if index > self.threads or self.ended.is_set():
             return True
-        is_last = index == self.threads_max
+        is_last = index == self.threads
         work, name = (self.answer_ahead, "ahead") if is_last else (self.answer, str(index))
         args = () if is_last else (index,)
         thread = Thread(target=work, args=args, name=f"fuse-{name}", daemon=True)

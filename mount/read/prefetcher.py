@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
@@ -24,33 +27,104 @@ from lodefs.mount.read.cache_monitor import CacheMonitor
 from lodefs.mount.read.prefetch_policy import (
     BLOCK_BYTES,
     READ_BYTES_MAX,
+    SIBLINGS_BYTES_MAX,
     Policy,
     Read,
     is_small,
     together,
 )
 from lodefs.mount.read.read_events import ReadEvent, ReadEvents
-from lodefs.mount.read.read_runs import RUN_BYTES_MAX, Piece, Run, runs_of
 from lodefs.mount.shm.traffic_counters import Count, ignore_count
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.nodecache.view import CacheView, OpenFile
+    from lodefs.chunkstore.nodecache.view import CacheView, OpenFile  # loaded where there is one
 
 TICK_S = 1.0  # how often the end of the connection is looked for, where nobody tells of it
 IN_VAIN_MAX = 8  # files, one after the other, that the kernel has forgotten: no more are tried
+GAP_BYTES_MAX = 64 * 1024  # what is read for nothing rather than by two reads
+RUN_BYTES_MAX = 2 * SIBLINGS_BYTES_MAX
+MISSING_MAX = 8  # files, one after the other, that are not on the node: no more are looked for
 
 
-class CacheHolder(Protocol):
-    """What looks after the node's cache."""
+class Piece(NamedTuple):
+    """A small file, by its inode number, and where its bytes lie in a file of the cache."""
+
+    ino: int
+    offset: int
+    size_bytes: int
 
     @property
-    def view(self) -> CacheView | None:
-        """The cache as it can be read now."""
-        ...
+    def end(self) -> int:
+        """Where the next may begin."""
+        return self.offset + self.size_bytes
 
-    def failed(self, view: CacheView, error: LodefsError) -> None:
-        """It cannot be read any more."""
-        ...
+
+class Run(msgspec.Struct):
+    """Small files that are read from a file of the cache in one go, by their offsets."""
+
+    file: OpenFile
+    pieces: list[Piece]
+    end: int = 0  # of the piece that reaches furthest: files may share bytes
+
+    @property
+    def first(self) -> int:
+        """Where it begins."""
+        return self.pieces[0].offset
+
+    @property
+    def size_bytes(self) -> int:
+        """From there to its end."""
+        return self.end - self.first
+
+    @property
+    def is_worth_a_read(self) -> bool:
+        """Of the disk: a single file is left to those who ask for it."""
+        return len(self.pieces) > 1
+
+    def add(self, piece: Piece) -> bool:
+        """Whether the next piece belongs to it."""
+        end = max(self.end, piece.end)
+        if self.pieces and (
+            piece.offset > self.end + GAP_BYTES_MAX or end - self.first > RUN_BYTES_MAX
+        ):
+            return False
+        self.pieces.append(piece)
+        self.end = end
+        return True
+
+    def advise(self) -> None:
+        """Have the disk asked for all of it, and not for one part after the other."""
+        if self.is_worth_a_read:
+            with suppress(OSError):
+                where = (self.file.fd, self.first, self.size_bytes)
+                os.posix_fadvise(*where, os.POSIX_FADV_WILLNEED)
+
+
+def runs_of(view: CacheView, nodes: Sequence[Node]) -> Iterator[Run]:
+    """Of files whose bytes lie together in one file of the cache: those that lie near to each
+    other."""
+    for file, pieces in _pieces(view, nodes).items():
+        run = Run(file, [])
+        for piece in sorted(pieces, key=lambda one: one.offset):
+            if not run.add(piece):
+                yield run
+                run = Run(file, [])
+                run.add(piece)
+        yield run
+
+
+def _pieces(view: CacheView, nodes: Sequence[Node]) -> dict[OpenFile, list[Piece]]:
+    found: dict[OpenFile, list[Piece]] = {}
+    missing = 0
+    for node, chunk in zip(nodes, view.find_chunks(nodes), strict=True):
+        extents = [chunk] if chunk is not None else view.find(node, 0, node.size_bytes)
+        if extents is not None and len(extents) == 1:
+            ((file, offset, size_bytes),) = extents
+            found.setdefault(file, []).append(Piece(node.ino, offset, size_bytes))
+            missing = 0
+        elif (missing := missing + 1) == MISSING_MAX:
+            break
+    return found
 
 
 class Prefetcher:
@@ -60,7 +134,7 @@ class Prefetcher:
     def __init__(
         self,
         fd: int,
-        monitor: CacheHolder,
+        monitor: CacheMonitor,
         *,
         large: bool,
         count: Count = ignore_count,

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.nodeapi.waited import Waited
+from lodefs.chunkstore.nodeapi.read_client import Waited
 
 SLOTS = 64  # processes that are traced; those in further slots are not
 RECORDS_MAX = 8192  # of a process; a busy one fills it in a quarter of a second

@@ -34,7 +34,7 @@ from lodefs.chunkstore.nodeapi.figures.mount_counts import (
     read_all,
     use_row,
 )
-from lodefs.chunkstore.nodeapi.waited import Waited
+from lodefs.chunkstore.nodeapi.read_client import Waited
 from lodefs.chunkstore.nodeapi.wire import Origin
 
 _WORD_BYTES = 8

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodecache import checked_rows
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
@@ -135,7 +134,7 @@ def rows_of(file: CacheFile) -> list[Row]:
     """The index rows of a file itself: its state, and when it was last checked."""
     rows: list[Row] = [(layout.file_key(file.number), layout.encode_file_row(file.row))]
     if file.checked_s:
-        rows.append((checked_rows.key(file.number), checked_rows.encode(file.checked_s)))
+        rows.append((layout.checked_key(file.number), layout.encode_checked(file.checked_s)))
     return rows
 
 

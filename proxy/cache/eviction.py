@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodecache import checked_rows
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
@@ -268,5 +267,5 @@ class Eviction:
                 kv.write(rows)
                 rows = []
         self._cache.step("evict last rows")
-        rows.append((checked_rows.key(file.number), None))
+        rows.append((layout.checked_key(file.number), None))
         kv.write([*rows, (layout.file_key(file.number), None)])

@@ -4,7 +4,7 @@ Files of the cache do not change, but disks forget. A damaged file is dropped, a
 demand. Files are read past the kernel's page cache if the file system supports that, at a
 bounded rate, and not while the disk has other work; the least recently checked ones first, and
 before them those that were used since they were checked. The index has the time of each check
-(chunkstore/nodecache/checked_rows.py). See docs/decisions/0023-bits-that-flip.md.
+(chunkstore/nodecache/layout.py). See docs/decisions/0023-bits-that-flip.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodecache import checked_rows
+from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, check_file
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -129,10 +129,10 @@ class Scrub:
         self.look()
 
     def _load_rows(self) -> None:
-        for key, value in self._cache.kv.scan(checked_rows.CHECKED):
-            file = self._cache.files.get(checked_rows.number_of_key(key))
+        for key, value in self._cache.kv.scan(layout.CHECKED):
+            file = self._cache.files.get(layout.number_of_key(key))
             if file is not None:
-                file.checked_s = checked_rows.decode(value)
+                file.checked_s = layout.decode_checked(value)
 
     def stop(self) -> None:
         self._stop.set()
@@ -214,7 +214,7 @@ class Scrub:
             return
         with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
             if file.is_alive:
-                row = (checked_rows.key(file.number), checked_rows.encode(began_s))
+                row = (layout.checked_key(file.number), layout.encode_checked(began_s))
                 cache.kv.write([row])
                 file.mark_checked(began_s)
 

@@ -4,6 +4,7 @@ stores ahead what they are likely to be asked for."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 
 from lodefs.chunkstore.nodeapi.connection import parse_address
@@ -14,7 +15,7 @@ from lodefs.mount.fs import worker
 from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
 from lodefs.mount.fs.interrupts import InterruptPipes
-from lodefs.mount.fs.passthrough import Opening
+from lodefs.mount.fs.passthrough import PassthroughFiles
 from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.lifecycle import mount_resources
 from lodefs.mount.lifecycle.handover import MountResources
@@ -54,12 +55,12 @@ def serve_requests(
     handles = mount_resources.handles(resources)
     rows = ProcessRows(context, resources)
     counter = rows.traffic()
-    opening = Opening(context.fd, handles, log) if handles is not None else None
+    opens = None if handles is None else partial(PassthroughFiles, context.fd, handles, log=log)
     jobs = rows.jobs()
-    worker.serve(
-        context.fd,
-        resources.session,
-        reader_factory(options, view, log, opening, counter, emit, jobs),
+    worker.Worker(
+        fd=context.fd,
+        session=resources.session,
+        readers=reader_factory(options, view, log, opens, counter, emit, jobs),
         threads=options.threads,
         marks=context.marks,
         log=log,
@@ -68,7 +69,7 @@ def serve_requests(
         on_interrupt=interrupts.notify,
         trace=rows.trace(),
         counter=counter,
-    )
+    ).start()
     control_server = mount_resources.control_server(resources, supervised=False)
     attendant = WorkerMain(
         context, interrupts, pending, control_server, mount_resources.process_table(resources), log
@@ -101,7 +102,7 @@ def reader_factory(
     options: MountOptions,
     view: MountView,
     log: Log,
-    opening: Opening | None = None,
+    opens: Callable[..., PassthroughFiles] | None = None,
     counter: RowCounter | None = None,
     emit: EmitRead = ignore_read,
     jobs: JobCounter | None = None,
@@ -109,7 +110,8 @@ def reader_factory(
     """Makes a reader and a file system for each thread of a worker; what they learn they share.
 
     Through a Unix socket the proxy is on this machine, and its cache may be read directly, or
-    passed through to the kernel. ``counter`` and ``jobs`` count what is read.
+    passed through to the kernel by what ``opens`` makes of a thread's reader. ``counter`` and
+    ``jobs`` count what is read.
     """
     address = parse_address(options.proxy)
     row = counter or uncounted()
@@ -120,9 +122,9 @@ def reader_factory(
     if address.path:
         client = Client(address, timeout_s=CACHE_TIMEOUT_S)
         monitor = CacheMonitor(client, view.snapshot, log, nodes=remembered.nodes)
-        if opening is not None:
+        if opens is not None:
             marker = CachedReader(Client(address, timeout_s=CACHE_TIMEOUT_S), monitor)
-            monitor.before_report = partial(opening.mark_used, marker)
+            monitor.before_report = opens(marker).mark_used
         monitor.start()
 
     def make(before_blocking: BeforeBlocking) -> tuple[worker.ThreadReader, FileSystem]:
@@ -141,7 +143,7 @@ def reader_factory(
         if monitor is None:
             return client, FileSystem(client, view, remembered)
         direct = CachedReader(client, monitor, before_blocking, counter, emit)
-        opens = opening.opens(direct, counter.add) if opening is not None else None
-        return direct, FileSystem(direct, view, remembered, opens)
+        passing = None if opens is None else opens(direct, count=counter.add)
+        return direct, FileSystem(direct, view, remembered, passing)
 
     return make

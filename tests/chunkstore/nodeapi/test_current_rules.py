@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lodefs.chunkstore.nodeapi.access import AccessRules
-from lodefs.chunkstore.nodeapi.current_rules import LOOK_AGAIN_S, CurrentRules
+from lodefs.chunkstore.nodeapi.access import LOOK_AGAIN_S, AccessRules, CurrentRules
 from lodefs.chunkstore.system.sockets import Peer
 
 TABLE = {"medical/*": ("cardiology", "1200"), "law/*": ("lawyers",)}

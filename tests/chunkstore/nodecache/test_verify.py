@@ -225,7 +225,7 @@ def test_no_cache(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="--cache-dir"):
         verify_cache(tmp_path / "none", workers=1)
     (tmp_path / "VERSION").write_text("lodefs-cache 99\n")
-    with pytest.raises(UnknownFormat, match="newer"):
+    with pytest.raises(UnknownFormat, match="another lodefs"):
         verify_cache(tmp_path, workers=1)
 
 

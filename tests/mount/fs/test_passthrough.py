@@ -20,7 +20,6 @@ from lodefs.mount.fs.filesystem import LARGE, FileSystem, MountView
 from lodefs.mount.fs.passthrough import (
     DISK_BYTES_BY_FILE_MIN,
     MEMORY_BYTES_BY_FILE_MIN,
-    Opening,
     PassthroughFiles,
     objection,
 )
@@ -84,8 +83,7 @@ class Mount:
         self.handles = handles
         self.flats = FakeFlats({BIG})
         self.logged: list[str] = []
-        self.opening = Opening(3, handles, self.logged.append)
-        self.opens = self.opening.opens(self.flats)
+        self.opens = PassthroughFiles(3, handles, self.flats, self.logged.append)
         view = MountView(TREE.snapshot, TREE.snapshot.root, uid=0, gid=0)
         self.fs = FileSystem(TREE, view, opens=self.opens)
         self.dispatcher = Dispatcher(self.fs, SESSION, lambda what, error: self.logged.append(what))
@@ -215,7 +213,7 @@ def test_a_cut_is_seen_by_who_marks_files_as_used(mount: Mount) -> None:
     """Before somebody opens the file, and though the proxy may have replaced it by then."""
     mount.open(BIG | LARGE, 2)
     mount.flats.cut.add(BIG)
-    mount.opening.mark_used(mount.flats)
+    mount.opens.mark_used()
     mount.flats.cut.clear()
     assert mount.ask(Opcode.OPEN, BIG | LARGE, 4, bytes(8)) == (errno.EIO, b"")
 
@@ -280,7 +278,7 @@ def test_a_cache_that_cannot_be_read_fails_no_open(mount: Mount) -> None:
     """Opening works; reading will say what is wrong."""
     mount.flats.error = Unavailable("the index is gone")
     assert mount.open(BIG | LARGE, 2)[1] == CACHED_FLAGS
-    mount.opening.mark_used(mount.flats, period_s=5)
+    mount.opens.mark_used(period_s=5)
 
 
 def test_files_that_the_kernel_reads_are_marked_as_used(mount: Mount) -> None:
@@ -289,7 +287,7 @@ def test_files_that_the_kernel_reads_are_marked_as_used(mount: Mount) -> None:
     mount.open(child_ino(ROOT_INO, b"other") | LARGE, 4)
     mount.flats.asked.clear()
     for _ in range(3):
-        mount.opening.mark_used(mount.flats, period_s=3600)
+        mount.opens.mark_used(period_s=3600)
     assert mount.flats.asked == [BIG]
 
 

@@ -15,7 +15,7 @@ from lodefs.mount.fs import worker
 from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.fs.filesystem import FileSystem, MountView
 from lodefs.mount.fs.pending_requests import PendingRequests
-from lodefs.mount.fs.worker import Failures, ReaderFactory, Renewal, serve
+from lodefs.mount.fs.worker import Failures, ReaderFactory, Renewal, Worker
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.fuse_abi import Opcode
 from lodefs.mount.kernel.session import Session
@@ -66,18 +66,20 @@ class Served:
         self.ended = Event()
         self.marks = [0.0] * THREADS
         self.logged: list[str] = []
-        self.threads: list[Thread] = serve(
-            self.kernel.device,
-            SESSION,
-            factory,
+        worker = Worker(
+            fd=self.kernel.device,
+            session=SESSION,
+            readers=factory,
             threads=THREADS,
             marks=self.marks,
             log=self.logged.append,
             ended=self.ended,
-            pending=pending,
+            pending=pending or PendingRequests(THREADS),
             on_interrupt=on_interrupt,
             clock=clock,
         )
+        worker.start()
+        self.threads: list[Thread] = worker.started
 
     def close(self) -> None:
         self.kernel.close()
@@ -401,5 +403,6 @@ def test_a_request_that_was_sent_again_waits_once(tree: SlowTree) -> None:
         one.go.set()
     assert served.kernel.receive() == (unique, 0, b"once")
     assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    until(lambda: not pending._known)  # the thread leaves after its answer is written
     assert pending.interrupt(unique) is None
     served.close()

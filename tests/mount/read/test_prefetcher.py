@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device
+from lodefs.mount.read.cache_monitor import CacheMonitor
 from lodefs.mount.read.prefetch_policy import AGAIN_S, BLOCK_BYTES, READ_BYTES_MAX, Policy
-from lodefs.mount.read.prefetcher import IN_VAIN_MAX, Prefetcher
+from lodefs.mount.read.prefetcher import GAP_BYTES_MAX, IN_VAIN_MAX, MISSING_MAX, Prefetcher
 from lodefs.mount.read.read_events import ReadEvent
-from lodefs.mount.read.read_runs import GAP_BYTES_MAX, MISSING_MAX
 from tests.support.mount.dict_tree import DictTree, Link
 from tests.support.mount.node_cache import NodeCache
 
@@ -44,14 +44,14 @@ class Clock:
         return self.now_s
 
 
-class CacheHolder:
+class CacheHolder(CacheMonitor):
     """The cache as it can be read now."""
 
     def __init__(self, view: CacheView | None) -> None:
         self.view = view
-        self.errors: list[LodefsError] = []
+        self.errors: list[Exception] = []
 
-    def failed(self, _view: CacheView, error: LodefsError) -> None:
+    def failed(self, _view: CacheView, error: Exception) -> None:
         self.errors.append(error)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.nodeapi.waited import Waited
+from lodefs.chunkstore.nodeapi.read_client import Waited
 from lodefs.mount.shm.request_trace import RECORDS_MAX, SLOTS, RequestTrace, TraceWriter
 
 

@@ -32,7 +32,7 @@ from lodefs.chunkstore.nodeapi.figures.mount_counts import (
     decode,
     read_all,
 )
-from lodefs.chunkstore.nodeapi.waited import Waited
+from lodefs.chunkstore.nodeapi.read_client import Waited
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.mount.lifecycle.mounter import traffic_of, unmount
 from lodefs.mount.shm import traffic_counters

@@ -12,7 +12,6 @@ import pytest
 
 from lodefs.chunkstore.errors import NoSpace, Unavailable
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodecache import checked_rows
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
@@ -148,5 +147,5 @@ def test_recovery_drops_only_what_is_damaged(
     assert [file.is_trusted(NEXT_BOOT) for file in (closed, right)] == [False, True]
     assert recovery.clean(cache, stopping=lambda: False) == 0
     assert closed.is_trusted(NEXT_BOOT)
-    assert cache.kv.get(checked_rows.key(closed.number)) == checked_rows.encode(1000)
+    assert cache.kv.get(layout.checked_key(closed.number)) == layout.encode_checked(1000)
     cache.close()

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodecache import checked_rows
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES
@@ -165,7 +164,7 @@ def test_a_flipped_bit_is_found(
     assert str(bad.path) in caplog.text
     assert "1048576: its bytes are others" in caplog.text
     assert life.counts.values[Counter.SCRUBBED_BYTES] == 8 * MIB
-    assert life.cache.kv.get(checked_rows.key(bad.number)) is None
+    assert life.cache.kv.get(layout.checked_key(bad.number)) is None
 
 
 def test_what_was_written_lately_is_left_alone(life: Life) -> None:
@@ -190,8 +189,10 @@ def test_checks_survive_a_restart(tmp_path: Path) -> None:
     life.later(5)
     with life.running():
         wait(lambda: all(file.checked_s == life.now_s for file in life.files))
-    life.cache.kv.write([(checked_rows.key(numbers[2]), None)])
-    life.cache.kv.write([(checked_rows.key(4711), checked_rows.encode(1))])  # of a file that went
+    life.cache.kv.write([(layout.checked_key(numbers[2]), None)])
+    life.cache.kv.write(
+        [(layout.checked_key(4711), layout.encode_checked(1))]
+    )  # of a file that went
     life.cache.close()
     again = Life(tmp_path / "cache", now_s=life.now_s + DAY_S)
     found = {file.number: file.checked_s for file in again.files}
@@ -206,9 +207,9 @@ def test_an_eviction_takes_the_row_along(life: Life) -> None:
     life.later(5)
     with life.running():
         wait(lambda: all(file.checked_s == life.now_s for file in life.files))
-    assert len(list(life.cache.kv.scan(checked_rows.CHECKED))) == 4
+    assert len(list(life.cache.kv.scan(layout.CHECKED))) == 4
     life.evictor.free(64 * MIB)
-    assert list(life.cache.kv.scan(checked_rows.CHECKED)) == []
+    assert list(life.cache.kv.scan(layout.CHECKED)) == []
 
 
 def test_others_come_first(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +276,7 @@ def test_a_file_that_goes_meanwhile_is_no_damage(life: Life) -> None:
     life.scrub._owed_bytes = scrubbing.PIECE_SIZE_BYTES
     life.scrub._check(file, mmap.mmap(-1, WINDOW_SIZE_BYTES))
     assert not file.is_alive
-    assert life.cache.kv.get(checked_rows.key(file.number)) is None
+    assert life.cache.kv.get(layout.checked_key(file.number)) is None
     assert life.counts.values[Counter.CACHE_CORRUPT] == 0
 
 
@@ -338,7 +339,7 @@ def test_a_node_scrubs_by_itself(tmp_path: Path) -> None:
 
     def forgotten(settings: CacheSettings, counts: Counts) -> Cache:
         cache = Cache(settings, counts)
-        cache.kv.write([(checked_rows.key(number), None)])
+        cache.kv.write([(layout.checked_key(number), None)])
         return cache
 
     async def scrub() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.access import AccessRule, AccessRules
-from lodefs.chunkstore.nodeapi.current_rules import LOOK_AGAIN_S, CurrentRules
+from lodefs.chunkstore.nodeapi.access import LOOK_AGAIN_S, AccessRule, AccessRules, CurrentRules
 from lodefs.chunkstore.nodeapi.wire import USER_HEADER
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.proxy.http.local_readers import LocalReaders

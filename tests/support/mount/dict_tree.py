@@ -13,7 +13,7 @@ from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.nodeapi.waited import Waited
+from lodefs.chunkstore.nodeapi.read_client import Waited
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
