@@ -15,7 +15,8 @@ TEXT
 }
 
 bin=/usr/bin/lodefs
-proxies=/var/lib/lodefs/docker/proxies # of other stores: see lodefs/proxies/store_proxies.py
+# Of other stores: see lodefs/proxies/store_proxies.py.
+proxies='/var/lib/lodefs/mounter/proxies /var/lib/lodefs/docker/proxies'
 restart_timeout_s=60 proxy_end_timeout_s=20
 has_systemd() { [ -d /run/systemd/system ]; }
 say() { printf 'lodefs: %s\n' "$*" >&2; }
@@ -38,19 +39,19 @@ activate() {
   systemctl daemon-reload || say 'systemd does not know the new units: systemctl daemon-reload failed'
   # The proxy first: mounts and plugin ask it, and wait at its socket meanwhile.
   bounded try-restart lodefs-proxy.service
-  bounded try-restart lodefs-docker.service
-  bounded try-restart lodefs-mounter.service
-  # The plugin starts them anew; without it nobody would.
-  if systemctl -q is-active lodefs-docker.service; then end_proxies; fi
+  bounded try-restart lodefs-mounter.service lodefs-docker.service
+  # The mounter starts them anew; without it nobody would.
+  if systemctl -q is-active lodefs-mounter.service; then end_proxies; fi
   mounted=$(units --state=active 'lodefs-mount@*.service')
   # shellcheck disable=SC2086  # names of units have no spaces
   [ -z "$mounted" ] || bounded reload $mounted
 }
 
-# Proxies that the plugin has started for volumes of other stores outlive it.
+# Proxies that were started for volumes of other stores outlive who did it.
 end_proxies() {
   ended=''
-  for file in "$proxies"/*/pid; do
+  # shellcheck disable=SC2086  # two directories, without spaces
+  for file in $(printf '%s/*/pid ' $proxies); do
     pid=$(cat "$file" 2>/dev/null) || continue
     # Not another process that has its number now. Of a user's the title is not asked for.
     grep -qs '^Uid:[[:space:]]0[[:space:]]' "/proc/$pid/status" || continue

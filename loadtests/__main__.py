@@ -38,6 +38,7 @@ from loadtests.bench import (
     repaireach,
     repairs,
     s3ranges,
+    sharedmounts,
     slowdisks,
     slurmwarming,
     smallcaches,
@@ -98,6 +99,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "repair-memory": (repairs.memory, "every pack of 2 GiB lost, back from the directory"),
     "du": (accounts.accounts, "du of all repositories of the same store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
+    "shared-mounts": (
+        sharedmounts.shared_mounts,
+        "100 volumes of Docker and 100 of Kubernetes, of 10 snapshots, on one node",
+    ),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (
         walks.directories,

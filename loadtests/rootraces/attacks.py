@@ -18,12 +18,12 @@ from lodefs.commands.enroot_hook import inside
 from lodefs.doctor import cache_checks
 from lodefs.mount.attach.client import Attached
 from lodefs.mount.csi import targets
-from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.kernel import detached_mounts, mount_syscalls, mountpoints, namespaces
 from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.lifecycle.mount_log import Logs
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.service.interface import Held, MountService, User, Wanted
+from lodefs.mount.service.mount_files import MountFiles
 from lodefs.slurm import job_namespace
 from lodefs.slurm.job_mounts import JobMounts
 from lodefs.slurm.job_record import JobRecord, JobRecords
@@ -100,19 +100,20 @@ def csi_target(world: World) -> Attack:
 
 
 def docker_place(world: World) -> Attack:
-    """A volume of Docker, in the plugin's state."""
+    """A volume of Docker, in the state of a plugin that mounts by itself."""
     state = world.folder / "docker"
     place = str(state / "mounts/key")
 
     def work() -> None:
-        records = Records(state)
+        files = MountFiles(state / "mounter", world.folder / "run", state / "mounts")
         try:
-            at = records.make_place("key")
+            at = files.place("key")
+            files.make_place(at)
             os.close(mount_syscalls.attach(check_mountpoint(at), SOURCE, allow_other=True))
             mount_syscalls.detach(mountpoints.plain(at), lazy=True)
-            records.remove_place("key")
+            files.remove_place(at)
         finally:
-            records.close()
+            files.close()
 
     moves = [swaps(one, str(world.roots)) for one in (str(state), place)]
     return Attack(work, moves)

@@ -35,7 +35,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 class PluginNode:
     """All of it lies below ``folder``. ``serve``: more words for `lodefs serve`; ``proxy_url``:
     where the plugin looks for the proxy, else on its Unix socket; ``store``: a URL, else a new
-    directory; ``answer_timeout_s``: of the plugin, else its own."""
+    directory; ``answer_timeout_s``: of the plugin, else its own; ``mounter``: the socket of the
+    mount service, else the plugin mounts by itself."""
 
     def __init__(
         self,
@@ -44,7 +45,9 @@ class PluginNode:
         proxy_url: str = "",
         store: str = "",
         answer_timeout_s: float | None = None,
+        mounter: Path | None = None,
     ) -> None:
+        self._mounter = mounter
         self.folder = folder
         self.socket = folder / "plugin.sock"
         self.proxy_socket = folder / "proxy.sock"
@@ -159,6 +162,9 @@ class PluginNode:
     def _start_plugin(self) -> Child:
         fd = self._listening.fileno()
         words: list[str | Path] = ["docker-plugin", "--socket", self.socket, "--state", self.state]
+        words += ["--idle-timeout", "0.5"]
+        if self._mounter is not None:
+            words += ["--mounter", self._mounter]
         if self._answer_timeout_s is not None:
             words += ["--answer-timeout", str(self._answer_timeout_s)]
         child = Child(
@@ -194,9 +200,10 @@ def plugin_node(
     proxy_url: str = "",
     store: str = "",
     answer_timeout_s: float | None = None,
+    mounter: Path | None = None,
 ) -> Iterator[PluginNode]:
     """A running node below ``folder`` (a short path); it is ended with all that it has mounted."""
-    node = PluginNode(folder, serve, proxy_url, store, answer_timeout_s)
+    node = PluginNode(folder, serve, proxy_url, store, answer_timeout_s, mounter)
     try:
         yield node
     finally:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.mount.service.interface import MountService
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.docker")
@@ -34,7 +40,15 @@ _log = logging.getLogger("lodefs.docker")
     "--state",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Directory of volumes and mount points [/var/lib/lodefs/docker].",
+    help="Directory of volumes [/var/lib/lodefs/docker].",
+)
+@click.option(
+    "--mounter",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    envvar="LODEFS_MOUNTER_SOCKET",
+    help="Socket of the node's `lodefs mounter`, which mounts for all [the plugin mounts by "
+    "itself, in its state directory].",
 )
 @click.option(
     "--answer-timeout",
@@ -43,8 +57,18 @@ _log = logging.getLogger("lodefs.docker")
     type=FiniteRange(0.1, 25.0),
     help="Longest time until dockerd has an answer, in seconds [0.9].",
 )
+@click.option(
+    "--idle-timeout",
+    "idle_s",
+    metavar="S",
+    type=FiniteRange(0.0, 86400.0),
+    default=10.0,
+    help="For so long a mount of the plugin's own stays for its next user, in seconds [10].",
+)
 def docker_plugin(
     session: Session,
+    mounter: Path | None,
+    idle_s: float,
     log_level: str = cli.option("[info]", default="info", type=click.Choice(_LEVELS)),
     **options: object,
 ) -> None:
@@ -54,8 +78,8 @@ def docker_plugin(
     """
     from lodefs.commands.version import number
     from lodefs.mount.docker.plugin import Settings, run
+    from lodefs.mount.node.tokens import read_token
     from lodefs.proxies.own_proxy import node_figures
-    from lodefs.proxies.store_proxies import open_node_mounts
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
@@ -67,10 +91,32 @@ def docker_plugin(
     settings = Settings(**given)  # type: ignore[arg-type]  # as their options' types say
     run(
         settings,
-        partial(open_node_mounts, session, settings.state, "docker", _log),
+        partial(open_service, session, settings.state, mounter, idle_s),
         partial(split_url, session),
+        partial(read_token, environ=session.environment, log=partial(_log.warning, "%s")),
         session.environment,
     )
+
+
+@contextmanager
+def open_service(
+    session: Session, state: Path, mounter: Path | None, idle_s: float
+) -> Iterator[tuple[MountService, Callable[[], None]]]:
+    """The mount service at a socket, or else one in this process; and what begins its upkeep."""
+    from lodefs.mount.service.client import RemoteMounts
+    from lodefs.mount.service.hosted import hosted
+    from lodefs.mount.service.machine_clock import container_boot_id
+    from lodefs.proxies.store_proxies import open_node_mounts, store_proxies
+
+    if mounter is None:
+        with (
+            open_node_mounts(session, state, "docker", _log) as node,
+            hosted(state, node, container_boot_id(), idle_s) as service,
+        ):
+            yield service
+    else:
+        with store_proxies(session, state, _log):  # of mounts that were the plugin's
+            yield RemoteMounts(mounter.absolute()), lambda: None
 
 
 def split_url(session: Session, url: str) -> tuple[str, str]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated, TypedDict, Unpack
 
 import click
+from click.core import ParameterSource
 
+from lodefs.chunkstore.errors import Unsupported
 from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
@@ -165,13 +167,15 @@ def mounter(session: Session, **options: Unpack[_Options]) -> None:
     if (attach := options["attach"]) is not None:
         from lodefs.api.attaching import attach_door
 
-        door = attach_door(
-            session,
-            attach.absolute(),
-            options["attach_group"],
-            options["references_max"],
-            partial(_log.warning, "%s"),
-        )
+        say = partial(_log.warning, "%s")
+        group, references_max = options["attach_group"], options["references_max"]
+        try:
+            door = attach_door(session, attach.absolute(), group, references_max, say)
+        except Unsupported as error:
+            asked_by = click.get_current_context().get_parameter_source("attach")
+            if asked_by is not ParameterSource.ENVIRONMENT:
+                raise
+            say(f"no mounts for jobs: {error}")  # the unit's, which volumes of Docker want, too
     run(settings, opened, session.environment, tenure, door)
 
 

@@ -215,12 +215,18 @@ def open_node_mounts(
     mounts say that they were made for ("docker", "csi"). The end touches no mount. Unavailable.
     """
     say = partial(log.warning, "%s")
-    with MountHelper() as helper:
-        proxies = StoreProxies(session, state / "proxies", say)
-        proxies.adopt()
-        try:
-            yield KernelMounts(
-                helper, proxies.proxy_for, environ=session.environment, log=say, owner=owner
-            )
-        finally:
-            proxies.close()
+    with MountHelper() as helper, store_proxies(session, state, log) as proxies:
+        yield KernelMounts(
+            helper, proxies.proxy_for, environ=session.environment, log=say, owner=owner
+        )
+
+
+@contextmanager
+def store_proxies(session: Session, state: Path, log: logging.Logger) -> Iterator[StoreProxies]:
+    """The proxies of other stores whose state lies in ``state``, kept running inside the block."""
+    proxies = StoreProxies(session, state / "proxies", partial(log.warning, "%s"))
+    proxies.adopt()
+    try:
+        yield proxies
+    finally:
+        proxies.close()

@@ -24,7 +24,8 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace
 from lodefs.chunkstore.format.names import check_ref_name, check_repo, split_path
 from lodefs.mount.node.interface import Source
 from lodefs.mount.service.interface import User, Wanted
-from lodefs.mount.service.shared_mounts import SharedMounts, SharedSlot
+from lodefs.mount.service.shared_mounts import SharedMounts
+from lodefs.mount.service.shared_slot import SharedSlot
 
 REFERENCES_MAX = 256  # mounts of one user: each has processes of its own
 GRACE_S = 5.0  # for a mount that was handed out to be put somewhere
@@ -133,7 +134,7 @@ class Attachments:
 
     def _held(self) -> dict[User, str]:
         return {
-            usage.user: self._mounts.files.place(slot.key)
+            usage.user: slot.place
             for slot in self._mounts.slots()
             for usage in slot.mount.users
             if usage.user.is_attached
@@ -151,7 +152,7 @@ class Attachments:
 
     def _note_asker(self, place: str, uid: int) -> None:
         for slot in self._mounts.slots():
-            if self._mounts.files.place(slot.key) == place and slot.asker is None:
+            if slot.place == place and slot.asker is None:
                 slot.asker = uid
 
     @contextmanager

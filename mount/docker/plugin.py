@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, told
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable, told
 from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
+from lodefs.mount.docker import earlier_mounts
 from lodefs.mount.docker.http_server import Answer, HttpReply, Server
 from lodefs.mount.docker.options import SplitUrl
 from lodefs.mount.docker.protocol import (
@@ -31,27 +30,28 @@ from lodefs.mount.docker.protocol import (
     encode_error,
     volume_in,
 )
-from lodefs.mount.docker.reconciler import Upkeep
+from lodefs.mount.docker.status import by_state
+from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume import about
-from lodefs.mount.docker.volume_files import Damaged, Records
-from lodefs.mount.docker.volume_table import Slot, VolumeTable, machine_clock
-from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
+from lodefs.mount.docker.volume_files import Records
+from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, ReadToken, Volumes
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.end_signals import asked_to_end
-from lodefs.mount.node.interface import NodeMounts
+from lodefs.mount.service.interface import MountService
+from lodefs.mount.service.machine_clock import container_boot_id
 
 SOCKET = Path("/run/docker/plugins/lodefs.sock")
 STATE = Path("/var/lib/lodefs/docker")
-WATCHDOG_S = 5.0
-FIRST_LOOK_S = 2.0  # dockerd waits meanwhile
+INTERVAL_S = 5.0
+PING_TIMEOUT_S = 1.0
 STOP_TIMEOUT_S = 3.0
 WORK_END_S = 20.0  # for what goes on in the background when the plugin is told to end
 SLOW_S = 0.5
-STATES = ("mounted", "unmounted", "dead", "damaged")  # of volumes, as metrics name them
 _log = logging.getLogger("lodefs.docker")
 
-OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
-"""Makes the node. Its end touches no mount."""
+OpenService = Callable[[], AbstractContextManager[tuple[MountService, Callable[[], None]]]]
+"""The mount service, and what begins its upkeep, if it is this process's. Its end touches no
+mount."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,84 +65,108 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(
-    settings: Settings, open_node: OpenNode, split_url: SplitUrl, environ: Mapping[str, str]
+    settings: Settings,
+    open_service: OpenService,
+    split_url: SplitUrl,
+    read_token: ReadToken,
+    environ: Mapping[str, str],
 ) -> None:
     """Serve until SIGTERM or SIGINT. Must be called in the main thread.
 
     InUse (socket or state of another plugin), Denied, InvalidInput, Unavailable.
     """
     notifier = SystemdNotifier(environ)
-    with open_node() as node, asked_to_end() as end, _listening(settings, environ) as listener:
+    with asked_to_end() as end, _listening(settings, environ) as listener:
         records = Records(settings.state)
         try:
-            with _serving(settings, node, records, split_url, listener) as (upkeep, publish):
-                notifier.send(READY)
-                ended = False
-                while not ended:
-                    if upkeep.is_well():
+            with open_service() as (service, start_service):
+                plugin = _Plugin(settings, records, service, split_url, read_token)
+                plugin.take_over()
+                start_service()
+                with plugin.serving(listener):
+                    notifier.send(READY)
+                    plugin.round()
+                    while not end.wait(INTERVAL_S):
                         notifier.alive()
-                    publish()
-                    ended = end.wait(WATCHDOG_S)
-                notifier.send(STOPPING)
-                _log.info("told to end; mounts stay")
+                        plugin.round()
+                    notifier.send(STOPPING)
+                    _log.info("told to end; mounts stay")
         finally:
             records.close()
 
 
-@contextmanager
-def _serving(
-    settings: Settings,
-    node: NodeMounts,
-    records: Records,
-    split_url: SplitUrl,
-    listener: socket.socket,
-) -> Iterator[tuple[Upkeep, Callable[[], None]]]:
-    """Upkeep, and what has the proxy see the figures."""
-    table = VolumeTable(records, machine_clock())
-    calls, chores = Calls(), Calls()
-    woken = threading.Event()
-    volumes = Volumes(
-        table,
-        node,
-        calls,
-        split_url,
-        answer_timeout_s=settings.answer_timeout_s,
-        on_change=woken.set,
-    )
-    upkeep = Upkeep(table, node, volumes, chores, woken)
-    operations = map(_operation, METHODS)
-    counts = ComponentCounts(
-        "docker", operations, version=settings.version, directories=settings.figures
-    )
-    server = Server(listener, answering(volumes, counts))
-    upkeep.start()
-    upkeep.looked.wait(FIRST_LOOK_S)  # else what is mounted would be said not to be
-    server.start()
-    _log.info("serving %d volumes of %s", len(table.slots()), settings.state)
-    try:
-        yield upkeep, lambda: counts.publish(by_state(table.slots()))
-    finally:
-        server.stop(STOP_TIMEOUT_S)
-        counts.close()
-        upkeep.stop(STOP_TIMEOUT_S)
-        ends_s = time.monotonic() + WORK_END_S
-        for work in (calls, chores):
-            if not work.wait_idle(max(0.0, ends_s - time.monotonic())):
-                _log.warning("work that is not done is left to the next start")
+class _Plugin:
+    """The parts of one plugin."""
 
+    def __init__(
+        self,
+        settings: Settings,
+        records: Records,
+        service: MountService,
+        split_url: SplitUrl,
+        read_token: ReadToken,
+    ) -> None:
+        self._settings = settings
+        self._folder = records.earlier_mounts
+        self._service = service
+        self._read_token = read_token
+        self._is_taken_over = False
+        self._calls, self._chores = Calls(), Calls()
+        self._volumes = Volumes(
+            records,
+            service,
+            self._calls,
+            split_url=split_url,
+            read_token=read_token,
+            answer_timeout_s=settings.answer_timeout_s,
+            on_change=self._begin_upkeep,
+        )
+        self._upkeep = Upkeep(self._volumes, service, self._chores)
+        self._counts = ComponentCounts(
+            "docker",
+            map(_operation, METHODS),
+            version=settings.version,
+            directories=settings.figures,
+        )
 
-def state_of(slot: Slot) -> str:
-    """A volume's state, one of STATES."""
-    if isinstance(slot.record, Damaged):
-        return "damaged"
-    if slot.standing is None:
-        return "unmounted"
-    return "mounted" if slot.standing.alive else "dead"
+    def take_over(self) -> None:
+        """Give the service the mounts of before it had them, once it answers."""
+        try:
+            self._service.ping(PING_TIMEOUT_S)
+        except LodefsError as error:
+            _log.warning("nothing can be mounted yet: %s", error)
+            return
+        self._is_taken_over = earlier_mounts.hand_over(
+            self._volumes, self._service, self._folder, container_boot_id(), self._read_token
+        )
 
+    def round(self) -> None:
+        """What is to be done every few seconds."""
+        if not self._is_taken_over:
+            self.take_over()
+        self._upkeep.round()
+        self._counts.publish(by_state(self._volumes.list()))
 
-def by_state(slots: Iterable[Slot]) -> dict[str, int]:
-    """How many volumes are in each state."""
-    return {**dict.fromkeys(STATES, 0), **Counter(map(state_of, slots))}
+    def _begin_upkeep(self) -> None:
+        with suppress(Unavailable):  # then the next round is soon enough
+            self._chores.begin("upkeep", self._upkeep.round)
+
+    @contextmanager
+    def serving(self, listener: socket.socket) -> Iterator[None]:
+        """Inside the block dockerd is answered."""
+        server = Server(listener, answering(self._volumes, self._counts))
+        server.start()
+        count = len(self._volumes.records())
+        _log.info("serving %d volumes of %s", count, self._settings.state)
+        try:
+            yield
+        finally:
+            server.stop(STOP_TIMEOUT_S)
+            self._counts.close()
+            ends_s = time.monotonic() + WORK_END_S
+            for work in (self._calls, self._chores):
+                if not work.wait_idle(max(0.0, ends_s - time.monotonic())):
+                    _log.warning("work that is not done is left to the next start")
 
 
 def _operation(path: str) -> str:

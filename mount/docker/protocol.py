@@ -102,8 +102,7 @@ def _path(volumes: Volumes, body: bytes) -> dict[str, object]:
 def _get(volumes: Volumes, body: bytes) -> dict[str, object]:
     name = _decode(body, NameRequest).name
     shown = volumes.get(name)
-    status = status_of(shown, volumes.boot)
-    return {"Volume": {**_summary(shown, name), "Status": status}}
+    return {"Volume": {**_summary(shown, name), "Status": status_of(shown)}}
 
 
 def _list(volumes: Volumes, _body: bytes) -> dict[str, object]:
@@ -111,7 +110,7 @@ def _list(volumes: Volumes, _body: bytes) -> dict[str, object]:
 
 
 def _summary(shown: Shown, name: str) -> dict[str, object]:
-    summary: dict[str, object] = {"Name": name, "Mountpoint": shown.place}
+    summary: dict[str, object] = {"Name": name, "Mountpoint": shown.held.place}
     if not isinstance(shown.record, Damaged):
         summary["CreatedAt"] = time_text(shown.record.created_at_s)
     return summary

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -11,13 +13,30 @@ import msgspec
 from lodefs.mount.docker.volume import Volume
 from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.docker.volumes import Shown
+from lodefs.mount.service.interface import Holding
+
+STATES = ("mounted", "unmounted", "dead", "damaged")  # as metrics name them
 
 
-def status_of(shown: Shown, boot: str) -> dict[str, object]:
-    """Names and values for JSON. ``boot``: which start of the machine this is."""
+def status_of(shown: Shown) -> dict[str, object]:
+    """Names and values for JSON."""
     if isinstance(shown.record, Damaged):
         return {"state": f"damaged: {shown.record.why}"}
-    return _of_volume(shown.record, boot) | _of_mount(shown)
+    state = state_of(shown)
+    status = _of_volume(shown.record, shown.held)
+    status["state"] = "not mounted" if state == "unmounted" else state
+    if shown.held.traffic is not None:
+        status["read"] = msgspec.to_builtins(shown.held.traffic)
+    return status
+
+
+def state_of(shown: Shown) -> str:
+    """One of STATES."""
+    if isinstance(shown.record, Damaged):
+        return "damaged"
+    if not shown.held.place:
+        return "unmounted"
+    return "dead" if shown.held.is_dead else "mounted"
 
 
 @lru_cache(4096)
@@ -28,7 +47,12 @@ def time_text(time_s: float) -> str:
     return "1970-01-01T00:00:00Z"
 
 
-def _of_volume(volume: Volume, boot: str) -> dict[str, object]:
+def by_state(shown: Iterable[Shown]) -> dict[str, int]:
+    """How many volumes are in each state."""
+    return {**dict.fromkeys(STATES, 0), **Counter(map(state_of, shown))}
+
+
+def _of_volume(volume: Volume, held: Holding) -> dict[str, object]:
     options = volume.options
     status: dict[str, object] = {
         "repo": options.source.repo,
@@ -36,7 +60,7 @@ def _of_volume(volume: Volume, boot: str) -> dict[str, object]:
         "commit": volume.commit,
         "files": volume.files,
         "size_bytes": volume.size_bytes,
-        "references": volume.count(boot),
+        "references": held.references,
     }
     if options.source.store:
         status["store"] = options.source.store
@@ -48,20 +72,8 @@ def _of_volume(volume: Volume, boot: str) -> dict[str, object]:
         if volume.follow_error:
             status["follow_error"] = volume.follow_error
     if options.pin is not None:
-        if volume.pinned_until_s:
-            status["pinned_until"] = time_text(volume.pinned_until_s)
-        if volume.pin_error:
-            status["pin_error"] = volume.pin_error
-    return status
-
-
-def _of_mount(shown: Shown) -> dict[str, object]:
-    standing = shown.standing
-    if standing is None:
-        return {"state": "not mounted"}
-    status: dict[str, object] = {"state": "mounted" if standing.alive else "dead"}
-    if not isinstance(shown.record, Damaged) and standing.commit != shown.record.commit:
-        status["mounted_commit"] = standing.commit
-    if shown.traffic is not None:
-        status["read"] = msgspec.to_builtins(shown.traffic)
+        if held.pinned_until_s:
+            status["pinned_until"] = time_text(held.pinned_until_s)
+        if held.pin_problem:
+            status["pin_error"] = held.pin_problem
     return status

@@ -2,13 +2,12 @@
 
 ``STATE/volumes/KEY.json`` is ``{"version":1,"name":NAME,"digest":HEX,"volume":{...}}``, ``digest``
 the BLAKE3 of the bytes of ``volume``. A file that cannot be read touches its own volume only.
-Mount points are ``STATE/mounts/KEY``. All of it is for its owner alone.
+All of it is for its owner alone.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -18,13 +17,12 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.mount.docker.volume import Volume, about, key_of
+from lodefs.mount.docker.volume import Volume, key_of
 from lodefs.mount.node import state_files
 
 VERSION = 1
 RECORD_BYTES_MAX = 4 << 20
 _SUFFIX, _DAMAGED = ".json", ".damaged"
-_log = logging.getLogger("lodefs.docker")
 
 
 class Damaged(msgspec.Struct, frozen=True):
@@ -46,18 +44,18 @@ class _Envelope(msgspec.Struct, kw_only=True):
 
 
 class Records:
-    """The files of one state directory, which is this process's alone until ``close``."""
+    """The files of one state directory, which is this process's alone until ``close``.
+    ``earlier_mounts``: where volumes were mounted, each on KEY, before the mount service had them.
+    """
 
     def __init__(self, directory: Path) -> None:
         """InUse where another plugin has it; Denied, Unavailable."""
-        self._staying: set[str] = set()  # keys of mount points that could not be removed
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = Path(os.path.realpath(directory))  # the kernel lists mounts so
             self._volumes = directory / "volumes"
-            self._mounts = directory / "mounts"
-            for path in (self._volumes, self._mounts):
-                state_files.make_private(path)
+            self.earlier_mounts = directory / "mounts"
+            state_files.make_private(self._volumes)
             self._lock = state_files.lock(directory / "lock", "another `lodefs docker-plugin`")
             for path in self._volumes.glob(f"*{state_files.UNFINISHED}"):
                 with suppress(IsADirectoryError):  # not ours; its volume's writes say so
@@ -112,53 +110,6 @@ class Records:
             return
         except OSError as error:
             raise state_files.translated(error, path) from error
-
-    def place(self, key: str) -> str:
-        """The mount point of a volume, which need not be there."""
-        return str(self._mounts / key)
-
-    def key_at(self, place: str) -> str | None:
-        """The key that a mount point belongs to; None where it is none of ours."""
-        path = Path(place)
-        return path.name if path.parent == self._mounts else None
-
-    def make_place(self, key: str) -> str:
-        """The mount point, which is there now: as a directory, unless somebody put another thing
-        there, which is left to those who mount. A mount there is not touched, dead or alive."""
-        try:
-            os.mkdir(self._mounts / key, 0o700)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise state_files.translated(error, self._mounts / key) from error
-        return self.place(key)
-
-    def remove_place(self, key: str) -> None:
-        """Remove the mount point, which nothing is mounted on; a symlink itself, not its target.
-
-        What cannot be removed stays, with a line in the log, once.
-        """
-        path = self._mounts / key
-        try:
-            os.rmdir(path)
-        except FileNotFoundError:
-            pass
-        except NotADirectoryError:
-            with suppress(OSError):
-                path.unlink()
-        except OSError as error:
-            if key not in self._staying:
-                self._staying.add(key)
-                _log.warning("%s stays: %s", path, error.strerror, extra=about(key))
-            return
-        self._staying.discard(key)
-
-    def places(self) -> list[str]:
-        """Keys of all mount points that are there."""
-        try:
-            return sorted(os.listdir(self._mounts))
-        except OSError as error:
-            raise state_files.translated(error, self._mounts) from error
 
     def _path(self, key: str) -> Path:
         return self._volumes / f"{key}{_SUFFIX}"

@@ -1,15 +1,17 @@
-"""What dockerd asks of volumes: each call is answered in time, whatever the node does.
+"""What dockerd asks of volumes: each call is answered in time, whatever the mount service does.
 
-A Mount is done in this order: mount, write the reference, answer; an Unmount: drop the reference,
-unmount when it was the last, answer. So whatever ends in between leaves at worst a mount without
-references, which upkeep takes away. Mounts that wait for one volume are done together, for one look
-at its mount and one file (volume_table).
+A Mount ID is a user of the mount service, which mounts, counts and repairs (mount.service). Here is
+what a volume is: its name, its options, its commit. Mounts of a volume go on side by side; what
+changes a volume has it for itself, so that no container gets a mount of what is being removed, or
+moved to another commit.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -19,50 +21,38 @@ import msgspec
 
 from lodefs.chunkstore.errors import (
     AlreadyExists,
+    Corrupt,
     DeadlineExceeded,
     InUse,
     LodefsError,
+    NotFound,
     Unavailable,
 )
 from lodefs.mount.docker.options import SplitUrl, parse_options
-from lodefs.mount.docker.volume import (
-    REMOVE_STALE_S,
-    Volume,
-    about,
-    check_mount_id,
-    check_name,
-    created,
-    doubtful,
-    forgotten,
-    holds_pin,
-    key_of,
-    referenced,
-    released,
-)
-from lodefs.mount.docker.volume_files import Damaged, Record
-from lodefs.mount.docker.volume_table import Change, Slot, VolumeTable, no_such
+from lodefs.mount.docker.volume import Volume, about, check_mount_id, check_name, created, key_of
+from lodefs.mount.docker.volume_files import Damaged, Record, Records
 from lodefs.mount.node.deadline_calls import Calls, LateError
-from lodefs.mount.node.interface import MountStatus, NodeMounts, Source, Traffic
+from lodefs.mount.node.interface import ResolvedCommit, Source
+from lodefs.mount.service.interface import DOCKER, Holding, MountService, User, Wanted
 
 ANSWER_TIMEOUT_S = 0.9
 WORK_TIMEOUT_S = 30.0  # for what goes on after its caller was answered
 FIRST_TRY, WHY_TRY = 0.75, 0.15  # of the caller's time
-TRAFFIC_TIMEOUT_S = 0.1
-NODE_SHARE = 0.2  # of the answer time: longer than a node takes that is well
-_NODE_SLOW = "the node's proxy or its store is slow, or out of reach"
-_PLUGIN_SLOW = "the plugin, or the disk of its state directory, is busy"
+LOOK_TIMEOUT_S = 0.1  # for the service to say what is mounted: else what was known last is told
+REMOVE_STALE_S = 5.0  # a Mount that is older, and shown nowhere, keeps no volume from being removed
+_BUSY = "the plugin, or the disk of its state directory, is busy"
 _log = logging.getLogger("lodefs.docker")
 
 T = TypeVar("T")
+ReadToken = Callable[[Source], str | None]
+"""The token that a volume's options refer to. InvalidInput."""
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A volume as it is now. ``place`` "": it is not mounted. ``traffic`` None: not known."""
+    """A volume as it is now, and what it holds of the mount service."""
 
     record: Record
-    place: str
-    standing: MountStatus | None
-    traffic: Traffic | None
+    held: Holding
 
 
 class Volumes:
@@ -71,25 +61,34 @@ class Volumes:
 
     def __init__(
         self,
-        table: VolumeTable,
-        node: NodeMounts,
+        records: Records,
+        service: MountService,
         calls: Calls,
-        split_url: SplitUrl,
         *,
+        split_url: SplitUrl,
+        read_token: ReadToken,
+        now_s: Callable[[], float] = time.time,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """``on_change`` is told when upkeep may have something to do."""
-        self._table = table
-        self._records = table.records
-        self._clock = table.clock
-        self._node = node
+        self._files = records
+        self._service = service
         self._calls = calls
         self._split_url = split_url
+        self._read_token = read_token
+        self._now_s = now_s
         self._answer_timeout_s = answer_timeout_s
         self._on_change = on_change
-        self._asking: dict[object, tuple[str, float]] = {}  # the node: which key, since when
-        self.boot = table.clock.boot
+        self._turn = threading.Condition()
+        self._using: Counter[str] = Counter()  # threads that mount a volume; -1: one changes it
+        self._records: dict[str, Record] = {}
+        self._held: dict[str, Holding] = {}  # as it was seen last
+        for record in records.load():
+            self._records[record.key] = record
+            if isinstance(record, Damaged):
+                name = record.name or record.key
+                _log.error("volume %s: %s", name, record.why, extra=about(name))
 
     def create(self, name: str, given: Mapping[str, str]) -> None:
         """Make a volume; fine where there is the same one.
@@ -98,39 +97,36 @@ class Volumes:
         AlreadyExists (with other options), Unavailable.
         """
         key = key_of(check_name(name))
+        call = ("create", name, frozenset(given.items()))
         self._answer(
-            ("create", name, frozenset(given.items())),
-            f"creating volume {name!r}",
-            partial(self._create, key, name, dict(given)),
-            blame=key,
+            call, f"creating volume {name!r}", partial(self._create, key, name, dict(given))
         )
         self._on_change()
 
     def remove(self, name: str) -> None:
         """Remove a volume that nobody uses. NotFound, InUse, Unavailable."""
         key = key_of(check_name(name))
-        self._answer(
-            ("remove", name), f"removing volume {name!r}", partial(self._remove, key, name)
-        )
+        work = partial(self._remove, key, name)
+        self._answer(("remove", name), f"removing volume {name!r}", lambda _say: work())
+        self._on_change()
 
     def mount(self, name: str, mount_id: str) -> str:
         """Have a volume mounted on the directory that is returned, until ``unmount`` with the same
         ID was called as often. NotFound, Corrupt, InvalidInput, Denied, Unavailable."""
         key = key_of(check_name(name))
-        check_mount_id(mount_id)
-        call = ("mount", name, object())  # each counts: only the volume's lock has them wait
+        user = User(name, check_mount_id(mount_id), driver=DOCKER)
         return self._answer(
-            call,
+            ("mount", name, object()),  # each counts
             f"mounting volume {name!r}",
-            partial(self._mount, key, name, mount_id, lambda: self._calls.is_wanted(call)),
-            lambda _place: self._take_back(key, name, mount_id),
-            blame=key,
+            partial(self._mount, key, user),
+            lambda _place: self._service.release(user, WORK_TIMEOUT_S),
         )
 
     def unheard(self, name: str, mount_id: str) -> None:
         """The caller of ``mount`` went before it had the answer: it counts as not called. Done in
         the background."""
-        work = partial(self._take_back, key_of(name), name, mount_id)
+        user = User(name, mount_id, driver=DOCKER)
+        work = partial(self._service.release, user, WORK_TIMEOUT_S)
         try:
             self._calls.begin(("take back", name, object()), work)
         except Unavailable as error:
@@ -141,254 +137,187 @@ class Volumes:
     def unmount(self, name: str, mount_id: str) -> None:
         """Take a mount back; fine for an ID that has none. NotFound, Corrupt, Unavailable."""
         key = key_of(check_name(name))
-        check_mount_id(mount_id)
-        self._answer(
-            ("unmount", name, object()),
-            f"unmounting volume {name!r}",
-            partial(self._unmount, key, name, mount_id),
-        )
+        user = User(name, check_mount_id(mount_id), driver=DOCKER)
+
+        def work(_say: Callable[[str], None]) -> None:
+            self._service.release(user, WORK_TIMEOUT_S)
+            self._volume(key, name)
+
+        self._answer(("unmount", name, object()), f"unmounting volume {name!r}", work)
 
     def path(self, name: str) -> str:
         """Where a volume is mounted; "" where it is not. NotFound."""
-        return self._place(self._table.find(check_name(name)))
+        return self.get(name).held.place
 
     def get(self, name: str) -> Shown:
         """A volume with all that is known of it. NotFound."""
-        slot = self._table.find(check_name(name))
-        if slot.standing is not None and slot.standing.alive:
-            self._ask_traffic(slot)
-        record = slot.record
+        record = self._records.get(key_of(check_name(name)))
         if record is None:
             raise no_such(name)
-        return self._shown(slot, record)
+        return Shown(record, self.holdings(name).get(name, Holding(name)))
 
     def list(self) -> list[Shown]:
         """All volumes whose names are known."""
-        found = [
-            self._shown(slot, record)
-            for slot in self._table.slots()
-            if (record := slot.record) is not None and record.name
-        ]
+        held = self.holdings()
+        named = [record for record in self.records() if record.name]
+        found = [Shown(record, held.get(record.name, Holding(record.name))) for record in named]
         return sorted(found, key=lambda shown: shown.record.name)
+
+    def records(self) -> tuple[Record, ...]:
+        """All volumes, also the damaged ones."""
+        return tuple(self._records.values())
+
+    def holdings(self, name: str = "") -> dict[str, Holding]:
+        """What all volumes hold, or one, by name; what was seen last, where the mount service does
+        not say it at once."""
+
+        def look() -> None:
+            found = {
+                one.volume: one for one in self._service.holdings(DOCKER, name, LOOK_TIMEOUT_S)
+            }
+            if name:
+                found = {**self._held, name: found.get(name, Holding(name))}
+            self._held = found
+
+        try:
+            self._calls.run(("look", name), look, LOOK_TIMEOUT_S)
+        except LodefsError as error:
+            _log.debug("what is mounted: %s", error)
+        return self._held
+
+    @contextmanager
+    def using(self, key: str, *, alone: bool = False) -> Iterator[None]:
+        """Inside the block nobody changes a volume; and, ``alone``, nobody mounts it either.
+        DeadlineExceeded."""
+        with self._turn:
+            if not self._turn.wait_for(
+                lambda: not self._using[key] if alone else self._using[key] >= 0, WORK_TIMEOUT_S
+            ):
+                raise DeadlineExceeded("another call for this volume takes long; try again")
+            self._using[key] += -1 if alone else 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._using[key] += 1 if alone else -1
+                if not self._using[key]:
+                    del self._using[key]
+                self._turn.notify_all()
+
+    def write(self, volume: Volume) -> None:
+        """A volume's new state, on disk and then in memory. The caller has it for itself.
+        NoSpace, Denied, Unavailable."""
+        if volume != self._records.get(volume.key):
+            self._files.write(volume)
+            self._records[volume.key] = volume
+
+    def resolve(self, source: Source, rev: str, timeout_s: float) -> ResolvedCommit:
+        """The commit that a revision is now. As MountService.resolve; InvalidInput (token)."""
+        return self._service.resolve(wanted_of(source, rev), self._read_token(source), timeout_s)
+
+    def acquire(self, user: User, volume: Volume, pin_s: int | None, timeout_s: float) -> str:
+        """Where the volume is mounted, for a user, or its data kept. As MountService.acquire."""
+        source = volume.options.source
+        wanted, token = wanted_of(source, volume.commit, pin_s), self._read_token(source)
+        return self._service.acquire(user, wanted, token, timeout_s).place
 
     def _answer(
         self,
-        key: tuple[object, ...],
+        call: tuple[object, ...],
         what: str,
-        work: Callable[[], T],
+        work: Callable[[Callable[[str], None]], T],
         late: Callable[[T], None] = lambda _result: None,
-        blame: str = "",
     ) -> T:
-        """``blame``: the key of the volume that may have waited for the node; "": none."""
+        """``work`` says what it waits for, when that takes long."""
+        said: list[str] = []
         try:
-            return self._calls.run(key, work, self._answer_timeout_s, late)
+            return self._calls.run(call, partial(work, said.append), self._answer_timeout_s, late)
         except LateError as error:
-            why = f" ({self._why_late(blame)})" if blame else ""
-            raise DeadlineExceeded(f"{what}{why}: {error}") from error
+            raise DeadlineExceeded(f"{what} ({said[-1] if said else _BUSY}): {error}") from error
         except Unavailable as error:
             raise type(error)(f"{what}: {error}") from error
 
-    def _why_late(self, key: str) -> str:
-        """What a call that is late waits for: the node, which it or another one asks, or us."""
-        before_s = time.monotonic() - NODE_SHARE * self._answer_timeout_s
-        asking = list(self._asking.values())
-        is_node = any(asked == key and since_s <= before_s for asked, since_s in asking)
-        return _NODE_SLOW if is_node else _PLUGIN_SLOW
-
-    @contextmanager
-    def _asking_node(self, key: str) -> Iterator[None]:
-        """Notes since when a volume waits for the node, and says of errors that it was the node."""
-        asking = object()
-        self._asking[asking] = key, time.monotonic()
+    def _in_time(
+        self,
+        work: Callable[[float], T],
+        volume: tuple[Source, str],
+        say: Callable[[str], None],
+    ) -> T:
+        """First within the caller's time, so that it hears what is wrong; what is only slow is
+        then done with more time, in the background."""
         try:
-            yield
-        except Unavailable as error:
-            raise type(error)(f"{_NODE_SLOW}: {error}") from error
-        finally:
-            del self._asking[asking]
+            return work(FIRST_TRY * self._answer_timeout_s)
+        except DeadlineExceeded as error:
+            say(str(error))
+            with suppress(DeadlineExceeded):  # but not a proxy that is not there
+                self.resolve(*volume, WHY_TRY * self._answer_timeout_s)
+            return work(WORK_TIMEOUT_S)
 
-    def _create(self, key: str, name: str, given: Mapping[str, str]) -> None:
-        with self._asking_node(key):
-            options = parse_options(given, self._split_url)  # a URL may need a look at its store
-        with self._table.changing(key) as slot:
-            if slot.record is not None:
-                if slot.volume(name).options != options:
+    def _create(
+        self, key: str, name: str, given: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        options = parse_options(given, self._split_url)  # a URL may need a look at its store
+        asked = options.source, options.rev
+        with self.using(key, alone=True):
+            if key in self._records:
+                if self._volume(key, name).options != options:
                     raise AlreadyExists(
                         f"there is a volume {name!r} with other options: remove it first, or "
                         "choose another name"
                     )
                 return
-            source, rev = options.source, options.rev
-            found = self._in_time(slot, partial(self._node.resolve, source, rev), source, rev)
-            self._table.write(slot, created(name, options, found, self._clock.now_s()))
+            found = self._in_time(partial(self.resolve, *asked), asked, say)
+            self.write(created(name, options, found, self._now_s()))
         told = (name, options.source.repo, found.commit)
         _log.info("created volume %s: %s@%s", *told, extra=about(name))
 
-    def _mount(self, key: str, name: str, mount_id: str, is_wanted: Callable[[], bool]) -> str:
-        clock = self._clock
-
-        def with_one_more(volume: Volume) -> Volume:
-            return referenced(volume, mount_id, clock.boot, clock.uptime_s())
-
-        change = Change(name, with_one_more, is_wanted=is_wanted, needs_mount=True)
-        with self._table.changing(key, change) as slot:
-            if not change.is_written and is_wanted():
-                volume = slot.volume(name)
-                bring_up = partial(self.bring_up, slot, volume)
-                self._in_time(slot, bring_up, volume.options.source, volume.commit)
-                self._table.write_waiting(slot, volume, is_mounted=True)
-        if not change.is_written:
-            raise DeadlineExceeded("it does not count")
-        return self._records.place(key)
-
-    def _in_time(self, slot: Slot, work: Callable[[float], T], source: Source, rev: str) -> T:
-        """First within the caller's time, so that it hears what is wrong; what is only slow is
-        then done with more time, in the background."""
-        with self._asking_node(slot.key):
-            try:
-                return work(FIRST_TRY * self._answer_timeout_s)
-            except DeadlineExceeded:
-                with suppress(DeadlineExceeded):  # but not a proxy that is not there
-                    self._node.resolve(source, rev, WHY_TRY * self._answer_timeout_s)
-                return work(WORK_TIMEOUT_S)
-
-    def bring_up(self, slot: Slot, volume: Volume, timeout_s: float) -> None:
-        """Mount a volume where it is not mounted, or where its mount is dead."""
-        place = self._records.make_place(slot.key)
-        source = volume.options.source
-        try:
-            self._node.mount(source, volume.commit, place, timeout_s)
-        except InUse:
-            if not self._is_up(slot, volume, place):
-                raise
-        slot.standing = MountStatus(
-            place, source.repo, volume.commit, source.path, alive=True, supervised=True
-        )
-
-    def _is_up(self, slot: Slot, volume: Volume, place: str) -> bool:
-        """Whether the living mount on ``place`` is the volume's. One of an older commit, which
-        nobody uses, is replaced; so is one that a plugin before this one left half made, which
-        may be taken away yet."""
-        standing = slot.standing
-        if standing is None or not standing.ready or standing.commit != volume.commit:
-            there = self._node.standing(WORK_TIMEOUT_S)
-            standing = next((one for one in there if one.place == place), None)
-        source = volume.options.source
-        if standing is not None:  # else it went meanwhile
-            is_same = (standing.repo, standing.commit) == (source.repo, volume.commit)
-            if is_same and standing.ready:
-                return True
-            if not is_same and volume.count(self._clock.boot):
-                return False
-        self._node.unmount(place, WORK_TIMEOUT_S)
-        self._node.mount(source, volume.commit, place, WORK_TIMEOUT_S)
-        return True
-
-    def _take_back(self, key: str, name: str, mount_id: str) -> None:
-        """A Mount was done too late, or unheard: dockerd will not unmount it."""
-        change = self._release(name, mount_id)
-        with self._table.changing(key, change) as slot:
-            if isinstance(slot.record, Volume) and not change.is_written:
-                self._table.write_waiting(slot, slot.record)
-
-    def _unmount(self, key: str, name: str, mount_id: str) -> None:
-        change = self._release(name, mount_id)
-        with self._table.changing(key, change) as slot:
-            if change.is_written and slot.record is None:
-                return  # removed since
-            volume = slot.volume(name)
-            if not change.is_written:
-                volume = self._table.write_waiting(slot, volume)
-            elif slot.standing is None:
-                return  # taken down with the others
-            if not volume.count(self._clock.boot):
-                self.take_down(slot)
-
-    def _release(self, name: str, mount_id: str) -> Change:
-        return Change(name, lambda volume: released(volume, mount_id, self._clock.boot))
-
-    def take_down(self, slot: Slot) -> None:
-        """Unmount a volume; fine where it is not mounted."""
-        self._node.unmount(self._records.place(slot.key), WORK_TIMEOUT_S)
-        slot.standing = slot.traffic = None
-        slot.unused_since_s = None
+    def _mount(self, key: str, user: User, say: Callable[[str], None]) -> str:
+        with self.using(key):
+            volume = self._volume(key, user.volume)
+            acquire = partial(self.acquire, user, volume, None)
+            return self._in_time(acquire, (volume.options.source, volume.commit), say)
 
     def _remove(self, key: str, name: str) -> None:
-        with self._table.changing(key) as slot:
-            if slot.record is None:
+        with self.using(key, alone=True):
+            record = self._records.get(key)
+            if record is None:
                 raise no_such(name)
-            if isinstance(slot.record, Damaged):
-                self._check_unused(slot, name)
-                self.take_down(slot)
-                self._records.set_aside(key)
+            if count := self._service.forget(DOCKER, name, REMOVE_STALE_S, WORK_TIMEOUT_S):
+                mounts = f"{count} mount{'s' if count > 1 else ''}"
+                if isinstance(record, Damaged):
+                    why = f"is damaged and in use ({mounts}): stop its containers first"
+                else:
+                    why = f"is in use: {mounts} of it are not undone"
+                raise InUse(f"volume {name!r} {why}")
+            if isinstance(record, Damaged):
+                self._files.set_aside(key)
             else:
-                self._check_unreferenced(slot, slot.volume(name))
-                self.take_down(slot)
-                self._records.remove(key)
-            removed, slot.record = slot.record, None
-            self._records.remove_place(key)
-        if isinstance(removed, Volume):
-            self.unpin(removed)
+                self._files.remove(key)
+            del self._records[key]
         _log.info("removed volume %s", name, extra=about(name))
 
-    def _check_unreferenced(self, slot: Slot, volume: Volume) -> None:
-        """InUse where containers have the volume. Mounts that dockerd forgot do not count."""
-        boot = self._clock.boot
-        stale = doubtful(volume, boot, self._clock.uptime_s(), REMOVE_STALE_S)
-        if stale and self._node.users(self._records.place(slot.key)) == 0:
-            volume = forgotten(volume, stale)
-            self._table.write(slot, volume)
-        if count := volume.count(boot):
-            raise InUse(f"volume {volume.name!r} is in use: {_mounts(count)} of it are not undone")
-
-    def _check_unused(self, slot: Slot, name: str) -> None:
-        """InUse where a damaged volume is a living mount that somebody holds, or may hold."""
-        place = self._records.place(slot.key)
-        alive = any(one.place == place and one.alive for one in self._node.standing(WORK_TIMEOUT_S))
-        if alive and self._node.users(place) != 0:
-            raise InUse(f"volume {name!r} is damaged and in use: stop its containers first")
-
-    def unpin(self, volume: Volume) -> None:
-        """Let a commit's data go in the background; where that would take another volume's pin
-        away, it expires."""
-        source, commit = volume.options.source, volume.commit
-        if not volume.pinned_until_s or any(
-            holds_pin(other, volume) for other in self._table.volumes()
-        ):
-            return
-
-        def log(error: LodefsError) -> None:
-            told = (source.repo, commit, error)
-            _log.warning("%s@%s stays pinned for a while: %s", *told, extra=about(volume.name))
-
-        def work() -> None:
-            try:
-                self._node.unpin(source, commit, WORK_TIMEOUT_S)
-            except LodefsError as error:
-                log(error)
-
-        try:
-            self._calls.begin(("unpin", source, commit), work)
-        except Unavailable as error:
-            log(error)
-
-    def _ask_traffic(self, slot: Slot) -> None:
-        """What was read by now; what is known already, where that takes long."""
-
-        def ask() -> None:
-            slot.traffic = self._node.traffic(self._records.place(slot.key), WORK_TIMEOUT_S)
-
-        try:
-            self._calls.run(("traffic", slot.key), ask, TRAFFIC_TIMEOUT_S)
-        except LodefsError as error:
-            _log.debug("traffic of %s: %s", slot.key, error)
-
-    def _place(self, slot: Slot) -> str:
-        return self._records.place(slot.key) if slot.standing is not None else ""
-
-    def _shown(self, slot: Slot, record: Record) -> Shown:
-        return Shown(record, self._place(slot), slot.standing, slot.traffic)
+    def _volume(self, key: str, name: str) -> Volume:
+        """The volume of that name. NotFound; Corrupt where its file is damaged; InUse."""
+        record = self._records.get(key)
+        if record is None:
+            raise no_such(name)
+        if isinstance(record, Damaged):
+            raise Corrupt(
+                f"the state of volume {name!r} is damaged: {record.why}. `docker volume rm` moves "
+                f"it aside (volumes/{record.key}.damaged); then create the volume again"
+            )
+        if record.name != name:
+            raise InUse(f"the files of {name!r} would be those of volume {record.name!r}")
+        return record
 
 
-def _mounts(count: int) -> str:
-    return f"{count} mount{'s' if count > 1 else ''}"
+def wanted_of(source: Source, rev: str, pin_s: int | None = None) -> Wanted:
+    """What a volume asks the mount service for. Whoever may speak to dockerd is as good as root, so
+    it may name any store."""
+    plain = msgspec.structs.replace(source, token_file="", token_env="")
+    return Wanted(source=plain, rev=rev, pin_s=pin_s, any_store=True)
+
+
+def no_such(name: str) -> NotFound:
+    """There is no volume of that name."""
+    return NotFound(f"there is no volume {name!r}")

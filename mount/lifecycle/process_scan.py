@@ -21,33 +21,19 @@ USER_BYTES_MAX = 64 * 1024 * 1024  # of all of a user, but root
 _PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alpha
 
 
-def users(device: str, place: str, proc: Path = PROC) -> int | None:
-    """In how many other mount namespaces a mount is, by its device MAJOR:MINOR: in those of
-    containers that were given it, above all.
-
-    Where it is at its own ``place``, or at that below another directory, it only came along with
-    the host's tree (services with mount namespaces of their own; containers that watch the host,
-    which is their /rootfs) and does not count. None where this process does not see all processes
-    of the machine.
-    """
-    if not sees_all(proc):
-        return None
-    holding = {
-        namespace
-        for _, namespace, mounts in _others(proc, {device})
-        if any(not mounted.mountpoint.endswith(place) for mounted in mounts)
-    }
-    return len(holding)
-
-
 def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]:
-    """Whose processes see mounts in other mount namespaces, by device MAJOR:MINOR; ``places``:
-    where each device is mounted here. What only came along with the host's tree does not count, as
-    for ``users``. Unavailable where this process does not see all processes of the machine."""
+    """Whose processes see mounts in other mount namespaces, those of containers above all, by
+    device MAJOR:MINOR; ``places``: where each device is mounted here.
+
+    A mount that is at its own place there, or at that below another directory, only came along with
+    the host's tree (services with mount namespaces of their own; containers that watch the host,
+    which is their /rootfs) and does not count. Unavailable where this process does not see all
+    processes of the machine.
+    """
     if not sees_all(proc):
         raise Unavailable("not all processes of this machine can be seen from here (hostPID?)")
     found: dict[str, set[int]] = {}
-    for process, _, mounts in _others(proc, places) if places else ():
+    for process, mounts in _others(proc, places) if places else ():
         held = {m.device for m in mounts if not m.mountpoint.endswith(places[m.device])}
         with suppress(OSError):  # it ended meanwhile
             for device in held:
@@ -174,9 +160,8 @@ def _is_over(pid_fd: int, fd: int) -> bool:
 
 def _others(
     proc: Path, devices: Collection[str]
-) -> Iterator[tuple[Path, int, Sequence[mount_table.Mount]]]:
-    """Each process of another mount namespace, the number of that, and the mounts of some devices
-    that are in it.
+) -> Iterator[tuple[Path, Sequence[mount_table.Mount]]]:
+    """Each process of another mount namespace, and the mounts of some devices that are in it.
 
     A user may have namespaces in any number, with 100,000 mounts each, at paths of any length. Of
     one table, and of all of one user's, only so much is read: what comes after it is not seen.
@@ -194,7 +179,7 @@ def _others(
                 known[namespace], size_bytes = _mounts_of(process / "mountinfo", devices)
                 read_bytes[uid] += size_bytes
             if namespace != own:
-                yield process, namespace, known[namespace]
+                yield process, known[namespace]
 
 
 def _mounts_of(table: Path, devices: Collection[str]) -> tuple[list[mount_table.Mount], int]:

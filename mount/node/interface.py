@@ -102,11 +102,6 @@ class NodeMounts(Protocol):
         NotFound where no mount is."""
         ...
 
-    def users(self, place: str) -> int | None:
-        """How many other mount namespaces hold the mount, containers' above all; None where that
-        cannot be seen (a process namespace of our own)."""
-        ...
-
     def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
         """In whose mount namespaces, other than this process's, the mounts on ``places`` are, at
         places of their own; those without any are left out. Unavailable where that cannot be seen

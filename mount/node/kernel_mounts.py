@@ -115,7 +115,9 @@ class KernelMounts:
                 raise Unavailable("it has no socket")
             state = handover.state_of(place, max(min(STATE_TIMEOUT_S, left_s), 0.001))
             supervised, ready = state.supervised, state.ready
-        except LodefsError:
+        except LodefsError as error:
+            if isinstance(error.__cause__, ConnectionError):
+                ready = False  # it dies, or whoever made it takes it back
             alive = not self._is_dead(mounted.mountpoint, deadline_s)
         return MountStatus(
             mounted.mountpoint,
@@ -142,14 +144,6 @@ class KernelMounts:
     def traffic(self, place: str, timeout_s: float) -> Traffic | None:
         """See NodeMounts."""
         return mounter.traffic_of(place, timeout_s)
-
-    def users(self, place: str) -> int | None:
-        """See NodeMounts. Namespaces that have the mount at the same path, or below the host's
-        root at another place, do not count: there it came along. 0 where there is no mount."""
-        found = mount_table.on_top(mountpoints.plain(place))
-        if found is None or not found.is_lodefs:
-            return 0
-        return process_scan.users(found.device, found.mountpoint)
 
     def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
         """See NodeMounts."""

@@ -9,12 +9,15 @@ from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.node.interface import ResolvedCommit
 from lodefs.mount.service import wire
-from lodefs.mount.service.interface import Health, Held, User, Wanted
+from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
 from lodefs.mount.service.wire import (
     AcquireCall,
+    AdoptCall,
     Answered,
     Call,
+    ForgetCall,
     HealthCall,
+    HoldingsCall,
     PingCall,
     ReleaseCall,
     ResolveCall,
@@ -41,9 +44,35 @@ class RemoteMounts:
         assert answer.held is not None
         return answer.held
 
+    def adopt(
+        self,
+        user: User,
+        wanted: Wanted,
+        token: str | None,
+        place: str,
+        found: ResolvedCommit,
+        timeout_s: float,
+    ) -> None:
+        """See MountService."""
+        self._ask(AdoptCall(user, wanted, token, place, found, timeout_s))
+
     def release(self, user: User, timeout_s: float) -> None:
         """See MountService."""
         self._ask(ReleaseCall(user, timeout_s))
+
+    def forget(self, driver: str, volume: str, older_s: float, timeout_s: float) -> int:
+        """See MountService."""
+        return self._ask(ForgetCall(driver, volume, older_s, timeout_s)).count
+
+    def holdings(self, driver: str, volume: str, timeout_s: float) -> list[Holding]:
+        """See MountService."""
+        found: list[Holding] = []
+        while True:
+            after = found[-1].volume if found else ""
+            more = self._ask(HoldingsCall(driver, volume, after, timeout_s)).holdings or []
+            found += more
+            if len(more) < wire.HOLDINGS_MAX:
+                return found
 
     def health(self, volume: str, timeout_s: float) -> Health:
         """See MountService."""

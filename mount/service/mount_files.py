@@ -110,20 +110,19 @@ class MountFiles:
         """The mount point of a mount, which need not be there."""
         return str(self._root / key)
 
-    def make_place(self, key: str) -> str:
-        """The mount point, which is there now. A mount there is not touched, dead or alive."""
+    def make_place(self, place: str) -> None:
+        """Make a mount point. A mount there is not touched, dead or alive."""
         try:
-            os.mkdir(self._root / key, 0o755)
+            os.mkdir(place, 0o755)
         except FileExistsError:
             pass
         except OSError as error:
-            raise state_files.translated(error, self._root / key) from error
-        return self.place(key)
+            raise state_files.translated(error, Path(place)) from error
 
-    def remove_place(self, key: str) -> None:
+    def remove_place(self, place: str) -> None:
         """Remove a mount point that nothing is mounted on. What cannot be removed stays."""
         with suppress(OSError):
-            os.rmdir(self._root / key)
+            os.rmdir(place)
 
     def key_at(self, place: str) -> str | None:
         """The key that a mount point belongs to; None where it is none of ours."""

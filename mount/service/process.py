@@ -27,10 +27,11 @@ from lodefs.mount.node.end_signals import asked_to_end
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.keeper import Tenure
+from lodefs.mount.service.machine_clock import boot_id
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.server import OPERATIONS, ServiceServer
 from lodefs.mount.service.shared_mount import IDLE_S
-from lodefs.mount.service.shared_mounts import SharedMounts, boot_id
+from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.standby import Standby, hand_over
 from lodefs.mount.service.upkeep import MountUpkeep
 
@@ -152,6 +153,7 @@ class _Service:
         self._standby = Standby(settings.state)
         self._retired = threading.Event()
         self._mounts: SharedMounts | None = None
+        self._upkeep: MountUpkeep | None = None
         self._counts = ComponentCounts(
             "mounter", OPERATIONS.values(), version=settings.version, directories=settings.figures
         )
@@ -188,7 +190,8 @@ class _Service:
         return False
 
     def _is_told_to_end(self, timeout_s: float) -> bool:
-        self._notifier.alive()
+        if self._upkeep is None or self._upkeep.is_well():
+            self._notifier.alive()
         self._counts.publish({} if self._mounts is None else self._mounts.by_state())
         return self._end.wait(timeout_s)
 
@@ -224,12 +227,12 @@ class _Service:
         server.start()
         if door is not None:
             door.start()
-        self._mounts = mounts
+        self._mounts, self._upkeep = mounts, upkeep
         _log.info("serving %d mounts of %s", len(mounts.slots()), settings.state)
         try:
             yield
         finally:
-            self._mounts = None
+            self._mounts = self._upkeep = None
             server.stop()
             if door is not None:
                 door.stop()

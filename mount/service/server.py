@@ -15,10 +15,14 @@ from lodefs.chunkstore.nodeapi.wire import Failure, failure_of
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.mount.service.interface import MountService
 from lodefs.mount.service.wire import (
+    HOLDINGS_MAX,
     AcquireCall,
+    AdoptCall,
     Answered,
     Call,
+    ForgetCall,
     HealthCall,
+    HoldingsCall,
     PingCall,
     ReleaseCall,
     ResolveCall,
@@ -30,7 +34,10 @@ TIMEOUT_S_MAX = 120.0
 OPERATIONS: dict[type[Call], str] = {
     ResolveCall: "Resolve",
     AcquireCall: "Acquire",
+    AdoptCall: "Adopt",
     ReleaseCall: "Release",
+    ForgetCall: "Forget",
+    HoldingsCall: "Holdings",
     HealthCall: "Health",
     PingCall: "Ping",
     RetireCall: "Retire",
@@ -80,8 +87,15 @@ class ServiceServer(rpc.PacketServer):
                 return Answered(resolved=service.resolve(wanted, token, timeout_s))
             case AcquireCall(user, wanted, token):
                 return Answered(held=service.acquire(user, wanted, token, timeout_s))
+            case AdoptCall(user, wanted, token, place, found):
+                service.adopt(user, wanted, token, place, found, timeout_s)
             case ReleaseCall(user):
                 service.release(user, timeout_s)
+            case ForgetCall(driver, volume, older_s):
+                return Answered(count=service.forget(driver, volume, older_s, timeout_s))
+            case HoldingsCall(driver, volume, after):
+                held = [h for h in service.holdings(driver, volume, timeout_s) if h.volume > after]
+                return Answered(holdings=held[:HOLDINGS_MAX])
             case HealthCall(volume):
                 return Answered(health=service.health(volume, timeout_s))
             case PingCall():

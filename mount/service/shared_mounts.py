@@ -4,6 +4,11 @@ An acquire is done in this order: mount, write the user down, answer; a release:
 answer; upkeep unmounts. So whatever ends in between leaves at worst a mount without users, which
 upkeep takes away. A mount has a lock for what may take long, and its record another one, so that a
 release waits for no mount.
+
+Calls that wait for one mount are done together: one look at it serves all that came before the
+look, and the first that may write its record writes the changes of all that wait, in one file,
+before any of them is answered. So hundreds of containers that start at once cost a mount a look and
+a file or two; and what was answered is on disk, as it is when each is written alone.
 """
 
 from __future__ import annotations
@@ -13,9 +18,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -29,50 +33,31 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.mount.node.interface import NodeMounts, ResolvedCommit, Source
-from lodefs.mount.service.interface import Health, Held, User, Wanted
+from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
+from lodefs.mount.service.machine_clock import CLOCK, Clock
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mount import (
     SharedMount,
     Usage,
     check_store,
+    lapsed,
     made,
     new_key,
+    stale_users,
     started,
     unused,
     used,
 )
+from lodefs.mount.service.shared_slot import PendingChange, SharedSlot
 
 HEALTH_TIMEOUT_S = 2.0  # for the proxy to say that it knows a snapshot
 LOCK_TIMEOUT_S = 30.0  # for another call to have written a mount's state
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NODE_IS_SLOW = (
+    "another call for this mount waits for the node's proxy or its store, which is slow or out of "
+    "reach; try again"
+)
+_DISK_IS_SLOW = "the disk of the mounts' state is busy; try again"
 _log = logging.getLogger("lodefs.mounter")
-
-
-def boot_id() -> str:
-    """Which start of the machine this is."""
-    return _BOOT_ID.read_text().strip()
-
-
-class SharedSlot:
-    """A mount's place in memory. ``lock``: for whom makes or ends the mount; ``mount`` changes
-    under the lock of the table. ``holders``: threads that want it to stay. ``given``: the token
-    that each user gave last, so that only one that is new to its user replaces the mount's.
-    ``renewal_problem``: why the mount is read with an earlier token than the one that is kept.
-    ``is_behind``: its file does not say yet who was released. ``asker``: the user for whom it was
-    handed out first."""
-
-    def __init__(self, mount: SharedMount) -> None:
-        self.key = mount.key
-        self.lock = threading.Lock()
-        self.writing = threading.Lock()
-        self.mount = mount
-        self.holders = 0
-        self.given: dict[User, str] = {}
-        self.renewal_problem = ""
-        self.is_written = False
-        self.is_behind = False
-        self.idle_since_s: float | None = None
-        self.asker: int | None = None
 
 
 class Acquiring:
@@ -103,9 +88,11 @@ class SharedMounts:
         boot: str,
         stores: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
+        clock: Clock = CLOCK,
     ) -> None:
         self.files = files
         self.node = node
+        self.clock = clock
         self._boot = boot
         self._stores = stores
         self._on_change = on_change
@@ -114,55 +101,159 @@ class SharedMounts:
         self._slots: dict[str, SharedSlot] = {}
         self._under_way: list[Acquiring] = []
         for mount in files.load():
-            slot = self._slots[mount.key] = SharedSlot(mount)
+            slot = self._add(mount)
             slot.is_written = True
             if started(mount, boot) != mount:
-                self._write_less(slot, partial(started, boot=boot), LOCK_TIMEOUT_S)
+                self._write(slot, partial(started, boot=boot), is_release=True)
 
     def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
-        check_store(wanted.source.store, self._stores)
+        check_store(wanted, self._stores)
         with self.files.lent(token) as path:
             source = msgspec.structs.replace(wanted.source, token_file=path)
             return self.node.resolve(source, wanted.rev, timeout_s)
 
     def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
         """See MountService."""
-        check_store(wanted.source.store, self._stores)
-        deadline_s = time.monotonic() + timeout_s
+        check_store(wanted, self._stores)
+        asked_s = time.monotonic()
+        deadline_s = asked_s + timeout_s
         with (
             self._acquiring(user) as under_way,
             self._held(user, wanted, token, deadline_s) as slot,
         ):
-            with _locked(slot.lock, deadline_s):
-                self._check_token(slot, user, wanted, token, deadline_s)
-                self.bring_up(slot, deadline_s)
+            if not user.keeps_data:
+                with _locked(slot.lock, deadline_s, _NODE_IS_SLOW):
+                    self._check_token(slot, user, wanted, token, deadline_s)
+                    if slot.looked_s < asked_s:
+                        self.bring_up(slot, deadline_s)
             under_way.slot = slot
             is_new = slot.mount.usage(user) is None
-            usage = Usage(user, wanted, time.time())
+            usage = Usage(user, wanted, self.clock.now_s())
             self._write(slot, partial(under_way.put_into, usage=usage), _left_s(deadline_s))
         if wanted.pin_s is not None:
             self._on_change()
         return msgspec.structs.replace(self._held_by(slot), is_new=is_new)
 
+    def adopt(
+        self,
+        user: User,
+        wanted: Wanted,
+        token: str | None,
+        place: str,
+        found: ResolvedCommit,
+        timeout_s: float,
+    ) -> None:
+        """See MountService."""
+        check_store(wanted, self._stores)
+        deadline_s = time.monotonic() + timeout_s
+        status = self.node.look(place, timeout_s)
+        same = status is not None and status.alive and status.ready
+        if status is None or not same or status.commit != found.commit:
+            if status is not None:
+                self.node.unmount(place, _left_s(deadline_s))
+            raise NotFound(f"{place}: there is no living mount of {found.commit}")
+        with self._lock:
+            slot = next((slot for slot in self._slots.values() if slot.place == place), None)
+            if slot is None:
+                key = self.files.key_at(place)
+                where: str | msgspec.UnsetType = place if key is None else msgspec.UNSET
+                key = key or new_key(wanted.source.repo, found.commit, secrets.token_hex(4))
+                if token is not None:
+                    self.files.keep_token(key, token)
+                fresh = made(key, wanted.source, found, self._boot, has_token=token is not None)
+                slot = self._add(msgspec.structs.replace(fresh, place=where))
+            slot.holders += 1
+        with self._staying(slot):
+            usage = Usage(user, wanted, self.clock.now_s())
+            self._write(slot, partial(used, usage=usage), _left_s(deadline_s))
+
     def release(self, user: User, timeout_s: float) -> None:
-        """See MountService. An acquire that is still under way does not count any more."""
+        """See MountService. An acquire that is still under way does not count any more, unless its
+        user may have another one."""
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
-            overtaken = [one for one in self._under_way if one.user == user]
+            under_way = () if user.is_counted else self._under_way
+            overtaken = [one for one in under_way if one.user == user]
             for one in overtaken:
                 one.is_void = True
             writing = [one.slot for one in overtaken if one.slot is not None]
             held = [slot for slot in self._slots.values() if slot.mount.usage(user) is not None]
         for slot in {slot.key: slot for slot in (*held, *writing)}.values():
-            self._write_less(slot, partial(unused, user=user), _left_s(deadline_s))
+            self._write(slot, partial(unused, user=user), _left_s(deadline_s), is_release=True)
             slot.given.pop(user, None)
             self._on_change()
+
+    def forget(self, driver: str, volume: str, older_s: float, timeout_s: float) -> int:
+        """See MountService. Of a mount that others have, too, it cannot be seen who shows it for
+        whom: that driver is believed then which says that its volume is not used, since nothing is
+        unmounted for it."""
+        left = 0
+        for slot in self.slots():
+            if any(usage.user.driver == driver for usage in slot.mount.users):
+                self.drop_stale(slot, older_s, (driver, volume), timeout_s)
+                left += sum(
+                    usage.count
+                    for usage in slot.mount.users
+                    if usage.user.wishes_of == (driver, volume, False)
+                )
+        return left
+
+    def drop_stale(
+        self, slot: SharedSlot, older_s: float, of: tuple[str, str] | None, timeout_s: float
+    ) -> int:
+        """Release users whom their driver has forgotten, as far as the kernel shows: all of a
+        mount, or those ``of`` a driver's volume; how many."""
+        stale = {
+            user
+            for user in stale_users(slot.mount, self.clock.now_s(), older_s)
+            if of is None or user.wishes_of[:2] == of
+        }
+        others = [u for u in slot.mount.users if not (u.user in stale or u.user.keeps_data)]
+        try:
+            if not stale or (self.node.showing({slot.place}) and not (of and others)):
+                return 0
+        except Unavailable as error:
+            _log.debug("who shows %s: %s", slot.key, error)
+            return 0
+        self._write(slot, partial(lapsed, users=stale), timeout_s, is_release=True)
+        self._on_change()
+        return len(stale)
+
+    def holdings(self, driver: str, volume: str, timeout_s: float) -> list[Holding]:
+        """See MountService."""
+        found: dict[str, Holding] = {}
+        for slot in self.slots():
+            mount = slot.mount
+            for usage in mount.users:
+                name = usage.user.volume
+                if usage.user.driver != driver or volume not in ("", name):
+                    continue
+                there = found.get(name) or Holding(name)
+                if usage.user.keeps_data:
+                    found[name] = msgspec.structs.replace(
+                        there,
+                        kept_commit=mount.commit,
+                        pinned_until_s=mount.pinned_until_s,
+                        pin_problem=slot.pin_problem,
+                    )
+                else:
+                    count = there.references + usage.count
+                    found[name] = msgspec.structs.replace(
+                        there, place=slot.place, references=count, is_dead=slot.is_dead
+                    )
+        alone = found.get(volume)
+        if alone is not None and alone.place and not alone.is_dead:
+            with suppress(LodefsError):
+                traffic = self.node.traffic(alone.place, timeout_s)
+                found[volume] = msgspec.structs.replace(alone, traffic=traffic)
+        return [found[name] for name in sorted(found)]
 
     def health(self, volume: str, timeout_s: float) -> Health:
         """See MountService."""
         deadline_s = time.monotonic() + timeout_s
-        slot = next((s for s in self.slots() if _wishes_of(s.mount, volume)), None)
+        wishes_of = ("", volume, False)
+        slot = next((s for s in self.slots() if _wishes_of(s.mount, wishes_of)), None)
         if slot is None:
             raise NotFound(f"volume {volume} has no mount on this node")
         held = self._held_by(slot)
@@ -192,7 +283,7 @@ class SharedMounts:
 
     def by_state(self) -> dict[str, int]:
         """How many have users, and how many wait for the next one."""
-        used = [bool(slot.mount.users) for slot in self.slots()]
+        used = [slot.mount.is_mounted for slot in self.slots()]
         return {"used": used.count(True), "idle": used.count(False)}
 
     def source_of(self, mount: SharedMount) -> Source:
@@ -201,25 +292,30 @@ class SharedMounts:
         return msgspec.structs.replace(mount.source, token_file=path)
 
     def bring_up(self, slot: SharedSlot, deadline_s: float) -> None:
-        """Have it mounted, by whom has the slot's lock."""
-        mount = slot.mount
-        place = self.files.make_place(slot.key)
-        status = self.node.look(place, _left_s(deadline_s))
+        """Ensures that it is mounted. The caller holds the slot's lock."""
+        mount, begun_s = slot.mount, time.monotonic()
+        self.files.make_place(slot.place)
+        status = self.node.look(slot.place, _left_s(deadline_s))
+        if status is not None and not status.ready:  # half made, by a service that was killed
+            self.node.unmount(slot.place, _left_s(deadline_s))
         if status is None or not status.alive or not status.ready:
-            self.node.mount(self.source_of(mount), mount.commit, place, _left_s(deadline_s))
+            self.node.mount(self.source_of(mount), mount.commit, slot.place, _left_s(deadline_s))
+        slot.is_dead, slot.looked_s = False, begun_s
 
     def take_down(self, slot: SharedSlot, timeout_s: float) -> bool:
-        """Unmount what nobody uses; False where somebody does, or is about to."""
+        """Unmount what nobody wants mounted; False where somebody does, or is about to."""
         with self._lock:
-            if slot.holders or slot.mount.users:
+            if slot.holders or slot.mount.is_mounted:
                 return False
-            self._slots.pop(slot.key, None)  # who wants it from now on gets another one
-        place = self.files.place(slot.key)
+            if not slot.mount.users:
+                self._slots.pop(slot.key, None)  # who wants it from now on gets another one
+        place = slot.place
         # A descriptor that somebody keeps would have its processes serve nobody, for ever.
         abort = slot.mount.was_attached is True and not self.node.showing({place}).get(place)
         self.node.unmount(place, timeout_s, abort=abort)
-        self.files.remove(slot.key)
-        self.files.remove_place(slot.key)
+        if slot.key not in self._slots:
+            self.files.remove(slot.key)
+        self.files.remove_place(place)
         return True
 
     def pinned(self, slot: SharedSlot, until_s: float) -> None:
@@ -243,22 +339,29 @@ class SharedMounts:
     ) -> Iterator[SharedSlot]:
         """The slot for a user, which stays while the block takes."""
         slot = self._of_user(user, wanted) or self._of_snapshot(wanted, token, deadline_s)
-        try:
+        with self._staying(slot):
             yield slot
+
+    @contextmanager
+    def _staying(self, slot: SharedSlot) -> Iterator[None]:
+        """Until the block ends, a slot stays, of which this thread is one of the holders."""
+        try:
+            yield
         finally:
             with self._lock:
                 slot.holders -= 1
                 if not slot.is_written and not slot.holders:
                     self._slots.pop(slot.key, None)
                     self.files.remove(slot.key)
-                    self.files.remove_place(slot.key)  # what is mounted there stays for upkeep
+                    self.files.remove_place(slot.place)  # what is mounted there stays for upkeep
 
     def _of_user(self, user: User, wanted: Wanted) -> SharedSlot | None:
         """The mount that a user has, or its volume at another target."""
         with self._lock:
-            slots = [slot for slot in self._slots.values() if _wishes_of(slot.mount, user.volume)]
+            wishes_of = user.wishes_of
+            slots = [slot for slot in self._slots.values() if _wishes_of(slot.mount, wishes_of)]
             for slot in slots:
-                if any(wish != wanted for wish in _wishes_of(slot.mount, user.volume)):
+                if any(wish != wanted for wish in _wishes_of(slot.mount, wishes_of)):
                     raise AlreadyExists(
                         f"volume {user.volume} is there with other attributes: unpublish it first"
                     )
@@ -282,9 +385,14 @@ class SharedMounts:
                 if token is not None:
                     self.files.keep_token(key, token)
                 fresh = made(key, source, found, self._boot, has_token=token is not None)
-                slot = self._slots[key] = SharedSlot(fresh)
+                slot = self._add(fresh)
             slot.holders += 1
             return slot
+
+    def _add(self, mount: SharedMount) -> SharedSlot:
+        place = mount.place or self.files.place(mount.key)
+        slot = self._slots[mount.key] = SharedSlot(mount, place)
+        return slot
 
     def _find(self, source: Source, commit: str, token: str | None) -> SharedSlot | None:
         """A mount of a commit that a token has opened."""
@@ -339,11 +447,10 @@ class SharedMounts:
     def _renew(self, slot: SharedSlot, deadline_s: float) -> None:
         """Have a living mount read with the token that is kept. What fails is no matter of who
         gave the token: health tells it, and the next acquire tries again."""
-        place = self.files.place(slot.key)
         try:
-            status = self.node.look(place, _left_s(deadline_s))
+            status = self.node.look(slot.place, _left_s(deadline_s))
             if status is not None and status.alive:
-                self.node.renew(self.source_of(slot.mount), place, _left_s(deadline_s))
+                self.node.renew(self.source_of(slot.mount), slot.place, _left_s(deadline_s))
         except LodefsError as error:
             slot.renewal_problem = str(error)
             _log.warning("the mount %s keeps its earlier token: %s", slot.key, error)
@@ -351,69 +458,95 @@ class SharedMounts:
             slot.renewal_problem = ""
             _log.info("the mount %s has another token now", slot.key)
 
+    def write_again(self, slot: SharedSlot) -> None:
+        """Bring the file of a mount up to what is known. NoSpace, Denied, Unavailable."""
+        self._write(slot, lambda mount: mount)
+
     def _write(
         self,
         slot: SharedSlot,
         change: Callable[[SharedMount], SharedMount],
         timeout_s: float = LOCK_TIMEOUT_S,
+        *,
+        is_release: bool = False,
     ) -> None:
-        """A mount's new state, on disk and then in memory."""
-        with self._writing(slot, timeout_s):
-            after = change(slot.mount)
-            if after != slot.mount or slot.is_behind:
-                self.files.write(after)
-                with self._lock:
-                    slot.mount, slot.is_written, slot.is_behind = after, True, False
+        """A mount's new state, on disk and then in memory. Where the disk takes nothing, a release
+        is known in memory, and upkeep writes it once that can be: no pod stays for a disk that is
+        full."""
+        mine = PendingChange(change, is_release=is_release)
+        with self._lock:
+            slot.pending.append(mine)
+        try:
+            with _locked(slot.writing, time.monotonic() + timeout_s, _DISK_IS_SLOW):
+                if not mine.is_done:
+                    self._write_pending(slot)
+        finally:
+            with self._lock:
+                if mine in slot.pending:
+                    slot.pending.remove(mine)
+        if mine.error is not None:
+            raise mine.error
 
-    @contextmanager
-    def _writing(self, slot: SharedSlot, timeout_s: float) -> Iterator[None]:
-        """Inside the block nobody else changes a mount's record."""
-        with _locked(slot.writing, time.monotonic() + timeout_s):
-            if self._closed:
-                raise Unavailable("another service has the mounts now; try again")
-            yield
-
-    def write_again(self, slot: SharedSlot) -> None:
-        """Bring the file of a mount up to what is known. NoSpace, Denied, Unavailable."""
-        self._write(slot, lambda mount: mount)
-
-    def _write_less(
-        self, slot: SharedSlot, change: Callable[[SharedMount], SharedMount], timeout_s: float
-    ) -> None:
-        """Write down that users are gone. Where the disk takes nothing it is known in memory, and
-        upkeep writes it once that can be: no pod stays for a disk that is full."""
-        with self._writing(slot, timeout_s):
-            after = change(slot.mount)
-            if after == slot.mount:
-                return
+    def _write_pending(self, slot: SharedSlot) -> None:
+        """Write all changes of a mount that wait, by whom has the lock for that."""
+        if self._closed:
+            raise Unavailable("another service has the mounts now; try again")
+        with self._lock:
+            pending, slot.pending = slot.pending, []
+        before = after = slot.mount
+        for one in pending:
+            after = one.applied(after)
+        if after == before and not (slot.is_behind and any(not one.is_release for one in pending)):
+            is_behind = slot.is_behind
+        else:
             try:
                 self.files.write(after)
-                slot.is_behind = False
+                slot.is_written, is_behind = True, False
             except (NoSpace, Denied, Unavailable) as error:
-                _log.warning("a release is not written down yet: %s", error)
-                slot.is_behind = True
-                if not after.users:
-                    self.files.forget(slot.key)  # takes no space
-            with self._lock:
-                slot.mount = after
+                after = self._released(slot, pending, error)
+                is_behind = slot.is_behind or after != before
+            except BaseException:
+                with self._lock:  # each tries its own
+                    slot.pending = pending + slot.pending
+                raise
+        with self._lock:
+            slot.mount, slot.is_behind = after, is_behind
+        for one in pending:
+            one.is_done = True
+
+    def _released(
+        self, slot: SharedSlot, pending: list[PendingChange], error: LodefsError
+    ) -> SharedMount:
+        """A mount of which only releases count, since its file was not written."""
+        after = slot.mount
+        for one in pending:
+            if one.is_release:
+                after = one.applied(after)
+            else:
+                one.error = error
+        if after != slot.mount:
+            _log.warning("a release is not written down yet: %s", error)
+            if not after.users:
+                self.files.forget(slot.key)  # takes no space
+        return after
 
     def _held_by(self, slot: SharedSlot) -> Held:
         mount = slot.mount
-        return Held(self.files.place(slot.key), mount.commit, mount.files, mount.size_bytes)
+        return Held(slot.place, mount.commit, mount.files, mount.size_bytes)
 
 
 @contextmanager
-def _locked(lock: threading.Lock, deadline_s: float) -> Iterator[None]:
+def _locked(lock: threading.Lock, deadline_s: float, why_late: str) -> Iterator[None]:
     if not lock.acquire(timeout=_left_s(deadline_s)):
-        raise DeadlineExceeded("another call for this mount takes long; try again")
+        raise DeadlineExceeded(why_late)
     try:
         yield
     finally:
         lock.release()
 
 
-def _wishes_of(mount: SharedMount, volume: str) -> list[Wanted]:
-    return [usage.wanted for usage in mount.users if usage.user.volume == volume]
+def _wishes_of(mount: SharedMount, wishes_of: tuple[str, str, bool]) -> list[Wanted]:
+    return [usage.wanted for usage in mount.users if usage.user.wishes_of == wishes_of]
 
 
 def _left_s(deadline_s: float) -> float:

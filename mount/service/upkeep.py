@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from lodefs.chunkstore.errors import LodefsError
@@ -15,20 +17,27 @@ from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import MountStatus
 from lodefs.mount.service.shared_mount import (
     IDLE_S,
+    STALE_S,
     Action,
+    DropStale,
+    MountAction,
     MountAgain,
     PinData,
     ReviveMount,
     SharedView,
     Sweep,
     UnmountIdle,
+    UnpinData,
     UpkeepTimes,
     WriteAgain,
     decide,
+    holds_pin,
 )
-from lodefs.mount.service.shared_mounts import SharedMounts, SharedSlot
+from lodefs.mount.service.shared_mounts import SharedMounts
+from lodefs.mount.service.shared_slot import SharedSlot
 
 INTERVAL_S, INTERVAL_S_MIN = 5.0, 0.2
+WELL_S = 15.0  # without a round for longer, something hangs
 LOOK_TIMEOUT_S = 3.0
 WORK_TIMEOUT_S = 30.0
 _log = logging.getLogger("lodefs.mounter")
@@ -53,6 +62,7 @@ class MountUpkeep:
         self._calls = calls
         self._woken = woken
         self._ended = False
+        self._begun_s = time.monotonic()
         self._said: dict[object, str] = {}  # what was logged last, so that it is once
         self._thread = threading.Thread(target=self._run, name="lodefs-upkeep", daemon=True)
 
@@ -66,6 +76,10 @@ class MountUpkeep:
         self._woken.set()
         self._thread.join(timeout_s)
 
+    def is_well(self) -> bool:
+        """Whether rounds still happen."""
+        return time.monotonic() - self._begun_s < WELL_S
+
     def take_over(self) -> None:
         """Have all mounts served by processes of this program, in the place of those of another."""
         for key, status in self._look().items():
@@ -75,9 +89,15 @@ class MountUpkeep:
     def round(self) -> None:
         """Look once, and begin what is to be done. Unavailable where nothing can be seen."""
         slots = self._mounts.slots()
+        begun_s = time.monotonic()
         statuses = self._look()
-        uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        times = UpkeepTimes(uptime_s, time.time(), self._idle_s)
+        clock = self._mounts.clock
+        uptime_s = clock.uptime_s()
+        times = UpkeepTimes(uptime_s, clock.now_s(), self._idle_s)
+        for slot in slots:
+            status = statuses.get(slot.key)
+            if slot.looked_s < begun_s:  # else it was mounted meanwhile
+                slot.is_dead = status is None or not status.alive
         views = [self._view(slot, uptime_s) for slot in slots]
         fresh = {slot.key for slot in self._mounts.slots()}  # what was begun since counts as known
         for action in decide(views, statuses, self._files.places(), times):
@@ -86,6 +106,7 @@ class MountUpkeep:
 
     def _run(self) -> None:
         while not self._ended:
+            self._begun_s = time.monotonic()
             try:
                 self.round()
             except LodefsError as error:
@@ -96,19 +117,21 @@ class MountUpkeep:
             self._woken.clear()
 
     def _look(self) -> dict[str, MountStatus]:
-        found = {}
+        found, keys = {}, {slot.place: slot.key for slot in self._mounts.slots()}
         for status in self._node.standing(LOOK_TIMEOUT_S):
-            key = self._files.key_at(status.place)
+            key = keys.get(status.place) or self._files.key_at(status.place)
             if key is not None:
                 found[key] = status
         return found
 
     def _view(self, slot: SharedSlot, uptime_s: float) -> SharedView:
-        if slot.mount.users or slot.holders:
+        if slot.mount.is_mounted or slot.holders:
             slot.idle_since_s = None
         elif slot.idle_since_s is None:
             slot.idle_since_s = uptime_s
-        return SharedView(slot.mount, slot.idle_since_s, slot.is_behind)
+        return SharedView(
+            slot.mount, slot.idle_since_s, slot.is_behind, slot.checked_s, slot.pin_failed_s
+        )
 
     def _carry_out(self, action: Action) -> None:
         try:
@@ -124,9 +147,10 @@ class MountUpkeep:
         slot = next((s for s in self._mounts.slots() if s.key == action.key), None)
         if isinstance(action, Sweep):
             if slot is None:
-                self._node.unmount(self._files.place(action.key), WORK_TIMEOUT_S)
+                place = self._files.place(action.key)
+                self._node.unmount(place, WORK_TIMEOUT_S)
                 self._files.remove(action.key)
-                self._files.remove_place(action.key)
+                self._files.remove_place(place)
             return
         if slot is None or not slot.lock.acquire(blocking=False):
             return  # somebody is at it
@@ -135,43 +159,55 @@ class MountUpkeep:
         finally:
             slot.lock.release()
 
-    def _mend(
-        self,
-        action: MountAgain | ReviveMount | UnmountIdle | PinData | WriteAgain,
-        slot: SharedSlot,
-    ) -> None:
+    def _mend(self, action: MountAction, slot: SharedSlot) -> None:
         match action:
+            case DropStale():
+                slot.checked_s = self._mounts.clock.uptime_s()
+                self._woken.set()  # the mount may have to be mended
+                if count := self._mounts.drop_stale(slot, STALE_S, None, WORK_TIMEOUT_S):
+                    _log.warning("%s: dropped %d users that show it nowhere", slot.key, count)
             case MountAgain():
                 self._mounts.bring_up(slot, time.monotonic() + WORK_TIMEOUT_S)
                 _log.warning("%s is mounted again: its mount was dead", slot.key)
             case ReviveMount():
-                self._node.revive(self._files.place(slot.key), WORK_TIMEOUT_S)
+                self._node.revive(slot.place, WORK_TIMEOUT_S)
                 _log.warning("%s has a supervisor again", slot.key)
             case UnmountIdle():
-                if slot.mount.pinned_until_s > time.time() and not slot.mount.pin_stays:
-                    self._unpin(slot)
                 if self._mounts.take_down(slot, WORK_TIMEOUT_S):
                     _log.info("unmounted %s: nobody uses it", slot.key)
             case PinData():
-                source = self._mounts.source_of(slot.mount)
-                self._node.pin(source, slot.mount.commit, action.pin_s, WORK_TIMEOUT_S)
-                self._mounts.pinned(slot, time.time() + action.pin_s)
+                with self._noting_pin(slot):
+                    self._pin(slot, action.pin_s)
+            case UnpinData():
+                with self._noting_pin(slot):
+                    self._unpin(slot)
             case WriteAgain():
                 self._mounts.write_again(slot)
                 _log.info("the file of %s is written again", slot.key)
 
+    def _pin(self, slot: SharedSlot, pin_s: int) -> None:
+        source = self._mounts.source_of(slot.mount)
+        self._node.pin(source, slot.mount.commit, pin_s, WORK_TIMEOUT_S)
+        self._mounts.pinned(slot, self._mounts.clock.now_s() + pin_s)
+
     def _unpin(self, slot: SharedSlot) -> None:
-        """Let its data go, unless another mount of the commit has it pinned: then it expires."""
-        mount = slot.mount
-        others = [
-            other.mount
-            for other in self._mounts.slots()
-            if other is not slot and other.mount.pinned_until_s > time.time()
-        ]
-        same = [(other.source.repo, other.commit) for other in others]
-        if (mount.source.repo, mount.commit) not in same:
+        """Let its data go; where that would take another mount's pin away, it expires."""
+        mount, now_s = slot.mount, self._mounts.clock.now_s()
+        others = [other.mount for other in self._mounts.slots() if other is not slot]
+        if not any(holds_pin(other, mount, now_s) for other in others):
             source = self._mounts.source_of(mount)
             self._node.unpin(source, mount.commit, WORK_TIMEOUT_S)
+        self._mounts.pinned(slot, 0.0)
+
+    @contextmanager
+    def _noting_pin(self, slot: SharedSlot) -> Iterator[None]:
+        """Keeps why the block fails, for those who ask about the pin."""
+        try:
+            yield
+        except LodefsError as error:
+            slot.pin_problem, slot.pin_failed_s = str(error), self._mounts.clock.uptime_s()
+            raise
+        slot.pin_problem = ""
 
     def _say(self, what: object, line: str) -> None:
         if self._said.get(what) != line:

@@ -9,9 +9,10 @@ import msgspec
 
 from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.mount.node.interface import ResolvedCommit
-from lodefs.mount.service.interface import Health, Held, User, Wanted
+from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
 
 VERSION = 1
+HOLDINGS_MAX = 32  # of an answer: a name has 255 bytes, a place and a reason are longer
 MARGIN_S = 2.0  # for an answer to come after its time limit
 
 
@@ -40,10 +41,43 @@ class AcquireCall(msgspec.Struct, frozen=True, tag="acquire"):
         return f"AcquireCall({self.user}, {self.wanted})"
 
 
+class AdoptCall(msgspec.Struct, frozen=True, tag="adopt"):
+    """MountService.adopt."""
+
+    user: User
+    wanted: Wanted
+    token: str | None
+    place: str
+    found: ResolvedCommit
+    timeout_s: float
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"AdoptCall({self.user}, {self.place})"
+
+
 class ReleaseCall(msgspec.Struct, frozen=True, tag="release"):
     """MountService.release."""
 
     user: User
+    timeout_s: float
+
+
+class ForgetCall(msgspec.Struct, frozen=True, tag="forget"):
+    """MountService.forget."""
+
+    driver: str
+    volume: str
+    older_s: float
+    timeout_s: float
+
+
+class HoldingsCall(msgspec.Struct, frozen=True, tag="holdings"):
+    """MountService.holdings, those whose names come after ``after``; HOLDINGS_MAX at most."""
+
+    driver: str
+    volume: str
+    after: str
     timeout_s: float
 
 
@@ -66,7 +100,17 @@ class RetireCall(msgspec.Struct, frozen=True, tag="retire"):
     timeout_s: float
 
 
-Call = ResolveCall | AcquireCall | ReleaseCall | HealthCall | PingCall | RetireCall
+Call = (
+    ResolveCall
+    | AcquireCall
+    | AdoptCall
+    | ReleaseCall
+    | ForgetCall
+    | HoldingsCall
+    | HealthCall
+    | PingCall
+    | RetireCall
+)
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -77,3 +121,5 @@ class Answered(msgspec.Struct, frozen=True):
     resolved: ResolvedCommit | None = None
     held: Held | None = None
     health: Health | None = None
+    holdings: list[Holding] | None = None
+    count: int = 0

@@ -8,14 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lodefs.mount.docker.volume import Volume
-from lodefs.mount.docker.volume_files import Records
+from lodefs.mount.service.mount_files import MountFiles
+from lodefs.mount.service.shared_mount import SharedMount
 from tests.adversary.hostile_client import Call, all_at_once
 from tests.support.docker.rig import Dockerd, Rig, memory_mounts, request, served
 from tests.support.mount.mounts import until
@@ -42,7 +41,7 @@ def told(one: Call) -> dict[str, Any]:
 
 def references(rig: Rig) -> int:
     """Of all volumes."""
-    return sum(volume.count(rig.hands.boot) for volume in rig.table.volumes())
+    return sum(shown.held.references for shown in rig.volumes.list())
 
 
 @pytest.fixture
@@ -89,41 +88,40 @@ def _mix(count: int) -> Sequence[bytes]:
     return [calls_of(number) for number in range(count)]
 
 
-class CountedRecords(Records):
-    """Files of volumes, and how often one was written."""
+class CountedFiles(MountFiles):
+    """Files of mounts, and how often one was written."""
 
     writes = 0
 
-    def write(self, volume: Volume) -> None:
+    def write(self, mount: SharedMount) -> None:
         self.writes += 1
-        super().write(volume)
+        super().write(mount)
 
 
 @pytest.mark.slow
 def test_five_hundred_mounts_of_volumes_that_are_mounted(tmp_path: Path) -> None:
     """500 containers start at once on 12 volumes that are mounted: all are answered without an
-    error and count, so do all Unmounts, and none is left. They take as long as 12 writes, which
+    error and count, so do all Unmounts, and none is left. They take as long as a few writes, which
     is within the answer time of the plugin on any disk."""
-    records = CountedRecords(tmp_path / "state")
-    rig = Rig(tmp_path / "state", memory_mounts(), records=records)
+    state = tmp_path / "state"
+    files = CountedFiles(state / "mounter", tmp_path / "run", state / "mounts")
+    rig = Rig(state, memory_mounts(), files=files)
     names = [f"v{number}" for number in range(MOUNTED)]
     for name in names:
         rig.volumes.create(name, CATS)
         rig.volumes.mount(name, "first")
-    slots = [rig.table.find(name) for name in names]
+    [slot] = rig.service.slots()
     with served(rig, tmp_path / "sock"), ThreadPoolExecutor(1) as clients:
         for method, left in (("Mount", CLIENTS + MOUNTED), ("Unmount", MOUNTED)):
             calls = [call(method, Name=names[n % MOUNTED], ID=f"id{n}") for n in range(CLIENTS)]
-            with ExitStack() as held:
-                for slot in slots:
-                    held.enter_context(slot.lock)
-                records.writes = 0
+            with slot.writing:
+                files.writes = 0
                 done = clients.submit(all_at_once, tmp_path / "sock", calls)
-                until(lambda: sum(len(slot.waiting) for slot in slots) == CLIENTS)
+                until(lambda: len(slot.pending) == CLIENTS)
             answers = [told(one) for one in done.result()]
             assert Counter(one.get("Err", "") for one in answers) == {"": CLIENTS}
             assert references(rig) == left
-            assert records.writes == MOUNTED
+            assert files.writes == 1
     rig.close()
 
 

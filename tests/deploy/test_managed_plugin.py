@@ -21,6 +21,7 @@ from tests.deploy.dataset import Dataset, push
 from tests.deploy.node_processes import NodeProcesses, check_reads
 from tests.docs.pages import block, typed
 from tests.support.chunkstore.child_process import ChildError, run
+from tests.support.mount.mounts import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -246,8 +247,9 @@ def test_readers_do_not_see_its_processes_die(node: Plugin) -> None:
     assert node.dockerd.docker("inspect", "-f", "{{.State.Running}}", reader) == "true"
     node.dockerd.docker("rm", "--force", reader)
     node.until_it_answers("volume", "rm", VOLUME)
-    assert not any("fuse.lodefs" in line and str(node.dockerd.directory) in line
-                   for line in Path("/proc/self/mountinfo").read_text().splitlines())  # fmt: skip
+    table = Path("/proc/self/mountinfo")
+    until(lambda: not any("fuse.lodefs" in line and str(node.dockerd.directory) in line
+                          for line in table.read_text().splitlines()))  # fmt: skip
 
 
 def test_a_killed_dockerd_leaves_no_volume_in_use(node: Plugin) -> None:

@@ -14,12 +14,15 @@ import pytest
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.mount.docker.volume import Volume
 from lodefs.mount.docker.volume_files import Records
+from lodefs.mount.service.mount_files import MountFiles
+from lodefs.mount.service.shared_mount import SharedMount
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import OLD, WAIT_S, Rig, memory_mounts
 
 T = TypeVar("T")
 CATS = {"repo": "vision/cats"}
 THREADS, TURNS = 32, 12
+STEPS = 60
 NAMES = ["a", "b", "c", "d"]
 
 
@@ -74,9 +77,26 @@ class MortalRecords(Records):
         remove = super().remove
         self._fuse.around(lambda: remove(key))
 
-    def remove_place(self, key: str) -> None:
-        remove = super().remove_place
-        self._fuse.around(lambda: remove(key))
+
+class MortalFiles(MountFiles):
+    """That of the mount service, likewise."""
+
+    fuse = Fuse(10**9)
+
+    def write(self, mount: SharedMount) -> None:
+        write = super().write
+        self.fuse.around(lambda: write(mount))
+
+    def remove(self, key: str) -> None:
+        remove = super().remove
+        self.fuse.around(lambda: remove(key))
+
+
+def mortal_rig(state: Path, memory: MemoryMounts, fuse: Fuse) -> Rig:
+    """A plugin that dies where the fuse says."""
+    files = MortalFiles(state / "mounter", state.with_name("run"), state / "mounts")
+    files.fuse = fuse
+    return Rig(state, memory, records=MortalRecords(state, fuse), files=files)
 
 
 class Story:
@@ -96,44 +116,45 @@ class Story:
         for one in ("one", "two"):
             self.held.discard(one)  # from here on dockerd does not need it
             rig.volumes.unmount("a", one)
+        rig.hands.forward(11)
+        rig.round(3)
         self.exists = False
         rig.volumes.remove("a")
 
 
-@pytest.mark.parametrize("steps", range(40))
+@pytest.mark.parametrize("steps", range(STEPS))
 def test_a_kill_at_any_step(tmp_path: Path, steps: int) -> None:
     """The next plugin has all that dockerd was promised; what dockerd gives back goes, and then
     there are no mounts, files or directories."""
     memory = MortalMounts(memory_mounts().repos)
     memory.fuse = fuse = Fuse(steps)
     story = Story()
-    first = Rig(tmp_path, memory, records=MortalRecords(tmp_path, fuse))
+    first = mortal_rig(tmp_path, memory, fuse)
     with contextlib.suppress(KilledError):
         story.tell(first)
     assert first.calls.wait_idle(WAIT_S)
+    assert first.chores.wait_idle(WAIT_S)
     first.close()
     memory.fuse = Fuse(10**9)
 
     rig = Rig(tmp_path, memory, first.hands)
-    for made in memory.mounts.values():
-        made.users = len(story.held)
+    memory.are_all_shown = bool(story.held)
     rig.settle()
     if story.exists:
         assert [shown.record.name for shown in rig.volumes.list()] == ["a"]
     if story.held:
-        assert memory.mounts[rig.place("a")].alive
-        assert memory.mounts[rig.place("a")].commit == OLD
+        assert memory.mounts[rig.volumes.path("a")].alive
+        assert memory.mounts[rig.volumes.path("a")].commit == OLD
     for one in story.held:
         rig.volumes.unmount("a", one)
-    for made in memory.mounts.values():
-        made.users = 0
+    memory.are_all_shown = False
     rig.hands.forward(61)  # of a Mount that was killed before its answer a reference may be left
     rig.settle()
     if rig.volumes.list():
         rig.volumes.remove("a")
     rig.settle()
     assert memory.mounts == {}
-    assert rig.records.places() == []
+    assert rig.files.places() == []
     assert rig.records.load() == []
     rig.close()
 
@@ -142,9 +163,9 @@ def test_the_story_has_fewer_steps_than_are_tried(tmp_path: Path) -> None:
     """The kills of the test above are all that there can be."""
     memory = MortalMounts(memory_mounts().repos)
     memory.fuse = fuse = Fuse(10**9)
-    rig = Rig(tmp_path, memory, records=MortalRecords(tmp_path, fuse))
+    rig = mortal_rig(tmp_path, memory, fuse)
     Story().tell(rig)
-    assert 10**9 - fuse.left < 40
+    assert 10**9 - fuse.left < STEPS
     rig.close()
 
 
@@ -171,7 +192,7 @@ class Crowd:
         made = self.memory.mounts.get(place)
         if made is None or not made.alive or made.commit != OLD:
             self.failures.append(f"{name} is not mounted for {mount_id}")
-        if self.rig.volumes.get(name).place != place:
+        if self.rig.volumes.get(name).held.place != place:
             self.failures.append(f"{name} is not said to be mounted")
         if self.memory.mounts.get(place) is not made:
             self.failures.append(f"{name} was mounted anew under {mount_id}")
@@ -187,7 +208,7 @@ def test_many_threads(tmp_path: Path) -> None:
     """While 32 threads mount and unmount four volumes, and upkeep looks all the time, nobody's
     mount goes before its Unmount; at the end there are none."""
     memory = memory_mounts()
-    memory.users_default = 1  # time flies here, and references would soon be stale
+    memory.are_all_shown = True  # time flies here, and references would soon be stale
     rig = Rig(tmp_path / "state", memory)
     for name in NAMES:
         rig.volumes.create(name, CATS)
@@ -205,7 +226,6 @@ def test_many_threads(tmp_path: Path) -> None:
     crowd.ended.set()
     upkeep.join(WAIT_S)
     assert not crowd.failures
-    assert memory.calls["mount"] > THREADS
     rig.settle()
     assert memory.mounts == {}
     for name in NAMES:

@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.mount.docker import http_server
 from lodefs.mount.docker.http_server import Limits
-from lodefs.mount.docker.plugin import by_state, state_of
+from lodefs.mount.docker.status import by_state
 from lodefs.mount.docker.volume import key_of
 from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.node.interface import Traffic
@@ -73,22 +73,20 @@ def test_calls_count(rig: Rig, tmp_path: Path) -> None:
     assert (found["Mount"].count, found["Mount"].errors) == (3, {"InvalidInput": 1})
     assert set(found) == {"Get", "Create", "Mount"}
     rig.round()
-    slots = rig.table.slots()
-    assert by_state(slots) == {"mounted": 2, "unmounted": 1, "dead": 0, "damaged": 0}
-    (slot,) = (slot for slot in slots if slot.key == key_of("b"))
-    assert slot.standing is not None
-    slot.standing = msgspec.structs.replace(slot.standing, alive=False)
-    assert state_of(slot) == "dead"
-    slot.record = Damaged(slot.key, "b", "rubbish")
-    assert state_of(slot) == "damaged"
+    found_states = {"mounted": 2, "unmounted": 1, "dead": 0, "damaged": 0}
+    assert by_state(rig.volumes.list()) == found_states
+    [shown] = [one for one in rig.volumes.list() if one.record.name == "b"]
+    dead = msgspec.structs.replace(shown, held=msgspec.structs.replace(shown.held, is_dead=True))
+    damaged = msgspec.structs.replace(shown, record=Damaged("b", "b", "rubbish"))
+    assert by_state([dead, damaged]) == dict.fromkeys(found_states, 0) | {"dead": 1, "damaged": 1}
 
 
 def test_a_life(dockerd: Dockerd, rig: Rig, memory: MemoryMounts) -> None:
     """All calls of a volume's life, as dockerd makes them."""
     assert dockerd.call("VolumeDriver.Create", Name="a", Opts=CATS) == {}
     assert dockerd.call("VolumeDriver.Path", Name="a") == {"Mountpoint": ""}
-    place = rig.place("a")
     mounted = dockerd.call("VolumeDriver.Mount", Name="a", ID="5f" * 32)
+    place = rig.place("a")
     assert mounted == {"Mountpoint": place}
     assert dockerd.call("VolumeDriver.Path", Name="a") == {"Mountpoint": place}
     [listed] = dockerd.call("VolumeDriver.List")["Volumes"]
@@ -480,12 +478,12 @@ def test_a_client_that_ended_its_side_and_stays_leaves_no_reference(
 
 def references(rig: Rig) -> int:
     """Of the volume "a"."""
-    return rig.table.find("a").volume("a").count(rig.hands.boot)
+    return rig.references()
 
 
 def is_mounted(rig: Rig) -> bool:
     """Whether the volume "a" is, and nothing is under way any more."""
-    return rig.table.find("a").standing is not None and rig.calls.wait_idle(0)
+    return bool(rig.service.slots()) and rig.calls.wait_idle(0)
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -553,12 +551,13 @@ def test_secrets_are_nowhere(
 def test_lines_about_a_volume(
     dockerd: Dockerd, rig: Rig, memory: MemoryMounts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They carry its name as a field of its own, whether a call or upkeep is the reason."""
+    """They carry its name as a field of its own; those about its mount name that."""
     caplog.set_level(logging.DEBUG)
     dockerd.call("VolumeDriver.Create", Name="a", Opts=CATS)
     dockerd.call("VolumeDriver.Create", Name="b", Opts={"repo": "none"})
     dockerd.call("VolumeDriver.Mount", Name="a", ID="one")
-    memory.kill(rig.place("a"))
+    place = rig.place("a")
+    memory.kill(place)
     memory.fail("mount", Unavailable("busy"))
     rig.round(2)
     dockerd.call("VolumeDriver.List")
@@ -567,8 +566,8 @@ def test_lines_about_a_volume(
         ("a", "created volume a"),
         ("b", "VolumeDriver.Create: there is no repository none"),
         ("a", "VolumeDriver.Mount took"),
-        ("a", "Remount of a-"),
-        ("a", "volume a is mounted again"),
+        ("", f"MountAgain of {Path(place).name}"),
+        ("", f"{Path(place).name} is mounted again"),
         ("", "VolumeDriver.List took"),
     ):
         assert any(n == name and line.startswith(beginning) for n, line in lines), beginning

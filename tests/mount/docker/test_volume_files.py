@@ -28,8 +28,7 @@ from lodefs.mount.docker.volume import (
     Volume,
     check_name,
     key_of,
-    referenced,
-    released,
+    look_failed,
 )
 from lodefs.mount.docker.volume_files import Damaged, Records, decode_record, encode_record
 from lodefs.mount.node.interface import Source
@@ -82,7 +81,7 @@ def test_golden() -> None:
 
 def test_written_volumes_are_found_again(tmp_path: Path, records: Records) -> None:
     """Another process reads what was written; what was removed is gone."""
-    other = referenced(VOLUME, "id", "boot", 1.0)
+    other = look_failed(VOLUME, "no", 1.0)
     records.write(VOLUME)
     records.write(other)
     records.close()
@@ -99,9 +98,9 @@ def test_all_is_for_its_owner_alone(tmp_path: Path, records: Records) -> None:
     state = tmp_path / "state"
     modes = {
         path.name: stat.S_IMODE(path.stat().st_mode)
-        for path in [state, state / "volumes", state / "mounts", state / "lock"]
+        for path in [state, state / "volumes", state / "lock"]
     }
-    assert modes == {"state": 0o700, "volumes": 0o700, "mounts": 0o700, "lock": 0o600}
+    assert modes == {"state": 0o700, "volumes": 0o700, "lock": 0o600}
     assert stat.S_IMODE(file_of(tmp_path).stat().st_mode) == 0o600
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
@@ -231,54 +230,10 @@ def test_a_disk_that_takes_nothing(
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(kind, match=VOLUME.key):
-        records.write(released(VOLUME, "5f" * 32, VOLUME.boot))
+        records.write(look_failed(VOLUME, "no", 1.0))
     monkeypatch.undo()
     assert records.load() == [VOLUME]
     assert os.listdir(file_of(tmp_path).parent) == [file_of(tmp_path).name]
-
-
-def test_mount_points(tmp_path: Path, records: Records) -> None:
-    """They are made, found and removed by key; a symlink goes, and its target stays."""
-    place = Path(records.make_place("a"))
-    assert records.make_place("a") == str(place)
-    assert place.is_dir()
-    assert records.key_at(str(place)) == "a"
-    assert records.key_at("/etc/a") is None
-    assert records.places() == ["a"]
-    records.remove_place("a")
-    records.remove_place("a")
-    (tmp_path / "target").mkdir()
-    place.symlink_to(tmp_path / "target")
-    records.remove_place("a")
-    assert records.places() == []
-    assert (tmp_path / "target").is_dir()
-
-
-def test_a_mount_point_that_stays(
-    tmp_path: Path, records: Records, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What somebody put there is left alone, with one line in the log until it changes."""
-    place = Path(records.make_place("a"))
-    (place / "mine").touch()
-    for _ in range(3):
-        records.remove_place("a")
-    assert (place / "mine").exists()
-    assert len(caplog.records) == 1
-    (place / "mine").unlink()
-    records.remove_place("a")
-    (Path(records.make_place("a")) / "mine").touch()
-    records.remove_place("a")
-    assert len(caplog.records) == 2
-
-
-def test_a_state_below_a_symlink(tmp_path: Path) -> None:
-    """Mount points are named as the kernel names them, without symlinks on the way."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    found = Records(tmp_path / "link" / "state")
-    place = str(tmp_path / "real" / "state" / "mounts" / "a")
-    assert found.make_place("a") == place
-    assert found.key_at(place) == "a"
 
 
 def test_a_state_that_is_no_directory(tmp_path: Path) -> None:
@@ -287,8 +242,8 @@ def test_a_state_that_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="file"):
         Records(tmp_path / "file")
     (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "mounts").symlink_to(tmp_path)
-    with pytest.raises(InvalidInput, match="mounts"):
+    (tmp_path / "s" / "volumes").symlink_to(tmp_path)
+    with pytest.raises(InvalidInput, match="volumes"):
         Records(tmp_path / "s")
 
 

@@ -17,12 +17,11 @@ from lodefs.chunkstore.errors import (
     Denied,
     InUse,
     InvalidInput,
-    NoSpace,
     NotFound,
     Unavailable,
 )
 from lodefs.mount.docker.volume import Volume, key_of
-from lodefs.mount.docker.volume_files import Damaged, Records
+from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.node.interface import Traffic
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import NEW, OLD, WAIT_S, Rig
@@ -36,12 +35,9 @@ def volume(rig: Rig, name: str = "a") -> Volume:
     return record
 
 
-def references(rig: Rig, name: str = "a") -> int:
-    return volume(rig, name).count(rig.hands.boot)
-
-
 def test_a_life(rig: Rig, memory: MemoryMounts) -> None:
-    """Created, mounted for two containers, unmounted by the last, removed: nothing is left."""
+    """Created, mounted for two containers, unmounted by both, removed: a while later nothing is
+    left."""
     rig.volumes.create("a", CATS)
     assert rig.volumes.path("a") == ""
     place = rig.volumes.mount("a", "one")
@@ -50,12 +46,49 @@ def test_a_life(rig: Rig, memory: MemoryMounts) -> None:
     rig.volumes.unmount("a", "one")
     assert place in memory.mounts
     rig.volumes.unmount("a", "two")
-    assert not memory.mounts
     assert rig.volumes.path("a") == ""
     rig.volumes.remove("a")
     assert rig.volumes.list() == []
-    assert rig.records.places() == []
     assert rig.records.load() == []
+    assert memory.mounts
+    rig.settle()
+    assert not memory.mounts
+    assert rig.files.places() == []
+
+
+def test_volumes_of_a_snapshot_share_a_mount(rig: Rig, memory: MemoryMounts) -> None:
+    """However many volumes there are; but one of another owner, or of another directory, has one
+    of its own."""
+    for name in ("a", "b", "c"):
+        rig.volumes.create(name, CATS)
+    rig.volumes.create("owned", CATS | {"uid": "1000"})
+    rig.volumes.create("train", CATS | {"path": "train"})
+    names = ("a", "b", "c", "owned", "train")
+    places = [rig.volumes.mount(name, "one") for name in names]
+    assert len(set(places[:3])) == 1
+    assert len(set(places)) == len(memory.mounts) == 3
+    rig.volumes.unmount("a", "one")
+    rig.volumes.remove("a")
+    rig.settle()
+    assert len(memory.mounts) == 3
+
+
+def test_nobody_gets_the_mount_of_another_token(
+    rig: Rig, memory: MemoryMounts, tmp_path: Path
+) -> None:
+    """Beside a mount that a token has opened, volumes without it, or with a wrong one, are refused;
+    with the same one they share it."""
+    for name in ("right", "wrong", "same"):
+        (tmp_path / name).write_text("right-token")
+        rig.volumes.create(name, {"repo": "secret", "token_file": str(tmp_path / name)})
+    place = rig.volumes.mount("right", "one")
+    (tmp_path / "wrong").write_text("wrong-token")
+    with pytest.raises(Denied):
+        rig.volumes.mount("wrong", "one")
+    with pytest.raises(Denied):
+        rig.volumes.create("none", {"repo": "secret"})
+    assert rig.volumes.mount("same", "one") == place
+    assert rig.references("wrong") == 0
 
 
 def test_a_branch_is_resolved_once(rig: Rig, memory: MemoryMounts) -> None:
@@ -91,7 +124,7 @@ def test_what_cannot_be_created(rig: Rig, memory: MemoryMounts, tmp_path: Path) 
     with pytest.raises(Denied, match="token"):
         rig.volumes.create("a", {"repo": "secret", "token_file": str(tmp_path / "token")})
     memory.fail("resolve", Unavailable("unix:/run/lodefs/proxy.sock: Connection refused"))
-    with pytest.raises(Unavailable, match=r"volume .a.: .*out of reach.*Connection refused"):
+    with pytest.raises(Unavailable, match=r"creating volume .a.: .*Connection refused"):
         rig.volumes.create("a", CATS)
     with pytest.raises(InvalidInput, match="'foo'"):
         rig.volumes.create("a", CATS | {"foo": "1"})
@@ -130,15 +163,33 @@ def test_remove_believes_no_reference_that_nobody_holds(rig: Rig, memory: Memory
     rig.volumes.create("a", CATS)
     place = rig.volumes.mount("a", "lost")
     rig.hands.forward(61)
-    memory.mounts[place].users = 1
+    memory.shown[place] = frozenset({0})
     with pytest.raises(InUse):
         rig.volumes.remove("a")
-    memory.mounts[place].users = None
+    memory.is_blind = True
     with pytest.raises(InUse):
         rig.volumes.remove("a")
-    memory.mounts[place].users = 0
+    memory.shown, memory.is_blind = {}, False
     rig.volumes.remove("a")
+    rig.settle()
     assert not memory.mounts
+
+
+def test_remove_of_a_volume_whose_mount_others_have(rig: Rig, memory: MemoryMounts) -> None:
+    """Of a shared mount nobody sees for which volume it is shown: dockerd is believed that no
+    container has the one that it removes, and the other one keeps the mount."""
+    for name in ("a", "b"):
+        rig.volumes.create(name, CATS)
+        place = rig.volumes.mount(name, "one")
+    memory.shown[place] = frozenset({0})
+    with pytest.raises(InUse):
+        rig.volumes.remove("a")  # a container that starts shows it nowhere yet
+    rig.hands.forward(61)
+    rig.volumes.remove("a")
+    with pytest.raises(InUse):
+        rig.volumes.remove("b")
+    rig.settle()
+    assert memory.mounts[place].alive
 
 
 def test_unmount_of_unknown_ids(rig: Rig, memory: MemoryMounts) -> None:
@@ -149,7 +200,7 @@ def test_unmount_of_unknown_ids(rig: Rig, memory: MemoryMounts) -> None:
     assert place in memory.mounts
     rig.volumes.unmount("a", "one")
     rig.volumes.unmount("a", "one")
-    assert not memory.mounts
+    assert rig.references() == 0
 
 
 def test_one_id_may_mount_twice(rig: Rig, memory: MemoryMounts) -> None:
@@ -160,9 +211,9 @@ def test_one_id_may_mount_twice(rig: Rig, memory: MemoryMounts) -> None:
     rig.volumes.mount("a", "one")
     rig.volumes.unmount("a", "one")
     assert place in memory.mounts
-    assert references(rig) == 1
+    assert rig.references() == 1
     rig.volumes.unmount("a", "one")
-    assert not memory.mounts
+    assert rig.references() == 0
 
 
 @pytest.mark.parametrize("name", ["", "n" * 256, "a\nb"])
@@ -181,11 +232,11 @@ def test_bad_names(rig: Rig, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../../x", "a/b", ".a", "n" * 255, "flickr 30k"])
-def test_odd_names(rig: Rig, memory: MemoryMounts, name: str) -> None:
+def test_odd_names(rig: Rig, tmp_path: Path, name: str) -> None:
     """Any printable name of up to 255 bytes works, and stays inside the state directory."""
     rig.volumes.create(name, CATS)
     place = Path(rig.volumes.mount(name, "one"))
-    assert place.parent.name == "mounts"
+    assert place.parent == tmp_path / "state" / "mounts"
     assert rig.volumes.list()[0].record.name == name
     rig.volumes.unmount(name, "one")
     rig.volumes.remove(name)
@@ -197,19 +248,6 @@ def test_bad_ids(rig: Rig, mount_id: str) -> None:
     rig.volumes.create("a", CATS)
     with pytest.raises(InvalidInput, match="ID"):
         rig.volumes.mount("a", mount_id)
-
-
-def test_a_mount_point_replaced_by_a_symlink(rig: Rig, tmp_path: Path) -> None:
-    """Nothing is mounted through it, its target is untouched, and Remove takes the link away."""
-    rig.volumes.create("a", CATS)
-    (tmp_path / "target").mkdir()
-    Path(rig.place("a")).symlink_to(tmp_path / "target")
-    with pytest.raises(InvalidInput, match="no empty directory"):
-        rig.volumes.mount("a", "one")
-    assert references(rig) == 0
-    rig.volumes.remove("a")
-    assert rig.records.places() == []
-    assert (tmp_path / "target").is_dir()
 
 
 def test_a_dead_mount_is_replaced_by_the_next(rig: Rig, memory: MemoryMounts) -> None:
@@ -227,7 +265,7 @@ def test_a_mount_that_fails_leaves_no_reference(rig: Rig, memory: MemoryMounts) 
     memory.fail("mount", Unavailable("the proxy is not there"))
     with pytest.raises(Unavailable, match="proxy"):
         rig.volumes.mount("a", "one")
-    assert references(rig) == 0
+    assert rig.references() == 0
     rig.volumes.mount("a", "one")
 
 
@@ -258,81 +296,25 @@ def test_damaged_volumes(tmp_path: Path, rig: Rig, memory: MemoryMounts) -> None
 def test_a_damaged_volume_in_use_is_not_removed(
     tmp_path: Path, rig: Rig, memory: MemoryMounts
 ) -> None:
-    """A living mount that containers hold keeps even a volume that nothing is known of."""
+    """What containers hold keeps even a volume that nothing else is known of, and is held for it
+    meanwhile."""
     rig.volumes.create("bad", CATS)
     place = rig.volumes.mount("bad", "one")
     (tmp_path / "state" / "volumes" / f"{key_of('bad')}.json").write_bytes(b"{")
     rig.close()
     again = Rig(tmp_path / "state", memory)
+    memory.shown[place] = frozenset({0})
     again.settle()
     assert memory.mounts[place].alive
-    memory.mounts[place].users = 1
     with pytest.raises(InUse, match="stop its containers"):
         again.volumes.remove("bad")
     assert again.volumes.list() == []  # nobody knows its name, until somebody asks with it
-    memory.mounts[place].users = 0
+    memory.shown.clear()
+    again.hands.forward(61)
     again.volumes.remove("bad")
+    again.settle()
     assert not memory.mounts
     again.close()
-
-
-class CountedRecords(Records):
-    """Files of volumes, and how often one was written."""
-
-    writes = 0
-
-    def write(self, volume: Volume) -> None:
-        self.writes += 1
-        super().write(volume)
-
-
-def test_calls_that_wait_are_done_together(tmp_path: Path, memory: MemoryMounts) -> None:
-    """However many Mounts or Unmounts of a volume wait, its mount is looked at once and its file
-    written once, and what was answered is in it."""
-    records = CountedRecords(tmp_path / "state")
-    rig = Rig(tmp_path / "state", memory, records=records)
-    rig.volumes.create("a", CATS)
-    rig.volumes.mount("a", "first")
-    before, names = memory.calls["mount"], [f"id{number}" for number in range(20)]
-    for call, left in ((rig.volumes.mount, 21), (rig.volumes.unmount, 1)):
-        records.writes = 0
-        slot = rig.table.find("a")
-        with slot.lock, ThreadPoolExecutor(20) as threads:
-            done = [threads.submit(call, "a", name) for name in names]
-            until(lambda: len(slot.waiting) == 20)  # noqa: B023
-            slot.lock.release()
-            assert all(one.result(WAIT_S) in (None, rig.place("a")) for one in done)
-            slot.lock.acquire()
-        assert references(rig) == left
-        assert records.writes == 1
-    assert memory.calls["mount"] == before + 1
-    rig.close()
-    again = Rig(tmp_path / "state", memory)
-    assert volume(again) == volume(rig)
-    again.close()
-
-
-def test_a_disk_that_takes_nothing_fails_each_of_those_that_wait(
-    tmp_path: Path, memory: MemoryMounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the group cannot be written, no call of it says that it is done, and none counts."""
-    rig = Rig(tmp_path / "state", memory)
-    rig.volumes.create("a", CATS)
-
-    def refuse(_volume: Volume) -> None:
-        raise NoSpace("the disk is full")
-
-    monkeypatch.setattr(rig.records, "write", refuse)
-    slot = rig.table.find("a")
-    with slot.lock, ThreadPoolExecutor(5) as threads:
-        done = [threads.submit(rig.volumes.mount, "a", f"id{number}") for number in range(5)]
-        until(lambda: len(slot.waiting) == 5)
-        slot.lock.release()
-        assert all(isinstance(one.exception(WAIT_S), NoSpace) for one in done)
-        slot.lock.acquire()
-    assert references(rig) == 0
-    assert not slot.waiting
-    rig.close()
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -367,7 +349,7 @@ class TestLate:
         ):
             rig.volumes.mount("a", "one")
         assert rig.calls.wait_idle(WAIT_S)
-        assert references(rig) == 0
+        assert rig.references() == 0
         assert memory.mounts
         rig.round()
         assert memory.mounts
@@ -378,40 +360,33 @@ class TestLate:
         """It is the node when the node is asked, also by somebody else; else it is the plugin."""
         rig.volumes.create("a", CATS)
         with memory.hold("mount") as gate, rig.late_at(gate):
-            for name in ("one", "two"):
-                with pytest.raises(DeadlineExceeded, match="proxy or its store is slow"):
-                    rig.volumes.mount("a", name)
+            with pytest.raises(DeadlineExceeded, match=r"mounting volume .a. \(mount is not done"):
+                rig.volumes.mount("a", "one")
+            with pytest.raises(DeadlineExceeded, match="proxy or its store, which is slow"):
+                rig.volumes.mount("a", "two")
         assert rig.calls.wait_idle(WAIT_S)
         with (
-            rig.table.find("a").lock,
+            rig.volumes.using(key_of("a"), alone=True),
             rig.late_at(),
             pytest.raises(DeadlineExceeded, match="the plugin, or the disk of its state") as late,
         ):
             rig.volumes.mount("a", "three")
         assert "proxy" not in str(late.value)
         assert rig.calls.wait_idle(WAIT_S)
-        assert references(rig) == 0
+        assert rig.references() == 0
 
     def test_the_same_mount_again(self, rig: Rig, memory: MemoryMounts) -> None:
         """A second try that waits for the first one's work has its result, and one reference."""
         rig.volumes.create("a", CATS)
-        with memory.hold("mount") as gate:
+        with ThreadPoolExecutor(1) as threads, memory.hold("mount") as gate:
             with rig.late_at(gate), pytest.raises(DeadlineExceeded):
                 rig.volumes.mount("a", "one")
-            answers: list[str] = []
-            second = threading.Thread(
-                target=lambda: answers.append(rig.volumes.mount("a", "one")), daemon=True
-            )
-            second.start()
-            waits = threading.Event()
-            for _ in range(10_000):
-                if any(call.waiting for call in list(rig.calls._running.values())):
-                    break
-                waits.wait(0.001)
-        second.join(WAIT_S)
-        assert answers == [rig.place("a")]
+            second = threads.submit(rig.volumes.mount, "a", "one")
+            until(lambda: any(call.waiting for call in list(rig.calls._running.values())))
+            gate.open.set()
+            assert second.result(WAIT_S) in memory.mounts
         assert rig.calls.wait_idle(WAIT_S)
-        assert references(rig) == 1
+        assert rig.references() == 1
 
     def test_what_fails_late_is_logged(
         self, rig: Rig, memory: MemoryMounts, caplog: pytest.LogCaptureFixture
@@ -426,37 +401,29 @@ class TestLate:
         assert line.getMessage().startswith("mount a")
         assert "no disk" in line.getMessage()
 
-    def test_a_late_unmount_goes_on(self, rig: Rig, memory: MemoryMounts) -> None:
-        """Its reference is gone at once, and the mount when the node can."""
+    def test_an_unmount_waits_for_no_mount(self, rig: Rig, memory: MemoryMounts) -> None:
+        """The reference is gone at once, whatever the node does."""
         rig.volumes.create("a", CATS)
         rig.volumes.mount("a", "one")
-        with (
-            memory.hold("unmount") as gate,
-            rig.late_at(gate),
-            pytest.raises(DeadlineExceeded, match="unmounting"),
-        ):
+        with memory.hold("unmount"), memory.hold("look"), memory.hold("mount"):
             rig.volumes.unmount("a", "one")
-        assert rig.calls.wait_idle(WAIT_S)
-        assert references(rig) == 0
-        assert not memory.mounts
+            assert rig.references() == 0
+            rig.volumes.remove("a")
 
     def test_looking_never_waits(self, rig: Rig, memory: MemoryMounts) -> None:
-        """Get, List and Path answer while mounting, unmounting and counting are stuck, and so do
-        other volumes."""
-        for name in ("a", "b", "c"):
-            rig.volumes.create(name, CATS)
-        rig.volumes.mount("a", "one")
-        memory.mounts[rig.place("a")].traffic = Traffic(cache_bytes=5)
-        assert rig.volumes.get("a").traffic == Traffic(cache_bytes=5)
-        with memory.hold("traffic"), memory.hold("unmount") as gate, memory.hold("resolve"):
-            with rig.late_at(gate), pytest.raises(DeadlineExceeded):
-                rig.volumes.unmount("a", "one")
-            assert rig.volumes.get("a").traffic == Traffic(cache_bytes=5)
-            assert rig.volumes.path("a") == rig.place("a")
-            assert len(rig.volumes.list()) == 3
-            rig.volumes.mount("b", "one")
+        """Get, List and Path answer while mounting and counting are stuck, and so do other
+        volumes."""
+        for name, path in (("a", ""), ("b", "train")):
+            rig.volumes.create(name, CATS | {"path": path})
+        place = rig.volumes.mount("a", "one")
+        memory.mounts[place].traffic = Traffic(cache_bytes=5)
+        assert rig.volumes.get("a").held.traffic == Traffic(cache_bytes=5)
+        with memory.hold("traffic"), memory.hold("look") as gate, memory.hold("resolve"):
             with rig.late_at(gate), pytest.raises(DeadlineExceeded):
                 rig.volumes.mount("a", "two")
+            assert rig.volumes.get("a").held.traffic == Traffic(cache_bytes=5)
+            assert rig.volumes.path("a") == place
+            assert len(rig.volumes.list()) == 2
         assert rig.calls.wait_idle(WAIT_S)
 
     def test_many_calls_on_one_stuck_volume(self, rig: Rig, memory: MemoryMounts) -> None:
@@ -470,4 +437,4 @@ class TestLate:
             with pytest.raises(Unavailable, match="4 calls"):
                 rig.volumes.mount("a", "id-5")
         assert rig.calls.wait_idle(WAIT_S)
-        assert references(rig) == 0
+        assert rig.references() == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.errors import Unavailable
 from lodefs.mount.kernel.mount_table import Mount
 from lodefs.mount.lifecycle import process_scan
 
@@ -33,11 +34,11 @@ def add(proc: Path, name: str, *places: str, uid: int = 0, before: str = "") -> 
 
 def test_who_was_given_a_mount_holds_it(proc: Path) -> None:
     """Containers have it at a place of their own, some besides the host's."""
-    add(proc, "10", "/data")
-    add(proc, "11", PLACE, "/data")
-    add(proc, "12", f"/rootfs{PLACE}", "/data")
-    add(proc, "13")
-    assert process_scan.users(DEVICE, PLACE, proc) == 3
+    add(proc, "10", "/data", uid=10)
+    add(proc, "11", PLACE, "/data", uid=11)
+    add(proc, "12", f"/rootfs{PLACE}", "/data", uid=12)
+    add(proc, "13", uid=13)
+    assert process_scan.showing({DEVICE: PLACE}, proc) == {DEVICE: {10, 11, 12}}
 
 
 def test_who_sees_the_host_holds_nothing(proc: Path) -> None:
@@ -45,13 +46,14 @@ def test_who_sees_the_host_holds_nothing(proc: Path) -> None:
     add(proc, "10", PLACE)
     add(proc, "11", f"/rootfs{PLACE}")
     add(proc, "12", PLACE, f"/host{PLACE}")
-    assert process_scan.users(DEVICE, PLACE, proc) == 0
+    assert process_scan.showing({DEVICE: PLACE}, proc) == {}
 
 
 def test_a_process_namespace_of_our_own(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There nothing is known."""
+    """There nothing is known, and that is said."""
     monkeypatch.setattr(process_scan, "sees_all", lambda _proc: False)
-    assert process_scan.users(DEVICE, PLACE, proc) is None
+    with pytest.raises(Unavailable):
+        process_scan.showing({DEVICE: PLACE}, proc)
 
 
 def test_whose_processes_have_a_mount(proc: Path) -> None:

@@ -264,7 +264,7 @@ def test_a_mount_in_use_elsewhere(helper: MountHelper, places: Places) -> None:
     place, other = places.new("place"), places.new("other")
     helper.run(places.mount(place), WAIT_S)
     [found] = places.mounted()
-    assert process_scan.users(found.device, place) == 0
+    assert process_scan.showing({found.device: place}) == {}
     script = 'mount --bind "$0" "$1" && umount "$0" && echo && read x && cat "$1/a"'
     with subprocess.Popen(
         ["unshare", "-m", "--propagation", "private", "sh", "-c", script, place, other],
@@ -274,7 +274,7 @@ def test_a_mount_in_use_elsewhere(helper: MountHelper, places: Places) -> None:
     ) as container:
         assert container.stdout is not None
         assert container.stdout.readline() == "\n"
-        assert process_scan.users(found.device, place) == 1
+        assert process_scan.showing({found.device: place}) == {found.device: {0}}
         helper.run(helper_requests.Unmount(place, END_TIMEOUT_S), WAIT_S)
         until(lambda: len(open_fds(helper.pid)) == 1)  # whoever sees to the end is done
         assert places.processes() == 3

@@ -191,7 +191,7 @@ def test_a_stuck_mount_holds_nobody_up(node: KernelMounts, given: Kernel) -> Non
         node.traffic(place, 0.2)
     with pytest.raises((DeadlineExceeded, InUse)):
         node.mount(SOURCE, COMMIT, place, 0.5)
-    assert node.users(place) == 0
+    assert node.showing({place}) == {}
     node.unmount(place, WAIT_S)
 
 
@@ -229,8 +229,9 @@ def test_a_mount_that_a_killed_plugin_left_half_made(
     processes that made the first one go."""
     rig = Rig(tmp_path / "state", node)
     rig.volumes.create("a", {"repo": "demo"})
-    [slot] = rig.table.slots()
-    place = rig.records.make_place(slot.key)
+    place = rig.volumes.mount("a", "a" * 64)
+    node.unmount(place, WAIT_S)
+    until(lambda: workers_of(helper.pid) == [])
     came, go = hold_reads(proxy, reads=100, where="/children")
     operation = MountRequest(node._options(SOURCE, COMMIT, place, WAIT_S))
     plugin, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -261,6 +262,7 @@ def test_a_mount_that_a_killed_plugin_left_half_made(
     [standing] = [one for one in node.standing(WAIT_S) if one.place == place]
     assert standing.ready
     assert (Path(place) / "a").read_bytes() == b"hello"
-    rig.volumes.unmount("a", "b" * 64)
-    rig.volumes.remove("a")
+    for mount_id in ("a" * 64, "b" * 64):
+        rig.volumes.unmount("a", mount_id)
+    node.unmount(place, WAIT_S)
     rig.close()

@@ -69,9 +69,10 @@ def test_a_reboot_leaves_nobody(rig: ServiceRig, memory: MemoryMounts) -> None:
 
 def test_leftovers_are_swept(rig: ServiceRig, memory: MemoryMounts) -> None:
     """A mount, or a mount point, that nobody has written down is taken away."""
-    left = rig.files.make_place("left-1")
+    left = rig.files.place("left-1")
+    for place in (left, rig.files.place("left-2")):
+        rig.files.make_place(place)
     memory.mount(Source(repo="vision/cats"), "c1" * 32, left, WAIT_S)
-    rig.files.make_place("left-2")
     held = acquire(rig)
     rig.round(2)
     assert list(memory.mounts) == [held]

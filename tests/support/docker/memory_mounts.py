@@ -10,8 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InUse, InvalidInput, NotFound
-from lodefs.mount.docker.volume import is_below
+from lodefs.chunkstore.errors import (
+    DeadlineExceeded,
+    Denied,
+    InUse,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
 from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Traffic
 
 T = TypeVar("T")
@@ -33,13 +39,12 @@ class Repo:
 
 @dataclass
 class Made:
-    """A mount. ``users``: other namespaces that hold it; None: that cannot be seen."""
+    """A mount."""
 
     source: Source
     commit: str
     alive: bool = True
     supervised: bool = True
-    users: int | None = 0
     traffic: Traffic | None = field(default_factory=Traffic)
 
 
@@ -60,8 +65,9 @@ class MemoryMounts:
         self.pins: dict[tuple[str, str, bytes], int] = {}  # repository, commit, path
         self.renewed: list[tuple[str, str]] = []  # place, token
         self.calls: Counter[str] = Counter()
-        self.users_default: int | None = 0
         self.shown: dict[str, frozenset[int]] = {}  # whose namespaces show what
+        self.are_all_shown = False
+        self.is_blind = False  # to other namespaces
         self.aborted: list[str] = []
         self._lock = threading.Lock()
         self._gates: dict[str, Gate] = {}
@@ -138,17 +144,14 @@ class MemoryMounts:
         """What was read through a mount."""
         return self._call("traffic", timeout_s, lambda: self._made(place).traffic)
 
-    def users(self, place: str) -> int | None:
-        """How many other namespaces hold a mount."""
-        self.calls["users"] += 1
-        with self._lock:
-            made = self.mounts.get(place)
-            return made.users if made is not None else 0
-
     def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
         """Whose other namespaces show mounts."""
 
         def act() -> dict[str, frozenset[int]]:
+            if self.is_blind:
+                raise Unavailable("not all processes can be seen")
+            if self.are_all_shown:
+                return dict.fromkeys(places, frozenset({0}))
             return {place: self.shown[place] for place in places if self.shown.get(place)}
 
         return self._call("showing", 0.0, act)
@@ -167,7 +170,8 @@ class MemoryMounts:
 
         def act() -> None:
             for repo, pinned, path in list(self.pins):
-                below = is_below(path, source.path)
+                top = source.path
+                below = not top or path == top or path.startswith(top + b"/")
                 if (repo, pinned) == (source.repo, commit) and below:
                     del self.pins[repo, pinned, path]
 
@@ -209,7 +213,7 @@ class MemoryMounts:
         if path.is_symlink() or not path.is_dir() or any(path.iterdir()):
             raise InvalidInput(f"{place} is no empty directory")
         self._resolve(source, commit)
-        self.mounts[place] = Made(source, commit, users=self.users_default)
+        self.mounts[place] = Made(source, commit)
 
     def _standing(self) -> list[MountStatus]:
         return [

@@ -14,13 +14,16 @@ from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.mount.docker.http_server import Limits, Server
 from lodefs.mount.docker.plugin import answering
-from lodefs.mount.docker.reconciler import Upkeep
-from lodefs.mount.docker.volume import key_of
+from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume_files import Records
-from lodefs.mount.docker.volume_table import Clock, VolumeTable
 from lodefs.mount.docker.volumes import Volumes
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import NodeMounts
+from lodefs.mount.node.tokens import read_token
+from lodefs.mount.service.machine_clock import Clock
+from lodefs.mount.service.mount_files import MountFiles
+from lodefs.mount.service.shared_mounts import SharedMounts
+from lodefs.mount.service.upkeep import MountUpkeep
 from tests.support.docker.memory_mounts import Gate, MemoryMounts, Repo
 
 WAIT_S = 60.0
@@ -64,8 +67,8 @@ class Hands:
         self.uptime_s = 10.0
 
     def clock(self) -> Clock:
-        """As the plugin reads it; a plugin sees one boot."""
-        return Clock(lambda: self.now_s, lambda: self.uptime_s, self.boot)
+        """As the plugin reads it."""
+        return Clock(lambda: self.now_s, lambda: self.uptime_s)
 
 
 class GatedCalls(Calls):
@@ -81,7 +84,7 @@ class GatedCalls(Calls):
 
 
 class Rig:
-    """A plugin without its server. Rounds of upkeep are made by hand."""
+    """A plugin and the mount service in it, without a server. Rounds of upkeep are made by hand."""
 
     def __init__(
         self,
@@ -91,16 +94,26 @@ class Rig:
         *,
         answer_timeout_s: float = WAIT_S,
         records: Records | None = None,
+        files: MountFiles | None = None,
     ) -> None:
         self.hands = hands or Hands()
         self.node = node
         self.records = records or Records(state)
-        self.table = VolumeTable(self.records, self.hands.clock())
+        self.files = files or mount_files(state)
+        clock = self.hands.clock()
+        self.service = SharedMounts(self.files, node, boot=self.hands.boot, clock=clock)
         self.calls, self.chores = GatedCalls(), Calls()
+        self.service_upkeep = MountUpkeep(self.service, self.chores, threading.Event())
         self.volumes = Volumes(
-            self.table, node, self.calls, split_url, answer_timeout_s=answer_timeout_s
+            self.records,
+            self.service,
+            self.calls,
+            split_url=split_url,
+            read_token=lambda source: read_token(source, {}, lambda _line: None),
+            now_s=clock.now_s,
+            answer_timeout_s=answer_timeout_s,
         )
-        self.upkeep = Upkeep(self.table, node, self.volumes, self.chores, threading.Event())
+        self.upkeep = Upkeep(self.volumes, self.service, self.chores, clock.now_s)
 
     @contextmanager
     def late_at(self, gate: Gate | None = None) -> Iterator[None]:
@@ -116,8 +129,9 @@ class Rig:
     def round(self, times: int = 1) -> None:
         """Look and do, to the end."""
         for _ in range(times):
-            self.upkeep.round()
-            assert self.chores.wait_idle(WAIT_S)
+            for upkeep in (self.upkeep, self.service_upkeep):
+                upkeep.round()
+                assert self.chores.wait_idle(WAIT_S)
 
     def settle(self) -> None:
         """Enough rounds, and time between them, for everything to be as it should be."""
@@ -126,12 +140,23 @@ class Rig:
             self.hands.forward(20)
 
     def place(self, name: str) -> str:
-        """Where a volume is mounted, if it is."""
-        return self.records.place(key_of(name))
+        """Where the only mount is, or where a volume is mounted."""
+        [*places] = [slot.place for slot in self.service.slots()]
+        return places[0] if len(places) == 1 else self.volumes.path(name)
+
+    def references(self, name: str = "a") -> int:
+        """How many mounts dockerd has not taken back."""
+        return self.volumes.get(name).held.references
 
     def close(self) -> None:
         """The process ends."""
         self.records.close()
+        self.files.close()
+
+
+def mount_files(state: Path) -> MountFiles:
+    """The files of the mount service in a plugin."""
+    return MountFiles(state / "mounter", state.with_name("run"), state / "mounts")
 
 
 class Dockerd:

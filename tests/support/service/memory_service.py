@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.mount.kernel.mount_table import FS_TYPE, Mount
 from lodefs.mount.node.interface import ResolvedCommit
-from lodefs.mount.service.interface import Health, Held, User, Wanted
+from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
 from tests.support.docker.memory_mounts import Gate, Repo
 
 
@@ -35,6 +36,19 @@ class MemoryHeld:
     held: Held
     token: str | None
     users: dict[User, Wanted] = field(default_factory=dict)
+    counts: Counter[User] = field(default_factory=Counter)
+
+    def add(self, user: User, wanted: Wanted) -> None:
+        """One user more; one that is counted once more."""
+        self.users[user] = wanted
+        self.counts[user] += 1 if user.is_counted else 1 - self.counts[user]
+
+    def drop(self, user: User) -> None:
+        """Once less."""
+        self.counts[user] -= 1
+        if self.counts[user] <= 0:
+            self.users.pop(user, None)
+            del self.counts[user]
 
 
 class MemoryService:
@@ -85,28 +99,66 @@ class MemoryService:
         self.ping(timeout_s)
         with self._lock:
             for mount in self.mounts:
-                wishes = [w for u, w in mount.users.items() if u.volume == user.volume]
+                wishes = [w for u, w in mount.users.items() if u.wishes_of == user.wishes_of]
                 if any(wish != wanted for wish in wishes):
                     raise AlreadyExists(f"volume {user.volume} has other attributes")
                 if wishes:
                     return self._again(mount, user, wanted, token, timeout_s)
             found = self.resolve(wanted, token, timeout_s)
             mount = self._of(wanted, found, token)
-            mount.users[user] = wanted
+            mount.add(user, wanted)
             return msgspec.structs.replace(mount.held, is_new=True)
+
+    def adopt(
+        self,
+        user: User,
+        wanted: Wanted,
+        token: str | None,
+        place: str,
+        found: ResolvedCommit,
+        timeout_s: float,
+    ) -> None:
+        """See MountService. Nobody has mounted anything before."""
+        raise NotFound(f"{place}: there is no mount")
 
     def release(self, user: User, timeout_s: float) -> None:
         """See MountService."""
         self.ping(timeout_s)
         with self._lock:
             for mount in self.mounts:
-                mount.users.pop(user, None)
+                mount.drop(user)
+
+    def forget(self, driver: str, volume: str, older_s: float, timeout_s: float) -> int:
+        """See MountService. All users count as young, but where none is young."""
+        for mount in self.mounts:
+            for user in list(mount.users):
+                if user.is_counted and user.wishes_of[:2] == (driver, volume) and older_s < 0:
+                    del mount.users[user], mount.counts[user]
+        return sum(held.references for held in self.holdings(driver, volume, timeout_s))
+
+    def holdings(self, driver: str, volume: str, timeout_s: float) -> list[Holding]:
+        """See MountService."""
+        found: dict[str, Holding] = {}
+        for mount in self.mounts:
+            for user, count in mount.counts.items():
+                if user.driver != driver or volume not in ("", user.volume):
+                    continue
+                there = found.get(user.volume, Holding(user.volume))
+                if user.keeps_data:
+                    more: dict[str, object] = {"kept_commit": mount.held.commit}
+                else:
+                    more = {
+                        "place": mount.held.place,
+                        "references": there.references + count,
+                    }
+                found[user.volume] = msgspec.structs.replace(there, **more)
+        return [found[name] for name in sorted(found)]
 
     def health(self, volume: str, timeout_s: float) -> Health:
         """See MountService."""
         self.ping(timeout_s)
         for mount in self.mounts:
-            if any(user.volume == volume for user in mount.users):
+            if any(user.wishes_of == ("", volume, False) for user in mount.users):
                 return Health(mount.held, self.problem)
         raise NotFound(f"volume {volume} has no mount")
 
@@ -126,7 +178,7 @@ class MemoryService:
             self.resolve(wanted, token, timeout_s)
             mount.token = token
         is_new = user not in mount.users
-        mount.users[user] = wanted
+        mount.add(user, wanted)
         return msgspec.structs.replace(mount.held, is_new=is_new)
 
     def _of(self, wanted: Wanted, found: ResolvedCommit, token: str | None) -> MemoryHeld:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import AlreadyExists, Denied, InvalidInput, NotFound
-from lodefs.mount.service.interface import MountService, Source, User, Wanted
+from lodefs.mount.service.interface import DOCKER, MountService, Source, User, Wanted
 
 TIMEOUT_S = 60.0
 
@@ -111,6 +111,61 @@ class MountServiceSuite:
         with pytest.raises(Denied):
             service.acquire(User("v1", "/t1"), secret, "wrong-token", TIMEOUT_S)
         assert service.health("v1", TIMEOUT_S).problem == ""
+
+    def test_mounts_of_dockerd_count(self, given: ServiceGiven) -> None:
+        """One mount ID holds a mount as often as it was acquired, beside others of its volume."""
+        service = given.service
+        one, two = User("v", "id1", driver=DOCKER), User("v", "id2", driver=DOCKER)
+        place = service.acquire(one, given.wanted, None, TIMEOUT_S).place
+        for user in (one, two):
+            service.acquire(user, given.wanted, None, TIMEOUT_S)
+        assert service.forget(DOCKER, "v", 60.0, TIMEOUT_S) == 3
+        for user, left in ((one, 2), (one, 1), (one, 1), (two, 0)):
+            service.release(user, TIMEOUT_S)
+            held = service.holdings(DOCKER, "v", TIMEOUT_S)
+            assert sum(holding.references for holding in held) == left
+            assert {holding.place for holding in held} <= {place}
+
+    def test_volumes_of_drivers_are_others(self, given: ServiceGiven) -> None:
+        """Of one name, they ask for what they like, share a mount, and are listed apart."""
+        service = given.service
+        volume = User("same", "/t1")
+        held = service.acquire(volume, given.wanted, None, TIMEOUT_S)
+        for number in range(70):
+            user = User(f"d{number:03}", "id", driver=DOCKER)
+            assert service.acquire(user, given.wanted, None, TIMEOUT_S).place == held.place
+        part = with_source(given.wanted, path=given.directory)
+        other = service.acquire(User("same", "id", driver=DOCKER), part, None, TIMEOUT_S)
+        assert other.place != held.place
+        listed = service.holdings(DOCKER, "", TIMEOUT_S)
+        assert [one.volume for one in listed] == [f"d{number:03}" for number in range(70)] + [
+            "same"
+        ]
+        assert {one.place for one in listed} == {held.place, other.place}
+        service.release(volume, TIMEOUT_S)
+        assert len(service.holdings(DOCKER, "", TIMEOUT_S)) == 71
+
+    def test_data_can_be_kept_without_a_mount(self, given: ServiceGiven) -> None:
+        """A user without a target holds its data; its volume's mounts are no matter of it."""
+        service, keeper = given.service, User("v", "", driver=DOCKER)
+        pinned = msgspec.structs.replace(given.wanted, pin_s=0)
+        commit = service.acquire(keeper, pinned, None, TIMEOUT_S).commit
+        [held] = service.holdings(DOCKER, "v", TIMEOUT_S)
+        assert (held.kept_commit, held.place, held.references) == (commit, "", 0)
+        service.acquire(User("v", "id", driver=DOCKER), given.wanted, None, TIMEOUT_S)
+        [held] = service.holdings(DOCKER, "v", TIMEOUT_S)
+        assert (held.kept_commit, held.references) == (commit, 1)
+        service.release(keeper, TIMEOUT_S)
+        [held] = service.holdings(DOCKER, "v", TIMEOUT_S)
+        assert (held.kept_commit, held.references) == ("", 1)
+
+    def test_nothing_to_adopt(self, given: ServiceGiven) -> None:
+        """Where nothing is mounted there is nothing to take over."""
+        service, user = given.service, User("v", "id", driver=DOCKER)
+        found = service.resolve(given.wanted, None, TIMEOUT_S)
+        with pytest.raises(NotFound, match="/nowhere"):
+            service.adopt(user, given.wanted, None, "/nowhere", found, TIMEOUT_S)
+        assert service.holdings(DOCKER, "", TIMEOUT_S) == []
 
     def test_health(self, given: ServiceGiven) -> None:
         """A mount that works has no problem, and says what it is of."""

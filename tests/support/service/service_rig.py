@@ -12,6 +12,7 @@ from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service import shared_mount
+from lodefs.mount.service.machine_clock import CLOCK, Clock
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.server import ServiceServer
 from lodefs.mount.service.shared_mounts import SharedMounts
@@ -31,11 +32,12 @@ class ServiceRig:
         *,
         boot: str = "boot-1",
         stores: tuple[str, ...] = (),
+        clock: Clock = CLOCK,
     ) -> None:
         self.folder = folder
         self.node = node
         self.files = MountFiles(folder / "state", folder / "run", folder / "mounts")
-        self.mounts = SharedMounts(self.files, node, boot=boot, stores=stores)
+        self.mounts = SharedMounts(self.files, node, boot=boot, stores=stores, clock=clock)
         self.calls = Calls()
         self.upkeep = MountUpkeep(self.mounts, self.calls, threading.Event())
 
