@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.format.names import CommitId, CompositeName, PackId, is_hex
+from lodefs.chunkstore.format.names import CommitId, PackId, is_hex
 
 STORE = "store.json"
 PACKS = "packs/"
@@ -14,9 +14,6 @@ LEDGER = "journal/ledger"
 PURGES = "purges/"
 SCRUB = "scrub/ledger"
 REMOVED_SHARDS = "removed-shards"
-COMPOSITES = "composites/data/"
-COMPOSITE_TABLES = "composites/tables/"
-COMPOSITES_LOOKED = "composites/looked"
 
 _SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first
@@ -117,31 +114,6 @@ def journal_part(what: str, number: int) -> str:
 def purge(number: int) -> str:
     """``purges/<10 digits, ascending>``; numbers count from 0."""
     return f"{PURGES}{number:010d}"
-
-
-def composite_table(number: int) -> str:
-    """``composites/tables/<10 digits, descending>``; numbers count from 0."""
-    return f"{COMPOSITE_TABLES}{SEQUENCE_MAX - number:010d}"
-
-
-def composite_table_number(key: str) -> int:
-    """The number of the table of composites at ``key``; -1 if that is no such key."""
-    digits = key.removeprefix(COMPOSITE_TABLES)
-    number = SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
-    return number if number >= 0 and key == composite_table(number) else -1
-
-
-def composite(name: CompositeName) -> str:
-    """``composites/data/<10 digits>-<16 hex>``."""
-    return f"{COMPOSITES}{name.number:010d}-{name.token}"
-
-
-def composite_of(key: str) -> CompositeName | None:
-    """The name of the composite at ``key``; None if that is no such key."""
-    digits, _, token = key.removeprefix(COMPOSITES).partition("-")
-    name = CompositeName(int(digits), token) if digits.isdigit() else None
-    is_token = len(token) == 16 and is_hex(token)
-    return name if name is not None and is_token and key == composite(name) else None
 
 
 def pack_of(key: str) -> PackId | None:

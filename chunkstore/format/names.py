@@ -29,14 +29,6 @@ DEFAULT_BRANCH = "main"
 PULL_STATE_DIR = ".lodefs-pull"  # in a directory that a pull has not filled to the end
 
 
-class CompositeName(NamedTuple):
-    """``number``: of the table that names the composite first; ``token``: 16 random hex
-    characters."""
-
-    number: int
-    token: str
-
-
 def digest_of(data: bytes | bytearray | memoryview) -> Digest:
     """BLAKE3-256 of ``data``: 32 bytes."""
     return Digest(blake3(data).digest())

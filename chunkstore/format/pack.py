@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -112,6 +112,11 @@ class PackIndex:
         """Whether the bytes of chunk ``n``, which is in the pack, are not there any more."""
         return self.codecs[n] >= DROPPED
 
+    def held(self, ids: Container[ChunkId]) -> int:
+        """Those of these chunks whose bytes are there: bits of their numbers."""
+        numbers = (n for n in range(len(self)) if self.chunk_id(n) in ids)
+        return sum(1 << n for n in numbers if not self.is_gone(n))
+
     def lacks(self, named: int, gone: bytes = GONE) -> int:
         """Those of some chunks (bits of their numbers) whose bytes are not there: the pack has no
         such chunk, or one of these codecs says so. This alone tells whether a commit may name
@@ -160,6 +165,13 @@ class PackIndex:
             if gone >> n & 1 and codecs[n] < codec:
                 stored_sizes[n], codecs[n] = 0, codec
         return PackIndex(self.ids, self.raw_sizes, stored_sizes, bytes(codecs))
+
+    def cut(self, gone: int, codec: int, stored: Buffer) -> tuple[PackIndex, bytes]:
+        """As ``without``, and what is left of the stored bytes of the chunks."""
+        left, view = self.without(gone, codec), memoryview(stored)
+        runs = left.live_runs(0, len(left))
+        parts = [view[self.offsets[at] : self.offsets[at + count]] for at, count in runs]
+        return left, b"".join(parts)
 
     def check_run(self, first: int, count: int, size_bytes: int) -> None:
         """Raises: Corrupt if the pack does not have ``count`` chunks from ``first`` on, or they

@@ -34,26 +34,10 @@ from lodefs.chunkstore.maintenance.compact import (
     sparse_packs,
     union_of,
 )
-from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
-from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
-from lodefs.chunkstore.maintenance.in_composites.merge import (
-    BELOW_BYTES_MAX,
-    Merged,
-    batches,
-    merge_packs,
-    whole_packs,
-    would_merge,
-)
-from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
-from lodefs.chunkstore.maintenance.in_composites.unused import (
-    Unused,
-    foreseen,
-    rewrite_sparse,
-    would_rewrite,
-)
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged, find_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
+from lodefs.chunkstore.maintenance.merge import BELOW_BYTES_MAX, Merged, Merging, Unused
 from lodefs.chunkstore.maintenance.overlay import OverlayObjects
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
@@ -62,11 +46,7 @@ from lodefs.chunkstore.maintenance.writers import (
     newest_entry,
     newest_of,
 )
-from lodefs.chunkstore.objects.composites.composite_objects import (
-    CompositeObjects,
-    through_composites,
-)
-from lodefs.chunkstore.objects.composites.composite_tables import NO_TABLE
+from lodefs.chunkstore.objects.pack_locations import PackLocations, locations_of
 from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -103,8 +83,8 @@ class CollectResult:
 
     packs: int = 0  # of the store, when the collection began
     size_bytes: int = 0
-    composite_packs: int = 0  # of these, in so many ``composites``
-    composites: int = 0
+    combined_packs: int = 0  # of these, merged into so many ``combined_objects``
+    combined_objects: int = 0
     used_commits: int = 0
     used_packs: int = 0
     expired_commits: int = 0  # that branches lead to, and that retention policies do not keep
@@ -118,7 +98,7 @@ class CollectResult:
     sparse: Amount = field(default_factory=Amount)
     sparse_waiting: Amount = field(default_factory=Amount)
     merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
-    # of what was deleted and compacted: what of it lay in composites, or still does
+    # of what was deleted and compacted: what of it lay beside merged packs, or still does
     unused: Unused = field(default_factory=Unused)
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
     writers: int = 0  # that what is condemned waits for
@@ -146,8 +126,8 @@ def collect(
         )
     require_there(store.objects)
     if options.dry_run:  # packs that are put elsewhere first are looked at there
-        over = OverlayObjects(through_composites(store.objects).plain)
-        store = Store(CompositeObjects(over), store.settings)
+        over = OverlayObjects(locations_of(store.objects).inner)
+        store = Store(PackLocations(over), store.settings)
     else:
         store.ensure_writable()
     progress = progress or Progress()
@@ -180,12 +160,11 @@ class _Collection:
         self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
         self._marking = Marking(store, executor, progress, int(options.clock()))
-        self._composites = through_composites(store.objects)
+        rate = Rate(options.rate_bytes_s)
+        self._merging = Merging(store.objects, executor, rate, dry_run=options.dry_run)
         self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
-        self._smaller_by: Mapping[PackId, int] = {}  # packs, by compaction in a dry run
-        self._foreseen = NO_TABLE  # of composites, as a dry run would leave it
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
@@ -196,8 +175,7 @@ class _Collection:
         newest, condemning = newest_of(self._journal)
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
-        sweep_composites(self._composites, self._executor)
-        drop_doubles(self._composites, self._executor)
+        self._merging.begin()
         self._list()
         if options.min_used is None:
             packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
@@ -240,9 +218,7 @@ class _Collection:
         self._progress.phase = "listing commits and refs"
         self._repos.fill(self._store.objects)
         self._result.packs, self._result.size_bytes = self._packs.count, self._packs.size_bytes
-        places = self._composites.tables.newest().places
-        self._result.composite_packs = len(places)
-        self._result.composites = len({place.composite for place in places.values()})
+        self._result.combined_packs, self._result.combined_objects = self._merging.combined()
 
     def _mark(self, refs: Mapping[RefName, int], writers: Writers) -> None:
         self._progress.phase = "reading refs"
@@ -288,14 +264,10 @@ class _Collection:
             collection = ripe[-1].number
             reached = self._marked.expired | self._marked.commits
             sweep(self._store, garbage, reached, collection, self._executor, self._progress)
-        self._compact(garbage)
-        dead = {pack for one in garbage for pack in one.packs}
-        if self._options.dry_run:
-            self._foreseen = foreseen(self._composites.tables.newest(), dead, self._smaller_by)
-        else:
-            self._composites.tables.remove(dead)
-            for entry in ripe:
-                self._journal.put_done(entry.number)
+        smaller_by = self._compact(garbage)
+        self._merging.forget({pack for one in garbage for pack in one.packs}, smaller_by)
+        for entry in () if self._options.dry_run else ripe:
+            self._journal.put_done(entry.number)
         self._handled = garbage
         return undone[len(ripe) :]
 
@@ -331,18 +303,15 @@ class _Collection:
         fate = decisions.fate_of(entry, needed, self._marked.commits, needed.chunks)
         return fate if self._options.dry_run else self._journal.put_fate(fate)
 
-    def _compact(self, garbage: Sequence[Garbage]) -> None:
-        """Drops chunks of packs, but for packs that are no more in use as a whole."""
+    def _compact(self, garbage: Sequence[Garbage]) -> Mapping[PackId, int]:
+        """Drops chunks of packs, but for packs that are no more in use as a whole. In a dry run it
+        tells by how much each would be smaller."""
         found = union_of(one for part in garbage for one in part.chunks)
         dead = [DeadChunks(*one) for one in found.items() if one[0] in self._marked]
         if not dead:
-            return
-        progress, rate, objects = (
-            self._progress,
-            Rate(self._options.rate_bytes_s),
-            self._store.objects,
-        )
-        dry = self._options.dry_run
+            return {}
+        progress, dry, objects = self._progress, self._options.dry_run, self._store.objects
+        rate = Rate(self._options.rate_bytes_s)
         progress.phase = f"compacting {len(dead)} packs"
         progress.files_done, progress.files_total = 0, len(dead)
         sizes = list(smaller_by(objects, dead, self._executor)) if dry else []
@@ -353,10 +322,9 @@ class _Collection:
         if dry:
             purged = find_purged(objects, [one.pack for one in dead], self._executor)
             self._dropped = union_of([*map(DeadChunks._make, found.items()), *purged])
-            by_pack = zip(dead, sizes, strict=True)
-            self._smaller_by = {one.pack: size_bytes for one, size_bytes in by_pack if size_bytes}
-        else:
-            drop_purged(objects, [one.pack for one in dead], self._executor, rate)
+            return {one.pack: size for one, size in zip(dead, sizes, strict=True) if size}
+        drop_purged(objects, [one.pack for one in dead], self._executor, rate)
+        return {}
 
     def _condemn_chunks(self, before: Sequence[Garbage]) -> None:
         """Condemns the unused chunks of packs of which too little is in use, but those that are
@@ -383,40 +351,13 @@ class _Collection:
         self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
 
     def _merge(self) -> None:
-        """Puts small packs that are in use together, and removes what does not count any more in
-        composites."""
-        options, composites = self._options, self._composites
-        if options.merge_below_bytes is not None:
-            self._merge_below(options.merge_below_bytes)
-        if options.dry_run:
-            table = self._foreseen
-            sizes = composites.tables.sizes_bytes() if table.places else {}
-            self._result.unused = would_rewrite(table, sizes, options.min_used)
-            return
-        rate = Rate(options.rate_bytes_s)
-        self._result.unused = rewrite_sparse(composites, options.min_used, self._executor, rate)
-        drop_purged_remains(composites, self._executor, rate)
-
-    def _merge_below(self, below: int) -> None:
-        options, composites = self._options, self._composites
-        small = [
-            (pack, size) for pack, size in self._packs if size < below and pack in self._marked
-        ]
-        table = self._foreseen if options.dry_run else composites.tables.newest()
-        if not batches(small, table):
-            return
-        small = whole_packs(composites, small, table, self._smaller_by, self._executor)
-        if options.dry_run:
-            self._result.merged = would_merge(small, self._foreseen)
-            merged = {pack for part in batches(small, self._foreseen) for pack, _ in part}
-            self._foreseen = foreseen(self._foreseen, merged, {})
-            return
-        if batches(small, table):
-            composites.tables.admit()
-            rate = Rate(options.rate_bytes_s)
-            self._result.merged = merge_packs(
-                composites, small, self._executor, rate, self._progress
-            )
+        """Puts small packs that are in use together, and removes what does not count any more
+        beside them."""
+        below = self._options.merge_below_bytes
+        if below is not None:
+            small = [one for one in self._packs if one[1] < below and one[0] in self._marked]
+            self._result.merged = self._merging.merge(small, self._progress)
+        self._result.unused = self._merging.rewrite(self._options.min_used)
 
     def _condemn(
         self,

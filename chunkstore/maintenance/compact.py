@@ -20,10 +20,8 @@ from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.maintenance.mark import Marked
-from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
-from lodefs.chunkstore.objects.composites.composite_objects import split_etag, through_composites
-from lodefs.chunkstore.objects.composites.layout import CompositePlace
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.pack_locations import PackBatch, locations_of, place_of
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
     check_bound,
@@ -112,24 +110,23 @@ def union_of(dead: Iterable[DeadChunks]) -> dict[PackId, int]:
 def drop_all(
     objects: ObjectStore, dead: Iterable[DeadChunks], codec: int, executor: Executor, rate: Rate
 ) -> Iterator[int]:
-    """Writes packs again without the bytes of some chunks, a few at once, and those that lie in
-    composites into new ones together; how many bytes each is smaller. 0 if it was done before, or a
-    pack is missing or damaged: then it is left as it is, for who repairs it. ``codec``: DROPPED or
-    PURGED.
+    """Writes packs again without the bytes of some chunks, a few at once, and those that were
+    merged before together; how many bytes each is smaller. 0 if it was done before, or a pack is
+    missing or damaged: then it is left as it is, for who repairs it. ``codec``: DROPPED or PURGED.
 
     Nobody may name these chunks there, now or later: a write that comes late takes nothing else
     away. Raises: what the store does.
     """
     left = {one.pack: one for one in dead}
     for _ in range(TRIES):
-        batch = CompositeBatch(through_composites(objects))
+        batch = PackBatch(locations_of(objects))
         inside: dict[PackId, int] = {}
         drop = partial(_drop_chunks, objects, codec, rate)
         for done in map_ahead(executor, drop, left.values(), PACKS_AT_ONCE):
             if isinstance(done, int):
                 yield done
             else:
-                batch.add(done.pack, done.data, done.place)
+                batch.add(done.pack, done.data, done.etag)
                 inside[done.pack] = done.smaller_bytes
         batch.flush()
         yield from (size_bytes for pack, size_bytes in inside.items() if pack not in batch.stayed)
@@ -154,18 +151,18 @@ def smaller_by(
 
 
 class _Rewritten(NamedTuple):
-    """The new object of a pack that lies in a composite."""
+    """The new object of a pack that lies with others in one."""
 
     pack: PackId
     data: bytes
-    place: CompositePlace  # where the old one is
+    etag: str  # of the old one
     smaller_bytes: int
 
 
 def _drop_chunks(
     objects: ObjectStore, codec: int, rate: Rate, dead: DeadChunks
 ) -> int | _Rewritten:
-    """As of drop_all, of one pack; but what lies in a composite is yet to be put."""
+    """As of drop_all, of one pack; but what lies with others in one object is yet to be put."""
     for _ in range(TRIES):
         try:
             version = read_index(objects, dead.pack)
@@ -175,8 +172,8 @@ def _drop_chunks(
             data = [*_live_bytes(objects, version, wanted, rate), wanted.encode()]
             smaller_bytes = version.index.offsets[-1] - wanted.offsets[-1]
             rate.take(sum(map(len, data)))
-            if (found := split_etag(version.etag)) is not None:
-                return _Rewritten(dead.pack, b"".join(data), found[0], smaller_bytes)
+            if place_of(version.etag) is not None:
+                return _Rewritten(dead.pack, b"".join(data), version.etag, smaller_bytes)
             if objects.head(keys.pack(dead.pack)).etag != version.etag:
                 continue  # somebody else wrote it meanwhile, and dropped other chunks, maybe
             objects.put(keys.pack(dead.pack), data)

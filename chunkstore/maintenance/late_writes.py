@@ -1,13 +1,13 @@
 """A pack that was read before a purge, and written after it, has the purged bytes again.
 
 The put of a pack has no condition, so each who writes packs again (a compaction, a merging, a
-repair, a purge, a sweep of composites that a repair overlooked) looks afterwards for what purges
+repair, a purge, a sweep of what a repair overlooked) looks afterwards for what purges
 wanted to be gone: their documents are put before the packs are written (docs/decisions/0047).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from concurrent.futures import Executor
 
 from lodefs.chunkstore.format.journal import DeadChunks
@@ -52,15 +52,12 @@ def _find(
     purged: Collection[ChunkId],
     executor: Executor,
 ) -> list[DeadChunks]:
-    found = executor.map(lambda pack: _held(objects, pack, purged), packs)
+    found = executor.map(lambda pack: held(objects, pack, purged), packs)
     return [one for one in found if one is not None]
 
 
-def _held(objects: ObjectStore, pack: PackId, purged: Collection[ChunkId]) -> DeadChunks | None:
-    """Which of those chunks' bytes a pack has, if any."""
+def held(objects: ObjectStore, pack: PackId, ids: Container[ChunkId]) -> DeadChunks | None:
+    """Which of those chunks' bytes a pack has, if any; None, too, if it cannot be read."""
     index = index_or_none(objects, pack)
-    if index is None:
-        return None
-    numbers = (n for n in range(len(index)) if index.chunk_id(n) in purged)
-    bits = sum(1 << n for n in numbers if not index.is_gone(n))
+    bits = 0 if index is None else index.held(ids)
     return DeadChunks(pack, bits) if bits else None

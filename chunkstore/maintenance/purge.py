@@ -33,13 +33,17 @@ from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges, purged_only_in
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_all
-from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_remains, find_remains
-from lodefs.chunkstore.maintenance.in_composites.doubles import doubles_with, drop_doubles
-from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.maintenance.moved_packs import (
+    doubles_with,
+    drop_doubles,
+    drop_remains,
+    find_remains,
+    sweep_moved,
+)
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repo.entry_set import stored
 from lodefs.chunkstore.repo.history import find_in
 from lodefs.chunkstore.repo.pack_reader import read_index
@@ -57,12 +61,12 @@ Chunks = dict[PackId, int]  # of packs, by the bits of their numbers
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A moment of a store, before which all commits were put that came from writers up to the
-    journal's ``newest`` entry, but for those that are ``waiting``; ``table``: the number of the
-    newest table of composites, as a later one may name packs that a repair had overlooked."""
+    journal's ``newest`` entry, but for those that are ``waiting``; ``moves``: as of PackLocations,
+    as packs that a repair had overlooked may have been found since."""
 
     newest: int
     waiting: frozenset[int]
-    table: int
+    moves: int
 
 
 @dataclass(slots=True)
@@ -129,14 +133,14 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
 
 
 def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -> PurgePlan:
-    """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it, nor a
-    composite whose pack of it was deleted."""
+    """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it, nor an
+    object of merged ones from which its pack was deleted."""
     progress = progress or Progress()
     plan = PurgePlan("")
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         plan.seen = _moment(store, executor)
         _complete(store, plan, {chunk}, executor, progress)
-        is_there = plan.packs or find_remains(through_composites(store.objects), {chunk}, executor)
+        is_there = plan.packs or find_remains(locations_of(store.objects), {chunk}, executor)
     if not is_there:
         raise NotFound(f"no pack of {store.url} has a chunk {chunk.hex()}")
     return plan
@@ -225,14 +229,14 @@ def _purge(
     with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-purge") as executor:
         dead = [DeadChunks(*one) for one in sorted(plan.packs.items())]
         rate = Rate(None)
-        objects = through_composites(store.objects)
+        objects = locations_of(store.objects)
         drop_doubles(objects, executor)  # no reader sees what such an object has and lacks
         for size_bytes in drop_all(objects, dead, PURGED, executor, rate):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
         objects.tables.fence()  # a merge that has read them before puts them nowhere from now on
         drop_purged(objects, plan.packs, executor, rate)
-        sweep_composites(objects, executor)  # a merge that died may have left composites with them
+        sweep_moved(objects, executor)  # a merge that died may have left them somewhere
         result.left += drop_remains(objects, set(plan.chunks), executor, rate)
         for index in executor.map(lambda one: _index(store, one.pack), dead):
             if isinstance(index, PackIndex):
@@ -258,7 +262,7 @@ def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
             for pack, bits in plan.packs.items()
             if isinstance(index := _index(store, pack), PackIndex) and _stored(index, bits)
         }
-        objects = through_composites(store.objects)
+        objects = locations_of(store.objects)
         for pack, bits in doubles_with(objects, ids, executor).items():
             plan.packs[pack] = plan.packs.get(pack, 0) | bits
         found = {c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])}
@@ -294,8 +298,8 @@ def _up_to_date(
     store: Store, plan: PurgePlan, own: int, executor: Executor, progress: Progress
 ) -> PurgePlan:
     """A plan for the same chunks: which packs hold them now, and which paths need them now. If the
-    journal has only one entry more, which is the purge's, and no pack was put into a composite, it
-    is the plan that was given. ``own``: the number of the purge's place in the journal."""
+    journal has only one entry more, which is the purge's, and no pack was moved, it is the plan
+    that was given. ``own``: the number of the purge's place in the journal."""
     if plan.seen is None:
         return plan
     now = _moment(store, executor)
@@ -308,11 +312,11 @@ def _up_to_date(
 
 
 def _moment(store: Store, executor: Executor) -> Moment:
-    table = through_composites(store.objects).tables.newest().number
+    moves = locations_of(store.objects).moves()
     journal = StoreJournal(store.objects)
     newest, condemning = newest_of(journal)
     found = WriterCheck(store, journal, executor).look(journal.ledger(), newest, condemning)
-    return Moment(newest, frozenset(found.waiting), table)
+    return Moment(newest, frozenset(found.waiting), moves)
 
 
 def _begun_before(store: Store, number: int, own: int, executor: Executor) -> int:
@@ -333,16 +337,16 @@ def _find_places(
     named: Iterable[PackId] = (),
 ) -> None:
     """All places of chunks: reads the index of each pack, those of dead pushes too; and of the
-    packs that versions have ``named``, which a list may lack. Again while packs are put into
-    composites: a list may then lack them."""
+    packs that versions have ``named``, which a list may lack. Again while packs are moved: a list
+    may then lack them."""
     progress.phase = "looking through all packs"
-    tables = through_composites(store.objects).tables
-    before, found = -2, tables.newest().number
+    locations = locations_of(store.objects)
+    before, found = -2, locations.moves()
     named = list(named)
     while before != found:
         before = found
         _find_listed(store, plan, ids, executor, named)
-        found = tables.newest().number
+        found = locations.moves()
 
 
 def _find_listed(

@@ -12,12 +12,12 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrored import Mirrored
 from lodefs.chunkstore.objects.observing import Observation, Observed
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
@@ -69,7 +69,7 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
         else DirectoryObjects(_directory_of(url))
     )
     _, patient = _patient(source, options)
-    return CompositeObjects(Observed(patient, options.observe) if options.observe else patient)
+    return PackLocations(Observed(patient, options.observe) if options.observe else patient)
 
 
 def open_server_copy(

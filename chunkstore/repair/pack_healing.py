@@ -1,7 +1,7 @@
 """Packs that are lost or spoilt are written again under their ids, from whatever has their bytes.
 
 Of all packs that are healed at once, no more is held than where the chunks of some lie, the bytes
-of one, and of those that lie in composites a composite's.
+of one, and of those that were merged what goes into one object.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
-from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.pack_locations import PackBatch, locations_of
 from lodefs.chunkstore.repair.packs import FoundPieces, PackDamage, Pieces, dropped_of, find_pieces
 from lodefs.chunkstore.repair.purge_repair import known_purged
 from lodefs.chunkstore.repair.sources.source import (
@@ -58,7 +57,7 @@ def heal(
     back, after an error neither. ``named``: the chunks that versions name (bits of their numbers),
     without which no pack is healed; None: all. ``roots``: the commits that are known by now."""
     purged = known_purged(objects)
-    inside = None if dry_run else CompositeBatch(through_composites(objects))
+    inside = None if dry_run else PackBatch(locations_of(objects))
     damages = [damage for damage in damages if not damage.is_newer]
     sources = [*sources, StoreSource(objects)]  # the same chunks may lie in another pack
     mending = _Mending(objects, partial(_put, objects, inside), sources, named, purged)
@@ -76,11 +75,9 @@ def heal(
             drop_purged(objects, packs, executor, Rate(None))
 
 
-def _put(
-    objects: ObjectStore, inside: CompositeBatch | None, index: PackIndex, payload: Buffer
-) -> None:
-    """Writes a pack again; one that lies in a composite goes into a new one, with others. Without
-    such a batch nothing."""
+def _put(objects: ObjectStore, inside: PackBatch | None, index: PackIndex, payload: Buffer) -> None:
+    """Writes a pack again; one that was merged goes into a new object, with others. Without such a
+    batch nothing."""
     if inside is not None and not inside.take(index.pack_id, [payload, index.encode()]):
         put_pack(objects, index, payload, overwrite=True)
 

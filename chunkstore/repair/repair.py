@@ -23,13 +23,10 @@ from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, Spec
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.maintenance.compact import Rate
-from lodefs.chunkstore.maintenance.in_composites.restored_tables import (
-    purged_in_places,
-    restore_tables,
-)
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.maintenance.moved_packs import purged_in_places, restore_locations
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.pack_healing import heal
 from lodefs.chunkstore.repair.packs import PackDamage, examine, key_of
@@ -138,7 +135,7 @@ class _Repair:
         progress: Progress,
         executor: Executor,
     ) -> None:
-        self._objects = through_composites(objects)
+        self._objects = locations_of(objects)
         self._sources = sources
         self._options = options
         self._progress = progress
@@ -158,10 +155,10 @@ class _Repair:
         self._tried: dict[PackId, int] = {}  # how many were, when a pack was looked for
 
     def run(self) -> RepairResult:
-        """Composites, settings, journal, refs, commits with their trees and packs, shards."""
+        """Where packs lie, settings, journal, refs, commits with their trees and packs, shards."""
         options, result = self._options, self._result
         self._progress.phase = "looking at store.json"
-        self._composites()
+        self._locations()
         self._settings()
         self._purges()
         self._progress.phase = "looking at the journal"
@@ -194,19 +191,17 @@ class _Repair:
         result.notes += [note for source in self._sources for note in source.notes]
         return result
 
-    def _composites(self) -> None:
-        """Without the table, all packs that lie in composites seem to be lost."""
+    def _locations(self) -> None:
+        """As long as it is not known where merged packs lie, all of them seem to be lost."""
         dry_run = self._options.dry_run
-        what = restore_tables(self._objects, self._executor, self._purged, dry_run=dry_run)
-        self._is_table_restored = bool(what)
-        if what:
-            concerns = ["where small packs lie"]
-            self._result.findings.append(
-                Finding(keys.COMPOSITE_TABLES, what, concerns, "the composites")
-            )
+        lost = restore_locations(self._objects, self._executor, self._purged, dry_run=dry_run)
+        self._is_table_restored = lost is not None
+        if lost is not None:
+            key, what, source = lost
+            self._result.findings.append(Finding(key, what, ["where small packs lie"], source))
 
     def _purged(self) -> set[ChunkId]:
-        """All that is known of, without a table of composites and by purges that may be spoilt."""
+        """All that is known of, if where packs lie is not, and purges may be spoilt."""
         purged = known_purged(self._objects)
         if purge_problems(listed_purges(self._objects)):
             purged |= purged_in_places(self._objects, self._executor)

@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.removed_shards import forget_removed, is_spoilt, remove_shards
-from lodefs.chunkstore.objects.composites.composite_objects import split_etag
 from lodefs.chunkstore.objects.interface import ObjectStore, exists
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.system.parallel_map import map_ahead
@@ -58,7 +58,7 @@ def repair_index(
     which does no harm.
     """
     progress.phase = "listing packs"
-    there = _listed_packs(objects)
+    there = locations_of(objects).existing()
     result = ShardRepair()
     known: set[PackId] = set()
     progress.phase = "reading index shards"
@@ -170,16 +170,3 @@ def _unreadable(
 
     readable = map_ahead(executor, is_readable, packs)
     return (pack for pack, is_fine in zip(packs, readable, strict=True) if not is_fine)
-
-
-def _listed_packs(objects: ObjectStore) -> set[PackId]:
-    """The packs that have an object of their own, or lie in a composite that has one."""
-    listed = list(objects.list(keys.PACKS))
-    composites = {info.key for info in objects.list(keys.COMPOSITES)}
-    packs: set[PackId] = set()
-    for info in listed:
-        pack_id, joined = keys.pack_of(info.key), split_etag(info.etag)
-        is_there = joined is None or keys.composite(joined[0].composite) in composites
-        if pack_id is not None and is_there:
-            packs.add(pack_id)
-    return packs

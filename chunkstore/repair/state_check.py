@@ -1,4 +1,4 @@
-"""Checks what a store keeps besides data: journal, purges, settings, composites and their table.
+"""Checks what a store keeps besides data: journal, purges, settings, where merged packs lie.
 
 Reads only. ``lodefs repair`` puts back what is found here, so each finding names the way.
 """
@@ -10,11 +10,9 @@ from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CompositeName
 from lodefs.chunkstore.journal.removed_shards import is_spoilt
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
-from lodefs.chunkstore.objects.composites.layout import CompositePlace
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.purge_repair import listed_purges, purge_problems
 from lodefs.chunkstore.repair.ref_repair import ref_damages
@@ -40,7 +38,7 @@ def check_state(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[St
     parts: dict[str, Callable[[], Iterator[StateProblem]]] = {
         "journal, branches and tags": lambda: _refs(objects, clock),
         "purges": lambda: _purges(objects),
-        "composites": lambda: _composites(objects),
+        "where packs lie": lambda: _locations(objects),
     }
     for what, check in parts.items():
         try:
@@ -83,30 +81,6 @@ def _settings(objects: ObjectStore, repo: str) -> Iterator[StateProblem]:
             yield StateProblem(info.key, f"spoilt: {error}", remedy)
 
 
-def _composites(objects: ObjectStore) -> Iterator[StateProblem]:
-    """The table, and that each composite that it names is there as a whole."""
-    tables = through_composites(objects).tables
-    if what := tables.restore(dry_run=True):
-        remedy = "`lodefs repair` makes them again, from the composites"
-        yield StateProblem(keys.COMPOSITE_TABLES, what, remedy)
-    table = tables.newest()
-    ends: dict[CompositeName, int] = {}
-    for place in table.places.values():
-        ends[place.composite] = max(ends.get(place.composite, 0), _end(place))
-    sizes = tables.sizes_bytes()
-    remedy = "`lodefs repair --from SOURCE` puts its packs back"
-    for name, end in sorted(ends.items()):
-        key = keys.composite(name)
-        try:
-            size_bytes = sizes[name] if name in sizes else objects.head(key).size_bytes
-        except NotFound:
-            if tables.newest() == table:  # else it was moved meanwhile
-                yield StateProblem(key, "lost, and packs that are in use lie in it", remedy)
-            continue
-        if size_bytes <= end:
-            what = f"cut off: it has {size_bytes} bytes, and packs up to {end}"
-            yield StateProblem(key, what, remedy)
-
-
-def _end(place: CompositePlace) -> int:
-    return place.offset + place.size_bytes
+def _locations(objects: ObjectStore) -> Iterator[StateProblem]:
+    """It is known where merged packs lie, and they are there."""
+    return (StateProblem(*problem) for problem in locations_of(objects).tables.problems())

@@ -49,7 +49,7 @@ from lodefs.chunkstore.system.durations import utc_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 2
-_COMPOSITES_VERSION = 3  # some packs lie in composites: all else is as in version 2
+_MERGED_VERSION = 3  # written when packs were merged first: all else is as in version 2
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
 _NAMED_MAX = 8  # candidates that an error lists
@@ -90,7 +90,7 @@ def encode_settings(settings: Settings) -> bytes:
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     """Settings from the bytes of store.json. Raises: Corrupt, UnknownFormat."""
-    versions = dict.fromkeys((VERSION, _COMPOSITES_VERSION), _SettingsBody)
+    versions = dict.fromkeys((VERSION, _MERGED_VERSION), _SettingsBody)
     body = unseal(_KIND, versions, data, what)
     chunking = body.chunking
     if chunking.algorithm != _ALGORITHM:

@@ -72,7 +72,7 @@ def put_pack(
     put = partial(_put_pack, destination, index, payload, buffers, may_join, overwrite=overwrite)
     try:
         return put()
-    except Changed:  # it was put into a composite, or written again
+    except Changed:  # it was moved, or written again
         return put()
 
 
@@ -136,16 +136,8 @@ def without_purged(
     index: PackIndex, payload: Buffer, purged: Collection[ChunkId]
 ) -> tuple[PackIndex, Buffer]:
     """A pack without those of its chunks that were purged where it goes to."""
-    gone = 0
-    for n in range(len(index)) if purged else ():
-        if index.chunk_id(n) in purged and not index.is_gone(n):
-            gone |= 1 << n
-    if not gone:
-        return index, payload
-    left, view = index.without(gone, PURGED), memoryview(payload)
-    runs = left.live_runs(0, len(left))
-    parts = [view[index.offsets[at] : index.offsets[at + count]] for at, count in runs]
-    return left, b"".join(parts)
+    gone = index.held(purged) if purged else 0
+    return index.cut(gone, PURGED, payload) if gone else (index, payload)
 
 
 def _joined(

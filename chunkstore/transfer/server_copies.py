@@ -22,8 +22,8 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.objects.composites.composite_objects import split_etag
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
+from lodefs.chunkstore.objects.pack_locations import place_of
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack, md5_of
 
@@ -89,7 +89,7 @@ def can_be_copied(version: PackIndexVersion, purged: Collection[ChunkId]) -> boo
     there."""
     index = version.index
     return (
-        split_etag(version.etag) is None
+        place_of(version.etag) is None
         and not index.has_gone
         and not any(index.chunk_id(n) in purged for n in range(len(index)) if purged)
     )

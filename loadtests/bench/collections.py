@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 from loadtests.results import Result
 from loadtests.services import S3Server
 from loadtests.services.ceph import ceph_rgw
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from tests.support.maintenance.compared_objects import ComparedObjects
 from tests.support.maintenance.schedules import Played, one_at_a_time, play, write_sources
 
@@ -104,7 +104,7 @@ def play_on(bucket: Bucket, seed: int, directory: Path, sources: list[Path]) -> 
     the end, is not what a store in memory has."""
     with mock.patch.dict(os.environ, bucket.server.environment):
         options = StoreOptions(endpoint_url=bucket.server.endpoint_url)
-        real = through_composites(open_objects(f"s3://{bucket.name}/seed{seed}", options)).plain
+        real = locations_of(open_objects(f"s3://{bucket.name}/seed{seed}", options)).inner
         tear = lambda key, data: torn_put(bucket, f"seed{seed}/{key}", data)  # noqa: E731
         objects = ComparedObjects(real, tear)
         try:

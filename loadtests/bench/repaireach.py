@@ -18,12 +18,13 @@ from random import Random
 from loadtests.results import Result
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.composite import COMPOSITES, TABLES
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.objects.composites.composite_objects import (
-    CompositeObjects,
-    through_composites,
+from lodefs.chunkstore.objects.pack_locations import (
+    PackLocations,
+    locations_of,
 )
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.local_sources import CacheSource, DirectorySource
@@ -66,11 +67,11 @@ class _Made:
             memory.objects[key] = bytes([data[0] ^ 0x81]) + data[1:]
         return memory
 
-    def source(self, name: str, objects: CompositeObjects) -> list[RepairSource]:
+    def source(self, name: str, objects: PackLocations) -> list[RepairSource]:
         if name == "another store":
             whole = MemoryObjects("memory:whole")
             whole.objects = dict(self.objects)
-            return [StoreSource(through_composites(whole))]
+            return [StoreSource(locations_of(whole))]
         if name == "cache directory":
             return [CacheSource(self.folder / "cache", ChunkingParams())]
         if name == "proxy":
@@ -80,7 +81,7 @@ class _Made:
             return [DirectorySource(self.folder / "files", ChunkingParams(), listed)]
         return []
 
-    def repaired(self, objects: CompositeObjects, source: str) -> RepairResult:
+    def repaired(self, objects: PackLocations, source: str) -> RepairResult:
         options = RepairOptions(data=True, workers=1, clock=lambda: self.now_s)
         return repair(objects, self.source(source, objects), options)
 
@@ -131,7 +132,7 @@ def _result(made: _Made) -> Result:
             cases[kind] += 1
             for name in SOURCES:
                 memory = made.damaged(key, lost=lost)
-                found = made.repaired(through_composites(memory), name)
+                found = made.repaired(locations_of(memory), name)
                 if name == SOURCES[0]:
                     named[kind] += bool(found.findings)
                     if not found.findings:
@@ -178,7 +179,7 @@ async def _read_all(node, world: World) -> None:  # type: ignore[no-untyped-def]
 
 
 def _opened(memory: MemoryObjects) -> Store:
-    return open_store(through_composites(memory))
+    return open_store(locations_of(memory))
 
 
 def _kind(key: str, trees: Collection[PackId]) -> str:
@@ -192,8 +193,8 @@ def _kind(key: str, trees: Collection[PackId]) -> str:
         (keys.settings(REPO), "settings of a repository"),
         (keys.commits(REPO), "commit"),
         (keys.REPOS, "ref entry"),
-        (keys.COMPOSITE_TABLES, "table of composites"),
-        (keys.COMPOSITES, "composite"),
+        (TABLES, "table of composites"),
+        (COMPOSITES, "composite"),
     ):
         if key.startswith(prefix):
             return kind

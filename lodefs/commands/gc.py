@@ -97,13 +97,15 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
     }
     return {
         "dry_run": dry_run,
-        **cli.fields(result, "packs", "size_bytes", "composite_packs", "composites"),
+        **cli.fields(result, "packs", "size_bytes"),
+        "composite_packs": result.combined_packs,
+        "composites": result.combined_objects,
         **cli.fields(result, "used_packs", "used_commits", "expired_commits"),
         **amounts,
         **packs,
-        "merged_composites_before": result.merged.composites_before,
-        "merged_composites": result.merged.composites,
-        "rewritten_composites": result.unused.composites,
+        "merged_composites_before": result.merged.objects_before,
+        "merged_composites": result.merged.objects,
+        "rewritten_composites": result.unused.objects,
         "rewritten_bytes": result.unused.freed_bytes,
         "unused_bytes": result.unused.left_bytes,
         **cli.fields(result, "ripe_at_s", "writers", "dead_writers"),
@@ -128,9 +130,9 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     rows += _compaction_rows(result, dry_run=dry_run)
     if result.merged.packs:
         merged = f"{text.count(result.merged.packs, 'pack')}, {text.size(result.merged.size_bytes)}"
-        into = text.count(result.merged.composites, "object")
+        into = text.count(result.merged.objects, "object")
         rows.append(("to merge" if dry_run else "merged", f"{merged}, into {into}"))
-    rows += _composite_rows(result, dry_run=dry_run)
+    rows += _rewriting_rows(result, dry_run=dry_run)
     if result.dead_writers:
         gone = "to give up" if dry_run else "given up"
         rows.append((gone, f"{text.count(result.dead_writers, 'writer')}, silent for long"))
@@ -144,10 +146,10 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
 
 def _store(result: CollectResult) -> str:
     found = f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)}"
-    if not result.composites:
+    if not result.combined_objects:
         return found
-    objects = text.count(result.composites, "object")
-    return f"{found}; {result.composite_packs} of them merged into {objects}"
+    objects = text.count(result.combined_objects, "object")
+    return f"{found}; {result.combined_packs} of them merged into {objects}"
 
 
 def _compaction_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str, str]]:
@@ -163,10 +165,10 @@ def _compaction_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str,
     ]
 
 
-def _composite_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str, str]]:
+def _rewriting_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str, str]]:
     unused, rows = result.unused, []
-    if unused.composites:
-        objects = text.count(unused.composites, "object")
+    if unused.objects:
+        objects = text.count(unused.objects, "object")
         what = f"{objects} of merged packs, {text.size(unused.freed_bytes)} smaller"
         rows.append(("to rewrite" if dry_run else "rewritten", what))
     if unused.left_bytes:

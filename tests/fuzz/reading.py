@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repair.packs import examine
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.store import Settings, Store
@@ -176,7 +176,7 @@ class FreshMachine:
             if recorder.holds(objects):
                 return seen
         recorder = _Recorder(objects)
-        store = Store(CompositeObjects(recorder), self._settings)
+        store = Store(PackLocations(recorder), self._settings)
         found = read_commit(store, at)
         known.insert(0, (recorder, found))
         del known[KNOWN_MAX:]
@@ -218,7 +218,7 @@ def read_file(store: Store, entry: Entry) -> bytes | None:
 
 def is_rotten(objects: MemoryObjects) -> bool:
     """Whether any pack that is there has wrong bytes, or it cannot be seen which are there."""
-    there = CompositeObjects(objects)
+    there = PackLocations(objects)
     try:
         packs = [keys.pack_of(info.key) for info in there.list(keys.PACKS)]
     except UNREADABLE:

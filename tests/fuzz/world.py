@@ -30,9 +30,9 @@ from lodefs.chunkstore.journal.deletion import (
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrored import Mirrored
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.push.changes.change import Change as OneChange
 from lodefs.chunkstore.push.changes.change import Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
@@ -118,7 +118,7 @@ class Hand:
 
     def objects(self, number: int) -> ObjectStore:
         """A store's objects, as all commands see them."""
-        return CompositeObjects(self._give(number))
+        return PackLocations(self._give(number))
 
     def store(self, number: int) -> Store:
         """A store, opened anew."""

@@ -13,6 +13,13 @@ from lodefs.chunkstore.errors import Corrupt, LodefsError, Purged, UnknownFormat
 from lodefs.chunkstore.format import repo_settings
 from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
+from lodefs.chunkstore.format.composite import (
+    CompositeName,
+    Looked,
+    decode_looked,
+    decode_table,
+    decode_tail,
+)
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
 from lodefs.chunkstore.format.journal import (
@@ -23,16 +30,11 @@ from lodefs.chunkstore.format.journal import (
     decode_fate,
     decode_ledger,
 )
-from lodefs.chunkstore.format.names import CompositeName, PackId
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.journal.purges import decode_purge
 from lodefs.chunkstore.journal.removed_shards import decode_removed_shards
-from lodefs.chunkstore.maintenance.in_composites.looked import Looked, decode_looked
-from lodefs.chunkstore.objects.composites.layout import (
-    decode_table,
-    decode_tail,
-)
 from lodefs.chunkstore.repair.scrub_ledger import decode_scrub_ledger
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader

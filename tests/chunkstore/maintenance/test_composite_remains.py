@@ -14,26 +14,30 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId, digest_of
-from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
-from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.maintenance.compact import Rate
-from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
-from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
-from lodefs.chunkstore.maintenance.in_composites.unused import Unused
-from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
-from lodefs.chunkstore.objects.composites.composite_objects import (
-    CompositeObjects,
-    through_composites,
-)
-from lodefs.chunkstore.objects.composites.layout import (
+from lodefs.chunkstore.format.composite import (
+    COMPOSITES,
+    LOOKED,
+    CompositeName,
     CompositePlace,
     CompositeTable,
     encode_table,
     encode_tail,
+    table_key,
 )
+from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
+from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
+from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.merge import Unused
+from lodefs.chunkstore.maintenance.moved_packs import drop_doubles, drop_purged_remains
+from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
 from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.objects.pack_locations import (
+    PackBatch,
+    PackLocations,
+    join_etag,
+    locations_of,
+)
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.pack_reader import read_index
@@ -120,7 +124,7 @@ def chunk_of(world: World, data: bytes) -> tuple[PackId, ChunkId]:
     """The pack, and the chunk, that has those bytes."""
     [composite] = holders(world, data)
     at = world.memory.objects[composite].index(data)
-    for pack, place in through_composites(world.memory).tables.newest().places.items():
+    for pack, place in locations_of(world.memory).tables.newest().places.items():
         if place.offset <= at < place.offset + place.size_bytes:
             index = world.store.packs.index(pack)
             number = max(n for n in range(len(index)) if index.offsets[n] <= at - place.offset)
@@ -131,7 +135,7 @@ def chunk_of(world: World, data: bytes) -> tuple[PackId, ChunkId]:
 def readable(world: World) -> set[PackId]:
     """The packs in composites that can be read."""
     found = set()
-    for pack in through_composites(world.memory).tables.newest().places:
+    for pack in locations_of(world.memory).tables.newest().places:
         try:
             index = world.store.packs.index(pack)
             world.store.packs.read_span(pack, 0, len(index))
@@ -150,7 +154,7 @@ def test_a_purge_in_a_damaged_composite(world: World) -> None:
     data = world.memory.objects[composite]
     name = min(FILES, key=lambda name: data.index(FILES[name]))
     pack, chunk = chunk_of(world, FILES[name])
-    places = through_composites(world.memory).tables.newest().places
+    places = locations_of(world.memory).tables.newest().places
     cut = sorted(place.offset for place in places.values())[-2]
     world.memory.objects[composite] = data[: cut + 7]
     sound = readable(world)
@@ -159,7 +163,7 @@ def test_a_purge_in_a_damaged_composite(world: World) -> None:
     assert result.left
     assert readable(world) == sound
     options = RepairOptions(data=True, dry_run=False, clock=world.clock)
-    assert not repair(through_composites(world.memory), [StoreSource(other.objects)], options).left
+    assert not repair(locations_of(world.memory), [StoreSource(other.objects)], options).left
     again = purge(world.store, PurgePlan("", chunks=[chunk], packs={pack: 1}), clock=world.clock)
     assert again.left == []
     assert holders(world, FILES[name]) == []
@@ -175,7 +179,7 @@ def test_bytes_are_verified_before_a_composite_goes(world: World) -> None:
 
     def spoil(perform: Callable[[], Any]) -> Any:
         part: Part = perform()
-        if len(part.data) < 1000 or not world.objects.count("put", keys.COMPOSITES):
+        if len(part.data) < 1000 or not world.objects.count("put", COMPOSITES):
             return part
         spoilt.append(len(spoilt) % 2 == 0)
         data = bytes([part.data[0] ^ 1]) + bytes(part.data[1:])
@@ -202,10 +206,10 @@ def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
     go_on_to(late, place)
     result = purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
     assert (result.left, result.writers) == ([], 0)
-    newest = through_composites(world.memory).tables.newest().number
+    newest = locations_of(world.memory).tables.newest().number
     finish(late)
     assert late.error is None
-    assert through_composites(world.memory).tables.newest().number == newest
+    assert locations_of(world.memory).tables.newest().number == newest
     assert holders(world, SECRET) == []
     assert merge(world)
     assert holders(world, SECRET) == []
@@ -214,7 +218,7 @@ def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
 
 def test_a_full_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no room stays outside; the collection does all else, and leaves nothing over."""
-    for module in ("maintenance.in_composites.merge", "objects.composites.composite_tables"):
+    for module in ("maintenance.merge", "objects.composite_tables"):
         monkeypatch.setattr(f"lodefs.chunkstore.{module}.TABLE_PACKS_MAX", 5)
     assert merge(world) == 5
     assert merge(world) == 0
@@ -247,7 +251,7 @@ def test_a_store_without_composites_costs_no_more(world: World) -> None:
 
 def test_threads_change_the_table_one_after_the_other() -> None:
     """None of one process meets another, and all packs are there in the end."""
-    objects = CompositeObjects(MemoryObjects())
+    objects = PackLocations(MemoryObjects())
     objects.tables.admit()
     packs = [PackId(bytes([n]) * 32) for n in range(40)]
     with ThreadPoolExecutor(20) as executor:
@@ -259,7 +263,7 @@ def test_threads_change_the_table_one_after_the_other() -> None:
 def test_who_knows_an_old_table_finds_the_newest_at_once() -> None:
     """It lists, and does not ask for each number between."""
     plain = FaultyObjects(MemoryObjects())
-    old, other = CompositeObjects(plain), CompositeObjects(plain)
+    old, other = PackLocations(plain), PackLocations(plain)
     old.tables.admit()
     for n in range(50):
         other.tables.put_packs({PackId(bytes([n]) * 32): b"x" * 100})
@@ -285,9 +289,9 @@ def test_a_table_is_restored_beside_a_merge(world: World, monkeypatch: pytest.Mo
     world.push(world.source("late", late=SECRET), "late", "two")
     late = world.actor("late", lambda store: world.collect(merge_below_bytes=1 << 20, store=store))
     go_on_to(late, "put composites/data/")
-    newest = through_composites(world.memory).tables.newest().number
-    world.memory.objects[keys.composite_table(newest)] = b"damaged"
-    tables = through_composites(world.memory).tables
+    newest = locations_of(world.memory).tables.newest().number
+    world.memory.objects[table_key(newest)] = b"damaged"
+    tables = locations_of(world.memory).tables
     merged: list[Any] = []
     tail = tables._tail
 
@@ -310,21 +314,21 @@ def test_a_composite_whose_list_is_read_wrongly_stays(world: World, bad_reads: i
     there for who repairs it."""
     merge(world)
     before = composites(world)
-    number = through_composites(world.memory).tables.newest().number
-    world.memory.objects[keys.composite_table(number)] = b"damaged"
+    number = locations_of(world.memory).tables.newest().number
+    world.memory.objects[table_key(number)] = b"damaged"
     get, left = world.memory.get, [bad_reads]
 
     def bad(key: str, **which: Any) -> Part:
         part = get(key, **which)
-        if not (key.startswith(keys.COMPOSITES) and which.get("offset", 0) < -64 and left[0]):
+        if not (key.startswith(COMPOSITES) and which.get("offset", 0) < -64 and left[0]):
             return part
         left[0] -= 1
         return Part(b"\x00" * len(part.data), part.object_size_bytes, part.etag)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.memory, "get", bad)
-        assert through_composites(world.memory).tables.restore()
-        through_composites(world.memory).tables.sweep()
+        assert locations_of(world.memory).tables.restore()
+        locations_of(world.memory).tables.sweep()
     assert left[0] < bad_reads
     assert composites(world) == before
     if bad_reads == 1:
@@ -352,7 +356,7 @@ def test_who_may_not_list_composites_reads_what_is_there(world: World) -> None:
     def denied(prefix: str, **_: Any) -> Any:
         raise Denied(f"list {prefix}: AccessDenied")
 
-    objects = CompositeObjects(plain)
+    objects = PackLocations(plain)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain, "list", denied)
         assert read_index(objects, lacking[0]).index.has_gone
@@ -404,13 +408,13 @@ def test_an_own_object_is_given_up_late(world: World) -> None:
     index, data, _, gone = pack_of_two(world)
     put_double(world, index.without(1 << gone, PURGED), data, index)
     late = world.actor(
-        "late", lambda store: drop_doubles(through_composites(store.objects), InlineExecutor())
+        "late", lambda store: drop_doubles(locations_of(store.objects), InlineExecutor())
     )
     go_on_to(late, "put composites/data/")
     purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
     finish(late)
     assert late.error is None
-    through_composites(world.memory).tables.sweep()
+    locations_of(world.memory).tables.sweep()
     assert holders(world, SECRET) + holders(world, GONE) == []
     assert keys.pack(index.pack_id) not in world.memory.objects
 
@@ -431,7 +435,7 @@ def test_packs_in_composites_are_written_again_together(world: World) -> None:
     other = copied(world)
     world.collect(min_used=1.0)
     world.hours += 25
-    tables = through_composites(world.memory).tables
+    tables = locations_of(world.memory).tables
     before, number = composites(world), tables.newest().number
     assert world.collect().compacted.packs == 4
     [compacted] = composites(world) - before
@@ -439,30 +443,28 @@ def test_packs_in_composites_are_written_again_together(world: World) -> None:
     assert tables.newest().number <= number + 2  # one without what was deleted
     world.memory.delete(compacted)
     options = RepairOptions(data=True, dry_run=False, clock=world.clock)
-    assert not repair(through_composites(world.memory), [StoreSource(other.objects)], options).left
+    assert not repair(locations_of(world.memory), [StoreSource(other.objects)], options).left
     assert len(composites(world) - before) == 1
     assert verify(world.store, data=True).problems == []
     world.objects.forget()
     assert purge(world.store, plan_path(world.store, REPO, b"keep"), clock=world.clock).packs == 4
-    assert world.objects.count("put", keys.COMPOSITES) <= 2  # and one for what was beside them
+    assert world.objects.count("put", COMPOSITES) <= 2  # and one for what was beside them
     assert holders(world, SECRET) == []
 
 
 def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held in memory goes into a composite when it would be too much; a pack that was moved
     meanwhile stays where it is."""
-    monkeypatch.setattr(
-        "lodefs.chunkstore.objects.composites.composite_batch.COMPOSITE_SIZE_BYTES", 250
-    )
-    objects = CompositeObjects(MemoryObjects())
+    monkeypatch.setattr("lodefs.chunkstore.objects.pack_locations.COMPOSITE_SIZE_BYTES", 250)
+    objects = PackLocations(MemoryObjects())
     objects.tables.admit()
     packs = [PackId(bytes([n]) * 32) for n in range(5)]
     objects.tables.put_packs(dict.fromkeys(packs, b"x" * 100))
     seen = objects.tables.newest().places
     objects.tables.put_packs({packs[4]: b"y" * 100})
-    batch = CompositeBatch(objects)
+    batch = PackBatch(objects)
     for pack in packs:
-        batch.add(pack, b"z" * 100, seen[pack])
+        batch.add(pack, b"z" * 100, join_etag(seen[pack], ""))
     batch.flush()
     now = objects.tables.newest().places
     assert batch.stayed == {packs[4]}
@@ -483,11 +485,11 @@ def test_what_was_looked_at_is_not_read_again(world: World) -> None:
     def looks() -> int:
         world.objects.forget()
         world.collect()
-        return world.objects.count("put", keys.COMPOSITES_LOOKED)
+        return world.objects.count("put", LOOKED)
 
-    assert keys.COMPOSITES_LOOKED in world.memory.objects
+    assert LOOKED in world.memory.objects
     assert looks() == 0
-    world.memory.objects[keys.COMPOSITES_LOOKED] = b"damaged"
+    world.memory.objects[LOOKED] = b"damaged"
     assert looks() == 1
     assert looks() == 0
     world.delete("more")
@@ -552,7 +554,7 @@ def test_a_dry_run_foresees_what_is_joined(
     index, data, _, gone = pack_of_two(world)
     put_double(world, index.without(1 << gone, PURGED), data, index)
     if is_known:
-        drop_doubles(through_composites(world.memory), InlineExecutor())
+        drop_doubles(locations_of(world.memory), InlineExecutor())
         put_double(world, index, data, index)
     before = dict(world.memory.objects)
     would = world.collect(dry_run=True, min_used=min_used)
@@ -577,7 +579,7 @@ def test_a_hidden_composite_is_looked_at_again(world: World) -> None:
             raise NotFound(f"{key} is missing")
         return get(key, **which)
 
-    objects = through_composites(world.memory)
+    objects = locations_of(world.memory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.memory, "get", hidden)
         drop_purged_remains(objects, InlineExecutor(), Rate(None))

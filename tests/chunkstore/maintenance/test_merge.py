@@ -11,19 +11,21 @@ from random import Random
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable, UnknownFormat
-from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CompositeName, PackId, digest_of
-from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult
-from lodefs.chunkstore.maintenance.in_composites.merge import batches
-from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_batch import COMPOSITE_SIZE_BYTES
-from lodefs.chunkstore.objects.composites.composite_objects import (
-    CompositeObjects,
-    through_composites,
-)
-from lodefs.chunkstore.objects.composites.layout import (
+from lodefs.chunkstore.format.composite import (
+    COMPOSITES,
+    TABLES,
+    CompositeName,
     CompositePlace,
     CompositeTable,
+)
+from lodefs.chunkstore.format.names import PackId, digest_of
+from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult
+from lodefs.chunkstore.maintenance.merge import batches
+from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
+from lodefs.chunkstore.objects.pack_locations import (
+    COMPOSITE_SIZE_BYTES,
+    PackLocations,
+    locations_of,
 )
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
@@ -63,7 +65,7 @@ def test_many_packs_become_one_object(world: World) -> None:
     packs = len(world.packs())
     assert packs == 2 * PUSHES
     would = world.collect(merge_below_bytes=BELOW, dry_run=True).merged
-    assert (would.packs, would.composites, len(world.packs())) == (packs, 1, packs)
+    assert (would.packs, would.objects, len(world.packs())) == (packs, 1, packs)
     assert merge(world) == packs
     assert (len(world.packs()), len(composites(world))) == (0, 1)
     assert files_of(reader) == FILES
@@ -79,7 +81,7 @@ def test_small_composites_are_merged_too(world: World) -> None:
         world.push(world.source("files", **{f"more{n}": _random.randbytes(900)}))
         world.hours += 1
     result = world.collect(merge_below_bytes=BELOW).merged
-    assert (result.composites_before, result.composites, len(composites(world))) == (1, 1, 1)
+    assert (result.objects_before, result.objects, len(composites(world))) == (1, 1, 1)
     assert world.packs() == set()
     world.needs.read_all()
     assert len(files_of(world.store)) == PUSHES + 4
@@ -117,7 +119,7 @@ def test_a_size_that_is_none(world: World, below: int) -> None:
 def test_a_table_of_a_newer_version_is_told(world: World) -> None:
     """Readers say that a newer lodefs is needed, and report no pack as lost."""
     merge(world)
-    table = min(key for key in world.memory.objects if key.startswith(keys.COMPOSITE_TABLES))
+    table = min(key for key in world.memory.objects if key.startswith(TABLES))
     newer = bytearray(world.memory.objects[table])
     newer[8] = 9
     newer[-32:] = digest_of(bytes(newer[:-32]))
@@ -140,7 +142,7 @@ def test_a_crash_at_any_write(world: World, operation: str) -> None:
         objects = FaultyObjects(world.memory)
         objects.add(fail(Unavailable("gone")), operation, first=count)
         with contextlib.suppress(Unavailable):
-            merge(world, open_store(CompositeObjects(objects)))
+            merge(world, open_store(PackLocations(objects)))
             break
         world.needs.read_all()
         merge(world)
@@ -275,7 +277,7 @@ def test_a_purge_beside_a_merge(world: World, place: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "spoilt"])
-@pytest.mark.parametrize("what", [keys.COMPOSITES, keys.COMPOSITE_TABLES])
+@pytest.mark.parametrize("what", [COMPOSITES, TABLES])
 def test_a_repair(world: World, what: str, how: str) -> None:
     """The table comes back from the composites alone, what was in a composite from another
     store."""
@@ -287,14 +289,14 @@ def test_a_repair(world: World, what: str, how: str) -> None:
     key = min(key for key in world.memory.objects if key.startswith(what))
     sound = world.memory.objects.pop(key)
     if how == "spoilt":
-        at = sound.index(FILES[b"f2"]) if what == keys.COMPOSITES else 40
+        at = sound.index(FILES[b"f2"]) if what == COMPOSITES else 40
         world.memory.objects[key] = sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :]
     with contextlib.suppress(Corrupt):
         assert verify(world.store, data=True).problems
-    sources = [StoreSource(other.objects)] if what == keys.COMPOSITES else []
+    sources = [StoreSource(other.objects)] if what == COMPOSITES else []
     for dry_run in (True, False):
         options = RepairOptions(data=True, dry_run=dry_run, clock=world.clock)
-        result = repair(through_composites(world.memory), sources, options)
+        result = repair(locations_of(world.memory), sources, options)
         assert result.findings
         assert dry_run or not result.left
     assert verify(world.store, data=True).problems == []
@@ -312,7 +314,7 @@ def test_a_lost_table_is_no_empty_one(world: World) -> None:
     world.push(world.source("files", more=b"more" * 900))
     world.push(world.source("files", less=b"less" * 900))
     merge(world)
-    newest = min(key for key in world.memory.objects if key.startswith(keys.COMPOSITE_TABLES))
+    newest = min(key for key in world.memory.objects if key.startswith(TABLES))
     del world.memory.objects[newest]
     before = dict(world.memory.objects)
     with pytest.raises(Corrupt, match="lodefs repair"):
@@ -326,19 +328,19 @@ def test_all_tables_are_lost(world: World) -> None:
     world.push(world.source("other", x=b"x" * 5000), branch="other", machine="two")
     plan = plan_path(world.store, REPO, b"x")
     merge(world)
-    for table in [key for key in world.memory.objects if key.startswith(keys.COMPOSITE_TABLES)]:
+    for table in [key for key in world.memory.objects if key.startswith(TABLES)]:
         del world.memory.objects[table]
     world.push(world.source("new", y=b"y" * 5000), branch="new", machine="three")
     before = dict(world.memory.objects)
     with pytest.raises(Corrupt, match="lodefs repair"):
         merge(world)
     with pytest.raises(Corrupt, match="lodefs repair"):
-        through_composites(world.memory).tables.sweep()
+        locations_of(world.memory).tables.sweep()
     assert world.memory.objects == before
     with pytest.raises(Corrupt, match="lodefs repair"):
         purge(world.store, plan, clock=world.clock)
     repair(
-        through_composites(world.memory),
+        locations_of(world.memory),
         [],
         RepairOptions(data=True, dry_run=False, clock=world.clock),
     )

@@ -12,9 +12,10 @@ import pytest
 
 from lodefs.chunkstore.errors import Purged
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.composite import TABLES
 from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
 from lodefs.chunkstore.maintenance.purge import plan_chunk, plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.verify import verify
@@ -41,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def lose_tables(world: World) -> None:
     """All of them."""
-    for key in [key for key in world.memory.objects if key.startswith(keys.COMPOSITE_TABLES)]:
+    for key in [key for key in world.memory.objects if key.startswith(TABLES)]:
         del world.memory.objects[key]
 
 
@@ -55,7 +56,7 @@ def restore(world: World, *hidden: str) -> None:
     options = RepairOptions(data=False, dry_run=False, clock=world.clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.memory, "list", lacking)
-        assert repair(through_composites(world.memory), [], options).findings
+        assert repair(locations_of(world.memory), [], options).findings
 
 
 def test_what_was_purged_does_not_come_back(world: World) -> None:
@@ -137,9 +138,9 @@ def test_what_was_written_again_since_counts(world: World) -> None:
     world.collect()
     assert verify(world.store, data=True) == expected
     assert holders(world, FILES[b"f2"]) == []
-    number = through_composites(world.memory).tables.newest().number
+    number = locations_of(world.memory).tables.newest().number
     world.collect()
-    assert through_composites(world.memory).tables.newest().number == number
+    assert locations_of(world.memory).tables.newest().number == number
 
 
 def test_a_merge_that_knows_a_lost_table(world: World) -> None:
@@ -147,7 +148,7 @@ def test_a_merge_that_knows_a_lost_table(world: World) -> None:
     own packs beside these: nothing is lost."""
     merge(world)
     for _ in range(4):
-        through_composites(world.memory).tables.fence()
+        locations_of(world.memory).tables.fence()
     for name in ("first", "second"):
         world.push(world.source(name, a=name.encode() * 300), name, "two")
     late = world.actor("late", lambda store: merge(world, store))
@@ -247,7 +248,7 @@ def test_a_table_that_is_put_in_the_middle_of_a_purge(world: World) -> None:
 
 def readable_by_index(world: World, chunk: ChunkId) -> list[PackId]:
     """The packs in which readers find a chunk."""
-    objects = through_composites(world.memory)
+    objects = locations_of(world.memory)
     found = []
     for info in objects.list(keys.PACKS):
         index = read_index(objects, keys.pack_of(info.key) or PackId(b"")).index

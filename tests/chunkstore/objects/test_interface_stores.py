@@ -9,9 +9,9 @@ import pytest
 
 from loadtests.services import S3Server
 from lodefs.chunkstore.maintenance.overlay import OverlayObjects
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -26,12 +26,12 @@ class TestMemory(ObjectStoreSuite):
         return MemoryObjects()
 
 
-class TestCompositeObjects(ObjectStoreSuite):
+class TestPackLocations(ObjectStoreSuite):
     """One that looks into composites too."""
 
     @pytest.fixture
     def objects(self) -> ObjectStore:
-        return CompositeObjects(MemoryObjects())
+        return PackLocations(MemoryObjects())
 
 
 class TestOverlayObjects(ObjectStoreSuite):

@@ -11,7 +11,7 @@ import pytest
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.repo_settings import Retention
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import Finding, RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.history import log
@@ -39,7 +39,7 @@ def _history(world: World) -> list[CommitId]:
 
 def _repaired(world: World, *sources: World, dry_run: bool = False) -> list[Finding]:
     return repair(
-        through_composites(world.memory),
+        locations_of(world.memory),
         [StoreSource(source.memory) for source in sources],
         RepairOptions(data=True, dry_run=dry_run, clock=world.clock),
     ).findings

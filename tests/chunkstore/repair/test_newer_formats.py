@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.index_shard import HEAD, encode_shard
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.removed_shards import remove_shards
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import listed_packs
 from lodefs.chunkstore.repair.state_check import check_state
@@ -61,7 +61,7 @@ def test_a_repair_leaves_what_it_does_not_know(
     world.memory.put(key, [seal(document["lodefs"], NEWER, {"new": 1})])
     before = dict(world.memory.objects)
     with one_at_a_time(), pytest.raises(UnknownFormat, match="a newer lodefs is needed"):
-        repair(through_composites(world.memory), [], RepairOptions(clock=world.clock))
+        repair(locations_of(world.memory), [], RepairOptions(clock=world.clock))
     assert world.memory.objects == before
     if kind != "store.json":  # without which no store is opened
         found = [str(one) for one in check_state(world.memory, world.clock)]
@@ -94,7 +94,7 @@ def test_a_shard_of_a_newer_lodefs(tmp_path: Path, window_bytes: int) -> None:
         newer = bytes(whole[:-ID_BYTES]) + blake3(whole[:-ID_BYTES]).digest()
         world.memory.put(key, [newer])
         assert _error(world, key, window_bytes) is UnknownFormat
-        repair(through_composites(world.memory), [], RepairOptions(clock=world.clock))
+        repair(locations_of(world.memory), [], RepairOptions(clock=world.clock))
         assert world.memory.objects[key] == newer
         assert len(list(listed_packs(world.memory))) == 2
 

@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.names import PackId, Spec, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repair.state_check import check_state
@@ -93,7 +93,7 @@ def listed(world: World) -> set[PackId]:
 
 def repaired(world: World, *sources: World, data: bool = True) -> RepairResult:
     return repair(
-        through_composites(world.memory),
+        locations_of(world.memory),
         [StoreSource(source.memory) for source in sources],
         RepairOptions(data=data, clock=world.clock),
     )
@@ -254,7 +254,7 @@ def test_a_copy_adds_to_a_pack_while_a_repair_looks_for_chunks(trio: Trio) -> No
             return super().pack(pack_id)
 
     options = RepairOptions(data=True, clock=store.clock)
-    repair(through_composites(store.memory), [Slow(trio.two.memory)], options)
+    repair(locations_of(store.memory), [Slow(trio.two.memory)], options)
     found = verify(store.store, data=True)
     assert (found.problems, found.files) == ([], 3)
 

@@ -11,7 +11,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.journal.removed_shards import remove_shards, removed_shards
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.state_check import check_state
@@ -33,7 +33,7 @@ def test_the_next_push_stores_lost_packs_again(tmp_path: Path) -> None:
         for key in world.packs() - before:
             del world.memory.objects[key]
         repair(
-            through_composites(world.memory),
+            locations_of(world.memory),
             [],
             RepairOptions(data=True, dry_run=False, clock=world.clock),
         )
@@ -98,7 +98,7 @@ def test_a_document_of_a_newer_lodefs_decides_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.push(world.source("files", one=b"one"))
     newer = world.memory.objects[keys.REMOVED_SHARDS] = seal("removed-shards", 99, b"new")
-    objects = through_composites(world.memory)
+    objects = locations_of(world.memory)
     assert list(check_state(objects, world.clock)) == []
     assert repair(objects, [], RepairOptions(clock=world.clock)).findings == []
     assert world.memory.objects[keys.REMOVED_SHARDS] == newer

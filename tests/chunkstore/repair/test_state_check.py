@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.composite import COMPOSITES, TABLES
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_objects import split_etag, through_composites
+from lodefs.chunkstore.objects.pack_locations import locations_of, split_etag
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources.source import StoreSource
@@ -26,7 +27,7 @@ from tests.support.maintenance.composite_world import grown, merge
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World
 
-STATE = ("journal/", keys.PURGES, keys.COMPOSITE_TABLES, keys.COMPOSITES, keys.REPOS)
+STATE = ("journal/", keys.PURGES, TABLES, COMPOSITES, keys.REPOS)
 # What nothing else tells of: docs/decisions/0046
 UNSEEN = ("journal/beats/",)
 REPAIRED_EACH = 4
@@ -41,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world.delete("gone")
         world.collect_all()
         assert merge(world)
-        store = open_store(through_composites(world.memory))
+        store = open_store(locations_of(world.memory))
         for path in (b"f1", b"f2"):
             purge(store, plan_path(store, REPO, path), world.clock)
         world.hours += 30
@@ -70,7 +71,7 @@ def test_each_document_in_turn(world: World, lost: bool) -> None:
     copy.objects = dict(world.memory.objects)
     seen = set()
     with one_at_a_time():
-        table = min(key for key in copy.objects if key.startswith(keys.COMPOSITE_TABLES))
+        table = min(key for key in copy.objects if key.startswith(TABLES))
         unseen = (*UNSEEN, keys.purge(Purges(world.memory).newest()))
         for number, key in enumerate(sorted(world.memory.objects)):
             is_commit = "/commits/" in key or "/expired/" in key
@@ -78,24 +79,24 @@ def test_each_document_in_turn(world: World, lost: bool) -> None:
                 continue
             if key.startswith("journal/done/"):
                 continue  # that it is there is all that it says
-            if key.startswith(keys.COMPOSITES) and not lost:
+            if key.startswith(COMPOSITES) and not lost:
                 continue  # its packs are what is spoilt: `verify --data` finds them
-            if key.startswith(keys.COMPOSITE_TABLES) and not lost and key != table:
+            if key.startswith(TABLES) and not lost and key != table:
                 continue  # nobody reads one that is superseded
             memory = _with(world, key, lost=lost)
             found = list(check_state(memory, world.clock))
             if lost and not found:  # the newest of a kind, of which a list alone tells
                 assert key.startswith(("journal/", keys.REPOS)), key
                 continue
-            expected = keys.COMPOSITE_TABLES if key.startswith(keys.COMPOSITE_TABLES) else key
+            expected = TABLES if key.startswith(TABLES) else key
             assert [one.key for one in found] == [expected]
             assert "lodefs repair" in found[0].remedy
             seen.add(key.split("/")[0] + "/" + key.split("/")[1])
             if number % REPAIRED_EACH and key.startswith("journal/"):
                 continue
-            objects = through_composites(memory)
+            objects = locations_of(memory)
             options = RepairOptions(workers=1, clock=world.clock)
-            assert not repair(objects, [StoreSource(through_composites(copy))], options).left, key
+            assert not repair(objects, [StoreSource(locations_of(copy))], options).left, key
             assert _problems(world, memory) == [], key
     assert {"journal/entries", "journal/ends", "journal/ledger", "composites/tables"} <= seen
     assert any(key.startswith(keys.PURGES) for key in seen)
@@ -113,8 +114,8 @@ def test_a_purge_says_again_what_was_purged(world: World, lost: bool) -> None:
             del memory.objects[keys.purge(number)]
     assert list(whole[0].chunks) == list(whole[1].chunks) != []
     options = RepairOptions(workers=1, clock=world.clock)
-    repair(through_composites(memory), [], replace(options, dry_run=True))
-    repair(through_composites(memory), [], options)
+    repair(locations_of(memory), [], replace(options, dry_run=True))
+    repair(locations_of(memory), [], options)
     again = list(Purges(memory).after(-1))
     assert {chunk for one in again for chunk in one.chunks} == {
         chunk for one in whole for chunk in one.chunks
@@ -127,10 +128,10 @@ def test_a_lost_composite_of_packs_that_no_version_names(tmp_path: Path) -> None
     with one_at_a_time():
         world = grown(tmp_path)
         assert merge(world)
-        objects = through_composites(world.memory)
+        objects = locations_of(world.memory)
         ids = {info.key: info.etag for info in objects.list(keys.PACKS)}
         lost = [key for key, etag in ids.items() if split_etag(etag) is not None]
-        for key in [key for key in world.memory.objects if key.startswith(keys.COMPOSITES)]:
+        for key in [key for key in world.memory.objects if key.startswith(COMPOSITES)]:
             del world.memory.objects[key]
         with ThreadPoolExecutor(1) as executor:
             found = repair_index(objects, executor, Progress(), keeps=lambda _pack: False)

@@ -8,10 +8,10 @@ import pytest
 
 from lodefs.chunkstore.errors import Changed, Denied, LodefsError, Unavailable, Unsupported
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ChunkId, CompositeName
+from lodefs.chunkstore.format.composite import CompositeName, CompositePlace
+from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.pack import DROPPED
-from lodefs.chunkstore.objects.composites.composite_objects import join_etag
-from lodefs.chunkstore.objects.composites.layout import CompositePlace
+from lodefs.chunkstore.objects.pack_locations import join_etag
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 from lodefs.chunkstore.repo.store import create_store, open_store
 from lodefs.chunkstore.repo.verify import verify

@@ -18,11 +18,11 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
-from lodefs.chunkstore.maintenance.in_composites.merge import BELOW_BYTES_MAX
+from lodefs.chunkstore.maintenance.merge import BELOW_BYTES_MAX
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.limiting import Limited
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.proxy.data.processes import DataProcesses, DataSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
@@ -53,7 +53,7 @@ class DiskRig(Rig):
         processes = DataProcesses(settings)
         processes.start()
         until(lambda: len(processes.pids) == settings.processes)
-        reads = CompositeObjects(Limited(self.below, 16))
+        reads = PackLocations(Limited(self.below, 16))
         return DataPlane(processes, reads, transfer_timeout_s=WAIT_S)
 
     def spoil(self, *bad: bytes) -> None:
@@ -101,7 +101,7 @@ def test_all_is_read_right_and_cached(rig: DiskRig, *, by_processes: bool) -> No
 def test_packs_are_put_into_composites_meanwhile(rig: DiskRig, *, by_processes: bool) -> None:
     """A node that knows where a pack was reads on where it is now, and so does one that comes
     later."""
-    rig.store = open_store(CompositeObjects(rig.objects))
+    rig.store = open_store(PackLocations(rig.objects))
     halves = [b"large"], [name for name in FILES if name != b"large"]
 
     async def read() -> None:
@@ -111,7 +111,7 @@ def test_packs_are_put_into_composites_meanwhile(rig: DiskRig, *, by_processes: 
                 for name in names:
                     assert await read_path(node, name) == FILES[name]
                 options = CollectOptions(merge_below_bytes=BELOW_BYTES_MAX)
-                collect(open_store(CompositeObjects(rig.below)), options)
+                collect(open_store(PackLocations(rig.below)), options)
             assert not [path for path in (rig.store_dir / "packs").rglob("*") if path.is_file()]
         shutil.rmtree(rig.directory / "cache")
         data = rig.data(DataSettings(1)) if by_processes else None

@@ -17,12 +17,20 @@ from lodefs.chunkstore.format import journal, keys
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
+from lodefs.chunkstore.format.composite import (
+    CompositeName,
+    CompositePlace,
+    CompositeTable,
+    Looked,
+    encode_looked,
+    encode_table,
+    encode_tail,
+)
 from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import (
     ChunkId,
     CommitId,
-    CompositeName,
     Digest,
     PackId,
     digest_of,
@@ -46,13 +54,6 @@ from lodefs.chunkstore.format.tree import (
 )
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
 from lodefs.chunkstore.journal.removed_shards import encode_removed_shards
-from lodefs.chunkstore.maintenance.in_composites.looked import Looked, encode_looked
-from lodefs.chunkstore.objects.composites.layout import (
-    CompositePlace,
-    CompositeTable,
-    encode_table,
-    encode_tail,
-)
 from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings

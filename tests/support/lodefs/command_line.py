@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.settings.session import Session
 
 
@@ -36,7 +36,7 @@ class MemorySession(Session):
 
     def __init__(self, environment: Mapping[str, str], objects: ObjectStore) -> None:
         super().__init__(environment)
-        self._memory = through_composites(objects)
+        self._memory = locations_of(objects)
 
     def objects(self, url: str) -> ObjectStore:
         """The one store that there is."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.composite import COMPOSITES, TAIL_HEAD_SIZE_BYTES
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
-from lodefs.chunkstore.objects.composites.layout import TAIL_HEAD_SIZE_BYTES
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -51,7 +50,7 @@ def composites(world: World) -> set[str]:
     return {
         key
         for key, data in world.memory.objects.items()
-        if key.startswith(keys.COMPOSITES) and len(data) > TAIL_HEAD_SIZE_BYTES
+        if key.startswith(COMPOSITES) and len(data) > TAIL_HEAD_SIZE_BYTES
     }
 
 
@@ -64,7 +63,7 @@ def copied(world: World) -> Store:
     """Another store with the same repository."""
     there = MemoryObjects("memory:there")
     create_store(there)
-    store = open_store(CompositeObjects(there))
+    store = open_store(PackLocations(there))
     copy(world.store, store, [REPO], None, CopyOptions(clock=world.clock))
     assert not any(key.startswith("composites/") for key in there.objects)
     return store

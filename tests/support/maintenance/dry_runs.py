@@ -9,7 +9,7 @@ from unittest import mock
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult, collect
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
@@ -55,6 +55,6 @@ def _differing(said: object, done: object) -> str:
 def _outcome(memory: MemoryObjects, options: CollectOptions) -> CollectResult | type[LodefsError]:
     with mock.patch("os.urandom", Random(0).randbytes):
         try:
-            return collect(open_store(CompositeObjects(memory)), options)
+            return collect(open_store(PackLocations(memory)), options)
         except LodefsError as error:
             return type(error)

@@ -8,17 +8,20 @@ from collections.abc import Callable, Collection, Container
 from lodefs.chunkstore.errors import LodefsError, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, decode_commit
+from lodefs.chunkstore.format.composite import (
+    COMPOSITES,
+    TABLES,
+    TAIL_HEAD_SIZE_BYTES,
+    CompositeTable,
+    decode_table,
+    table_number,
+)
 from lodefs.chunkstore.format.journal import RefName, decode_end, decode_fate
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
-from lodefs.chunkstore.objects.composites.layout import (
-    TAIL_HEAD_SIZE_BYTES,
-    CompositeTable,
-    decode_table,
-)
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
@@ -163,10 +166,8 @@ class Needs:
         return found
 
     def _newest_table(self) -> tuple[str, CompositeTable]:
-        key = min(
-            (k for k in self._objects.objects if k.startswith(keys.COMPOSITE_TABLES)), default=""
-        )
-        number = keys.composite_table_number(key)
+        key = min((k for k in self._objects.objects if k.startswith(TABLES)), default="")
+        number = table_number(key)
         if not key:
             return "", CompositeTable(-1)
         return key, decode_table(self._objects.objects[key], number)
@@ -180,7 +181,7 @@ class Needs:
         found = self._inside[1]
         there: dict[str, bytes] = {}
         for pack, (composite, offset, size) in table.places.items():
-            whole = self._objects.objects.get(keys.composite(composite))
+            whole = self._objects.objects.get(composite.key)
             if whole is not None:
                 name = keys.pack(pack)
                 there[name] = found.setdefault(name, whole[offset : offset + size])
@@ -188,13 +189,11 @@ class Needs:
 
     def _loose_composites(self, hidden: set[str]) -> set[str]:
         """Composites that the newest table does not name, but for marks, which have no packs."""
-        named = {
-            keys.composite(place.composite) for place in self._newest_table()[1].places.values()
-        }
+        named = {place.composite.key for place in self._newest_table()[1].places.values()}
         composites = {
             key
             for key, data in self._objects.objects.items()
-            if key.startswith(keys.COMPOSITES) and len(data) > TAIL_HEAD_SIZE_BYTES
+            if key.startswith(COMPOSITES) and len(data) > TAIL_HEAD_SIZE_BYTES
         }
         return composites - named - hidden
 
@@ -288,7 +287,7 @@ class Needs:
         key = keys.commit(repo, commit_id)
         try:
             commit = decode_commit(self._objects.objects[key])
-            packs = PackReader(CompositeObjects(self._objects))
+            packs = PackReader(PackLocations(self._objects))
             below = [commit.root, *(entry for _, entry in packs.walk(commit.root))]
             for entry in below:
                 if entry.kind is Kind.FILE:

@@ -22,6 +22,7 @@ from unittest import mock
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Purged
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.composite import COMPOSITES, TABLES
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.repo_settings import Retention
@@ -31,7 +32,7 @@ from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
@@ -266,7 +267,7 @@ class Schedule:
 
     def _store(self, actor: Actor) -> Store:
         own = ActorObjects(self._objects, actor, self._faults, self._watch)
-        return open_store(CompositeObjects(own))
+        return open_store(PackLocations(own))
 
     def _push(self, actor: Actor, clock: Callable[[], float]) -> None:
         source, name = self.random.choice(self._sources), self.random.choice(NAMES)
@@ -426,7 +427,7 @@ class Schedule:
         """Looks for all that refs lead to, when that or what is there changes."""
         if what == "delete" and key.startswith((keys.PACKS, keys.REPOS)):
             self.played.deleted += 1
-        elif key.startswith((keys.COMPOSITES, keys.COMPOSITE_TABLES)):
+        elif key.startswith((COMPOSITES, TABLES)):
             pass
         elif what == "put" and key.startswith(keys.PACKS):
             if not self._needs.is_whole(key):
@@ -466,7 +467,7 @@ class Schedule:
 
     def _purge_again(self) -> None:
         """What late writers have brought back is found, and purged."""
-        store = open_store(CompositeObjects(self._objects))
+        store = open_store(PackLocations(self._objects))
         back = self._needs.holding(self._needs.purged())
         self.played.purged_again += bool(back)
         assert not back or self._doubts or self._hides, f"seed {self._seed}: {sorted(back)} is back"

@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult, collect
-from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import Change
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
@@ -46,7 +46,7 @@ class World:
     @property
     def store(self) -> Store:
         """As a new process sees it."""
-        return open_store(CompositeObjects(self.objects))
+        return open_store(PackLocations(self.objects))
 
     def source(self, name: str, **files: bytes) -> Path:
         """A directory with those files."""
@@ -154,7 +154,7 @@ class World:
 
     def _act(self, act: Callable[[Store], object], actor: Actor) -> None:
         faults = Faults(Random(0))
-        act(open_store(CompositeObjects(ActorObjects(self.memory, actor, faults, lambda *_: None))))
+        act(open_store(PackLocations(ActorObjects(self.memory, actor, faults, lambda *_: None))))
 
 
 def go_on_to(actor: Actor, request: str) -> None:

@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, Corrupt, NotFound, TooLarge
-from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CompositeName, PackId
-from lodefs.chunkstore.objects.composites.layout import (
+from lodefs.chunkstore.format.composite import (
+    COMPOSITES,
     TABLE_PACKS_MAX,
     TABLE_SIZE_BYTES_MAX,
+    TABLES,
     TAIL_HEAD_SIZE_BYTES,
+    CompositeName,
     CompositePlace,
     CompositeTable,
     composite_size_bytes,
@@ -29,8 +30,12 @@ from lodefs.chunkstore.objects.composites.layout import (
     decode_tail,
     encode_table,
     encode_tail,
+    name_of,
+    table_key,
+    table_number,
     tail_size_bytes,
 )
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.types import Buffer
 
@@ -84,7 +89,7 @@ class CompositeTables:
         number = self._listed() if found is None else found.number + 1
         seen, damage = number - 1, None
         while True:
-            key = keys.composite_table(number)
+            key = table_key(number)
             try:
                 data = read_whole(self._objects, key, TABLE_SIZE_BYTES_MAX).data
                 table = decode_table(data, number, key)
@@ -103,7 +108,7 @@ class CompositeTables:
         if is_first and found.number == seen == -1 and next(self._composites(), None) is not None:
             seen, damage = 0, None  # the first table is older than the first composite
         if found.number < seen:
-            what = f"the table of composites that follows {keys.composite_table(found.number)} "
+            what = f"the table of composites that follows {table_key(found.number)} "
             raise Corrupt(
                 f"{what if found.number >= 0 else 'the table of composites '}is lost or damaged, "
                 f"so it is not known where small packs lie: lodefs repair makes it again"
@@ -117,7 +122,7 @@ class CompositeTables:
         told from one without composites. Raises: Corrupt; what the store raises."""
         self._known = None
         if self.newest().number < 0:
-            key, first = keys.composite_table(0), encode_table(CompositeTable(0))
+            key, first = table_key(0), encode_table(CompositeTable(0))
             with suppress(AlreadyExists):
                 self._objects.put(key, [first], if_absent=True)
 
@@ -135,35 +140,28 @@ class CompositeTables:
         Conflict if others change the table all the time; TooLarge if it is full; Corrupt in a store
         that does not admit composites; what the store raises.
         """
-        with self._changing:
-            return self._put_packs(packs, seen, still)
-
-    def _put_packs(
-        self,
-        packs: Mapping[PackId, Buffer],
-        seen: Mapping[PackId, CompositePlace] | None,
-        still: Callable[[], bool],
-    ) -> set[PackId]:
         tried: dict[CompositeName, set[PackId]] = {}
-        now = self.newest()
-        for _ in range(TRIES):
-            if now.number < 0:
-                raise Corrupt(f"{self._objects.url} has no table of composites: lodefs repair")
-            some = {
-                pack: data
-                for pack, data in packs.items()
-                if seen is None or now.places.get(pack) == seen.get(pack)
-            }
-            if not some or not still():
-                return set()
-            self._check_room(len(now.places.keys() | some.keys()))
-            name, places = self._put_composite(now.number + 1, some)
-            after = replace(now, number=name.number, places={**now.places, **places})
-            if self._append(after, now):
-                return set(some)
-            tried[name] = set(some)
-            now = self.newest()
-            if (done := self._came_through(tried, now)) is not None:
+        with self._changing:
+            for _ in range(TRIES):
+                now = self.newest()
+                if (done := self._came_through(tried, now)) is not None:
+                    return done
+                if now.number < 0:
+                    raise Corrupt(f"{self._objects.url} has no table of composites: lodefs repair")
+                some = {
+                    pack: data
+                    for pack, data in packs.items()
+                    if seen is None or now.places.get(pack) == seen.get(pack)
+                }
+                if not some or not still():
+                    return set()
+                self._check_room(len(now.places.keys() | some.keys()))
+                name, places = self._put_composite(now.number + 1, some)
+                after = replace(now, number=name.number, places={**now.places, **places})
+                if self._append(after, now):
+                    return set(some)
+                tried[name] = set(some)
+            if (done := self._came_through(tried, self.newest())) is not None:
                 return done
         raise self._conflict()
 
@@ -172,12 +170,11 @@ class CompositeTables:
     ) -> set[PackId] | None:
         """The packs of the try whose table was put all the same, if the answer to a first request
         was lost. Composites that no table will name are deleted, and forgotten."""
-        named = {place.composite for place in now.places.values()}
-        if found := tried.keys() & named:
+        if found := tried.keys() & now.composites:
             return tried[found.pop()]
         # One with a higher number may be in a table that was not to be seen yet: a sweep deletes it
         for name in [name for name in tried if name.number <= now.number]:
-            self._objects.delete(keys.composite(name))
+            self._objects.delete(name.key)
             del tried[name]
         return None
 
@@ -194,10 +191,7 @@ class CompositeTables:
         the table knows nothing, or an older place. Who puts them again is rid of these composites
         by the next sweep.
         """
-        tables = [
-            (keys.composite_table_number(info.key), info.size_bytes)
-            for info in self._objects.list(keys.COMPOSITE_TABLES)
-        ]
+        tables = [(table_number(i.key), i.size_bytes) for i in self._objects.list(TABLES)]
         names = sorted(self._composites())
         if names:
             self._known = None  # without any table, composites say that it is lost
@@ -205,7 +199,7 @@ class CompositeTables:
         if any(name.number > now.number for name in names):
             self.fence()
             now = self.newest()
-        named = {place.composite for place in now.places.values()}
+        named = now.composites
         overlooked: dict[PackId, CompositePlace] = {}
         for name in names:
             # Who made one with a higher number knew tables that are lost: no merge is at it.
@@ -217,7 +211,7 @@ class CompositeTables:
                 overlooked.update(lost)
                 is_mark = not tail and now.number - name.number < MARK_EVERY
                 if not lost and name.number <= now.number and not is_mark:
-                    self._objects.delete(keys.composite(name))
+                    self._objects.delete(name.key)
         for number, size_bytes in tables:
             if 0 <= number < now.number and size_bytes > _SUPERSEDED_SIZE_BYTES:
                 self._supersede(number)
@@ -228,6 +222,26 @@ class CompositeTables:
         until now tries again, and asks again whether it still may."""
         if self.newest().number >= 0:
             self._change(lambda _: False, ())
+
+    def problems(self) -> Iterator[tuple[str, str, str]]:
+        """What is lost or spoilt: the table, and composites that are not there as a whole. Of each
+        its key, what is wrong, and what puts it back. Raises: what the store does."""
+        if what := self.restore(dry_run=True):
+            yield TABLES, what, "`lodefs repair` makes them again, from the composites"
+        table, ends = self.newest(), dict[CompositeName, int]()
+        for name, offset, size_bytes in table.places.values():
+            ends[name] = max(ends.get(name, 0), offset + size_bytes)
+        sizes = self.sizes_bytes()
+        remedy = "`lodefs repair --from SOURCE` puts its packs back"
+        for name, end in sorted(ends.items()):
+            try:
+                found = sizes[name] if name in sizes else self._objects.head(name.key).size_bytes
+            except NotFound:
+                if self.newest() == table:  # else it was moved meanwhile
+                    yield name.key, "lost, and packs that are in use lie in it", remedy
+                continue
+            if found <= end:
+                yield name.key, f"cut off: it has {found} bytes, and packs up to {end}", remedy
 
     def unused_bytes(self) -> dict[CompositeName, int]:
         """How many bytes of the newest table's composites count no more, if there are any; -1 for
@@ -251,18 +265,14 @@ class CompositeTables:
 
     def sizes_bytes(self) -> dict[CompositeName, int]:
         """Of the composites that a list shows."""
-        listed = (
-            (keys.composite_of(i.key), i.size_bytes) for i in self._objects.list(keys.COMPOSITES)
-        )
+        listed = ((name_of(i.key), i.size_bytes) for i in self._objects.list(COMPOSITES))
         return {name: size_bytes for name, size_bytes in listed if name is not None}
 
     def restore(self, *, dry_run: bool = False, cleaning: Cleaning = lambda _: ()) -> str:
         """Makes the newest table again from the composites that a list shows, if it is lost or
         damaged, and fills the gaps before it. A pack is where it was put last, but as ``cleaning``
         wants it. What was wrong; "" if nothing was."""
-        listed = {
-            keys.composite_table_number(i.key) for i in self._objects.list(keys.COMPOSITE_TABLES)
-        }
+        listed = {table_number(i.key) for i in self._objects.list(TABLES)}
         last = max(listed, default=-1)
         gaps = sorted(set(range(last)) - listed)
         for number in gaps if not dry_run else ():
@@ -299,7 +309,7 @@ class CompositeTables:
             table = CompositeTable(number, places, is_restored=True)
             self._put_composite(number, {})
         try:
-            key = keys.composite_table(number)
+            key = table_key(number)
             self._objects.put(key, [encode_table(table)], if_absent=True)
         except AlreadyExists:
             with suppress(Corrupt):
@@ -315,13 +325,12 @@ class CompositeTables:
             yield from (self._tail(name) or {}).items()
 
     def _composites(self) -> Iterator[CompositeName]:
-        for info in self._objects.list(keys.COMPOSITES):
-            if (name := keys.composite_of(info.key)) is not None:
-                yield name
+        names = (name_of(info.key) for info in self._objects.list(COMPOSITES))
+        return (name for name in names if name is not None)
 
     def _tail(self, name: CompositeName) -> Mapping[PackId, CompositePlace] | None:
         """The packs of a composite; None if its list cannot be read, not even the second time."""
-        key = keys.composite(name)
+        key = name.key
         for _ in range(2):
             try:
                 head = self._objects.get(
@@ -338,8 +347,8 @@ class CompositeTables:
 
     def _listed(self) -> int:
         """Where to begin to ask: a list may lack the newest."""
-        first = next(iter(self._objects.list(keys.COMPOSITE_TABLES, limit=1)), None)
-        return 0 if first is None else max(0, keys.composite_table_number(first.key))
+        first = next(iter(self._objects.list(TABLES, limit=1)), None)
+        return 0 if first is None else max(0, table_number(first.key))
 
     def _put_composite(
         self, number: int, packs: Mapping[PackId, Buffer]
@@ -351,7 +360,7 @@ class CompositeTables:
             places[pack] = CompositePlace(name, offset, len(data))
             offset += len(data)
         tail = encode_tail(name, [*places.items()])
-        self._objects.put(keys.composite(name), [*packs.values(), tail])
+        self._objects.put(name.key, [*packs.values(), tail])
         return name, places
 
     def _change(
@@ -369,7 +378,7 @@ class CompositeTables:
 
     def _append(self, table: CompositeTable, before: CompositeTable) -> bool:
         """Whether this table is now the newest. Then what it makes superfluous is deleted."""
-        key = keys.composite_table(table.number)
+        key = table_key(table.number)
         if table.number % MARK_EVERY == 0:
             self._put_composite(table.number, {})
         try:
@@ -381,9 +390,8 @@ class CompositeTables:
                 self._known = table
         if before.number >= 0:
             self._supersede(before.number)
-        left = {place.composite for place in table.places.values()}
-        for name in sorted({place.composite for place in before.places.values()} - left):
-            self._objects.delete(keys.composite(name))
+        for name in sorted(before.composites - table.composites):
+            self._objects.delete(name.key)
         return True
 
     def _check_room(self, packs: int) -> None:
@@ -395,7 +403,7 @@ class CompositeTables:
 
     def _supersede(self, number: int) -> None:
         data = encode_table(CompositeTable(number, is_superseded=True))
-        self._objects.put(keys.composite_table(number), [data])
+        self._objects.put(table_key(number), [data])
 
     def _conflict(self) -> Conflict:
         return Conflict(

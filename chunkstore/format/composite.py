@@ -11,15 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
-from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ID_BYTES, CompositeName, PackId
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.keys import SEQUENCE_MAX
+from lodefs.chunkstore.format.names import ID_BYTES, PackId, is_hex
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
-TABLE_SIZE_BYTES_MAX = 64 * 1024 * 1024
+COMPOSITES = "composites/data/"
+TABLES = "composites/tables/"
+LOOKED = "composites/looked"
+TABLE_SIZE_BYTES_MAX = LOOKED_SIZE_BYTES_MAX = 64 * 1024 * 1024
 TABLE_PACKS_MAX = 1_000_000  # what a writer puts into one table: 53 MB
 TAIL_PACKS_MAX = 262_144  # of one composite
 TAIL_HEAD_SIZE_BYTES = 64  # the end of a composite, which tells how long its list is
@@ -32,6 +37,39 @@ _TABLE_COMPOSITE = struct.Struct("<Q8s")  # number, token
 _TABLE_PACK = struct.Struct("<32sIQQ")  # id, composite in this table, offset, size
 _TAIL_PACK = struct.Struct("<32sQQ")  # id, offset, size
 _TAIL = struct.Struct("<8sHHIQQ")  # magic, version, flags, packs, composite's number, offset
+
+
+class CompositeName(NamedTuple):
+    """``number``: of the table that names the composite first; ``token``: 16 random hex
+    characters."""
+
+    number: int
+    token: str
+
+    @property
+    def key(self) -> str:
+        """``composites/data/<10 digits>-<16 hex>``."""
+        return f"{COMPOSITES}{self.number:010d}-{self.token}"
+
+
+def name_of(key: str) -> CompositeName | None:
+    """The name of the composite at ``key``; None if that is no such key."""
+    digits, _, token = key.removeprefix(COMPOSITES).partition("-")
+    name = CompositeName(int(digits), token) if digits.isdigit() else None
+    is_token = len(token) == 16 and is_hex(token)
+    return name if name is not None and is_token and key == name.key else None
+
+
+def table_key(number: int) -> str:
+    """``composites/tables/<10 digits, descending>``; numbers count from 0."""
+    return f"{TABLES}{SEQUENCE_MAX - number:010d}"
+
+
+def table_number(key: str) -> int:
+    """The number of the table of composites at ``key``; -1 if that is no such key."""
+    digits = key.removeprefix(TABLES)
+    number = SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
+    return number if number >= 0 and key == table_key(number) else -1
 
 
 class CompositePlace(NamedTuple):
@@ -52,11 +90,31 @@ class CompositeTable:
     # this, or one before it, was made of what a list of composites showed: it may have lacked some
     is_restored: bool = False
 
+    @property
+    def composites(self) -> set[CompositeName]:
+        """Those that packs lie in."""
+        return {place.composite for place in self.places.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Which composites were looked at for purged bytes. ``purge``: the number of the newest one
+    then. ``unused``: composites in which, of what counts no more, nothing had been purged, and how
+    many bytes that was. These only become more, so who finds as many finds the same."""
+
+    purge: int = -1
+    unused: Mapping[CompositeName, int] = field(default_factory=dict)
+
+
+class _LookedBody(msgspec.Struct, forbid_unknown_fields=True):
+    purge: int
+    unused: dict[str, int]
+
 
 def encode_table(table: CompositeTable) -> bytes:
     """The bytes of a table. Raises: Corrupt for a pack without bytes."""
     _check_sizes(table.places.values(), "a table of composites")
-    names = sorted({place.composite for place in table.places.values()})
+    names = sorted(table.composites)
     serials = {name: n for n, name in enumerate(names)}
     flags = _FLAG_SUPERSEDED * table.is_superseded | _FLAG_RESTORED * table.is_restored
     head = _TABLE_HEAD.pack(
@@ -72,7 +130,11 @@ def encode_table(table: CompositeTable) -> bytes:
 
 def decode_table(data: Buffer, number: int, what: str = "a table of composites") -> CompositeTable:
     """The table of that number. Raises: Corrupt, UnknownFormat."""
-    body = _checked(data, _TABLE_MAGIC, _TABLE_HEAD.size, what)
+    body, checksum = memoryview(data)[:-ID_BYTES], memoryview(data)[-ID_BYTES:]
+    if len(body) < _TABLE_HEAD.size or bytes(body[: len(_TABLE_MAGIC)]) != _TABLE_MAGIC:
+        raise Corrupt(f"{what} is not what its key says")
+    if blake3(body).digest() != checksum:
+        raise Corrupt(f"{what} does not match its checksum")
     _, version, flags, own, composites, packs = _TABLE_HEAD.unpack_from(body)
     _check_version(version, flags & ~(_FLAG_SUPERSEDED | _FLAG_RESTORED), what)
     packs_at = _TABLE_HEAD.size + composites * _TABLE_COMPOSITE.size
@@ -92,7 +154,7 @@ def decode_table(data: Buffer, number: int, what: str = "a table of composites")
 def encode_tail(name: CompositeName, places: Sequence[tuple[PackId, CompositePlace]]) -> bytes:
     """What follows the packs of a composite: from it the table can be made again. Raises: Corrupt
     for a pack without bytes."""
-    _check_sizes((place for _, place in places), keys.composite(name))
+    _check_sizes((place for _, place in places), name.key)
     end = max((place.offset + place.size_bytes for _, place in places), default=0)
     rows = [_TAIL_PACK.pack(pack, place.offset, place.size_bytes) for pack, place in places]
     head = _TAIL.pack(_COMPOSITE_MAGIC, VERSION, 0, len(rows), name.number, end)
@@ -136,13 +198,22 @@ def decode_tail(data: Buffer, name: CompositeName, what: str) -> dict[PackId, Co
     return places
 
 
-def _checked(data: Buffer, magic: bytes, head_size_bytes: int, what: str) -> memoryview:
-    if len(data) < head_size_bytes + ID_BYTES or bytes(data[: len(magic)]) != magic:
-        raise Corrupt(f"{what} is not what its key says")
-    body, checksum = memoryview(data)[:-ID_BYTES], memoryview(data)[-ID_BYTES:]
-    if blake3(body).digest() != checksum:
-        raise Corrupt(f"{what} does not match its checksum")
-    return body
+def encode_looked(looked: Looked) -> bytes:
+    """The document."""
+    unused = {name.key.removeprefix(COMPOSITES): n for name, n in looked.unused.items()}
+    return seal("composites-looked", VERSION, _LookedBody(looked.purge, unused))
+
+
+def decode_looked(data: Buffer, what: str) -> Looked:
+    """What the document says. Raises: Corrupt, UnknownFormat."""
+    body = unseal("composites-looked", {VERSION: _LookedBody}, data, what)
+    unused: dict[CompositeName, int] = {}
+    for text, size_bytes in body.unused.items():
+        name = name_of(COMPOSITES + text)
+        if name is None:
+            raise Corrupt(f"{what}: {text!r} is no composite")
+        unused[name] = size_bytes
+    return Looked(body.purge, unused)
 
 
 def _check_sizes(places: Iterable[CompositePlace], what: str) -> None:

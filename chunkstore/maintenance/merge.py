@@ -1,0 +1,254 @@
+"""Merging: many small packs are put into few composites, and keep their ids; and composites of
+which too little counts are put again, as packs are compacted (docs/decisions/0051)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.composite import (
+    TABLE_PACKS_MAX,
+    CompositeName,
+    CompositePlace,
+    CompositeTable,
+)
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.maintenance.moved_packs import (
+    Places,
+    WholePack,
+    drop_double,
+    drop_doubles,
+    drop_purged_remains,
+    fetch,
+    move_out,
+    sweep_moved,
+)
+from lodefs.chunkstore.objects.composite_tables import NO_TABLE, unused_of
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.pack_locations import (
+    COMPOSITE_SIZE_BYTES,
+    composite_parts,
+    locations_of,
+)
+from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.system.progress import Progress
+
+BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
+_GROWTH = 4  # a composite that is so many times larger than all that joins it stays as it is
+
+Sizes = Iterable[tuple[PackId, int]]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Merged:
+    """``packs`` of ``size_bytes`` that were objects of their own, or in ``objects_before``, are now
+    in ``objects``."""
+
+    packs: int = 0
+    size_bytes: int = 0
+    objects_before: int = 0
+    objects: int = 0
+
+
+@dataclass(slots=True)
+class Unused:
+    """So many objects of merged packs were put again, without ``freed_bytes`` that did not count;
+    ``left_bytes`` that do not count stay in others."""
+
+    objects: int = 0
+    freed_bytes: int = 0
+    left_bytes: int = 0
+
+
+class Merging:
+    """What one collection does about where packs lie; with ``dry_run`` only what it would do is
+    told. Methods raise what the store does."""
+
+    def __init__(
+        self, objects: ObjectStore, executor: Executor, rate: Rate, *, dry_run: bool
+    ) -> None:
+        self._objects = locations_of(objects)
+        self._tables = self._objects.tables
+        self._executor = executor
+        self._rate = rate
+        self._dry_run = dry_run
+        self._foreseen = NO_TABLE  # as a dry run would leave it
+        self._smaller_by: Mapping[PackId, int] = {}  # packs, by compaction in a dry run
+
+    def begin(self) -> None:
+        """Removes what merges that died have left."""
+        sweep_moved(self._objects, self._executor)
+        drop_doubles(self._objects, self._executor)
+
+    def combined(self) -> tuple[int, int]:
+        """How many packs lie with others, and in how many objects."""
+        table = self._tables.newest()
+        return len(table.places), len(table.composites)
+
+    def forget(self, dead: Collection[PackId], smaller_by: Mapping[PackId, int]) -> None:
+        """Packs that the collection has deleted for good; ``smaller_by``: by how much others are
+        smaller now, in a dry run."""
+        if self._dry_run:
+            self._smaller_by = smaller_by
+            self._foreseen = foreseen(self._tables.newest(), dead, smaller_by)
+        else:
+            self._tables.remove(dead)
+
+    def merge(self, small: Sequence[tuple[PackId, int]], progress: Progress) -> Merged:
+        """Puts small packs that are in use into composites. Those that are damaged, or lack chunks,
+        stay where they are."""
+        table = self._table()
+        if not batches(small, table):
+            return Merged()
+        small = self._whole_packs(small, table)
+        parts = batches(small, table)
+        packs = [one for part in parts for one in part]
+        before = {table.places[pack].composite for pack, _ in packs if pack in table.places}
+        if self._dry_run:
+            self._foreseen = foreseen(table, {pack for pack, _ in packs}, {})
+            return Merged(len(packs), sum(size for _, size in packs), len(before), len(parts))
+        if not parts:
+            return Merged()
+        self._tables.admit()
+        return self._merge_all(small, progress)
+
+    def rewrite(self, min_used: float | None) -> Unused:
+        """Puts composites again of which less than ``min_used`` (0 to 1; None: nothing is put)
+        counts: else bytes of what was deleted, compacted or written again elsewhere stay until all
+        that counts has gone. One with damaged packs stays, for who repairs it. Then nothing that
+        was purged stays where nothing counts."""
+        table = self._table()
+        if not table.places:
+            return Unused()
+        sizes_bytes = self._tables.sizes_bytes()
+        unused = {name: n for name, n in unused_of(table, sizes_bytes).items() if n > 0}
+        gone = {
+            name
+            for name, unused_bytes in unused.items()
+            if sizes_bytes[name] - unused_bytes < (min_used or 0) * sizes_bytes[name]
+        }
+        if not self._dry_run:
+            move_out(self._objects, gone, self._executor, self._rate)
+            gone -= self._tables.newest().composites
+            drop_purged_remains(self._objects, self._executor, self._rate)
+        freed_bytes = sum(unused[name] for name in gone)
+        return Unused(len(gone), freed_bytes, sum(unused.values()) - freed_bytes)
+
+    def _table(self) -> CompositeTable:
+        return self._foreseen if self._dry_run else self._tables.newest()
+
+    def _whole_packs(self, small: Sizes, table: CompositeTable) -> list[tuple[PackId, int]]:
+        """Those that may be put into composites, or lie there: what a pack of its own lacks, a copy
+        or a repair may yet bring."""
+
+        def may_move(one: tuple[PackId, int]) -> bool:
+            if one[0] in table.places:
+                return True
+            try:
+                index = read_index(self._objects, one[0]).index
+                return one[0] not in self._smaller_by and not index.has_gone
+            except (NotFound, Changed, Corrupt, UnknownFormat):  # merging finds out, and says so
+                return True
+
+        small = list(small)
+        moves = self._executor.map(may_move, small)
+        return [one for one, may in zip(small, moves, strict=True) if may]
+
+    def _merge_all(self, small: Sizes, progress: Progress) -> Merged:
+        result, purges = Merged(), Purges(self._objects)
+        table, newest_purge = self._tables.newest(), purges.newest()
+        parts = batches(_that_fit(small, table), table)
+        progress.phase = f"merging {sum(map(len, parts))} packs"
+        progress.files_done, progress.files_total = 0, sum(map(len, parts))
+        places = table.places
+
+        def still() -> bool:
+            return purges.newest(newest_purge) == newest_purge
+
+        before = {places[pack].composite for part in parts for pack, _ in part if pack in places}
+        for part in parts:
+            found = self._executor.map(
+                lambda one: fetch(self._objects, one, places, self._rate), part
+            )
+            read = {one.index.pack_id: one for one in found if one is not None}
+            progress.files_done += len(part)
+            if len({places[pack].composite if pack in places else pack for pack in read}) < 2:
+                continue  # the others are damaged, or lack chunks
+            packs = {pack: one.data for pack, one in read.items()}
+            self._tables.put_packs(packs, places, still)
+            for _ in self._executor.map(lambda one: self._drop_own(one, places), read.values()):
+                pass
+            if not still():
+                break  # what was read may have been purged since: the next merge reads it again
+            drop_purged(self._objects, read, self._executor, self._rate)
+            result.objects += 1
+            result.packs += len(read)
+            result.size_bytes += sum(map(len, packs.values()))
+        result.objects_before = len(before - self._tables.newest().composites)
+        return result
+
+    def _drop_own(self, one: WholePack, seen: Places) -> None:
+        """Deletes the own object of a pack that was put into a composite."""
+        pack_id = one.index.pack_id
+        if pack_id in seen or self._tables.find(pack_id) is None:
+            return
+        try:
+            etag = self._objects.inner.head(keys.pack(pack_id)).etag
+        except NotFound:
+            return
+        if etag == one.etag:
+            # Who writes it from now on looks at the table afterwards, and finds it there.
+            self._objects.inner.delete(keys.pack(pack_id))
+        else:
+            drop_double(self._objects, pack_id)
+
+
+def batches(small: Sizes, table: CompositeTable) -> list[list[tuple[PackId, int]]]:
+    """Which packs, with their sizes, go into one composite each: ``small`` ones, and those of
+    composites with room, if there are fewer objects afterwards."""
+    composites: dict[CompositeName, list[tuple[PackId, int]]] = {}
+    for pack, place in table.places.items():
+        composites.setdefault(place.composite, []).append((pack, place.size_bytes))
+    chosen = sorted(one for one in small if one[0] not in table.places)
+    objects, size_bytes = len(chosen), sum(size for _, size in chosen)
+    for packs in sorted(composites.values(), key=lambda packs: sum(size for _, size in packs)):
+        own_bytes = sum(size for _, size in packs)
+        if own_bytes > min(_GROWTH * (size_bytes or own_bytes), COMPOSITE_SIZE_BYTES // 2):
+            break
+        chosen += sorted(packs)
+        objects += 1
+        size_bytes += own_bytes
+    found = list(composite_parts(chosen))
+    return found if len(found) < objects else []
+
+
+def foreseen(
+    table: CompositeTable, gone: Collection[PackId], smaller_by: Mapping[PackId, int]
+) -> CompositeTable:
+    """The table without packs that are deleted or merged, and with others that are written again
+    and then take so many bytes less."""
+    places = {pack: at for pack, at in table.places.items() if pack not in gone}
+    name, room = CompositeName(table.number + 1, "f" * 16), COMPOSITE_SIZE_BYTES
+    for pack in sorted(places.keys() & smaller_by.keys()):
+        size_bytes = places[pack].size_bytes - smaller_by[pack]
+        if size_bytes > room:
+            name, room = CompositeName(name.number + 1, name.token), COMPOSITE_SIZE_BYTES
+        places[pack] = CompositePlace(name, COMPOSITE_SIZE_BYTES - room, size_bytes)
+        room -= size_bytes
+    return replace(table, places=places)
+
+
+def _that_fit(small: Sizes, table: CompositeTable) -> Sequence[tuple[PackId, int]]:
+    room = max(0, TABLE_PACKS_MAX - len(table.places))
+    new = [one for one in small if one[0] not in table.places]
+    if len(new) > room:
+        _log.warning("%d packs are not merged: the table of composites is full", len(new) - room)
+    return new[:room]

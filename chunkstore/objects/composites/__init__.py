@@ -1,1 +1,0 @@
-"""Many small packs in few objects: where they lie, and how they are read and moved."""
