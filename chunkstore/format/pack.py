@@ -117,6 +117,11 @@ class PackIndex:
         numbers = (n for n in range(len(self)) if self.chunk_id(n) in ids)
         return sum(1 << n for n in numbers if not self.is_gone(n))
 
+    def purged(self) -> list[ChunkId]:
+        """The chunks of which it says that they were purged."""
+        codecs = enumerate(self.codecs if self.has_gone else b"")
+        return [self.chunk_id(n) for n, codec in codecs if codec == PURGED]
+
     def lacks(self, named: int, gone: bytes = GONE) -> int:
         """Those of some chunks (bits of their numbers) whose bytes are not there: the pack has no
         such chunk, or one of these codecs says so. This alone tells whether a commit may name

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.composite import (
     TABLE_PACKS_MAX,
@@ -37,7 +37,7 @@ from lodefs.chunkstore.objects.pack_locations import (
     composite_parts,
     locations_of,
 )
-from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.pack_reader import index_or_none
 from lodefs.chunkstore.system.progress import Progress
 
 BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
@@ -152,11 +152,10 @@ class Merging:
         def may_move(one: tuple[PackId, int]) -> bool:
             if one[0] in table.places:
                 return True
-            try:
-                index = read_index(self._objects, one[0]).index
-                return one[0] not in self._smaller_by and not index.has_gone
-            except (NotFound, Changed, Corrupt, UnknownFormat):  # merging finds out, and says so
+            index = index_or_none(self._objects, one[0])
+            if index is None:  # merging finds out, and says so
                 return True
+            return one[0] not in self._smaller_by and not index.has_gone
 
         small = list(small)
         moves = self._executor.map(may_move, small)

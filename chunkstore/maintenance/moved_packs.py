@@ -34,7 +34,7 @@ from lodefs.chunkstore.maintenance.compact import TRIES, Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged, held
 from lodefs.chunkstore.objects.interface import Part, read_whole
 from lodefs.chunkstore.objects.pack_locations import PackLocations, composite_parts, place_of
-from lodefs.chunkstore.repo.pack_reader import read_index, unpack_chunks
+from lodefs.chunkstore.repo.pack_reader import index_or_none, unpack_chunks
 from lodefs.chunkstore.types import Buffer
 
 PACK_SIZE_BYTES_MAX = 1 << 30  # none has so many
@@ -285,15 +285,13 @@ def purged_in_places(objects: PackLocations, executor: Executor) -> set[ChunkId]
 
 
 def _purged_at(objects: PackLocations, pack: PackId, place: CompositePlace | None) -> list[ChunkId]:
+    if place is None:
+        index = index_or_none(objects.inner, pack)
+        return [] if index is None else index.purged()
     try:
-        if place is None:
-            index = read_index(objects.inner, pack).index
-        else:
-            index = PackIndex.decode(pack, objects.read(place).data)
+        return PackIndex.decode(pack, objects.read(place).data).purged()
     except (NotFound, Changed, Corrupt, UnknownFormat):
         return []
-    codecs = enumerate(index.codecs if index.has_gone else b"")
-    return [index.chunk_id(number) for number, codec in codecs if codec == PURGED]
 
 
 def sweep_moved(objects: PackLocations, executor: Executor) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId
-from lodefs.chunkstore.format.pack import PURGED, PackIndex
+from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.purges import (
     CHUNKS_MAX,
     SIZE_BYTES_MAX,
@@ -98,8 +98,7 @@ def _purged_in_packs(objects: ObjectStore) -> set[ChunkId]:
     """What some packs say was purged, and none has. A purge takes a chunk out of all packs."""
     purged: set[ChunkId] = set()
     for index in _indexes(objects):
-        codecs = enumerate(index.codecs if index.has_gone else b"")
-        purged.update(index.chunk_id(number) for number, codec in codecs if codec == PURGED)
+        purged.update(index.purged())
     for index in _indexes(objects) if purged else ():
         for number in range(len(index)):
             if not index.is_gone(number):
