@@ -132,10 +132,4 @@ def gone_chunks(objects: ObjectStore, pack_id: PackId) -> int | None:
 
 def is_whole(objects: ObjectStore, pack_id: PackId) -> bool:
     """Whether the object ends with the index of that pack, and is as long as this says."""
-    try:
-        read_index(objects, pack_id)
-    except (Corrupt, NotFound):
-        return False
-    except UnknownFormat:  # of a newer lodefs, which knows what it wrote
-        return True
-    return True
+    return gone_chunks(objects, pack_id) is not None
