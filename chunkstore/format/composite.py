@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
 from lodefs.chunkstore.format.envelope import seal, unseal
-from lodefs.chunkstore.format.keys import SEQUENCE_MAX
+from lodefs.chunkstore.format.keys import descending, number_in
 from lodefs.chunkstore.format.names import ID_BYTES, PackId, is_hex
 from lodefs.chunkstore.types import Buffer
 
@@ -62,14 +62,12 @@ def name_of(key: str) -> CompositeName | None:
 
 def table_key(number: int) -> str:
     """``composites/tables/<10 digits, descending>``; numbers count from 0."""
-    return f"{TABLES}{SEQUENCE_MAX - number:010d}"
+    return descending(TABLES, number)
 
 
 def table_number(key: str) -> int:
     """The number of the table of composites at ``key``; -1 if that is no such key."""
-    digits = key.removeprefix(TABLES)
-    number = SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
-    return number if number >= 0 and key == table_key(number) else -1
+    return number_in(TABLES, key)
 
 
 class CompositePlace(NamedTuple):

@@ -63,7 +63,7 @@ def settings(repo: str) -> str:
 
 def settings_entry(repo: str, sequence: int) -> str:
     """``repos/<repo>/refs/_settings/<10 digits, descending>``; sequences count from 0."""
-    return f"{settings(repo)}{SEQUENCE_MAX - sequence:010d}"
+    return descending(settings(repo), sequence)
 
 
 def settings_sequence(key: str) -> int:
@@ -80,7 +80,7 @@ def expired(repo: str, prefix: str = "") -> str:
 
 def ref_entry(repo: str, kind: str, name: str, sequence: int) -> str:
     """``repos/<repo>/refs/<kind>/<name>/<10 digits, descending>``; sequences count from 0."""
-    return f"{ref(repo, kind, name)}{SEQUENCE_MAX - sequence:010d}"
+    return descending(ref(repo, kind, name), sequence)
 
 
 def ref_of_entry(key: str) -> tuple[str, str, str, int] | None:
@@ -93,22 +93,32 @@ def ref_of_entry(key: str) -> tuple[str, str, str, int] | None:
     return (repo, kind, name, sequence) if key == ref_entry(repo, kind, name, sequence) else None
 
 
+def descending(log: str, number: int) -> str:
+    """The key of an entry of a log, ``log`` and 10 digits; numbers count from 0."""
+    return f"{log}{SEQUENCE_MAX - number:010d}"
+
+
+def number_in(log: str, key: str) -> int:
+    """The number of the entry of a log that lies at ``key``; -1 if that is no such key."""
+    digits = key.removeprefix(log)
+    number = SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
+    return number if number >= 0 and key == descending(log, number) else -1
+
+
 def journal_entry(number: int) -> str:
     """``journal/entries/<10 digits, descending>``; numbers count from 0."""
-    return f"{ENTRIES}{SEQUENCE_MAX - number:010d}"
+    return descending(ENTRIES, number)
 
 
 def journal_number(key: str) -> int:
     """The number of the journal's entry that lies at ``key``; -1 if that is no such key."""
-    digits = key.removeprefix(ENTRIES)
-    number = SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
-    return number if number >= 0 and key == journal_entry(number) else -1
+    return number_in(ENTRIES, key)
 
 
 def journal_part(what: str, number: int) -> str:
     """``journal/<what>/<10 digits, descending>``: what belongs to an entry of the journal
     ("ends", "beats", "fates", "done")."""
-    return f"journal/{what}/{SEQUENCE_MAX - number:010d}"
+    return descending(f"journal/{what}/", number)
 
 
 def purge(number: int) -> str:

@@ -1,13 +1,13 @@
 """A pack that was read before a purge, and written after it, has the purged bytes again.
 
 The put of a pack has no condition, so each who writes packs again (a compaction, a merging, a
-repair, a purge, a sweep of what a repair overlooked) looks afterwards for what purges
-wanted to be gone: their documents are put before the packs are written (docs/decisions/0047).
+repair, a purge, a sweep of what a repair overlooked) looks afterwards for what purges wanted to be
+gone: their documents are put before the packs are written (docs/decisions/0047).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Executor
 
 from lodefs.chunkstore.format.journal import DeadChunks
@@ -25,10 +25,9 @@ def drop_purged(
     """Removes what purges wanted gone from packs that were just written, until none has it; a pack
     that cannot be read is left alone. Raises: what the store does, Corrupt for a purge's document.
     """
-    left = list(packs)
-    purged = _purged(objects)
+    left, purged = list(packs), Purges(objects).chunks()
     for _ in range(TRIES if purged else 0):
-        found = _find(objects, left, purged, executor)
+        found = holding(objects, left, purged, executor)
         for _ in drop_all(objects, found, PURGED, executor, rate):
             pass
         left = [one.pack for one in found]
@@ -38,26 +37,17 @@ def find_purged(
     objects: ObjectStore, packs: Iterable[PackId], executor: Executor
 ) -> list[DeadChunks]:
     """What drop_purged would remove first. Raises: as of it."""
-    purged = _purged(objects)
-    return _find(objects, packs, purged, executor) if purged else []
+    return holding(objects, packs, Purges(objects).chunks(), executor)
 
 
-def _purged(objects: ObjectStore) -> frozenset[ChunkId]:
-    return Purges(objects).chunks()
-
-
-def _find(
-    objects: ObjectStore,
-    packs: Iterable[PackId],
-    purged: Collection[ChunkId],
-    executor: Executor,
+def holding(
+    objects: ObjectStore, packs: Iterable[PackId], ids: Collection[ChunkId], executor: Executor
 ) -> list[DeadChunks]:
-    found = executor.map(lambda pack: held(objects, pack, purged), packs)
-    return [one for one in found if one is not None]
+    """Those of the packs that have bytes of these chunks, and which; one that cannot be read is
+    left out. Raises: what the store does."""
 
+    def held(pack: PackId) -> DeadChunks:
+        index = index_or_none(objects, pack)
+        return DeadChunks(pack, 0 if index is None else index.held(ids))
 
-def held(objects: ObjectStore, pack: PackId, ids: Container[ChunkId]) -> DeadChunks | None:
-    """Which of those chunks' bytes a pack has, if any; None, too, if it cannot be read."""
-    index = index_or_none(objects, pack)
-    bits = 0 if index is None else index.held(ids)
-    return DeadChunks(pack, bits) if bits else None
+    return [one for one in executor.map(held, packs if ids else ()) if one.chunks]

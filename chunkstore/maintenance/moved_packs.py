@@ -31,7 +31,7 @@ from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import TRIES, Rate
-from lodefs.chunkstore.maintenance.late_writes import drop_purged, held
+from lodefs.chunkstore.maintenance.late_writes import drop_purged, holding
 from lodefs.chunkstore.objects.interface import Part, read_whole
 from lodefs.chunkstore.objects.pack_locations import PackLocations, composite_parts, place_of
 from lodefs.chunkstore.repo.pack_reader import index_or_none, unpack_chunks
@@ -116,9 +116,8 @@ def doubles_with(
 ) -> dict[PackId, int]:
     """Those whose own objects have bytes of these chunks, by the bits of their numbers. One that is
     damaged is left out: no reader gets anything of it. Raises: what the store does."""
-    found = _doubles(objects) if ids else []
-    bits = executor.map(lambda pack: held(objects.inner, pack, ids), found)
-    return {one.pack: one.chunks for one in bits if one is not None}
+    found = holding(objects.inner, _doubles(objects) if ids else (), ids, executor)
+    return {one.pack: one.chunks for one in found}
 
 
 def drop_doubles(objects: PackLocations, executor: Executor) -> None:

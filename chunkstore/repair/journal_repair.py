@@ -55,7 +55,7 @@ class JournalRepair:
         may take its place."""
         for info in self._objects.list("journal/"):
             for what in _PARTS:
-                number = _number(info.key, what)
+                number = keys.number_in(f"journal/{what}/", info.key)
                 if number >= 0:
                     self._parts[what].add(number)
         numbers = {keys.journal_number(info.key) for info in self._objects.list(keys.ENTRIES)}
@@ -124,11 +124,11 @@ class JournalRepair:
             if entry is None:
                 self._heal_entry(number)
         for key in sorted(self.problems):
-            if (number := _number(key, "ends")) >= 0:
+            if (number := keys.number_in("journal/ends/", key)) >= 0:
                 self._put("ends", number, documents.encode_end(End(number, None)))
-            elif (number := _number(key, "beats")) >= 0:
+            elif (number := keys.number_in("journal/beats/", key)) >= 0:
                 self._put("beats", number, documents.encode_beat(number, 0))
-            elif (number := _number(key, "done")) >= 0:
+            elif (number := keys.number_in("journal/done/", key)) >= 0:
                 self._journal.put_done(number)
         for number, entry in sorted(self._entries.items()):
             is_bad = keys.journal_part("fates", number) in self.problems
@@ -208,9 +208,3 @@ class JournalRepair:
         except Corrupt as error:
             self.problems[key] = f"spoilt: {error}"
         return None
-
-
-def _number(key: str, what: str) -> int:
-    digits = key.rpartition("/")[2]
-    number = keys.SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
-    return number if number >= 0 and key == keys.journal_part(what, number) else -1

@@ -91,5 +91,5 @@ def can_be_copied(version: PackIndexVersion, purged: Collection[ChunkId]) -> boo
     return (
         place_of(version.etag) is None
         and not index.has_gone
-        and not any(index.chunk_id(n) in purged for n in range(len(index)) if purged)
+        and not (purged and index.held(purged))
     )
