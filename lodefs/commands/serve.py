@@ -41,8 +41,8 @@ def serve(session: Session, **options: object) -> None:
     The table [serve] of the config file takes all settings; options win.
     """
     from lodefs.proxy.config import Config
-    from lodefs.proxy.service.failed_starts import told_to_systemd
     from lodefs.proxy.service.main import main
+    from lodefs.proxy.service.systemd import told_to_systemd
 
     with told_to_systemd(session.environment):
         main(Config.from_mapping(settings(session, options)))

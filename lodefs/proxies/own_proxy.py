@@ -30,7 +30,7 @@ from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, priv
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
 from lodefs.mount.kernel import namespaces
-from lodefs.proxy.service.failed_starts import PREFIX
+from lodefs.proxy.service.systemd import PREFIX
 from lodefs.settings.session import NO_STORE, Session, split_settings
 
 if TYPE_CHECKING:

@@ -59,13 +59,12 @@ from lodefs.proxy.runtime.other_families import MoreFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls, outcome_of
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.forwarding import RawS3
-from lodefs.proxy.service import failed_starts
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.job_families import JobFamilies
-from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.mount_families import MountFamilies
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
+from lodefs.proxy.service.systemd import CLIENTS, PEERS, S3, Listeners, failures_are_over
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 from lodefs.proxy.tracing.traced_objects import TracedObjects
 
@@ -220,7 +219,7 @@ async def serve(
                         Endpoint(peers, peer_server=opened.peer_server, tls=opened.peer_tls)
                     )
                 unused = unused or IdleExit(config, stop.set)
-                failed_starts.are_over(environ, systemd)
+                failures_are_over(environ, systemd)
                 serving = _Serving(config, opened, systemd, unused, calls, tracer)
                 await serving.run(served, stop, begun_s)
     _log.info("stopped")

@@ -31,7 +31,7 @@ from lodefs.proxy.service.app import (
     serve,
     shares_of,
 )
-from lodefs.proxy.service.kept_sockets import Listeners
+from lodefs.proxy.service.systemd import Listeners
 from tests.support.chunkstore.bad_server import Answer, BadServer
 from tests.support.chunkstore.child_process import Child, private_directory
 from tests.support.chunkstore.handmade import Handmade

@@ -9,7 +9,7 @@ import pytest
 
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
-from lodefs.proxy.service.failed_starts import FAILED, PAUSES_S, are_over, told_to_systemd
+from lodefs.proxy.service.systemd import FAILED, PAUSES_S, failures_are_over, told_to_systemd
 
 WHY = "s3://bucket/prefix is not a lodefs store:\ncreate it"
 
@@ -54,8 +54,8 @@ def test_a_start_that_succeeds_ends_the_count(tmp_path: Path) -> None:
         systemd.bind(str(tmp_path / "notify"))
         systemd.setblocking(False)
         environ = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-        are_over(environ, SystemdNotifier(environ))
-        are_over(environ | {"LISTEN_FDNAMES": FAILED}, SystemdNotifier(environ))
+        failures_are_over(environ, SystemdNotifier(environ))
+        failures_are_over(environ | {"LISTEN_FDNAMES": FAILED}, SystemdNotifier(environ))
         assert systemd.recv(1000).decode() == f"FDSTOREREMOVE=1\nFDNAME={FAILED}"
         with pytest.raises(BlockingIOError):
             systemd.recv(1000)
