@@ -9,11 +9,9 @@ moved to another commit.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -33,6 +31,7 @@ from lodefs.mount.docker.volume import Volume, about, check_mount_id, check_name
 from lodefs.mount.docker.volume_files import Damaged, Record, Records
 from lodefs.mount.node.deadline_calls import Calls, LateError
 from lodefs.mount.node.interface import ResolvedCommit, Source
+from lodefs.mount.node.volume_locks import VolumeLocks
 from lodefs.mount.service.interface import DOCKER, Holding, MountService, User, Wanted
 
 ANSWER_TIMEOUT_S = 0.9
@@ -80,8 +79,7 @@ class Volumes:
         self._now_s = now_s
         self._answer_timeout_s = answer_timeout_s
         self._on_change = on_change
-        self._turn = threading.Condition()
-        self._using: Counter[str] = Counter()  # threads that mount a volume; -1: one changes it
+        self._locks = VolumeLocks()
         self._records: dict[str, Record] = {}
         self._held: dict[str, Holding] = {}  # as it was seen last
         for record in records.load():
@@ -185,24 +183,10 @@ class Volumes:
             _log.debug("what is mounted: %s", error)
         return self._held
 
-    @contextmanager
-    def using(self, key: str, *, alone: bool = False) -> Iterator[None]:
+    def using(self, key: str, *, alone: bool = False) -> AbstractContextManager[None]:
         """Inside the block nobody changes a volume; and, ``alone``, nobody mounts it either.
-        DeadlineExceeded."""
-        with self._turn:
-            if not self._turn.wait_for(
-                lambda: not self._using[key] if alone else self._using[key] >= 0, WORK_TIMEOUT_S
-            ):
-                raise DeadlineExceeded("another call for this volume takes long; try again")
-            self._using[key] += -1 if alone else 1
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._using[key] += 1 if alone else -1
-                if not self._using[key]:
-                    del self._using[key]
-                self._turn.notify_all()
+        Conflict where another call has it for long."""
+        return self._locks.holding(key, alone=alone, timeout_s=WORK_TIMEOUT_S)
 
     def write(self, volume: Volume) -> None:
         """A volume's new state, on disk and then in memory. The caller has it for itself.
