@@ -98,6 +98,7 @@ class _Push:
             root = source.read()
             if self._is_at(root):
                 session.uploader.finish()
+                session.progress.phase = "remembering"
                 source.tree.remember()
                 assert self._head.root is not None
                 entry, unchanged = self._head.root, True

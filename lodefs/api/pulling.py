@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.cli.parameters import option
 from lodefs.settings.session import Where, opened, spec_of
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ def pull(
     spec: str | Spec,
     directory: str | os.PathLike[str],
     *,
-    workers: int = WORKERS,
+    workers: Annotated[int, option("Parallel reads [8].", between=(1, 256))] = WORKERS,
     sync: bool = True,
-    since: str | None = None,
-    skip_purged: bool = False,
+    since: Annotated[
+        str | None, option("DIR is a copy of REV: update it.", "--from", metavar="REV")
+    ] = None,
+    skip_purged: Annotated[bool, option("Leave out files whose bytes were purged.")] = False,
     progress: Progress | None = None,
     **where: Unpack[Where],
 ) -> PullResult:

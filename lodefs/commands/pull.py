@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lodefs.api.pulling import WORKERS
 from lodefs.api.pulling import pull as pull_into
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import options as cli
@@ -26,16 +25,15 @@ KEPT_NAMED_MAX = 10
     "lodefs pull vision/flickr30k@v1.1 ./flickr30k          # brings the copy to v1.1",
     "lodefs pull vision/flickr30k:images/1.jpg ./first.jpg  # one file",
     store=True,
+    of=pull_into,
 )
 def pull(
     session: Session,
     spec: Spec = cli.argument("REPO[@REV][:PATH]"),
     directory: str = cli.argument("DIR"),
-    workers: int = cli.option("Parallel reads [8].", default=WORKERS, between=(1, 256)),
-    since: str | None = cli.option("DIR is a copy of REV: update it.", "--from", metavar="REV"),
-    skip_purged: bool = cli.option("Leave out files whose bytes were purged."),
     no_sync: bool = cli.option("Do not wait until all is on disk."),
     as_json: bool = cli.JSON,
+    **options: Any,
 ) -> None:
     """Copy a revision, or what is at PATH in it, into the directory DIR.
 
@@ -52,16 +50,8 @@ def pull(
     """
     try:
         with show_progress() as progress:
-            result = pull_into(
-                spec,
-                directory,
-                workers=workers,
-                sync=not no_sync,
-                since=since,
-                skip_purged=skip_purged,
-                progress=progress,
-                session=session,
-            )
+            options |= {"sync": not no_sync, "progress": progress, "session": session}
+            result = pull_into(spec, directory, **options)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("repeat the command to go on")
         raise
