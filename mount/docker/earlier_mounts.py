@@ -8,6 +8,7 @@ unmounts them after their last user.
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,8 +30,14 @@ def hand_over(
 ) -> bool:
     """Have the service hold the mounts in ``folder``, and the references of this boot; volumes'
     files have none of either then. False where it is to be repeated."""
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    is_done = True
+    is_done, there = True, set()
+    try:
+        there = set(os.listdir(folder))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        _log.warning("%s: mounts of before are not taken over: %s", folder, error.strerror)
+        is_done = False
     for volume in volumes.records():
         if isinstance(volume, Volume) and (volume.boot or volume.key in there):
             try:

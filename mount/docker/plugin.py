@@ -141,11 +141,16 @@ class _Plugin:
         )
 
     def round(self) -> None:
-        """What is to be done every few seconds."""
-        if not self._is_taken_over:
-            self.take_over()
-        self._upkeep.round()
-        self._counts.publish(by_state(self._volumes.list()))
+        """What is to be done every few seconds. Never raises."""
+        try:
+            if not self._is_taken_over:
+                self.take_over()
+            self._upkeep.round()
+            self._counts.publish(by_state(self._volumes.list()))
+        except LodefsError as error:
+            _log.warning("upkeep: %s", error)
+        except Exception:  # noqa: BLE001 - a mistake of ours must not end the plugin
+            _log.exception("upkeep")
 
     def _begin_upkeep(self) -> None:
         with suppress(Unavailable):  # then the next round is soon enough

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Denied, NotFound, Unavailable
+from lodefs.chunkstore.errors import Denied, NoSpace, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import Source, User, Wanted
@@ -122,3 +124,52 @@ def test_a_release_while_a_user_is_written_down(rig: ServiceRig) -> None:
     for thread in threads:
         thread.join(WAIT_S)
     assert [slot.mount.users for slot in rig.mounts.slots()] == [()]
+
+
+def waiting(rig: ServiceRig, call: Callable[[User], object]) -> list[BaseException | None]:
+    """What calls of twenty users end with, which all wait until a record may be written."""
+    [slot] = rig.mounts.slots()
+    users = [User(f"w{number}", "/t") for number in range(20)]
+    with ThreadPoolExecutor(20) as threads:
+        with slot.writing:
+            done = [threads.submit(call, user) for user in users]
+            until(lambda: len(slot.pending) == len(users))
+        return [one.exception(WAIT_S) for one in done]
+
+
+def test_calls_that_wait_are_done_together(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """However many acquires or releases of a mount wait, its record is written once, and what was
+    answered is in it."""
+    rig.mounts.acquire(USER, CATS, None, WAIT_S)
+    write, writes = rig.files.write, list[SharedMount]()
+
+    def counted(mount: SharedMount) -> None:
+        writes.append(mount)
+        write(mount)
+
+    rig.files.write = counted  # type: ignore[method-assign]
+    for call, left in (
+        (lambda user: rig.mounts.acquire(user, CATS, None, WAIT_S), 21),
+        (lambda user: rig.mounts.release(user, WAIT_S), 1),
+    ):
+        writes.clear()
+        assert set(waiting(rig, call)) == {None}
+        assert len(writes) == 1
+        assert [len(mount.users) for mount in rig.files.load()] == [left]
+    assert memory.calls["mount"] == 1
+
+
+def test_a_disk_that_takes_nothing_fails_all_that_wait(rig: ServiceRig) -> None:
+    """No acquire of the group says that it is done, and none counts; releases count."""
+    rig.mounts.acquire(USER, CATS, None, WAIT_S)
+
+    def refuse(mount: SharedMount) -> None:
+        raise NoSpace(f"{mount.key}: the disk is full")
+
+    rig.files.write = refuse  # type: ignore[method-assign]
+    failed = waiting(rig, lambda user: rig.mounts.acquire(user, CATS, None, WAIT_S))
+    assert {type(error) for error in failed} == {NoSpace}
+    [slot] = rig.mounts.slots()
+    assert [usage.user for usage in slot.mount.users] == [USER]
+    rig.mounts.release(USER, WAIT_S)
+    assert slot.mount.users == ()
