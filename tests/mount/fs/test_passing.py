@@ -182,7 +182,16 @@ def test_cut_while_it_is_open(mounts: Mounts, cache: NodeCache) -> None:
     path = mounts.place / "one"
     fd = open_passed(mounts, "one")
     cache.cut(ONE, 1_000_000)
+
+    def is_refused() -> bool:
+        try:
+            path.open().close()
+        except OSError as error:
+            return error.errno == errno.EIO
+        return False
+
     if is_on(mounts):
+        until(is_refused)  # by each worker once it has opened the cache's index
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
             path.open()
     os.close(fd)
