@@ -7,6 +7,7 @@ to raise. Who is at the other end is what the kernel says (system.sockets.peer_o
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -19,7 +20,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, Unavailable, UnknownFormat
+from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 from lodefs.chunkstore.system.sockets import Peer, listen_unix, peer_of
@@ -65,8 +66,8 @@ def send(
 def receive(sock: socket.socket, bytes_max: int = PACKET_BYTES_MAX, fds_max: int = 0) -> Packet:
     """The next packet, cut to ``bytes_max``; the kernel closes descriptors that are not asked for.
 
-    Raises: ConnectionError if no more will come; Unavailable if this process may not open all
-    descriptors; OSError. None stays open then.
+    Raises: ConnectionError if no more will come; OSError, also if this process may not open all
+    descriptors: then none stays open.
     """
     # socket.recv_fds (Python 3.11) forgets its flags: what is started then would have descriptors
     room = socket.CMSG_LEN(fds_max * _FD_BYTES) if fds_max else 0
@@ -76,7 +77,8 @@ def receive(sock: socket.socket, bytes_max: int = PACKET_BYTES_MAX, fds_max: int
         fds.frombytes(rights[: len(rights) // _FD_BYTES * _FD_BYTES])
     if fds_max and flags & socket.MSG_CTRUNC:
         close_all(fds)
-        raise Unavailable("not all descriptors came; is the limit on open files too low?")
+        why = "not all descriptors came; is the limit on open files too low?"
+        raise OSError(errno.EMFILE, why)
     if not data and not fds:
         raise ConnectionResetError("the other process has ended")
     return Packet(data, list(fds))

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.mount.lifecycle import control_socket
+from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.node.kernel_mounts import KernelMounts
@@ -195,8 +195,7 @@ def _end(own: OwnProxy) -> None:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(ASK_TIMEOUT_S)
         asking.connect(str(own.socket))
-        listener, _, _ = control_socket.peer(asking)  # nobody else can have this number meanwhile
-        os.kill(listener, signal.SIGTERM)
+        os.kill(peer_of(asking).pid, signal.SIGTERM)  # nobody else can have its number meanwhile
 
 
 def _reap(own: OwnProxy) -> None:

@@ -11,18 +11,16 @@ import fcntl
 import os
 import socket
 import stat
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi import rpc
 
 ROOT = Path("/run/lodefs/mounts")
-BACKLOG = 16
 CONNECT_TIMEOUT_S = 5.0
-_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
 def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
@@ -78,7 +76,9 @@ def listen(device: str, places: list[Path]) -> tuple[socket.socket, Place]:
         try:
             _own(folder)
             sweep(folder)
-            return _bind(folder, device)
+            path = folder / name_of(device)
+            listener = rpc.listen(path, replace=True)
+            return listener, Place(path, path.lstat().st_ino)
         except (OSError, LodefsError) as error:
             why = f"{folder}: {error}"
     raise Unavailable(f"the mount has no socket, and cannot be taken over: {why}")
@@ -97,23 +97,10 @@ def find(device: str, places: list[Path]) -> Place | None:
 
 def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket:
     """A connection to the process that answers for the mount. Unavailable when nobody does."""
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    client.settimeout(timeout_s)
     try:
-        client.connect(str(place.path))
+        return rpc.connect(place.path, timeout_s)
     except OSError as error:
-        client.close()
         raise Unavailable(f"{place.path}: {error.strerror or error}") from error
-    return client
-
-
-def peer(sock: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group at the other end of a Unix socket."""
-    size = _CREDENTIALS.size
-    pid, uid, gid = _CREDENTIALS.unpack(
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
-    return pid, uid, gid
 
 
 def sweep(folder: Path) -> None:
@@ -123,14 +110,12 @@ def sweep(folder: Path) -> None:
             place = Place(path, path.lstat().st_ino)
         except FileNotFoundError:
             continue  # another mount that begins sweeps, too
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-            client.settimeout(0)
-            try:
-                client.connect(str(path))
-            except ConnectionRefusedError:
-                place.remove()
-            except OSError:
-                continue
+        try:
+            rpc.connect(path, 0).close()
+        except ConnectionRefusedError:
+            place.remove()
+        except OSError:
+            continue
 
 
 def name_of(device: str) -> str:
@@ -145,22 +130,3 @@ def _own(folder: Path) -> None:
     found = folder.lstat()
     if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
         raise Unavailable("it belongs to somebody else, or others may enter it")
-
-
-def _bind(folder: Path, device: str) -> tuple[socket.socket, Place]:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fresh = folder / f".{os.getpid()}.new"
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        listener.bind(str(fresh))
-        fresh.chmod(0o600)
-        listener.listen(BACKLOG)
-        # Nobody sees it before it listens: a socket that does not is taken for a dead one.
-        path = folder / name_of(device)
-        fresh.rename(path)
-    except OSError:
-        listener.close()
-        raise
-    listener.settimeout(0)
-    return listener, Place(path, path.lstat().st_ino)

@@ -9,10 +9,9 @@ not. Workers whose supervisor is gone answer in its place.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +22,9 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
 )
 from lodefs.chunkstore.format.decoding import from_msgpack
-from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.mount_spec import Job
@@ -32,7 +33,6 @@ from lodefs.mount.shm.traffic_counters import Traffic
 VERSION = 1
 STATE, TAKE_OVER, TAKEN, TRACE = b"state", b"take over", b"taken", b"trace"
 ASK_BYTES_MAX = 64
-ANSWER_BYTES_MAX = 131072
 FDS_MAX = 253  # SCM_MAX_FD
 SERVE_TIMEOUT_S = 2.0  # for one who asks to say what
 LEAVE_TIMEOUT_S = 10.0  # for a supervisor that was relieved to end
@@ -149,7 +149,7 @@ class ControlServer:
         supervised: bool,
         traffic: Callable[[], Traffic] | None = None,
     ) -> None:
-        self._grip = resources
+        self._resources = resources
         self._supervised = supervised
         self._traffic = traffic
         self._listener = socket.socket(fileno=os.dup(resources.listener))
@@ -174,24 +174,39 @@ class ControlServer:
             return None  # another worker was faster
         try:
             client.settimeout(SERVE_TIMEOUT_S)
-            if _peer_uid(client) in (os.geteuid(), 0):
-                asked = client.recv(ASK_BYTES_MAX)
-                refusal = self._refusal(busy=busy, ready=ready) if asked == TAKE_OVER else None
-                if asked == TAKE_OVER and refusal is None:
-                    self._hand_over(client)
+            if peer_of(client).uid in (os.geteuid(), 0):
+                asked = rpc.receive(client, ASK_BYTES_MAX).data
+                answer, fds = self._answer(asked, busy=busy, ready=ready)
+                if answer is not None:
+                    rpc.send(client, answer, fds)
+                if answer is not None and answer.handover_state:
                     return client
-                if asked == TRACE:
-                    self._show_trace(client)
-                if asked in (STATE, TAKE_OVER):
-                    self._log(client, refusal, ready=ready)
-        except OSError:
+        except (OSError, InvalidInput):
             pass
         client.close()
         return None
 
+    def _answer(
+        self, asked: bytes, *, busy: bool, ready: bool
+    ) -> tuple[_Answer | None, Sequence[int]]:
+        """What is said, and the descriptors that go with it."""
+        state, resources = self._state(ready=ready), self._resources
+        if asked == STATE:
+            return _Answer(state), ()
+        if asked == TRACE:
+            fd = resources.memories.get(TRACE.decode())
+            return (_Answer(state), ()) if fd is None else (_Answer(state, names=("trace",)), [fd])
+        if asked != TAKE_OVER:
+            return None, ()
+        refusal = self._refusal(busy=busy, ready=ready)
+        if refusal is not None:
+            return _Answer(state, refusal), ()
+        names, fds = zip(*resources.named_fds(), strict=True)
+        return _Answer(state, None, resources.handover_state(), names), fds
+
     def _refusal(self, *, busy: bool, ready: bool) -> Failure | None:
         """Why the mount is not handed over now."""
-        if not self._grip.session.resend:
+        if not self._resources.session.resend:
             return Failure("Unavailable", "the kernel cannot hand this mount over (before Linux "
                            "6.9): unmount it and mount it again")  # fmt: skip
         if not ready:
@@ -200,25 +215,9 @@ class ControlServer:
             return Failure("InUse", "another take-over of this mount is under way")
         return None
 
-    def _log(self, client: socket.socket, failure: Failure | None, *, ready: bool) -> None:
-        client.send(msgspec.msgpack.encode(_Answer(self._state(ready=ready), failure)))
-
-    def _hand_over(self, client: socket.socket) -> None:
-        named = self._grip.named_fds()
-        names = tuple(name for name, _ in named)
-        answer = _Answer(self._state(ready=True), None, self._grip.handover_state(), names)
-        socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
-
-    def _show_trace(self, client: socket.socket) -> None:
-        """The memory that requests are traced in, if there is one."""
-        fd = self._grip.memories.get(TRACE.decode())
-        names, fds = ((), []) if fd is None else ((TRACE.decode(),), [fd])
-        answer = _Answer(self._state(ready=True), names=names)
-        socket.send_fds(client, [msgspec.msgpack.encode(answer)], fds)
-
     def _state(self, *, ready: bool) -> State:
         traffic = self._traffic() if self._traffic is not None else None
-        proxy = self._grip.job.options.proxy
+        proxy = self._resources.job.options.proxy
         return State(os.getpid(), self._supervised, traffic, ready, proxy)
 
 
@@ -248,15 +247,14 @@ def state_of(
 ) -> State:
     """Who answers for a mount. Unavailable where nobody does in time."""
     with control_socket.connect(place, timeout_s) as client:
-        return _ask(client, STATE, place).state
+        return _ask(client, STATE, place)[0].state
 
 
 def trace(place: control_socket.Place) -> int:
     """The memory file of mount.shm.request_trace, the caller's to close. Unavailable, Denied
     (another user's)."""
-    fds: list[int] = []
     with control_socket.connect(place) as client:
-        _ask(client, TRACE, place, fds)
+        _, fds = _ask(client, TRACE, place, fds_max=1)
     if not fds:
         raise Unavailable("the mount keeps no trace: unmount it, and mount it again")
     return fds[0]
@@ -267,56 +265,31 @@ def take(place: control_socket.Place) -> Taken:
 
     Unavailable, InUse (a take-over is under way), Denied (another user's), UnknownFormat.
     """
-    lock = place.lock()
-    fds: list[int] = []
+    lock, fds = place.lock(), list[int]()
+    client: socket.socket | None = None
     try:
         client = control_socket.connect(place)
-        try:
-            answer = _ask(client, TAKE_OVER, place, fds)
-            if len(fds) != len(answer.names):
-                raise Unavailable(f"{place.path}: not all descriptors came; is the limit on open "
-                                  "files too low?")  # fmt: skip
-            resources = resources_of(
-                answer.handover_state, zip(answer.names, fds, strict=True), place
-            )
-        except BaseException:
-            client.close()
-            raise
+        answer, fds = _ask(client, TAKE_OVER, place, fds_max=FDS_MAX)
+        resources = resources_of(answer.handover_state, zip(answer.names, fds, strict=True), place)
     except BaseException:
-        for fd in (lock, *fds):
-            os.close(fd)
+        rpc.close_all([lock, *fds])
+        if client is not None:
+            client.close()
         raise
     return Taken(resources, answer.state, client, lock)
 
 
 def _ask(
-    client: socket.socket, what: bytes, place: control_socket.Place, fds: list[int] | None = None
-) -> _Answer:
-    if _peer_uid(client) != os.geteuid():
-        raise Denied(f"{place.path}: its mount is of another user")
+    client: socket.socket, what: bytes, place: control_socket.Place, fds_max: int = 0
+) -> tuple[_Answer, list[int]]:
     try:
-        client.send(what)
-        data, got, _, _ = socket.recv_fds(client, ANSWER_BYTES_MAX, FDS_MAX)
+        if peer_of(client).uid != os.geteuid():
+            raise Denied(f"{place.path}: its mount is of another user")
+        return rpc.ask(client, what, _Answer, fds_max=fds_max)
     except OSError as error:
-        raise Unavailable(f"{place.path}: the mount's process does not answer; if it hangs, kill "
-                          "it and take over then") from error  # fmt: skip
-    for fd in got:
-        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    if fds is None:
-        for fd in got:
-            os.close(fd)
-    else:
-        fds += got
-    if not data:
-        raise Unavailable(f"{place.path}: the mount's process does not answer")
-    try:
-        answer = from_msgpack(data, _Answer)
-    except InvalidInput as error:
-        raise UnknownFormat(f"{place.path}: an answer that cannot be read: {error}") from error
-    if answer.failure is not None:
-        raise error_of(answer.failure)
-    return answer
-
-
-def _peer_uid(sock: socket.socket) -> int:
-    return control_socket.peer(sock)[1]
+        raise Unavailable(
+            f"{place.path}: the mount's process does not answer ({error.strerror or error}); if it "
+            "hangs, kill it and take over then"
+        ) from error
+    except UnknownFormat as error:
+        raise UnknownFormat(f"{place.path}: {error}") from error

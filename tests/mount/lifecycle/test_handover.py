@@ -146,6 +146,40 @@ def test_an_answer_that_an_older_lodefs_gave(tmp_path: Path) -> None:
     listener.close()
 
 
+def test_answers_of_the_commit_before() -> None:
+    """What processes of commit c5a46361 answer is understood: who they are, a refusal, and all that
+    holds a mount; it has the same bytes today."""
+    packets = msgspec.msgpack.decode(
+        (GOLDEN.parent / "control-answers").read_bytes(), type=list[bytes]
+    )
+    answers = [msgspec.msgpack.decode(one, type=handover._Answer) for one in packets]
+    assert [msgspec.msgpack.encode(one) for one in answers] == packets
+    state, refusal, given, traced = answers
+    assert state.state == handover.State(7, True, Traffic(cache_bytes=5), True, "unix:/p")
+    assert refusal.failure is not None
+    assert refusal.failure.error == "InUse"
+    resources = resources_of(given.handover_state, zip(given.names, range(3, 12), strict=True))
+    assert (resources.job, resources.session, resources.number) == (JOB, SESSION, "0:53")
+    assert resources.memories == {"handles": 6, "counts": 7, "trace": 8, "jobs": 9, "workers": 10}
+    assert (resources.device, resources.clones, resources.listener) == (3, (4, 5), 11)
+    assert traced.names == ("trace",)
+    words = (handover.STATE, handover.TAKE_OVER, handover.TAKEN, handover.TRACE)
+    assert words == (b"state", b"take over", b"taken", b"trace")
+
+
+def test_a_trace(mount: Mount) -> None:
+    """Its memory is given to who asks for it; a mount without one says so."""
+    thread = mount.serve(2)
+    with pytest.raises(Unavailable, match="no trace"):
+        handover.trace(mount.place)
+    mount.resources.memories["trace"] = mount.fds[0]  # type: ignore[index]
+    fd = handover.trace(mount.place)
+    del mount.resources.memories["trace"]  # type: ignore[attr-defined]
+    assert os.pread(fd, 99, 0) == b"device"
+    os.close(fd)
+    thread.join(60)
+
+
 def test_state(mount: Mount) -> None:
     """Who answers is told without anything else."""
     thread = mount.serve()
