@@ -16,7 +16,7 @@ import msgspec
 from lodefs.api.attaching import attach_client
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.chunkstore.nodeapi.wire import Failure, error_of, failure_of
 from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import mountpoints, namespaces
 from lodefs.mount.kernel.device import check_device
@@ -189,7 +189,7 @@ def _answer(mounts: Sequence[MountOptions], parent: int, sender: int) -> NoRetur
             _mount(one)
         code = 0
     except LodefsError as error:
-        os.write(sender, msgspec.msgpack.encode(Failure(type(error).__name__, str(error))))
+        os.write(sender, msgspec.msgpack.encode(failure_of(error)))
     finally:
         os._exit(code)
 

@@ -19,6 +19,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.system.fd_limit import raise_limit
 from lodefs.mount.fs.filesystem import MountView
@@ -47,8 +48,6 @@ from lodefs.mount.lifecycle.supervisor import (
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
 from lodefs.mount.options import MountOptions
 from lodefs.mount.read.read_events import ReadEvents, ignore_read
-
-REQUEST_BYTES_MAX = 65536
 
 
 def serve(
@@ -280,7 +279,7 @@ def _life_fd(options: MountOptions) -> int:
 def main() -> None:
     """The mount process, as a program."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    request = msgpack_decoder(MountRequest | TakeOver).decode(channel.recv(REQUEST_BYTES_MAX))
+    request = msgpack_decoder(MountRequest | TakeOver).decode(rpc.receive(channel).data)
     if os.fork():
         os._exit(0)  # who started this program waits for it to end, and not for the mount
     run(request, Requester(channel, startup.new_done_fd()))

@@ -12,11 +12,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import msgspec
-
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints
 from lodefs.mount.lifecycle import daemon, startup
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
@@ -50,7 +49,7 @@ def start(
                     group = _fork(request, theirs)
                 else:
                     # The request goes over the socket: a token is in no argument list.
-                    ours.send(msgspec.msgpack.encode(request))
+                    rpc.send(ours, request)
                     group = spawn("lodefs.mount.lifecycle.daemon", theirs.fileno())
                     os.waitpid(group, 0)  # the mount process is a child of that one
             ours.settimeout(timeout_s)
@@ -129,10 +128,10 @@ def detach_from_parent(*keep: int) -> None:
 
 
 def _receive(channel: socket.socket, mountpoint: str, log_path: str) -> Reply:
-    data = channel.recv(startup.REPLY_BYTES_MAX)
-    if not data:
-        raise _silent(mountpoint, log_path, "ended without a word")
-    return msgpack_decoder(Reply).decode(data)
+    try:
+        return msgpack_decoder(Reply).decode(rpc.receive(channel).data)
+    except ConnectionError as error:
+        raise _silent(mountpoint, log_path, "ended without a word") from error
 
 
 def _silent(mountpoint: str, log_path: str, what: str) -> Unavailable:
@@ -165,7 +164,7 @@ def _drain(channel: socket.socket) -> bytes:
     channel.settimeout(CANCEL_TIMEOUT_S)
     last = b""
     try:
-        while data := channel.recv(startup.REPLY_BYTES_MAX):
+        while data := channel.recv(rpc.PACKET_BYTES_MAX):
             last = data
     except TimeoutError:
         return b""

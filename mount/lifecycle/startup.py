@@ -13,13 +13,11 @@ import os
 import select
 import socket
 
-import msgspec
-
-from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.nodeapi.wire import failure_of
 from lodefs.mount.mount_spec import Reply
 
-REPLY_BYTES_MAX = 65536
 ACK, SETTLED = b"a", b"s"
 
 
@@ -41,7 +39,7 @@ class Requester:
     def answer(self, reply: Reply) -> None:
         """Send a reply, if the requester is still there."""
         with contextlib.suppress(OSError):
-            self._channel.send(msgspec.msgpack.encode(reply), socket.MSG_DONTWAIT)
+            rpc.send(self._channel, reply, flags=socket.MSG_DONTWAIT)
 
     def finish(self, reply: Reply) -> None:
         """Send a reply that needs no acknowledgement."""
@@ -51,11 +49,9 @@ class Requester:
 
     def fail(self, error: Exception) -> None:
         """Send an error as the reply."""
-        is_ours = isinstance(error, LodefsError)
-        text = str(error) if is_ours else f"{type(error).__name__}: {error}"
-        self.finish(
-            Reply(failure=Failure(type(error).__name__ if is_ours else "Unavailable", text))
-        )
+        if not isinstance(error, LodefsError):
+            error = Unavailable(f"{type(error).__name__}: {error}")
+        self.finish(Reply(failure=failure_of(error)))
 
     def acknowledged(self) -> bool:
         """Whether what made the socket readable is an acknowledgement."""
@@ -102,7 +98,7 @@ def withdraw(channel: socket.socket) -> bool:
     that has not cannot any more, and unmounts itself."""
     with contextlib.suppress(OSError):
         channel.shutdown(socket.SHUT_RDWR)
-        while data := channel.recv(REPLY_BYTES_MAX):
+        while data := channel.recv(rpc.PACKET_BYTES_MAX):
             if data == SETTLED:
                 return True
     return False

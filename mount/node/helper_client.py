@@ -18,10 +18,9 @@ import threading
 import time
 from types import TracebackType
 
-import msgspec
-
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.wire import error_of
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.mount_spec import MountRequest, Reply
@@ -114,24 +113,24 @@ class MountHelper:
                 process = self._send(request, theirs.fileno())
             ours.settimeout(_left_s(request) + MARGIN_S)
             try:
-                data = ours.recv(startup.REPLY_BYTES_MAX)
+                reply = msgpack_decoder(Reply).decode(rpc.receive(ours).data)
             except TimeoutError as error:
                 self._drop(process)  # it did not even say that the time is up
                 raise DeadlineExceeded("not done in time: the process that mounts hangs") from error
-            reply = msgpack_decoder(Reply).decode(data) if data else None
-            if reply is not None and reply.failure is None:
+            except ConnectionError:
+                return None
+            if reply.failure is None:
                 _acknowledge(request, ours)
         return reply
 
     def _send(self, request: HelperRequest, fd: int) -> _Process:
         """Give an order to the mount helper, to a new one where it is gone. Unavailable,
         DeadlineExceeded."""
-        data = msgspec.msgpack.encode(request)
         for _ in range(2):
             process, control = self._reach(request)
             with control:
                 try:
-                    _send_in_time(control, data, fd, request)
+                    _send_in_time(control, fd, request)
                     return process
                 except OSError:
                     self._drop(process)
@@ -174,11 +173,11 @@ def _acknowledge(request: HelperRequest, channel: socket.socket) -> None:
     raise Unavailable("the mount's process was killed; try again")
 
 
-def _send_in_time(control: socket.socket, data: bytes, fd: int, request: HelperRequest) -> None:
+def _send_in_time(control: socket.socket, fd: int, request: HelperRequest) -> None:
     """OSError where the mount helper is gone; DeadlineExceeded where it takes no order in time."""
     while True:
         try:
-            socket.send_fds(control, [data], [fd])
+            rpc.send(control, request, [fd])
             return
         except BlockingIOError as error:
             if not select.select([], [control], [], _left_s(request))[1] or not _left_s(request):

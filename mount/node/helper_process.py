@@ -10,7 +10,6 @@ process has nothing to do with it any more.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import math
 import os
@@ -28,6 +27,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.lifecycle.startup import Requester
@@ -38,7 +38,6 @@ from lodefs.mount.node.helper_requests import Operation
 CHILDREN_MAX = 32  # at work at a time; further orders wait
 WAITING_MAX = 256  # further ones stay in the socket
 CROWDED_PAUSE_S = 0.02  # while orders wait for children to give their answers
-ORDER_BYTES_MAX = 65536
 CLEAN_UP_TIMEOUT_S = 10.0
 GRACE_S = 0.2  # for a child whose time is up to answer
 KILL_S = 2.0  # for it to undo what it did and to end
@@ -147,14 +146,12 @@ class HelperProcess:
     def _take(self) -> bool:
         """Receive the next order; False where no more will come."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, ORDER_BYTES_MAX, 1)
+            data, fds = rpc.receive(self._control, fds_max=1)
+        except ConnectionError:
+            return False
         except OSError:
-            return False
-        if not data:
-            return False
-        for fd in fds[:1]:
-            fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-            self._waiting.append((msgpack_decoder(HelperRequest).decode(data), fd))
+            return True  # no more descriptors: its requester sees the end of its socket
+        self._waiting += [(msgpack_decoder(HelperRequest).decode(data), fd) for fd in fds]
         return True
 
     def _start_waiting(self) -> None:
@@ -255,7 +252,7 @@ def _failed(text: str, error: str = "Unavailable") -> Reply:
 
 def _answer(fd: int, reply: Reply) -> None:
     with socket.socket(fileno=os.dup(fd)) as channel, contextlib.suppress(OSError):
-        channel.send(msgspec.msgpack.encode(reply), socket.MSG_DONTWAIT)
+        rpc.send(channel, reply, flags=socket.MSG_DONTWAIT)
 
 
 def _work(request: HelperRequest, answer_fd: int, done_fd: int) -> None:

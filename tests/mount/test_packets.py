@@ -1,5 +1,5 @@
-"""What commit c5a46361 said over the sockets of the mount service and of attach: an upgrade finds
-mount services, drivers and jobs of it."""
+"""What commit c5a46361 said over the sockets of the mount service, of attach and of the mount
+helper: after an upgrade, services, drivers and jobs of it meet programs of today."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
+from lodefs.mount.mount_spec import Reply
+from lodefs.mount.node.helper_process import HelperRequest
 from lodefs.mount.service.wire import Answered, Call
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -21,6 +23,8 @@ GOLDEN = Path(__file__).parents[1] / "golden"
         ("service-answers", Answered, 5),
         ("attach-calls", AttachCall, 1),
         ("attach-answers", AttachAnswer, 4),
+        ("helper-requests", HelperRequest, 4),
+        ("helper-replies", Reply, 3),
     ],
 )
 def test_golden_packets(name: str, kind: type[msgspec.Struct], count: int) -> None:
