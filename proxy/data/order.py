@@ -1,26 +1,23 @@
 """What the proxy and a data process say to each other, over a socket for each of its threads.
 
-A message is its length (u32, little-endian) and a MessagePack array. An order comes with open
-files (SCM_RIGHTS, unix(7)): first the one to read from, if it is no HTTP order, then those to
-write to. Both ends are of one version of lodefs: they are one program.
+Packets (chunkstore.nodeapi.rpc) of MessagePack arrays. An order comes with open files: first the
+one to read from, if it is no HTTP order, then those to write to. Both ends are of one version of
+lodefs: they are one program.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.objects.range_order import HttpOrder
 
-HEAD_SIZE_BYTES = 4
-MESSAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
 FILES_MAX = 32  # of one order; the kernel takes 253
 
 READY = b"r"  # of a process that has started, on its control socket
@@ -35,8 +32,6 @@ HARMED = "harmed"  # the file ``number`` to write to was cut or removed: nothing
 SLOW = "slow"  # the disk to write to does not keep up
 FAILED = "failed"  # anything else: not done, and perhaps done elsewhere
 
-T = TypeVar("T")
-
 
 class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
     """Where the raw bytes of chunks [first, end) of an order go, one after the other: from
@@ -48,7 +43,7 @@ class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
-class FetchOrder(msgspec.Struct, frozen=True, array_like=True):
+class FetchOrder(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
     """Consecutive chunks of a pack: where to read them (None: from ``offset`` of the file that
     comes first), what they are (ids; sizes as arrays of u32; codecs), and where to write them:
     to files that are at least so long (``lengths_bytes``), unless somebody cut them."""
@@ -73,62 +68,38 @@ class FetchReport(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
 
 
-class Message(NamedTuple):
-    """Bytes, and the descriptors that came with them."""
-
-    data: bytearray
-    fds: list[int]
+class LongOrder(msgspec.Struct, frozen=True, array_like=True, tag="long"):
+    """A FetchOrder that no packet holds: it lies in the memory file that is the first descriptor."""
 
 
-def encode(message: msgspec.Struct) -> bytes:
-    """A message with its length."""
-    data = msgspec.msgpack.encode(message)
-    return len(data).to_bytes(HEAD_SIZE_BYTES, "little") + data
+@contextmanager
+def packed(order: FetchOrder) -> Iterator[tuple[bytes, list[int]]]:
+    """A packet for an order, and the descriptors that are to come first with it, within the block.
+    Raises: OSError."""
+    data = msgspec.msgpack.encode(order)
+    if len(data) <= rpc.PACKET_BYTES_MAX:
+        yield data, []
+        return
+    with os.fdopen(os.memfd_create("lodefs-order", os.MFD_CLOEXEC), "wb") as memory:
+        memory.write(data)
+        memory.flush()
+        yield msgspec.msgpack.encode(LongOrder()), [memory.fileno()]
 
 
-def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    """Sends an encoded message. Raises: OSError."""
-    sent = socket.send_fds(sock, [data], fds) if fds else sock.send(data)
-    if sent < len(data):
-        sock.sendall(memoryview(data)[sent:])
-
-
-def receive(sock: socket.socket) -> Message:
-    """The next message. Raises: EOFError if there is none any more; OSError, with every descriptor
-    closed, also if the process may open no more."""
-    head, fds, flags, _ = socket.recv_fds(sock, HEAD_SIZE_BYTES, FILES_MAX)
+def receive(sock: socket.socket) -> tuple[FetchOrder, list[int]]:
+    """The next order, and its files. Raises: ConnectionError if there is none any more; OSError,
+    msgspec.MsgspecError, with every descriptor closed."""
+    data, fds = rpc.receive(sock, fds_max=FILES_MAX + 1)
     try:
-        while 0 < len(head) < HEAD_SIZE_BYTES and (more := sock.recv(HEAD_SIZE_BYTES - len(head))):
-            head += more
-        if len(head) < HEAD_SIZE_BYTES:
-            raise EOFError("the other end is closed")
-        size_bytes = int.from_bytes(head, "little")
-        if size_bytes > MESSAGE_SIZE_BYTES_MAX:
-            raise EOFError(f"a message of {size_bytes} bytes is none")
-        data = bytearray(size_bytes)
-        view = memoryview(data)
-        while view:
-            count = sock.recv_into(view)
-            if not count:
-                raise EOFError("the other end was closed within a message")
-            view = view[count:]
-        if flags & socket.MSG_CTRUNC:
-            raise OSError("no more files can be opened")
+        order = _decoder.decode(data)
+        if isinstance(order, FetchOrder):
+            return order, fds
+        with os.fdopen(fds.pop(0), "rb") as memory:
+            memory.seek(0)
+            return msgpack_decoder(FetchOrder).decode(memory.read()), fds
     except BaseException:
-        close_all(fds)
+        rpc.close_all(fds)
         raise
-    for fd in fds:
-        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    return Message(data, list(fds))
 
 
-def decode(data: bytearray, kind: type[T]) -> T:
-    """The message. Raises: msgspec.MsgspecError."""
-    return msgpack_decoder(kind).decode(data)
-
-
-def close_all(fds: Sequence[int]) -> None:
-    """Closes descriptors."""
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)
+_decoder = msgpack_decoder(FetchOrder | LongOrder)

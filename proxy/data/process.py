@@ -24,6 +24,7 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import Changed, LodefsError
 from lodefs.chunkstore.format.compression import decompress
 from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.objects.range_stream import Body, FileBody, RangeStreams
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.batched_writes import write_at
@@ -86,21 +87,24 @@ class Worker:
 
     def run(self) -> None:
         """Serves orders until the socket is closed."""
-        while True:
-            fds: list[int] = []
-            try:
-                data, fds = orders.receive(self._slot)
-                report = self._carried_out(orders.decode(data, FetchOrder), fds)
-            except EOFError:
-                return
-            except Exception as error:  # noqa: BLE001 - a thread that ended would be waited for
-                report = FetchReport(orders.FAILED, why=_text(error))
-            finally:
-                orders.close_all(fds)
-            try:
-                orders.send(self._slot, orders.encode(report))
-            except OSError:
-                return
+        with suppress(ConnectionError):
+            while True:
+                rpc.send(self._slot, self._report())
+
+    def _report(self) -> FetchReport:
+        """On the next order. Raises: ConnectionError if there is none any more."""
+        try:
+            order, fds = orders.receive(self._slot)
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a thread that ended would be waited for
+            return FetchReport(orders.FAILED, why=_text(error))
+        try:
+            return self._carried_out(order, fds)
+        except Exception as error:  # noqa: BLE001 - as above
+            return FetchReport(orders.FAILED, why=_text(error))
+        finally:
+            rpc.close_all(fds)
 
     def _carried_out(self, order: FetchOrder, fds: Sequence[int]) -> FetchReport:
         begin_s = time.monotonic()

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from lodefs.chunkstore import python_process
+from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.objects.range_transport import limit_waiting
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, FetchReport
@@ -90,21 +92,22 @@ class DataProcesses:
         return any(keeper.is_up for keeper in self._keepers)
 
     def carry_out(self, order: FetchOrder, fds: Sequence[int], timeout_s: float) -> FetchReport:
-        """The report on an order. Blocking. Raises: NotDone."""
-        for keeper in sorted(self._keepers, key=lambda keeper: keeper.busy):
-            slot = keeper.take()
-            if slot is not None:
-                try:
-                    return self._ask(slot, orders.encode(order), fds, timeout_s)
-                finally:
-                    keeper.give_back(slot)
+        """The report on an order. Blocking. Raises: NotDone, OSError."""
+        with orders.packed(order) as (data, first_fds):
+            for keeper in sorted(self._keepers, key=lambda keeper: keeper.busy):
+                slot = keeper.take()
+                if slot is not None:
+                    try:
+                        return self._ask(slot, data, [*first_fds, *fds], timeout_s)
+                    finally:
+                        keeper.give_back(slot)
         raise NotDone("no data process is free")
 
     def _ask(self, slot: _Slot, data: bytes, fds: Sequence[int], timeout_s: float) -> FetchReport:
         process, ends_s = slot.process, time.monotonic() + timeout_s
         slot.is_good = False  # until it has reported, whatever happens here
         try:
-            orders.send(slot.sock, data, fds)
+            rpc.send(slot.sock, data, fds)
             poll = select.poll()
             poll.register(slot.sock, select.POLLIN)
             while not poll.poll(self._settings.look_s * 1000):
@@ -114,11 +117,10 @@ class DataProcesses:
                     raise TimeoutError("it does not answer")
                 if process.is_stuck:
                     raise TimeoutError("its disk keeps a write")
-            received = orders.receive(slot.sock)
-            report = orders.decode(received.data, FetchReport)
+            report = msgpack_decoder(FetchReport).decode(rpc.receive(slot.sock).data)
             slot.is_good = True
             return report
-        except (OSError, EOFError, MemoryError, msgspec.MsgspecError) as error:
+        except (OSError, MemoryError, msgspec.MsgspecError) as error:
             process.kill(str(error))  # it may have done a half of it
             wait_s = 0.0 if process.is_stuck else END_S  # it ends when its disk answers
             is_over = process.is_gone(wait_s)
@@ -158,7 +160,8 @@ class _Process:
 
     def __init__(self, settings: DataSettings) -> None:
         self.control, control = socket.socketpair()
-        pairs = [socket.socketpair() for _ in range(settings.slots)]
+        kinds = socket.AF_UNIX, socket.SOCK_SEQPACKET
+        pairs = [socket.socketpair(*kinds) for _ in range(settings.slots)]
         theirs = [control, *(pair[1] for pair in pairs)]
         try:
             self.popen = subprocess.Popen(

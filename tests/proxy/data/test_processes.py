@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InUse
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.proxy.cache.directory import CacheDir
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, WriteTarget
@@ -88,7 +89,7 @@ def files(folder: Path, pack: bytes) -> Iterator[tuple[list[int], Path]]:
     try:
         yield fds, target
     finally:
-        orders.close_all(fds)
+        rpc.close_all(fds)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,20 @@ def test_chunks_come_to_their_places(
         report = processes.carry_out(order, fds, WAIT_S)
         assert (report.outcome, report.received_bytes) == (orders.DONE, len(pack))
         assert target.read_bytes() == expected
+
+
+def test_an_order_that_no_packet_holds(processes: DataProcesses, tmp_path: Path) -> None:
+    """Many small chunks are one order, too; what lies in its memory file is closed with it."""
+    raws = [n.to_bytes(2, "big") for n in range(5000)]
+    pack, order = stored(raws)
+    (pid,) = processes.pids
+    before = len(os.listdir(f"/proc/{pid}/fd"))
+    assert len(msgspec.msgpack.encode(order)) > rpc.PACKET_BYTES_MAX
+    with files(tmp_path, pack) as (fds, target):
+        for _ in range(3):
+            assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
+        assert target.read_bytes() == b"".join(raws)
+    assert len(os.listdir(f"/proc/{pid}/fd")) == before
 
 
 @pytest.mark.parametrize("bad", [0, 3, 7])
