@@ -69,7 +69,7 @@ class FetchReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LongOrder(msgspec.Struct, frozen=True, array_like=True, tag="long"):
-    """A FetchOrder that no packet holds: it lies in the memory file that is the first descriptor."""
+    """A FetchOrder too long for a packet lies in the memory file that is the first descriptor."""
 
 
 @contextmanager
