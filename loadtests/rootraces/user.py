@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from loadtests.rootraces.world import USER
 from lodefs.chunkstore.system import libc
-from lodefs.mount.lifecycle.process_end import die_with_parent
+from lodefs.chunkstore.system.processes import die_with_parent
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 Move = Callable[[], None]

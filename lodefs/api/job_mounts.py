@@ -17,11 +17,11 @@ from lodefs.api.attaching import attach_client
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of, failure_of
+from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import mountpoints, namespaces
 from lodefs.mount.kernel.device import check_device
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
-from lodefs.mount.lifecycle.process_end import die_with_parent
 from lodefs.mount.options import MountOptions
 from lodefs.settings.datasets import Dataset, check_places
 from lodefs.settings.mount_file import MountFile

@@ -23,8 +23,13 @@ ROOT = Path("/run/lodefs/mounts")
 CONNECT_TIMEOUT_S = 5.0
 
 
+def own_folders() -> list[Path]:
+    """Where sockets of this process's user may lie."""
+    return folders(os.environ, os.geteuid())
+
+
 def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Where sockets of this user's mounts may lie; the first that can be used is."""
+    """Where sockets of a user's mounts may lie; the first that can be used is."""
     found = [ROOT] if uid == 0 else []
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and (uid != 0 or _is_of(runtime, uid)):
@@ -84,9 +89,10 @@ def listen(device: str, places: list[Path]) -> tuple[socket.socket, Place]:
     raise Unavailable(f"the mount has no socket, and cannot be taken over: {why}")
 
 
-def find(device: str, places: list[Path]) -> Place | None:
-    """The socket of a living or dead mount; None without any."""
-    for folder in places:
+def find(device: str, places: list[Path] | None = None) -> Place | None:
+    """The socket of a living or dead mount, among the user's own or in ``places``; None without
+    any."""
+    for folder in own_folders() if places is None else places:
         path = folder / name_of(device)
         with contextlib.suppress(OSError):
             found = path.lstat()

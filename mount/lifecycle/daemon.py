@@ -36,7 +36,6 @@ from lodefs.mount.lifecycle.handover import MountResources
 from lodefs.mount.lifecycle.mount_log import Log, Logs
 from lodefs.mount.lifecycle.mount_target import prepare, request_handover
 from lodefs.mount.lifecycle.serving import agreement, readiness, worker_tasks
-from lodefs.mount.lifecycle.serving.process_rows import supervisor_row
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.lifecycle.supervisor import (
     Private,
@@ -261,7 +260,7 @@ def _supervisor(
         private=[*private, *filter(None, [departure])],
         on_made=departure.settle if departure is not None else lambda: None,
         life_fd=_life_fd(options),
-        counter=supervisor_row(resources),
+        counter=worker_tasks.supervisor_row(resources),
     )
     return Supervisor(config)
 

@@ -35,11 +35,6 @@ JOBS = "jobs"  # the one of mount.shm.job_counters
 TRACE = "trace"  # the one of mount.shm.request_trace
 
 
-def folders() -> list[Path]:
-    """Where sockets of this user's mounts may lie."""
-    return control_socket.folders(os.environ, os.geteuid())
-
-
 @contextmanager
 def leased(proxy: str, *, required: bool = True) -> Iterator[None]:
     """With a lease of a proxy that ends when nobody uses it: this process and the workers that it
@@ -86,7 +81,7 @@ def begin(
     if session.resend:
         memories |= {WORKERS: ProcessTable.create()}
     try:
-        listener, place = control_socket.listen(mounted.device, folders())
+        listener, place = control_socket.listen(mounted.device, control_socket.own_folders())
     except Unavailable as error:
         log(str(error))
         return msgspec.structs.replace(resources, memories=memories)

@@ -116,12 +116,12 @@ def request_handover(mountpoint: str) -> Taken:
     Raises: InvalidInput (no lodefs mount there, or a dead one), Unavailable (it does not answer),
     InUse (another take-over is under way), Denied, UnknownFormat.
     """
-    from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+    from lodefs.mount.lifecycle import control_socket, handover
 
     found = mount_table.on_top(canonical(mountpoint))
     if found is None or not found.is_lodefs:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
-    place = control_socket.find(found.device, mount_resources.folders())
+    place = control_socket.find(found.device)
     if place is not None:
         try:
             return handover.take(place)
@@ -151,9 +151,9 @@ def state_of_mount(found: mount_table.Mount) -> State:
 
     Asked at its socket: what is asked through the kernel may have to wait behind reads.
     """
-    from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+    from lodefs.mount.lifecycle import control_socket, handover
 
-    place = control_socket.find(found.device, mount_resources.folders())
+    place = control_socket.find(found.device)
     if place is not None:
         with suppress(LodefsError):
             return handover.state_of(place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.chunkstore.system.processes import is_over
 from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints, namespaces
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.daemon import go_on, serve
@@ -219,11 +219,11 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
         except BlockingIOError:
             users = process_scan.processes_using(place)
             mount_syscalls.detach(place, lazy=True)
-            return Unmounted(place, pid_fd < 0 or not _ends(pid_fd, LOOK_S), users)
-        if pid_fd >= 0 and not _ends(pid_fd, LOOK_S):
+            return Unmounted(place, pid_fd < 0 or not is_over(pid_fd, LOOK_S), users)
+        if pid_fd >= 0 and not is_over(pid_fd, LOOK_S):
             if _answers(found):  # another mount namespace has it, too
                 return Unmounted(place, lazy=True)
-            if found.owner == os.geteuid() and not _ends(pid_fd, timeout_s):
+            if found.owner == os.geteuid() and not is_over(pid_fd, timeout_s):
                 raise Unavailable(f"{mountpoint} is unmounted, but its process does not end")
     finally:
         if pid_fd >= 0:
@@ -242,15 +242,10 @@ def _user_name(uid: int | None) -> str:
 
 def _answers(found: mount_table.Mount) -> bool:
     """Whether somebody serves a mount, which is not in this mount namespace any more."""
-    place = control_socket.find(found.device, mount_resources.folders())
+    place = control_socket.find(found.device)
     with suppress(LodefsError):
         return place is not None and handover.state_of(place).pid != 0
     return False
-
-
-def _ends(pid_fd: int, timeout_s: float) -> bool:
-    """Whether a process ends in time."""
-    return bool(select.select([pid_fd], [], [], timeout_s)[0])
 
 
 def list_mounts() -> list[Mounted]:
@@ -286,7 +281,7 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
     found = mount_table.on_top(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
-    place = control_socket.find(found.device, mount_resources.folders())
+    place = control_socket.find(found.device)
     return handover.state_of(place, timeout_s) if place is not None else None
 
 
@@ -299,7 +294,7 @@ def trace_of(mountpoint: str) -> RequestTrace:
     if os.geteuid() != found.owner:
         owner = _user_name(found.owner)
         raise Denied(f"{mountpoint} belongs to {owner}: look at it as that user")
-    place = control_socket.find(found.device, mount_resources.folders())
+    place = control_socket.find(found.device)
     if place is None:
         raise Unavailable(f"{mountpoint}: its socket is not found: look as the user who mounted it")
     fd = handover.trace(place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import threading
@@ -16,6 +15,8 @@ from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.system import processes
+from lodefs.chunkstore.system.safe_open import closing
 from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints
 from lodefs.mount.lifecycle import daemon, startup
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
@@ -175,13 +176,9 @@ def _drain(channel: socket.socket) -> bytes:
 
 def _terminate(pid: int) -> None:
     """SIGTERM to a mount process; it has unmounted itself when it has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        pid_fd = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(pid_fd, signal.SIGTERM)
-            select.select([pid_fd], [], [], CANCEL_TIMEOUT_S)
-        finally:
-            os.close(pid_fd)
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as pid_fd:
+        processes.send(pid_fd, signal.SIGTERM)
+        processes.is_over(pid_fd, CANCEL_TIMEOUT_S)
 
 
 def detach_killed(mountpoint: str) -> None:

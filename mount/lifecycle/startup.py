@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.wire import failure_of
+from lodefs.chunkstore.system.processes import is_over
 from lodefs.mount.mount_spec import Reply
 
 ACK, SETTLED = b"a", b"s"
@@ -106,7 +106,7 @@ def withdraw(channel: socket.socket) -> bool:
 
 def is_done(done_fd: int) -> bool:
     """Whether an eventfd is readable."""
-    return bool(select.select([done_fd], [], [], 0)[0])
+    return is_over(done_fd)
 
 
 def new_done_fd(*, done: bool = False) -> int:

@@ -27,11 +27,12 @@ import msgspec
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
+from lodefs.chunkstore.system import processes
+from lodefs.chunkstore.system.processes import die_with_parent, is_over
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import startup, worker_place
 from lodefs.mount.lifecycle.handover import TAKEN, ControlServer
-from lodefs.mount.lifecycle.process_end import die_with_parent, is_over, wait
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.lifecycle.worker_place import WorkerPlace
 from lodefs.mount.shm.process_table import ProcessTable
@@ -322,9 +323,8 @@ class Supervisor:
     def _replace(self, process_table: ProcessTable, others: Sequence[tuple[int, int, int]]) -> None:
         """End workers of another supervisor, one by one; the own answer what these had."""
         for slot, pid, pid_fd in others:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
-            wait(pid_fd, END_TIMEOUT_S)
+            processes.send(pid_fd)
+            is_over(pid_fd, END_TIMEOUT_S)
             os.close(pid_fd)
             process_table.clear(slot)
             self._log(f"worker {pid} of another supervisor is replaced")
@@ -422,12 +422,7 @@ class Supervisor:
 
     def _watch(self, child: int) -> int:
         """A pidfd by which the end of a new child is seen. OSError; then there is no child."""
-        try:
-            pid_fd = os.pidfd_open(child)
-        except OSError:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise
+        pid_fd = processes.watch(child)
         self._poll.register(pid_fd, select.POLLIN)
         return pid_fd
 
@@ -514,7 +509,7 @@ class Supervisor:
         deadline_s = time.monotonic() + (END_TIMEOUT_S if ended(self._fd) else 0)
         living = [place for place in self._places if place.pid]
         for place in living:
-            wait(place.pid_fd, deadline_s - time.monotonic())
+            is_over(place.pid_fd, deadline_s - time.monotonic())
             os.kill(place.pid, signal.SIGKILL)
         pid_fds = [place.pid_fd for place in living]
         if self._probe[0]:
@@ -534,8 +529,7 @@ class Supervisor:
         """Reap a killed probe, if any. It may wait on if descriptors are kept elsewhere."""
         if not self._probe[0]:
             return
-        wait(self._probe[1], END_TIMEOUT_S)
-        if is_over(self._probe[1]):
+        if is_over(self._probe[1], END_TIMEOUT_S):
             self._reap_probe()
 
     def _await_killed(self, pid_fds: Sequence[int]) -> None:
@@ -544,15 +538,13 @@ class Supervisor:
         requests are failed, unless others, which a successor has not replaced, answer them."""
         others_answer = self.made and not self.settled
         deadline_s = time.monotonic() + END_TIMEOUT_S
-        for pid_fd in pid_fds:
-            wait(pid_fd, KILL_S)
-        is_needed = others_answer or not all(map(is_over, pid_fds))
+        is_needed = not all(is_over(pid_fd, KILL_S) for pid_fd in pid_fds) or others_answer
         if pid_fds and self._session.resend and is_needed:
             self._resend()  # those that dead workers had
         while not all(map(is_over, pid_fds)) and time.monotonic() < deadline_s:
             if others_answer or not device.fail_request(self._fd):
                 left = next((fd for fd in pid_fds if not is_over(fd)), pid_fds[0])
-                wait(left, FAIL_PAUSE_S)
+                is_over(left, FAIL_PAUSE_S)
 
 
 def ended(fd: int) -> bool:

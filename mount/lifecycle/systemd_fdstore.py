@@ -98,4 +98,4 @@ def _place(resources: MountResources) -> control_socket.Place | None:
     mounted = mount_table.on_top(resources.job.options.mountpoint)
     if mounted is None or resources.listener < 0:
         return None
-    return control_socket.find(mounted.device, control_socket.folders(os.environ, os.geteuid()))
+    return control_socket.find(mounted.device)

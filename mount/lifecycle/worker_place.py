@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.system.processes import is_stopped
 from lodefs.mount.kernel import device
-from lodefs.mount.lifecycle.process_end import is_stopped
 
 STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
 RESTART_PAUSE_S_MAX = 5.0

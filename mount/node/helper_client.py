@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
 import socket
 import threading
 import time
-from types import TracebackType
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.chunkstore.system import processes
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.mount_spec import MountRequest, Reply
 from lodefs.mount.node.helper_process import HelperRequest
@@ -42,7 +40,8 @@ class _Process:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                self.pid, self.pid_fd = _start(theirs.fileno())
+                self.pid = spawn.spawn("lodefs.mount.node.helper_process", theirs.fileno())
+            self.pid_fd = processes.watch(self.pid)
         except OSError as error:
             if ours is not None:
                 ours.close()
@@ -53,9 +52,9 @@ class _Process:
     def end(self, timeout_s: float) -> None:
         """Let it end, or end it."""
         self.control.close()
-        if not select.select([self.pid_fd], [], [], timeout_s)[0]:
-            signal.pidfd_send_signal(self.pid_fd, signal.SIGKILL)
-        _reap(self.pid)
+        if not processes.is_over(self.pid_fd, timeout_s):
+            processes.send(self.pid_fd)
+        processes.reap(self.pid)
         os.close(self.pid_fd)
 
 
@@ -70,12 +69,7 @@ class MountHelper:
     def __enter__(self) -> MountHelper:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -175,32 +169,14 @@ def _acknowledge(request: HelperRequest, channel: socket.socket) -> None:
 
 def _send_in_time(control: socket.socket, fd: int, request: HelperRequest) -> None:
     """OSError where the mount helper is gone; DeadlineExceeded where it takes no order in time."""
-    while True:
-        try:
-            rpc.send(control, request, [fd])
-            return
-        except BlockingIOError as error:
-            if not select.select([], [control], [], _left_s(request))[1] or not _left_s(request):
-                raise DeadlineExceeded(
-                    "not begun in time: too much is being mounted now; try again"
-                ) from error
-
-
-def _start(fd: int) -> tuple[int, int]:
-    """A mount helper's pid, and a pidfd of it. OSError; then nothing is left."""
-    pid = spawn.spawn("lodefs.mount.node.helper_process", fd)
+    control.settimeout(max(_left_s(request), 0.001))
     try:
-        return pid, os.pidfd_open(pid)
-    except OSError:
-        os.kill(pid, signal.SIGKILL)  # nobody else has waited for it
-        _reap(pid)
-        raise
+        rpc.send(control, request, [fd])
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            "not begun in time: too much is being mounted now; try again"
+        ) from error
 
 
 def _left_s(request: HelperRequest) -> float:
     return max(request.deadline_s - time.monotonic(), 0)
-
-
-def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)

@@ -29,6 +29,7 @@ from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.chunkstore.system import processes
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
@@ -140,8 +141,7 @@ class HelperProcess:
                 self._late.add(child.pid_fd)
                 _answer(child.answer_fd, child.verdict or hangs)
             if late_s > KILL_S and child.verdict is None:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(child.pid_fd, signal.SIGKILL)
+                processes.send(child.pid_fd)
 
     def _take(self) -> bool:
         """Receive the next order; False where no more will come."""

@@ -7,17 +7,16 @@ answer holds nobody else up.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import stat
-import time
 from contextlib import suppress
 
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
+from lodefs.chunkstore.system import processes
 from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints
-from lodefs.mount.lifecycle import control_socket, daemon, handover, mount_resources, process_scan
+from lodefs.mount.lifecycle import control_socket, daemon, handover, process_scan
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 
@@ -102,7 +101,7 @@ def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
 
 def _open_pid(found: mount_table.Mount) -> int:
     """A pidfd of who answers for a mount; -1 where nobody says so at once."""
-    place = control_socket.find(found.device, mount_resources.folders())
+    place = control_socket.find(found.device)
     with suppress(LodefsError, OSError):
         if place is not None:
             return os.pidfd_open(handover.state_of(place, STATE_TIMEOUT_S).pid)
@@ -121,7 +120,7 @@ def _await_end(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) 
         for pid_fd in ([known] if known >= 0 else process_scan.holders(found.device))
     ]
     for _ in range(END_TRIES):
-        if _wait(waited, time.monotonic() + end_timeout_s):
+        if processes.are_over(waited, end_timeout_s):
             return
         orphaned_processes = [
             relic for found, _ in left for relic in process_scan.orphaned_processes(found.device)
@@ -129,14 +128,5 @@ def _await_end(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) 
         if not orphaned_processes:
             return
         for relic in orphaned_processes:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(relic, signal.SIGKILL)
+            processes.send(relic)
             os.close(relic)
-
-
-def _wait(pid_fds: list[int], deadline_s: float) -> bool:
-    """Whether processes end in time."""
-    for pid_fd in pid_fds:
-        if not select.select([pid_fd], [], [], max(deadline_s - time.monotonic(), 0))[0]:
-            return False
-    return True

@@ -25,7 +25,6 @@ from lodefs.mount.kernel import features, mount_table, mountpoints
 from lodefs.mount.lifecycle import (
     control_socket,
     handover,
-    mount_resources,
     mount_target,
     mounter,
     process_scan,
@@ -90,7 +89,7 @@ class KernelMounts:
         """See NodeMounts. What is not known in time to be dead counts as alive: only the kernel's
         word makes a mount dead."""
         deadline_s = time.monotonic() + timeout_s
-        folders = mount_resources.folders()
+        folders = control_socket.own_folders()
         return [
             self._status(mounted, folders, deadline_s)
             for mounted in _on_top(mount_table.read_table())
@@ -101,7 +100,7 @@ class KernelMounts:
         mounted = mount_table.on_top(mountpoints.plain(place))
         if mounted is None or not mounted.is_lodefs:
             return None
-        return self._status(mounted, mount_resources.folders(), time.monotonic() + timeout_s)
+        return self._status(mounted, control_socket.own_folders(), time.monotonic() + timeout_s)
 
     def _status(
         self, mounted: mount_table.Mount, folders: list[Path], deadline_s: float

@@ -11,13 +11,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import select
-import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.system import processes
 
 SLOTS = 1024  # workers at a time, of all generations
 _SLOT = struct.Struct("=QQ")
@@ -93,19 +92,15 @@ class ProcessTable:
         if pid_fd is None:
             return False
         try:
-            return not select.select([pid_fd], [], [], 0)[0]
+            return not processes.is_over(pid_fd)
         finally:
             os.close(pid_fd)
 
     def kill_all(self) -> None:
         """SIGKILL to all that live. Unavailable, after all others, where that cannot be told."""
         for _, _, pid_fd in self.living():
-            try:
-                signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            finally:
-                os.close(pid_fd)
+            processes.send(pid_fd)
+            os.close(pid_fd)
 
     def _open(self, slot: int) -> int | None:
         """A pidfd of the process of a slot; None where it has ended. Unavailable."""

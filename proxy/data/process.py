@@ -28,6 +28,7 @@ from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.objects.range_stream import Body, FileBody, RangeStreams
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, FetchReport
@@ -37,7 +38,7 @@ RAW_SIZE_BYTES_MAX = 4 * BATCH_SIZE_BYTES  # of a batch, decompressed
 SLOW_S = 1.0  # that writing an order may take: then the proxy's own process does the rest
 STUCK_S = 2.5  # that one write may take
 OOM_SCORE = b"500"  # the kernel takes this process before the proxy, and the unit goes on
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
+_PR_SET_NAME = 15  # linux/prctl.h
 _NAME = b"lodefs-data\0"
 
 
@@ -217,7 +218,7 @@ def _settle() -> None:
     ``ps``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    libc.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent(os.getppid())
     libc.call("prctl", _PR_SET_NAME, _NAME, 0, 0, 0)
     with suppress(OSError):
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)

@@ -28,6 +28,8 @@ from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.push.workers.pipeline import FILES_MAX, Pipeline, Planner, Sink, UnitLimits
 from lodefs.chunkstore.push.workers.source_files import Source, SourceFile
 from lodefs.chunkstore.push.workers.worker import Reply, SharedSlots, Slot, Task, Worker
+from lodefs.chunkstore.system import processes
+from lodefs.chunkstore.system.safe_open import closing
 
 UNIT_BYTES = 4 << 20
 WORKERS_MAX = 16
@@ -261,14 +263,9 @@ class WorkerProcess:
         """Kills the process, which holds nothing of worth, and waits for its end."""
         self.socket.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            process = os.pidfd_open(self.pid)
-            try:
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-                with selectors.DefaultSelector() as selector:
-                    selector.register(process, selectors.EVENT_READ)
-                    selector.select(_END_TIMEOUT_S)  # reading a dead disk may never end
-            finally:
-                os.close(process)
+            with closing(os.pidfd_open(self.pid)) as process:
+                processes.send(process)
+                processes.is_over(process, _END_TIMEOUT_S)  # reading a dead disk may never end
             os.waitpid(self.pid, os.WNOHANG)
 
     def _died(self) -> Unavailable:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from threading import Event
 
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.system.processes import is_over
 from lodefs.mount.fs.interrupts import InterruptPipes
 from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.lifecycle.handover import ControlServer
-from lodefs.mount.lifecycle.process_end import is_over
 from lodefs.mount.lifecycle.supervisor import WorkerContext, ended
 from lodefs.mount.shm.process_table import ProcessTable
 

@@ -219,7 +219,7 @@ from lodefs.chunkstore.errors import Unavailable
 module.START_TIMEOUT_S = 0.0
 module.KILL_S = module.END_TIMEOUT_S = 0.05
 failed = []
-module.is_over = lambda fd: False
+module.is_over = lambda fd, timeout_s=0: False
 module.device.fail_request = failed.append
 class Table:
     def reserve(self):
@@ -245,7 +245,7 @@ def test_a_killed_process_that_ends_as_it_is_looked_at() -> None:
 import signal
 import lodefs.mount.lifecycle.supervisor as module
 is_over, answers = module.is_over, iter([False, False])
-module.is_over = lambda fd: next(answers, None) is None and is_over(fd)
+module.is_over = lambda fd, timeout_s=0: next(answers, None) is None and is_over(fd, timeout_s)
 run(lambda post: signal.pause(), lambda: 5, lambda code: False)
 print(next(answers, "looked at"))
 """

@@ -15,7 +15,7 @@ import pytest
 import lodefs
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, Unavailable
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mount_resources, mounter
+from lodefs.mount.lifecycle import control_socket, handover, mounter
 from lodefs.mount.lifecycle.mounter import Mounted
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.kernels import DISTINCT
@@ -53,7 +53,7 @@ def listed(mounts: Mounts) -> Mounted:
 
 def socket_of(mounts: Mounts) -> control_socket.Place | None:
     found = mount_table.on_top(str(mounts.place))
-    return found and control_socket.find(found.device, mount_resources.folders())
+    return found and control_socket.find(found.device)
 
 
 def lose_supervisor(mounts: Mounts, mounted: Mounted) -> list[int]:

@@ -20,7 +20,7 @@ import pytest
 import lodefs
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
-from lodefs.mount.lifecycle import control_socket, mount_resources, mounter, process_scan
+from lodefs.mount.lifecycle import control_socket, mounter, process_scan
 from lodefs.mount.mount_spec import TakeOver
 from lodefs.mount.node import helper_client as nurseries
 from lodefs.mount.node import helper_requests
@@ -438,7 +438,7 @@ def test_before_linux_6_9(monkeypatch: pytest.MonkeyPatch, places: Places) -> No
         assert mounter.traffic_of(place) == Traffic(cache_bytes=11)
         helper.run(helper_requests.Unmount(place), WAIT_S)
         until(lambda: not places.processes())
-        assert control_socket.find(found.device, mount_resources.folders()) is None
+        assert control_socket.find(found.device) is None
 
 
 OWNER = """

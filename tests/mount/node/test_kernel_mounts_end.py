@@ -19,7 +19,7 @@ from lodefs.chunkstore.errors import DeadlineExceeded, InUse, InvalidInput, Unav
 from lodefs.chunkstore.nodeapi.cache_control import decoded
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.mount.kernel import features, mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+from lodefs.mount.lifecycle import control_socket, handover
 from lodefs.mount.mount_spec import MountRequest
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.helper_process import HelperRequest
@@ -54,7 +54,7 @@ class Kernel(Given):
 
     def state(self) -> handover.State:
         found = mount_table.on_top(str(self.place))
-        place = found and control_socket.find(found.device, mount_resources.folders())
+        place = found and control_socket.find(found.device)
         assert place is not None
         return handover.state_of(place)
 

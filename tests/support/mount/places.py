@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+from lodefs.mount.lifecycle import control_socket, handover
 from lodefs.mount.mount_spec import MountRequest
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.helper_requests import Unmount
@@ -24,7 +24,7 @@ MOUNTS_BEGUN = 8  # a time limit that lets a mount begin lets so many be made on
 
 def processes_of(mounted: mount_table.Mount) -> list[int]:
     """The supervisor of a mount, and its workers; none where nobody answers."""
-    place = control_socket.find(mounted.device, mount_resources.folders())
+    place = control_socket.find(mounted.device)
     try:
         assert place is not None
         supervisor = handover.state_of(place).pid
