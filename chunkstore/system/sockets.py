@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -145,20 +146,31 @@ def inherited(environ: Mapping[str, str]) -> list[socket.socket]:
 def inherited_by_name(environ: Mapping[str, str]) -> list[tuple[str, socket.socket]]:
     """The same, and those that systemd kept for it, with their names: that of the socket's unit,
     or the one they were kept under."""
-    count = environ.get("LISTEN_FDS", "")
-    if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
-        return []
-    names = environ.get("LISTEN_FDNAMES", "").split(":")
     found = []
-    for number in range(int(count)):
-        fd = _FIRST_FD + number
+    for name, fd in passed(environ):
         try:
             one = socket.socket(fileno=fd)
         except OSError as error:
             raise InvalidInput(f"LISTEN_FDS: descriptor {fd} is no socket") from error
-        one.set_inheritable(False)
         one.settimeout(0)
-        found.append((names[number] if number < len(names) else "", one))
+        found.append((name, one))
+    return found
+
+
+def passed(environ: Mapping[str, str]) -> list[tuple[str, int]]:
+    """The names and numbers of all descriptors that systemd gave to this process
+    (sd_listen_fds(3)); programs that it starts do not get them."""
+    count = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
+        return []
+    names = environ.get("LISTEN_FDNAMES", "").split(":")
+    found = [
+        (names[number] if number < len(names) else "", _FIRST_FD + number)
+        for number in range(int(count))
+    ]
+    for _, fd in found:
+        with suppress(OSError):  # not open: who asked for it says so
+            fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     return found
 
 

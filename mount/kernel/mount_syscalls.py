@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
+from lodefs.chunkstore.nodeapi import rpc
 from lodefs.mount.kernel import device, mountpoints, namespaces
 from lodefs.mount.kernel.mount_table import FS_TYPE, SUBTYPE
 from lodefs.mount.kernel.session import READ_BYTES_MAX
@@ -93,11 +93,10 @@ def attach_by_helper(mountpoint: str, source: bytes, *, allow_other: bool) -> in
                 done = _mount_by_helper(options, mountpoint, theirs.fileno())
         if done.returncode != 0:
             raise Denied(f"{mountpoint}: fusermount3 refused: {_reason(done)}")
-        _, fds, _, _ = socket.recv_fds(ours, 1, 1)  # nobody else has the other end now
-    if not fds:
-        raise Unavailable(f"{mountpoint}: fusermount3 gave no descriptor")
-    fcntl.fcntl(fds[0], fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    return fds[0]
+        with suppress(ConnectionError):  # nobody else has the other end now
+            for fd in rpc.receive(ours, 1, fds_max=1).fds:
+                return fd
+    raise Unavailable(f"{mountpoint}: fusermount3 gave no descriptor")
 
 
 def _mount_by_helper(

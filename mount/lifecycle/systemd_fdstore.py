@@ -6,13 +6,13 @@ from number 3 on when the service is started again. The job lies in a memory fil
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Mapping
 
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.system.sockets import passed
 from lodefs.chunkstore.system.systemd_notify import READY, SystemdNotifier
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.lifecycle import control_socket, handover
@@ -22,7 +22,6 @@ from lodefs.mount.lifecycle.supervisor import ended
 PREFIX = "lodefs-"
 JOB = "job"
 PASSPORT_BYTES_MAX = 1 << 20
-_FIRST_FD = 3
 
 
 class FdStore:
@@ -80,16 +79,12 @@ class FdStore:
         return msgspec.structs.replace(resources, place=_place(resources))
 
     def _received(self) -> list[tuple[str, int]]:
-        environ = self._environ
-        count = environ.get("LISTEN_FDS", "")
-        if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
-            return []
-        found = []
-        for number, name in enumerate(environ.get("LISTEN_FDNAMES", "").split(":")[: int(count)]):
-            if name.startswith(PREFIX):
-                fcntl.fcntl(_FIRST_FD + number, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-                found.append((name.removeprefix(PREFIX), _FIRST_FD + number))
-                self._names.add(found[-1][0])
+        found = [
+            (name.removeprefix(PREFIX), fd)
+            for name, fd in passed(self._environ)
+            if name.startswith(PREFIX)
+        ]
+        self._names.update(name for name, _ in found)
         return found
 
 

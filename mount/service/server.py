@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from typing import get_args
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.decoding import from_msgpack
@@ -26,22 +27,11 @@ from lodefs.mount.service.wire import (
     PingCall,
     ReleaseCall,
     ResolveCall,
-    RetireCall,
 )
 
 ASK_TIMEOUT_S = 5.0  # for one who connects to say what
 TIMEOUT_S_MAX = 120.0
-OPERATIONS: dict[type[Call], str] = {
-    ResolveCall: "Resolve",
-    AcquireCall: "Acquire",
-    AdoptCall: "Adopt",
-    ReleaseCall: "Release",
-    ForgetCall: "Forget",
-    HoldingsCall: "Holdings",
-    HealthCall: "Health",
-    PingCall: "Ping",
-    RetireCall: "Retire",
-}
+OPERATIONS = {kind: kind.__name__.removesuffix("Call") for kind in get_args(Call)}
 """As metrics name them."""
 _log = logging.getLogger("lodefs.mounter")
 
