@@ -391,12 +391,12 @@ def test_unmounted_mounts_that_are_held_take_no_room(
 
 
 COUNTED_WAITS = """
-wait = orders._wait
+wait = orders.processes.are_over
 def counted(*given):
     with open({waits!r}, "a") as file:
         file.write("w")
     return wait(*given)
-orders._wait = counted
+orders.processes.are_over = counted
 """
 
 
