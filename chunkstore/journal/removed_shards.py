@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.index_shard import push_id_of
@@ -46,7 +46,7 @@ def removed_shards(objects: ObjectStore) -> set[str]:
     """The ids of pushes whose shards were deleted, as far as the store can tell."""
     try:
         return _read(objects)
-    except (NotFound, Corrupt, UnknownFormat):
+    except UNREADABLE:
         return set()
 
 

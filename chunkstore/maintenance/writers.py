@@ -3,8 +3,9 @@ a ref, and that are dead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import Executor
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Conflict, NotFound
@@ -12,7 +13,9 @@ from lodefs.chunkstore.format.journal import End, Intent, Ledger, RefName, Silen
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
 from lodefs.chunkstore.maintenance.decisions import Writer, dead, silences
 from lodefs.chunkstore.repo.refs import RefEntry, Refs
-from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.store import Store, require_there
+
+WORKERS = 16
 
 
 @dataclass(slots=True)
@@ -138,3 +141,29 @@ def newest_of(journal: StoreJournal) -> tuple[int, int | None]:
     """The numbers of the newest entry (-1: none), and of the newest one that condemns."""
     newest = journal.newest()
     return (-1 if newest is None else newest.number), newest_condemning(newest)
+
+
+def forget_removed(
+    store: Store, repo: str, name: str | None = None, clock: Callable[[], float] = time.time
+) -> list[RefName]:
+    """Says of all branches and tags of a repository (or those of one name) whose logs are gone that
+    they are deleted, by an entry each, and gives them; none, if no collection and no writer knows
+    of any. Somebody removed them in the bucket itself: a collection that knows of them stops, since
+    they may only be lost for now, until somebody says that it was on purpose."""
+    require_there(store.objects)
+    store.ensure_writable()
+    journal = StoreJournal(store.objects, clock)
+    ledger = journal.ledger()
+    with ThreadPoolExecutor(WORKERS, "lodefs-rm") as executor:
+        found = WriterCheck(store, journal, executor).look(ledger, *newest_of(journal))
+    known = {**ledger.refs, **found.refs}
+    for intent in found.intents:
+        known[intent.ref] = max(intent.sequence, known.get(intent.ref, -1))
+    refs = store.refs(repo)
+    gone: list[RefName] = []
+    for ref, sequence in sorted(known.items()):
+        is_meant = ref.repo == repo and name in (None, ref.name)
+        if is_meant and not refs.has(ref.kind, ref.name, sequence):
+            refs.delete_at(ref.kind, ref.name, sequence)
+            gone.append(ref)
+    return gone

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, GONE, PackIndex
@@ -59,7 +59,7 @@ def lacking_chunks(
     def lacking(pack_id: PackId) -> int | None:
         try:
             return read_index(objects, pack_id).index.lacks(named[pack_id], gone)
-        except (NotFound, Corrupt, UnknownFormat):
+        except UNREADABLE:
             return None
 
     with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
@@ -86,7 +86,7 @@ def packs_lacking(
     def offers_none(pack_id: PackId) -> bool:
         try:
             index = offered(pack_id)
-        except (NotFound, Corrupt, UnknownFormat):
+        except UNREADABLE:
             return True
         there = partial[pack_id] & ~index.lacks(partial[pack_id])
         return all(index.chunk_id(n) in purged for n in range(len(index)) if there >> n & 1)

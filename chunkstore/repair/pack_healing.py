@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 
+from lodefs.chunkstore.errors import UNREADABLE
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
@@ -24,7 +25,6 @@ from lodefs.chunkstore.objects.pack_locations import PackBatch, locations_of
 from lodefs.chunkstore.repair.packs import FoundPieces, PackDamage, Pieces, dropped_of, find_pieces
 from lodefs.chunkstore.repair.purge_repair import known_purged
 from lodefs.chunkstore.repair.sources.source import (
-    ABSENT,
     RepairSource,
     Root,
     Search,
@@ -94,7 +94,9 @@ def _with_columns(
         if damage.chunks is None:
             unknown[damage.pack_id] = damage
         else:
-            with contextlib.suppress(*ABSENT):  # it was lost meanwhile: another repair finds that
+            with contextlib.suppress(
+                *UNREADABLE
+            ):  # it was lost meanwhile: another repair finds that
                 yield damage, read_index(objects, damage.pack_id).index
     for pack in listed_packs(objects) if unknown else ():
         if pack.pack_id in unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex, unpack
@@ -99,7 +99,7 @@ def find_pieces(objects: ObjectStore, pack_id: PackId) -> FoundPieces | None:
         version = read_index(objects, pack_id)
         check_bound(version.index)
         stored = memoryview(read_stored(objects, version, 0, len(version.index)))
-    except (NotFound, Corrupt, Changed, UnknownFormat):
+    except (*UNREADABLE, Changed):
         return None
     index = version.index
     places = enumerate(index.places(0, len(index)))

@@ -1,7 +1,8 @@
 """Scrub: reads a share of a store's packs each day, so that all were read within some weeks.
 
 Packs are read in the order of their ids, from where the run before ended, and each chunk is
-checked. How far it is stands in the store itself, so any machine may do the next run.
+checked. How far it is stands in the store itself, in one small document, which may be lost: so any
+machine may do the next run.
 """
 
 from __future__ import annotations
@@ -14,24 +15,76 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+import msgspec
+
+from lodefs.chunkstore.errors import UNREADABLE, Corrupt, InvalidInput
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.names import PackId, parse_id
 from lodefs.chunkstore.maintenance.inventory import PackList
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.packs import PackDamage, examine
-from lodefs.chunkstore.repair.scrub_ledger import (
-    SIZE_BYTES_MAX,
-    ScrubLedger,
-    decode_scrub_ledger,
-    encode_scrub_ledger,
-)
 from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.types import Buffer
 
+VERSION = 1
+SIZE_BYTES_MAX = 1024 * 1024
+SPOILT_MAX = 8192  # that are remembered
 WORKERS = 4
 NOTED_EVERY_BYTES = 1 << 30  # after so much the ledger is written
 _SHARE = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubLedger:
+    """Packs are read in the order of their ids, round after round."""
+
+    after: PackId | None = None  # the last one that was read in this round; None: it begins
+    rounds: int = 0  # that are over
+    began_s: int = 0  # Unix; this round
+    ended_s: int = 0  # the one before it; 0: none
+    checked_packs: int = 0  # in this round
+    checked_bytes: int = 0
+    spoilt: tuple[PackId, ...] = ()  # when they were last read
+
+
+class _LedgerDocument(msgspec.Struct, forbid_unknown_fields=True):
+    after: str | None
+    rounds: int
+    began_s: int
+    ended_s: int
+    checked_packs: int
+    checked_bytes: int
+    spoilt: list[str]
+
+
+def encode_scrub_ledger(ledger: ScrubLedger) -> bytes:
+    """The document."""
+    body = _LedgerDocument(
+        None if ledger.after is None else ledger.after.hex(),
+        ledger.rounds,
+        ledger.began_s,
+        ledger.ended_s,
+        ledger.checked_packs,
+        ledger.checked_bytes,
+        [pack.hex() for pack in ledger.spoilt[:SPOILT_MAX]],
+    )
+    return seal("scrub-ledger", VERSION, body)
+
+
+def decode_scrub_ledger(data: Buffer, what: str) -> ScrubLedger:
+    """The ledger. Raises: Corrupt, UnknownFormat."""
+    body = unseal("scrub-ledger", {VERSION: _LedgerDocument}, data, what)
+    try:
+        after = None if body.after is None else PackId(parse_id(body.after))
+        spoilt = tuple(PackId(parse_id(pack)) for pack in body.spoilt)
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+    numbers = (body.rounds, body.began_s, body.ended_s, body.checked_packs, body.checked_bytes)
+    if min(numbers) < 0:
+        raise Corrupt(f"{what} holds a negative number")
+    return ScrubLedger(after, *numbers, spoilt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +124,7 @@ def read_scrub_ledger(objects: ObjectStore) -> ScrubLedger:
     try:
         part = read_whole(objects, keys.SCRUB, SIZE_BYTES_MAX)
         return decode_scrub_ledger(part.data, keys.SCRUB)
-    except (NotFound, Corrupt, UnknownFormat):
+    except UNREADABLE:
         return ScrubLedger()
 
 

@@ -38,12 +38,13 @@ class EntrySet:
         self._older.close()
 
     def __contains__(self, entry: Entry) -> bool:
-        return self._has(stored(entry))
+        what = stored(entry)
+        return what in self._recent or self._is_older(what)
 
     def add(self, entry: Entry) -> bool:
         """Adds an entry. Returns whether it is new."""
         what = stored(entry)
-        if self._has(what):
+        if what in self._recent or self._is_older(what):
             return False
         self._recent.add(what)
         if len(self._recent) == IN_MEMORY_MAX:
@@ -52,8 +53,8 @@ class EntrySet:
             self._recent.clear()
         return True
 
-    def _has(self, what: Stored) -> bool:
-        return what in self._recent or (bool(self._older) and self._short(what) in self._older)
+    def _is_older(self, what: Stored) -> bool:
+        return bool(self._older) and self._short(what) in self._older
 
     def _short(self, what: Stored) -> bytes:
         return blake3(msgspec.msgpack.encode(what), key=self._key).digest(length=KEY_BYTES)

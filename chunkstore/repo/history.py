@@ -9,7 +9,13 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Corrupt, Expired, NotADirectory, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import (
+    UNREADABLE,
+    Corrupt,
+    Expired,
+    NotADirectory,
+    NotFound,
+)
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec, split_path
 from lodefs.chunkstore.format.tree import Entry, Kind
@@ -69,7 +75,7 @@ def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
         deleted_at = None if older is None or oldest is None else oldest.commit
         move, author = _move_of(before, at, deleted_at), None
         if move is RefMoveKind.MOVED and at is not None:
-            with contextlib.suppress(NotFound, Corrupt, UnknownFormat):  # it may be gone since
+            with contextlib.suppress(*UNREADABLE):  # it may be gone since
                 commit = store.commit(repo, at)
                 if before in commit.parents:
                     move, author = RefMoveKind.PUSHED, commit.author

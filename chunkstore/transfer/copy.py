@@ -36,11 +36,11 @@ from lodefs.chunkstore.transfer.plan import (
     History,
     RefPlan,
     Refuse,
+    There,
     plan,
     refs_of,
 )
 from lodefs.chunkstore.transfer.server_copies import ServerCopies
-from lodefs.chunkstore.transfer.there import There
 
 WORKERS = 8
 STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete

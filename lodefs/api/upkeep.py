@@ -91,7 +91,7 @@ def _delete(store: Store, target: Target) -> list[NamedRef]:
 
 def _forget(store: Store, target: Target) -> list[NamedRef]:
     """What of it was removed in the bucket itself, and a collection still knows of."""
-    from lodefs.chunkstore.maintenance.removed_by_hand import forget_removed
+    from lodefs.chunkstore.maintenance.writers import forget_removed
 
     gone = forget_removed(store, target.repo, target.rev)
     return [NamedRef(ref.repo, singular(ref.kind), ref.name) for ref in gone]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
-from lodefs.chunkstore.errors import SourceChanged
+from lodefs.chunkstore.errors import UNREADABLE, SourceChanged
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
@@ -17,7 +17,7 @@ from lodefs.chunkstore.push.workers.source_files import show_path
 from lodefs.chunkstore.repair.sources.cached_trees import CachedTrees
 from lodefs.chunkstore.repair.sources.directory_trees import Listed, tree_chunks
 from lodefs.chunkstore.repair.sources.file_chunks import chunks_of_file, read_chunk
-from lodefs.chunkstore.repair.sources.source import ABSENT, NoStore, Search
+from lodefs.chunkstore.repair.sources.source import NoStore, Search
 from lodefs.chunkstore.system.safe_open import closing
 from lodefs.chunkstore.types import Buffer
 
@@ -44,7 +44,7 @@ class CacheSource(NoStore):
             return (
                 None if row is None else PackIndex.decode(pack_id, layout.decode_pack_row(row)[1])
             )
-        except ABSENT:
+        except UNREADABLE:
             return None
 
     def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from lodefs.chunkstore.errors import (
+    UNREADABLE,
     Corrupt,
     Denied,
     NotADirectory,
@@ -18,16 +19,17 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     UnknownFormat,
 )
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, Digest, digest_of
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, digest_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.repair.sources.source import ABSENT, NoStore, Root, Search
+from lodefs.chunkstore.repair.sources.source import NoStore, Root, Search
+from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.pack_reader import tree_of
 from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.chunkstore.types import Buffer
 
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024  # of one request
 FAILURES_MAX = 8  # requests without an answer, or refused; then no more are made
-_GONE = (*ABSENT, NotADirectory, Purged)
+_GONE = (*UNREADABLE, NotADirectory, Purged)
 _FAILED = (Unavailable, Denied)
 
 
@@ -79,19 +81,16 @@ class ProxySource(NoStore):
         self._places.clear()
         self._of.clear()
         self._untold.clear()
-        seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
-        for root in search.roots():
-            waiting = [(b"", root.entry)]
-            while waiting and len(self._of) < len(search.wanted):
-                path, entry = waiting.pop()
-                place = (entry.digest, entry.segments)
-                if place in seen:
-                    continue
-                seen.add(place)
-                self._note(root, path, entry)
-                if entry.kind is Kind.DIRECTORY:
-                    children = self._children(root, path, entry)
-                    waiting += [(join(path, child.name), child) for child in children]
+        with EntrySet() as seen:
+            for root in search.roots():
+                waiting = [(b"", root.entry)]
+                while waiting and len(self._of) < len(search.wanted):
+                    path, entry = waiting.pop()
+                    if seen.add(entry):
+                        self._note(root, path, entry)
+                        if entry.kind is Kind.DIRECTORY:
+                            children = self._children(root, path, entry)
+                            waiting += [(join(path, child.name), child) for child in children]
 
     def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
         places = sorted({self._of[chunk_id] for chunk_id in wanted if chunk_id in self._of})

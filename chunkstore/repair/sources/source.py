@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Purged, UnknownFormat
+from lodefs.chunkstore.errors import (
+    UNREADABLE,
+    LodefsError,
+    Purged,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit
@@ -27,7 +31,6 @@ from lodefs.chunkstore.transfer.pack_copy import fetch_pack
 from lodefs.chunkstore.types import Buffer
 
 PLACES_MAX = 4  # of one chunk that are tried
-ABSENT = (NotFound, Corrupt, UnknownFormat)
 
 
 class Root(NamedTuple):
@@ -131,7 +134,7 @@ class StoreSource:
     def pack(self, pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
         try:
             return fetch_pack(self._objects, pack_id)
-        except ABSENT:
+        except UNREADABLE:
             return None
 
     def columns(self, pack_id: PackId) -> PackChunks | None:
@@ -151,7 +154,7 @@ class StoreSource:
             for pack_id, number in self._places.get(chunk_id, ()):
                 try:
                     raw = self._packs.read(pack_id, number, 1)[0]
-                except (*ABSENT, Purged):
+                except (*UNREADABLE, Purged):
                     continue
                 if ChunkId(digest_of(raw)) == chunk_id:
                     yield chunk_id, raw
@@ -162,13 +165,13 @@ class StoreSource:
         try:
             data = read_whole(self._objects, key, COMMIT_SIZE_BYTES_MAX).data
             return decode_commit(data, key) if commit_id_of(data) == commit_id else None
-        except ABSENT:
+        except UNREADABLE:
             return None
 
     def head(self, repo: str, kind: str, name: str) -> CommitId | None:
         try:
             entry = Refs(self._objects, repo).latest(kind, name)
-        except ABSENT:
+        except UNREADABLE:
             return None
         return None if entry is None else entry.commit
 
@@ -176,7 +179,7 @@ class StoreSource:
         try:
             part = read_whole(self._objects, keys.STORE, SETTINGS_SIZE_BYTES_MAX)
             return decode_settings(part.data)
-        except ABSENT:
+        except UNREADABLE:
             return None
 
 
@@ -186,7 +189,7 @@ def listed_packs(objects: ObjectStore) -> Iterator[ShardPack]:
         try:
             yield from read_shard(objects, info.key)
         except LodefsError as error:
-            if not isinstance(error, ABSENT):
+            if not isinstance(error, UNREADABLE):
                 raise
 
 

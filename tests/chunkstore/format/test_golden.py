@@ -35,7 +35,7 @@ from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.journal.purges import decode_purge
 from lodefs.chunkstore.journal.removed_shards import decode_removed_shards
-from lodefs.chunkstore.repair.scrub_ledger import decode_scrub_ledger
+from lodefs.chunkstore.repair.scrub import decode_scrub_ledger
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from tests.support.chunkstore import golden

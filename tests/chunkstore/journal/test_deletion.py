@@ -20,7 +20,7 @@ from lodefs.chunkstore.journal.deletion import (
     undelete_repo,
 )
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
-from lodefs.chunkstore.maintenance.removed_by_hand import forget_removed
+from lodefs.chunkstore.maintenance.writers import forget_removed
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.handmade import Handmade

@@ -54,7 +54,7 @@ from lodefs.chunkstore.format.tree import (
 )
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
 from lodefs.chunkstore.journal.removed_shards import encode_removed_shards
-from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
+from lodefs.chunkstore.repair.scrub import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
