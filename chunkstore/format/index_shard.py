@@ -9,13 +9,13 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
-from lodefs.chunkstore.format.names import ID_BYTES, PackId
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT, pack_id_of_columns
 from lodefs.chunkstore.types import Buffer
 
@@ -51,6 +51,12 @@ class PackChunks(Protocol):
     @property
     def raw_sizes(self) -> array[int]:
         """array("I"), one for each chunk."""
+
+
+def chunk_ids(pack: PackChunks) -> Iterator[ChunkId]:
+    """The ids of its chunks, in order."""
+    ids = pack.ids
+    return (ChunkId(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES))
 
 
 class ShardPack(NamedTuple):

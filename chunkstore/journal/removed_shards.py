@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from lodefs.chunkstore.errors import UNREADABLE, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import UNREADABLE, Corrupt, LodefsError, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.index_shard import push_id_of
@@ -44,36 +44,22 @@ def decode_removed_shards(data: Buffer, what: str) -> set[str]:
 
 def removed_shards(objects: ObjectStore) -> set[str]:
     """The ids of pushes whose shards were deleted, as far as the store can tell."""
-    try:
-        return _read(objects)
-    except UNREADABLE:
-        return set()
+    found = _read(objects)
+    return set() if isinstance(found, LodefsError) else found
 
 
 def is_spoilt(objects: ObjectStore) -> bool:
-    """Whether the document is there and cannot be read."""
+    """Whether the document is there and cannot be read. One of a newer lodefs is read as if it were
+    not there."""
+    return isinstance(_read(objects), Corrupt)
+
+
+def _read(objects: ObjectStore) -> set[str] | LodefsError:
     try:
-        _read(objects)
-    except Corrupt:
-        return True
-    except (NotFound, UnknownFormat):  # of a newer lodefs: it is read as if it were not there
-        return False
-    return False
-
-
-def _is_newer(objects: ObjectStore) -> bool:
-    try:
-        _read(objects)
-    except UnknownFormat:
-        return True
-    except (NotFound, Corrupt):
-        return False
-    return False
-
-
-def _read(objects: ObjectStore) -> set[str]:
-    data = read_whole(objects, keys.REMOVED_SHARDS, SIZE_BYTES_MAX).data
-    return decode_removed_shards(data, keys.REMOVED_SHARDS)
+        data = read_whole(objects, keys.REMOVED_SHARDS, SIZE_BYTES_MAX).data
+        return decode_removed_shards(data, keys.REMOVED_SHARDS)
+    except UNREADABLE as error:
+        return error
 
 
 def remove_shards(objects: ObjectStore, names: Collection[str]) -> None:
@@ -81,8 +67,9 @@ def remove_shards(objects: ObjectStore, names: Collection[str]) -> None:
     The document says so first, and a machine that misses a shard looks there. If two processes do
     this at once, one may take away what the other says. One of a newer lodefs stays as it is."""
     ids = {push_id_of(name) for name in names if _ID.match(push_id_of(name))}
-    if ids and not _is_newer(objects):
-        objects.put(keys.REMOVED_SHARDS, [encode_removed_shards(ids | removed_shards(objects))])
+    if ids and not isinstance(known := _read(objects), UnknownFormat):
+        known = set() if isinstance(known, LodefsError) else known
+        objects.put(keys.REMOVED_SHARDS, [encode_removed_shards(ids | known)])
     for name in names:
         objects.delete(keys.shard(name))
 

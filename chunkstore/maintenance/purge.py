@@ -23,7 +23,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, Spec, parse_id
+from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.existing_commit import is_living
@@ -456,10 +456,7 @@ def _commits(store: Store, repo: str) -> Iterator[CommitId]:
 
 
 def _ids(index: PackIndex, bits: int) -> Iterable[ChunkId]:
-    ids = index.ids
-    for n in range(len(index)):
-        if bits >> n & 1:
-            yield ChunkId(ids[n * ID_BYTES : (n + 1) * ID_BYTES])
+    return (index.chunk_id(n) for n in range(len(index)) if bits >> n & 1)
 
 
 def _stored(index: PackIndex, bits: int) -> int:

@@ -15,7 +15,6 @@ from lodefs.chunkstore.format import journal as documents
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import (
     End,
-    Fate,
     Garbage,
     Intent,
     JournalEntry,
@@ -24,6 +23,7 @@ from lodefs.chunkstore.format.journal import (
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
+from lodefs.chunkstore.maintenance.decisions import fate_of
 from lodefs.chunkstore.objects.interface import ObjectStore, exists
 from lodefs.chunkstore.system.parallel_map import map_ahead
 
@@ -168,16 +168,7 @@ class JournalRepair:
     ) -> None:
         """What is not in use counts as deleted. So no writer relies on it, even if a collection is
         still deleting it."""
-        condemned = entry.condemned or Garbage()
-        left = [
-            one._replace(chunks=one.chunks & ~chunks.get(one.pack, 0)) for one in condemned.chunks
-        ]
-        dead = Garbage(
-            tuple(pack for pack in condemned.packs if pack not in chunks),
-            tuple(commit for commit in condemned.commits if commit not in commits),
-            tuple(one for one in left if one.chunks),
-        )
-        fate = Fate(entry.number, dead or None)
+        fate = fate_of(entry, chunks, commits, chunks)
         self._put("fates", entry.number, documents.encode_fate(fate))
 
     def _put(self, what: str, number: int, data: bytes) -> None:

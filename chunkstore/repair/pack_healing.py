@@ -15,8 +15,8 @@ from functools import partial
 
 from lodefs.chunkstore.errors import UNREADABLE
 from lodefs.chunkstore.format.compression import compress
-from lodefs.chunkstore.format.index_shard import PackChunks
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
+from lodefs.chunkstore.format.index_shard import PackChunks, chunk_ids
+from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
@@ -131,7 +131,7 @@ class _Hunt:
     ) -> None:
         wanted: dict[ChunkId, int] = {}
         for damage, columns in batch:
-            for number, chunk_id in enumerate(_chunk_ids(columns)):
+            for number, chunk_id in enumerate(chunk_ids(columns)):
                 if damage.lacks(number, 1):
                     wanted[chunk_id] = columns.raw_sizes[number]
         packs = {columns.pack_id: columns for _, columns in batch}
@@ -191,7 +191,7 @@ class _Mending:
         """Looks for the other chunks wherever they may lie. A pack that is there keeps what nobody
         has as it is; of one that is lost, that counts as dropped."""
         joined = self._joined(damage, columns)
-        ids = list(_chunk_ids(columns))
+        ids = list(chunk_ids(columns))
         found = hunt.find({ids[n]: columns.raw_sizes[n] for n in joined.missing()})
         for number in joined.missing():
             if ids[number] in found.raws:
@@ -229,7 +229,7 @@ class _Mending:
         return joined
 
     def _leave_out_purged(self, joined: _JoinedPieces) -> None:
-        for number, chunk_id in enumerate(_chunk_ids(joined.columns) if joined.columns else ()):
+        for number, chunk_id in enumerate(chunk_ids(joined.columns) if joined.columns else ()):
             if chunk_id in self._purged:
                 joined.pieces[number] = PURGED, b""
 
@@ -280,8 +280,3 @@ class _JoinedPieces:
                 piece = view[index.offsets[number] : index.offsets[number + 1]]
                 self.pieces[number] = index.codecs[number], piece
                 self.places.add(url)
-
-
-def _chunk_ids(columns: PackChunks) -> Iterator[ChunkId]:
-    ids = columns.ids
-    return (ChunkId(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES))

@@ -142,9 +142,8 @@ class _Verify:
                 self._problem(str(error))
                 continue
             for _, missing in self._map(self._packs.index, ids):
-                if missing and exists(
-                    self._store.objects, info.key
-                ):  # else a collection has deleted both
+                # a shard that is gone, too, was deleted with the pack, by a collection
+                if missing and exists(self._store.objects, info.key):
                     self._problem(f"{info.key}: {missing}")
 
     def heads(self) -> Iterator[tuple[str, CommitId]]:

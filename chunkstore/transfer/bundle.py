@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
@@ -152,13 +151,12 @@ def unpack_bundle(
     """
     progress = progress or Progress()
     landing = Landing(store, clock)
-    with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
-        work = _Unpack(reader, store, landing, executor, progress)
-        try:
+    try:
+        with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
+            work = _Unpack(reader, store, landing, executor, progress)
             return work.run(before, clock, size_bytes)
-        finally:
-            work.wait()
-            landing.close()
+    finally:
+        landing.close()
 
 
 class _Unpack:
@@ -178,7 +176,6 @@ class _Unpack:
         self._landing = landing
         self._executor = executor
         self._progress = progress
-        self._under_way: deque[Future[None]] = deque()
         self._commits: dict[CommitId, Commit] = {}
         self._packs = self._packs_there = 0
 
@@ -193,13 +190,8 @@ class _Unpack:
         self._landing.begin()
         if head.since is not None:
             self._landing.keep(head.ref.repo, head.since)
-        for record in self._reader.records():
-            if record.kind == COMMIT:
-                self._commits[commit_id_of(record.data)] = decode_commit(record.data, self._what)
-            else:
-                self._pack(record.data)
-        while self._under_way:
-            self._under_way.popleft().result()
+        for _ in map_ahead(self._executor, self._put, self._missing(), WORKERS):
+            pass
         self._check_history()
         newest = self._commits.get(head.commit)
         self._check_quota(at, None if newest is None else newest.size_bytes)
@@ -211,32 +203,28 @@ class _Unpack:
             self._landing.advance(head.ref, before, head.commit, self._commits.items())
         return Unpacked(head, at, self._packs, self._packs_there)
 
-    def wait(self) -> None:
-        """Ends what is under way, after an error too."""
-        for future in self._under_way:
-            future.cancel()
-        for future in self._under_way:
-            if not future.cancelled():
-                future.exception()
-
     def _check_quota(self, at: CommitId | None, size_bytes: int | None) -> None:
         """Raises: OverQuota."""
         head = self._reader.head
         if size_bytes is not None and at != head.commit:
             check_arriving(self._store, head.ref.repo, at, head.commit, size_bytes)
 
-    def _pack(self, data: bytearray) -> None:
-        """Starts to check and put a pack."""
-        index = _index_at_end(data, self._what)
-        if self._landing.has(index):
-            self._packs_there += 1
-            return
-        if len(self._under_way) >= WORKERS:
-            self._under_way.popleft().result()
-        self._packs += 1
-        self._under_way.append(self._executor.submit(self._put, index, data))
+    def _missing(self) -> Iterator[tuple[PackIndex, bytearray]]:
+        """The packs of the bundle that are to be put; keeps its commits on the way."""
+        for record in self._reader.records():
+            if record.kind == COMMIT:
+                self._commits[commit_id_of(record.data)] = decode_commit(record.data, self._what)
+                continue
+            index = _index_at_end(record.data, self._what)
+            if self._landing.has(index):
+                self._packs_there += 1
+            else:
+                self._packs += 1
+                yield index, record.data
 
-    def _put(self, index: PackIndex, data: bytearray) -> None:
+    def _put(self, pack: tuple[PackIndex, bytearray]) -> None:
+        """Checks a pack, and puts it."""
+        index, data = pack
         payload = memoryview(data)[ID_BYTES : ID_BYTES + index.offsets[-1]]
         check_payload(index, payload)
         left = without_purged(index, payload, self._landing.purged)

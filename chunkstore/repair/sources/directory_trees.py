@@ -18,8 +18,8 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import LodefsError, SourceChanged
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
-from lodefs.chunkstore.format.index_shard import PackChunks
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, Digest, PackId, digest_of
+from lodefs.chunkstore.format.index_shard import PackChunks, chunk_ids
+from lodefs.chunkstore.format.names import ChunkId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
@@ -71,8 +71,8 @@ class _ChunkPlaces:
         """Reads all shards once for these chunks."""
         wanted = {chunk_id: set[int]() for chunk_id in ids if chunk_id not in self._places}
         for pack in self._listed() if wanted else ():
-            for n, at in enumerate(range(0, len(pack.ids), ID_BYTES)):
-                places = wanted.get(ChunkId(pack.ids[at : at + ID_BYTES]))
+            for n, chunk_id in enumerate(chunk_ids(pack)):
+                places = wanted.get(chunk_id)
                 if places is not None:
                     places.add(self._number(pack.pack_id) * (PACK_CHUNKS_LIMIT + 1) + n)
         self._places.update(wanted)

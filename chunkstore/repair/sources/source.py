@@ -17,8 +17,8 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit
-from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, digest_of
+from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, chunk_ids
+from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
@@ -143,7 +143,7 @@ class StoreSource:
     def look(self, search: Search) -> None:
         self._places = {}
         for pack in listed_packs(self._objects):
-            for number, chunk_id in enumerate(_ids(pack)):
+            for number, chunk_id in enumerate(chunk_ids(pack)):
                 if chunk_id in search.wanted:
                     places = self._places.get(chunk_id, ())
                     if len(places) < PLACES_MAX:
@@ -191,8 +191,3 @@ def listed_packs(objects: ObjectStore) -> Iterator[ShardPack]:
         except LodefsError as error:
             if not isinstance(error, UNREADABLE):
                 raise
-
-
-def _ids(pack: PackChunks) -> Iterator[ChunkId]:
-    ids = pack.ids
-    return (ChunkId(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES))
