@@ -47,7 +47,7 @@ for _ in range(100):
         break
     time.sleep(0.1)
 sys.exit(answer.get("Err") or print(answer.get("Mountpoint", "")))"""
-OTHERS = "/var/lib/lodefs/docker/proxies/*"  # proxies of other stores
+OTHERS = "/var/lib/lodefs/mounter/proxies/*"  # proxies of other stores
 OURS = "find / -xdev -name '*lodefs*'" + "".join(
     f" -not -path '/{place}/*'" for place in ("opt", "proc", "root", "shared")
 )
