@@ -95,7 +95,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         "compactions on Ceph RGW while a mount reads the packs and pushes use them again",
     ),
     "merge": (merges.merges, "500 small pushes on Ceph RGW before and after gc merges their packs"),
-    "repair-each": (repaireach.each, "every object of a store of 200 lost and spoilt in turn"),
+    "repair-each": (repaireach.each, "every object of a store of 200 lost and damaged in turn"),
     "repair-memory": (repairs.memory, "every pack of 2 GiB lost, back from the directory"),
     "du": (accounts.accounts, "du of all repositories of the same store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),

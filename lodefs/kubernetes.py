@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import json_decoder
-from lodefs.chunkstore.nodeapi.cache_control import PinView
+from lodefs.chunkstore.protocol.cache_control import PinView
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi.wire import Failure, Node, Snapshot
+from lodefs.chunkstore.protocol.wire import Entry, Failure, Snapshot
 from lodefs.mount.options import MountOptions
 
 
@@ -13,7 +13,7 @@ class Job(msgspec.Struct, frozen=True, tag="mount"):
 
     options: MountOptions
     snapshot: Snapshot
-    root: Node
+    root: Entry
 
 
 class MountRequest(msgspec.Struct, frozen=True, tag="mount"):

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.access import parse_rules
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.access import parse_rules
 from lodefs.proxy.peers.membership import peer
 from lodefs.proxy.peers.membership.members import distinct
 from lodefs.proxy.peers.membership.peer import DnsName, Peer, parse_dns_name

@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol.cache_control import (
     EvictRequest,
     EvictView,
     PinsView,
@@ -20,9 +21,15 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmRequest,
     WarmStatus,
 )
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Origin, Page, Place, Snapshot, Used
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
-from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol.wire import (
+    CacheExtent,
+    CachePlace,
+    Origin,
+    Page,
+    Snapshot,
+    UsageReport,
+)
+from lodefs.chunkstore.protocol.wire import Entry as Entry
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.runtime.counters import Counts
 
@@ -246,7 +253,7 @@ class Names(Protocol):
 class Located(NamedTuple):
     """Where the beginning of a range lies in the cache; ``origin``: as of ByteStream."""
 
-    place: Place
+    place: CacheExtent
     origin: Origin | None
 
 
@@ -267,7 +274,7 @@ class Files(Protocol):
         """
 
 
-class Node(Protocol):
+class NodeService(Protocol):
     """One node, as the HTTP side sees it. ``cache_control`` is None without a cache."""
 
     @property
@@ -293,7 +300,7 @@ class Node(Protocol):
     def cache_place(self) -> CachePlace | None:
         """Where programs of this machine find the cache's files; None where there are none."""
 
-    async def used(self, report: Used) -> None:
+    async def used(self, report: UsageReport) -> None:
         """What a program of this machine read from the cache's files by itself."""
 
     async def look(self) -> None:

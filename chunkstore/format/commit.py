@@ -10,7 +10,7 @@ import msgspec
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, digest_of, parse_id
-from lodefs.chunkstore.format.tree import CHUNKS_LIMIT, Entry, Kind, Segment, fill
+from lodefs.chunkstore.format.tree import CHUNKS_LIMIT, Kind, Segment, TreeEntry, fill
 from lodefs.chunkstore.types import Buffer
 
 _KIND = "commit"
@@ -31,7 +31,7 @@ class Large(NamedTuple):
 class Commit:
     """One version of a repository. ``root`` is a directory without a name."""
 
-    root: Entry
+    root: TreeEntry
     parents: tuple[CommitId, ...]
     author: str
     time_s: int  # Unix
@@ -107,7 +107,7 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:
         raise Corrupt(f"{what} holds an impossible count")
     try:
-        root = Entry(
+        root = TreeEntry(
             name=b"",
             kind=Kind.DIRECTORY,
             size_bytes=body.root.size_bytes,

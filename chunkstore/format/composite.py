@@ -95,7 +95,7 @@ class CompositeTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class PurgeScanState:
     """Which composites were looked at for purged bytes. ``purge``: the number of the newest one
     then. ``unused``: composites in which, of what counts no more, nothing had been purged, and how
     many bytes that was. These only become more, so who finds as many finds the same."""
@@ -196,13 +196,13 @@ def decode_tail(data: Buffer, name: CompositeName, what: str) -> dict[PackId, Co
     return places
 
 
-def encode_looked(looked: Looked) -> bytes:
+def encode_looked(looked: PurgeScanState) -> bytes:
     """The document."""
     unused = {name.key.removeprefix(COMPOSITES): n for name, n in looked.unused.items()}
     return seal("composites-looked", VERSION, _LookedBody(looked.purge, unused))
 
 
-def decode_looked(data: Buffer, what: str) -> Looked:
+def decode_looked(data: Buffer, what: str) -> PurgeScanState:
     """What the document says. Raises: Corrupt, UnknownFormat."""
     body = unseal("composites-looked", {VERSION: _LookedBody}, data, what)
     unused: dict[CompositeName, int] = {}
@@ -211,7 +211,7 @@ def decode_looked(data: Buffer, what: str) -> Looked:
         if name is None:
             raise Corrupt(f"{what}: {text!r} is no composite")
         unused[name] = size_bytes
-    return Looked(body.purge, unused)
+    return PurgeScanState(body.purge, unused)
 
 
 def _check_sizes(places: Iterable[CompositePlace], what: str) -> None:

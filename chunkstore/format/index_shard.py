@@ -27,14 +27,14 @@ _REST = re.compile(r"-g\d+\Z")
 PACK_HEAD = struct.Struct("<32sI")  # pack id, chunks
 
 
-def rest_name(name: str, collection: int) -> str:
-    """The name of the shard that takes the place of the shard ``name``, when a collection (number
+def rest_name(name: str, gc_number: int) -> str:
+    """The name of the shard that takes the place of the shard ``name``, when a gc run (number
     of its entry in the journal) has deleted packs that it lists."""
-    return f"{push_id_of(name)}-g{collection}"
+    return f"{push_id_of(name)}-g{gc_number}"
 
 
 def push_id_of(name: str) -> str:
-    """The id of the push that a shard is of, or was of before collections wrote it again."""
+    """The id of the push that a shard is of, or was of before gc runs wrote it again."""
     return _REST.sub("", name)
 
 

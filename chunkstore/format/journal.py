@@ -1,6 +1,6 @@
-"""The journal of a store: who is about to write refs, and what a collection has condemned.
+"""The journal of a store: who is about to write refs, and what a gc run has tombstoned.
 
-The numbers of its entries give all writers and collections one order (docs/format.md).
+The numbers of its entries give all writers and gc runs one order (docs/format.md).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
-VERSION_CHUNKS = 2  # of an entry, or a fate, whose garbage has chunks of packs in use
-CHUNK_PACKS_MAX = 32  # of which one entry condemns chunks: at most 16 KB of hex digits for each
-IDS_MAX = 1024  # that one entry condemns
+VERSION_CHUNKS = 2  # of an entry, or a outcome, whose garbage has chunks of packs in use
+CHUNK_PACKS_MAX = 32  # of which one entry tombstones chunks: at most 16 KB of hex digits for each
+IDS_MAX = 1024  # that one entry tombstones
 SIZE_BYTES_MAX = 1024 * 1024  # of all documents but the ledger: IDS_MAX commits have 300 KB
 LEDGER_SIZE_BYTES_MAX = 64 * 1024 * 1024  # some 200,000 refs with the longest names
 
@@ -57,13 +57,13 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A writer of a ref begins; or with ``condemned`` a collection has found garbage."""
+    """A writer of a ref begins; or with ``tombstoned`` a gc run has found garbage."""
 
     number: int
-    previous: int | None  # the newest entry before this that condemns
+    previous: int | None  # the newest entry before this that tombstones
     time_s: int  # Unix
     token: str  # 32 random hex characters, so that no two entries have the same bytes
-    condemned: Garbage | None = None
+    tombstoned: Garbage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class DeletionOutcome:
     """What came of the garbage of an entry: it is kept (None), or this of it is deleted."""
 
     number: int
     deleted: Garbage | None
 
 
-class Silence(NamedTuple):
+class LastHeartbeat(NamedTuple):
     """A writer had said so often that it is alive, and not again since a time (Unix)."""
 
     beats: int
@@ -100,11 +100,13 @@ class Silence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a collection knows, so that the next one need not read the whole journal."""
+    """What a gc run knows, so that the next one need not read the whole journal."""
 
     before: int = 0  # all writers with a lower number have ended, and ``refs`` has theirs
     refs: Mapping[RefName, int] = field(default_factory=dict)  # a sequence that each of them has
-    silences: Mapping[int, Silence] = field(default_factory=dict)  # of the other writers
+    last_heartbeats: Mapping[int, LastHeartbeat] = field(
+        default_factory=dict
+    )  # of the other writers
 
 
 class _Garbage(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,20 +118,22 @@ class _GarbageChunks(_Garbage, forbid_unknown_fields=True):
     chunks: list[tuple[str, str]]
 
 
-class _EntryBody(msgspec.Struct, forbid_unknown_fields=True):
+class _EntryBody(msgspec.Struct, forbid_unknown_fields=True, rename={"tombstoned": "condemned"}):
     number: int
     previous: int | None
     time_s: int
     token: str
-    condemned: _Garbage | None
+    tombstoned: _Garbage | None
 
 
-class _EntryBodyChunks(msgspec.Struct, forbid_unknown_fields=True):
+class _EntryBodyChunks(
+    msgspec.Struct, forbid_unknown_fields=True, rename={"tombstoned": "condemned"}
+):
     number: int
     previous: int | None
     time_s: int
     token: str
-    condemned: _GarbageChunks
+    tombstoned: _GarbageChunks
 
 
 class _Intent(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,12 +149,12 @@ class _EndBody(msgspec.Struct, forbid_unknown_fields=True):
     intent: _Intent | None
 
 
-class _FateBody(msgspec.Struct, forbid_unknown_fields=True):
+class _OutcomeBody(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     deleted: _Garbage | None
 
 
-class _FateBodyChunks(msgspec.Struct, forbid_unknown_fields=True):
+class _OutcomeBodyChunks(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     deleted: _GarbageChunks
 
@@ -159,9 +163,9 @@ _ENTRIES: dict[int, type[_EntryBody | _EntryBodyChunks]] = {
     VERSION: _EntryBody,
     VERSION_CHUNKS: _EntryBodyChunks,
 }
-_FATES: dict[int, type[_FateBody | _FateBodyChunks]] = {
-    VERSION: _FateBody,
-    VERSION_CHUNKS: _FateBodyChunks,
+_OUTCOMES: dict[int, type[_OutcomeBody | _OutcomeBodyChunks]] = {
+    VERSION: _OutcomeBody,
+    VERSION_CHUNKS: _OutcomeBodyChunks,
 }
 
 
@@ -174,25 +178,29 @@ class _DoneBody(msgspec.Struct, forbid_unknown_fields=True):
     number: int
 
 
-class _LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
+class _LedgerBody(
+    msgspec.Struct, forbid_unknown_fields=True, rename={"last_heartbeats": "silences"}
+):
     before: int
     refs: list[tuple[str, str, str, int]]
-    silences: list[tuple[int, int, int]]
+    last_heartbeats: list[tuple[int, int, int]]
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    """The document. Raises: InvalidInput for more garbage than an entry may condemn."""
-    if entry.condemned is not None:
-        count = len(entry.condemned.packs) + len(entry.condemned.commits)
+    """The document. Raises: InvalidInput for more garbage than an entry may tombstone."""
+    if entry.tombstoned is not None:
+        count = len(entry.tombstoned.packs) + len(entry.tombstoned.commits)
         if count > IDS_MAX:
-            raise InvalidInput(f"an entry of the journal cannot condemn {count} ids: {IDS_MAX}")
-        if len(entry.condemned.chunks) > CHUNK_PACKS_MAX:
-            raise InvalidInput(f"an entry condemns chunks of {CHUNK_PACKS_MAX} packs, not of more")
+            raise InvalidInput(f"an entry of the journal cannot tombstone {count} ids: {IDS_MAX}")
+        if len(entry.tombstoned.chunks) > CHUNK_PACKS_MAX:
+            raise InvalidInput(
+                f"an entry tombstones chunks of {CHUNK_PACKS_MAX} packs, not of more"
+            )
     head = entry.number, entry.previous, entry.time_s, entry.token
-    if entry.condemned is not None and entry.condemned.chunks:
-        with_chunks = _EntryBodyChunks(*head, _packed_chunks(entry.condemned))
+    if entry.tombstoned is not None and entry.tombstoned.chunks:
+        with_chunks = _EntryBodyChunks(*head, _packed_chunks(entry.tombstoned))
         return seal("journal-entry", VERSION_CHUNKS, with_chunks)
-    return seal("journal-entry", VERSION, _EntryBody(*head, _packed(entry.condemned)))
+    return seal("journal-entry", VERSION, _EntryBody(*head, _packed(entry.tombstoned)))
 
 
 def decode_entry(data: Buffer, number: int, what: str) -> JournalEntry:
@@ -200,8 +208,8 @@ def decode_entry(data: Buffer, number: int, what: str) -> JournalEntry:
     body = _unsealed("journal-entry", _ENTRIES, data, number, what)
     if body.previous is not None and not 0 <= body.previous < number:
         raise Corrupt(f"{what} follows entry {body.previous}")
-    condemned = _unpacked(body.condemned, what)
-    return JournalEntry(number, body.previous, body.time_s, body.token, condemned)
+    tombstoned = _unpacked(body.tombstoned, what)
+    return JournalEntry(number, body.previous, body.time_s, body.token, tombstoned)
 
 
 def encode_end(end: End) -> bytes:
@@ -222,18 +230,18 @@ def decode_end(data: Buffer, number: int, what: str) -> End:
     return End(number, Intent(ref, body.intent.sequence, commit))
 
 
-def encode_fate(fate: Fate) -> bytes:
+def encode_outcome(outcome: DeletionOutcome) -> bytes:
     """The document."""
-    if fate.deleted is not None and fate.deleted.chunks:
-        with_chunks = _FateBodyChunks(fate.number, _packed_chunks(fate.deleted))
+    if outcome.deleted is not None and outcome.deleted.chunks:
+        with_chunks = _OutcomeBodyChunks(outcome.number, _packed_chunks(outcome.deleted))
         return seal("journal-fate", VERSION_CHUNKS, with_chunks)
-    return seal("journal-fate", VERSION, _FateBody(fate.number, _packed(fate.deleted)))
+    return seal("journal-fate", VERSION, _OutcomeBody(outcome.number, _packed(outcome.deleted)))
 
 
-def decode_fate(data: Buffer, number: int, what: str) -> Fate:
-    """The fate of the garbage of that entry. Raises: Corrupt, UnknownFormat."""
-    body = _unsealed("journal-fate", _FATES, data, number, what)
-    return Fate(number, _unpacked(body.deleted, what))
+def decode_outcome(data: Buffer, number: int, what: str) -> DeletionOutcome:
+    """The outcome of the garbage of that entry. Raises: Corrupt, UnknownFormat."""
+    body = _unsealed("journal-fate", _OUTCOMES, data, number, what)
+    return DeletionOutcome(number, _unpacked(body.deleted, what))
 
 
 def encode_beat(number: int, beats: int) -> bytes:
@@ -247,15 +255,17 @@ def decode_beat(data: Buffer, number: int, what: str) -> int:
 
 
 def encode_done(number: int) -> bytes:
-    """Says that the fate of that entry's garbage was carried out."""
+    """Says that the outcome of that entry's garbage was carried out."""
     return seal("journal-done", VERSION, _DoneBody(number))
 
 
 def encode_ledger(ledger: Ledger) -> bytes:
     """The document."""
     refs = sorted((*ref, sequence) for ref, sequence in ledger.refs.items())
-    silences = sorted((number, *silence) for number, silence in ledger.silences.items())
-    body = _LedgerBody(ledger.before, refs, silences)
+    last_heartbeats = sorted(
+        (number, *last_heartbeat) for number, last_heartbeat in ledger.last_heartbeats.items()
+    )
+    body = _LedgerBody(ledger.before, refs, last_heartbeats)
     return seal("journal-ledger", VERSION, body)
 
 
@@ -263,10 +273,12 @@ def decode_ledger(data: Buffer, what: str) -> Ledger:
     """The ledger. Raises: Corrupt, UnknownFormat."""
     body = unseal("journal-ledger", {VERSION: _LedgerBody}, data, what)
     refs = {_ref_name(repo, kind, name, what): last for repo, kind, name, last in body.refs}
-    silences = {number: Silence(beats, since_s) for number, beats, since_s in body.silences}
-    if min((body.before, *refs.values(), *silences)) < 0:
+    last_heartbeats = {
+        number: LastHeartbeat(beats, since_s) for number, beats, since_s in body.last_heartbeats
+    }
+    if min((body.before, *refs.values(), *last_heartbeats)) < 0:
         raise Corrupt(f"{what} holds a negative number")
-    return Ledger(body.before, refs, silences)
+    return Ledger(body.before, refs, last_heartbeats)
 
 
 def _unsealed(kind: str, bodies: Mapping[int, type[T]], data: Buffer, number: int, what: str) -> T:

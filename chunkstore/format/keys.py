@@ -117,7 +117,7 @@ def journal_number(key: str) -> int:
 
 def journal_part(what: str, number: int) -> str:
     """``journal/<what>/<10 digits, descending>``: what belongs to an entry of the journal
-    ("ends", "beats", "fates", "done")."""
+    ("ends", "beats", "outcomes", "done")."""
     return descending(f"journal/{what}/", number)
 
 

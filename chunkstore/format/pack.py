@@ -158,8 +158,7 @@ class PackIndex:
         if self.codecs[n] == PURGED:
             raise Purged(f"{what} was purged: its bytes are gone for good (lodefs purge)")
         raise Corrupt(
-            f"{what} is lost: no branch or tag led to it, and so a collection (lodefs gc) has "
-            "dropped its bytes"
+            f"{what} is lost: no branch or tag led to it, and so `lodefs gc` has dropped its bytes"
         )
 
     def without(self, gone: int, codec: int) -> PackIndex:

@@ -71,7 +71,7 @@ class Segment(NamedTuple):
     size_bytes: int  # of the chunks, raw: where a byte of a file lies is known without any pack
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):  # a dataclass takes far longer to make
+class TreeEntry(msgspec.Struct, frozen=True, gc=False):  # a dataclass takes far longer to make
     """One name in a directory.
 
     A file: ``size_bytes`` and ``digest`` of its content, ``segments`` where that lies (none for an
@@ -97,16 +97,16 @@ def fill(segments: Sequence[Segment], size_bytes: int) -> bool:
     return sum(sizes) == size_bytes and min(sizes, default=1) > 0
 
 
-def symlink(name: bytes, target: bytes) -> Entry:
+def symlink(name: bytes, target: bytes) -> TreeEntry:
     """The entry of a symlink."""
     size_bytes, digest = len(target), digest_of(target)
-    return Entry(name, Kind.SYMLINK, size_bytes=size_bytes, digest=digest, target=target)
+    return TreeEntry(name, Kind.SYMLINK, size_bytes=size_bytes, digest=digest, target=target)
 
 
 _name_of = attrgetter("name")
 
 
-def tree_digest(entries: Sequence[Entry]) -> Digest:
+def tree_digest(entries: Sequence[TreeEntry]) -> Digest:
     """The digest of a directory with these entries, in any order.
 
     BLAKE3 over a head and, by name: kind (u8, 128 added for an executable file), length of the name
@@ -170,7 +170,7 @@ _decode_group = msgpack_decoder(_Group).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode_tree(entries: Sequence[Entry], *, own_pack: PackId | None = None) -> bytes:
+def encode_tree(entries: Sequence[TreeEntry], *, own_pack: PackId | None = None) -> bytes:
     """The stored form of a directory. Segments of ``own_pack`` or SAME_PACK are stored as "the
     pack that holds this tree": all chunks of the form must then lie in that pack. Segments that
     follow each other in one pack become one.
@@ -203,20 +203,20 @@ def encode_tree(entries: Sequence[Entry], *, own_pack: PackId | None = None) -> 
     return b"".join(parts)
 
 
-def _too_large(entries: Sequence[Entry], why: str) -> InvalidInput:
+def _too_large(entries: Sequence[TreeEntry], why: str) -> InvalidInput:
     return InvalidInput(
         f"the directory that holds {entries[0].name!r} to {entries[-1].name!r} would have {why}: "
         "spread its files over several directories"
     )
 
 
-def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
+def decode_tree(data: Buffer, own_pack: PackId | None) -> list[TreeEntry]:
     """The entries of a stored form that lies in ``own_pack``, by name. Raises: Corrupt,
     UnknownFormat, TooLarge for more entries, or a larger group, than a tree may have.
 
     ``own_pack`` is None for a form whose chunks lie in several packs: it must name packs by id.
     """
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     runs = 0
     for part in groups_of(data):
         group = _Decoding(part, own_pack or _NO_PACK)
@@ -229,9 +229,9 @@ def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
     return entries
 
 
-def group_entries(group: memoryview, own_pack: PackId | None) -> list[Entry]:
+def group_entries(group: memoryview, own_pack: PackId | None) -> list[TreeEntry]:
     """The entries of one group of a stored form. Raises: Corrupt, TooLarge."""
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     _Decoding(group, own_pack or _NO_PACK).into(entries)
     return entries
 
@@ -263,7 +263,7 @@ def groups_of(data: Buffer) -> Iterator[memoryview]:
         raise Corrupt("bytes follow the end of a tree")
 
 
-def _groups(ordered: list[Entry]) -> Iterator[list[Entry]]:
+def _groups(ordered: list[TreeEntry]) -> Iterator[list[TreeEntry]]:
     """Cuts before names chosen by their CRC-32, so an added entry moves no other border."""
     first = segments = 0
     for n, entry in enumerate(ordered):
@@ -276,7 +276,7 @@ def _groups(ordered: list[Entry]) -> Iterator[list[Entry]]:
         yield ordered[first:]
 
 
-def _encode_group(entries: list[Entry], own_pack: PackId | None) -> bytes:
+def _encode_group(entries: list[TreeEntry], own_pack: PackId | None) -> bytes:
     packs: dict[PackId, int] = {SAME_PACK: 0}
     if own_pack is not None:
         packs[own_pack] = 0
@@ -313,7 +313,7 @@ def _encode_group(entries: list[Entry], own_pack: PackId | None) -> bytes:
     return _encode(row)
 
 
-def _join_names(entries: list[Entry]) -> bytes:
+def _join_names(entries: list[TreeEntry]) -> bytes:
     """The column of names. Raises: InvalidInput if one of them is none."""
     names = [entry.name for entry in entries]
     joined = b"\0".join(names)
@@ -323,7 +323,7 @@ def _join_names(entries: list[Entry]) -> bytes:
     return joined
 
 
-def _check_content(entry: Entry) -> None:
+def _check_content(entry: TreeEntry) -> None:
     """What would not come back from decoding a file or directory as it was. Raises:
     InvalidInput."""
     size = entry.size_bytes
@@ -337,7 +337,7 @@ def _check_content(entry: Entry) -> None:
         raise InvalidInput(f"{entry!r} is not an entry of a directory")
 
 
-def _check_symlink(entry: Entry) -> None:
+def _check_symlink(entry: TreeEntry) -> None:
     """The same of a symlink."""
     target = entry.target
     good = 0 < entry.size_bytes == len(target) <= TARGET_BYTES_MAX and b"\0" not in target
@@ -412,7 +412,7 @@ class _Decoding:
         self._sizes, self._counts = iter(group.sizes), iter(group.counts)
         self._targets = iter(group.targets)
 
-    def into(self, entries: list[Entry]) -> None:
+    def into(self, entries: list[TreeEntry]) -> None:
         """Appends the group's entries. Raises: Corrupt."""
         before = entries[-1].name if entries else b""
         try:
@@ -423,7 +423,7 @@ class _Decoding:
         if left or self._runs.left() or self._tree_runs.left():
             raise Corrupt("a tree's column is too long")
 
-    def _append(self, entries: list[Entry], before: bytes) -> None:
+    def _append(self, entries: list[TreeEntry], before: bytes) -> None:
         sizes, counts, digests = self._sizes, self._counts, self._group.digests
         take, append, file = self._runs.take, entries.append, Kind.FILE
         at = 0  # in digests
@@ -444,7 +444,9 @@ class _Decoding:
             digest = Digest(digests[at : at + ID_BYTES])
             at += ID_BYTES
             if kind == _FILE:
-                append(Entry(name, file, tag & _EXECUTABLE != 0, size, digest, take(chunks, size)))
+                append(
+                    TreeEntry(name, file, tag & _EXECUTABLE != 0, size, digest, take(chunks, size))
+                )
             else:
                 append(_directory(name, tag, size, digest, self._tree_runs.take(chunks, size)))
         if at != len(digests):
@@ -510,21 +512,21 @@ def _absolute(packs: list[PackId], flat: list[int]) -> Iterator[tuple[PackId, in
         yield pack, first, count
 
 
-def _empty(name: bytes, tag: int, size_bytes: int) -> Entry:
+def _empty(name: bytes, tag: int, size_bytes: int) -> TreeEntry:
     if tag & ~_EXECUTABLE != _FILE or size_bytes:
         raise Corrupt(f"a tree holds {name!r} with tag {tag} and {size_bytes} bytes")
-    return Entry(name, Kind.FILE, executable=tag != _FILE, digest=EMPTY_DIGEST)
+    return TreeEntry(name, Kind.FILE, executable=tag != _FILE, digest=EMPTY_DIGEST)
 
 
 def _directory(
     name: bytes, tag: int, size_bytes: int, digest: Digest, segments: tuple[Segment, ...]
-) -> Entry:
+) -> TreeEntry:
     if tag & 7 != Kind.DIRECTORY:
         raise Corrupt(f"a tree holds {name!r} with the unknown tag {tag}")
-    return Entry(name, Kind.DIRECTORY, size_bytes=size_bytes, digest=digest, segments=segments)
+    return TreeEntry(name, Kind.DIRECTORY, size_bytes=size_bytes, digest=digest, segments=segments)
 
 
-def _symlink(name: bytes, tag: int, target: bytes) -> Entry:
+def _symlink(name: bytes, tag: int, target: bytes) -> TreeEntry:
     if tag != _SYMLINK or not 0 < len(target) <= TARGET_BYTES_MAX or b"\0" in target:
         raise Corrupt(f"a tree holds the symlink {name!r} with tag {tag} to {target!r}")
     return symlink(name, target)

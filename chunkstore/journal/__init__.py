@@ -1,1 +1,1 @@
-"""Writers of refs and collections beside each other: the journal that orders them."""
+"""Writers of refs and gc runs beside each other: the journal that orders them."""

@@ -1,7 +1,7 @@
 """Deletes a repository, and gets it back.
 
 Its refs are the truth: it is deleted when none of them leads anywhere. Each is deleted as any
-branch is, by an entry of its log, which needs no journal: it adds nothing that a collection must
+branch is, by an entry of its log, which needs no journal: it adds nothing that a gc run must
 not miss. The repository's settings remember, before that, what was deleted; so a repetition goes on
 after a crash at any point.
 """
@@ -100,7 +100,7 @@ def _deleted(
 def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undeleted:
     """Gets the branches and tags back that a repository had when it was deleted, each where it was.
 
-    Those whose data a collection has deleted, or is damaged, are told, and the others come. Raises:
+    Those whose data a gc run has deleted, or is damaged, are told, and the others come. Raises:
     NotFound if it was not deleted.
     """
     settings = store.settings_log(repo, clock)

@@ -1,4 +1,4 @@
-"""Points a branch or tag to a commit that exists, safe beside collections."""
+"""Points a branch or tag to a commit that exists, safe beside gc runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lodefs.chunkstore.errors import Expired, NotFound
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, CommitId, PackId
-from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.journal.condemned import MemoryCondemned, commit_key
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
+from lodefs.chunkstore.journal.tombstoned import MemoryCondemned, commit_key
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry
 from lodefs.chunkstore.repo.store import Store
 
@@ -27,7 +27,7 @@ def point_ref(
 ) -> RefEntry:
     """Moves a ref as Refs.advance, to a commit of its repository that exists.
 
-    Raises: Collected if a collection has deleted the commit, or what it needs; NotFound if it is
+    Raises: Collected if a gc run has deleted the commit, or what it needs; NotFound if it is
     gone or was never whole; Conflict; what the store raises.
     """
     write = RefWrite(store, clock)
@@ -44,30 +44,30 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
 
     Raises: Collected, NotFound as point_ref; what the store raises.
     """
-    # Where a living ref leads to the commit, all of it is there, and only collections that are not
+    # Where a living ref leads to the commit, all of it is there, and only gc runs that are not
     # at their end could delete it.
     journal, previous = write.journal, write.begin().previous
     _require(store, repo, commit_id)
     if previous is None:
         return
-    condemned = MemoryCondemned()
-    # Before the look at the refs: a collection that ends between the two looks may have deleted
+    tombstoned = MemoryCondemned()
+    # Before the look at the refs: a gc run that ends between the two looks may have deleted
     # what was living at the first, and would be taken for one of those that could not.
     undone = journal.undone(previous)
-    condemned.add(
-        undone if is_living(store, repo, commit_id) else [*journal.condemning(previous)][::-1]
+    tombstoned.add(
+        undone if is_living(store, repo, commit_id) else [*journal.tombstoning(previous)][::-1]
     )
-    if condemned.newest is None:
+    if tombstoned.newest is None:
         return
     ids: set[bytes] = set()
     chunks: dict[PackId, int] = {}
     unreadable: set[bytes] = set()
-    base: Entry | None = None
+    base: TreeEntry | None = None
     may_lack = store.settings_log(repo).surely_newest().may_lack_history
     gone: set[CommitId] = set()  # ancestors that have expired just now
     try:
         for at, commit in _ancestors(store, repo, commit_id, set(), gone):
-            if may_lack and at != commit_id and not _is_kept(write, condemned, repo, at):
+            if may_lack and at != commit_id and not _is_kept(write, tombstoned, repo, at):
                 store.put_expired(repo, at, commit.time_s)
                 gone.add(at)
                 continue
@@ -84,10 +84,10 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
         raise
     except NotFound as error:
         raise NotFound(
-            f"{repo}@{commit_id.hex()[:12]}, or a commit before it, is gone: a collection (lodefs "
+            f"{repo}@{commit_id.hex()[:12]}, or a commit before it, is gone: a gc run (lodefs "
             f"gc) has deleted it ({error})"
         ) from error
-    write.save(condemned, ids, chunks)
+    write.save(tombstoned, ids, chunks)
     if unreadable:
         raise NotFound(
             f"{repo}@{commit_id.hex()[:12]} is not whole: pack {min(unreadable).hex()} is missing "
@@ -108,11 +108,11 @@ def _require(store: Store, repo: str, commit_id: CommitId) -> None:
         ) from error
 
 
-def _is_kept(write: RefWrite, condemned: MemoryCondemned, repo: str, at: CommitId) -> bool:
-    """Saves an old commit, before the packs that it needs: a collection decides about it before
-    these. False if it has expired, and a collection deletes it."""
+def _is_kept(write: RefWrite, tombstoned: MemoryCondemned, repo: str, at: CommitId) -> bool:
+    """Saves an old commit, before the packs that it needs: a gc run decides about it before
+    these. False if it has expired, and a gc run deletes it."""
     try:
-        write.save(condemned, [commit_key(repo, at)])
+        write.save(tombstoned, [commit_key(repo, at)])
     except Collected:
         return False
     return True

@@ -16,7 +16,7 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailable
 from lodefs.chunkstore.format import journal as documents
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.journal import End, Fate, Garbage, JournalEntry, Ledger
+from lodefs.chunkstore.format.journal import DeletionOutcome, End, Garbage, JournalEntry, Ledger
 from lodefs.chunkstore.objects.interface import ObjectStore, exists, read_whole
 from lodefs.chunkstore.repo.gallop import last_of_row
 from lodefs.chunkstore.types import Buffer
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 REQUESTS_MAX = 16  # at once
 AHEAD_MIN = 16  # so many entries are read one by one
-# Of an entry that condemns nothing; one that does names an id of 64 characters besides
+# Of an entry that tombstones nothing; one that does names an id of 64 characters besides
 _PLAIN_SIZE_BYTES_MAX = len(documents.encode_entry(JournalEntry(10**12, 10**12, 10**12, "0" * 32)))
 
 
@@ -41,15 +41,15 @@ class StoreJournal:
         self._objects = objects
         self._clock = clock
 
-    def append(self, condemned: Garbage | None = None) -> JournalEntry:
+    def append(self, tombstoned: Garbage | None = None) -> JournalEntry:
         """Puts the next entry: a list, a get and a put, if nobody else does so at this moment."""
         token = os.urandom(16).hex()
         listed = self._listed()
         before = None if listed < 0 else self.entry(listed)
         while True:
             number = 0 if before is None else before.number + 1
-            previous = newest_condemning(before)
-            entry = JournalEntry(number, previous, int(self._clock()), token, condemned)
+            previous = newest_tombstoning(before)
+            entry = JournalEntry(number, previous, int(self._clock()), token, tombstoned)
             data = documents.encode_entry(entry)
             try:
                 self._objects.put(keys.journal_entry(number), [data], if_absent=True)
@@ -81,15 +81,15 @@ class StoreJournal:
                 "copy of itself"
             )
 
-    def condemning(self, newest: int | None, known: int | None = None) -> Iterator[JournalEntry]:
-        """The entries that condemn, from ``newest`` back to the one after ``known``. Raises:
+    def tombstoning(self, newest: int | None, known: int | None = None) -> Iterator[JournalEntry]:
+        """The entries that tombstone, from ``newest`` back to the one after ``known``. Raises:
         OlderJournal if ``known`` is not among them."""
         number = newest
         ahead = self._read_ahead(newest, known)
         while number is not None and (known is None or number > known):
             entry = ahead.pop(number, None) or self.entry(number)
-            if entry.condemned is None:
-                raise Corrupt(f"{keys.journal_entry(number)} condemns nothing")
+            if entry.tombstoned is None:
+                raise Corrupt(f"{keys.journal_entry(number)} tombstones nothing")
             yield entry
             number = entry.previous
         if number != known:
@@ -99,7 +99,7 @@ class StoreJournal:
             )
 
     def _read_ahead(self, newest: int | None, known: int | None) -> dict[int, JournalEntry]:
-        """Entries up to ``newest`` that seem to condemn something, by their size in a list, read
+        """Entries up to ``newest`` that seem to tombstone something, by their size in a list, read
         several at once: one after the other, they would take a round trip each. A list that lacks
         some costs no more than that."""
         first = 0 if known is None else known + 1
@@ -115,18 +115,18 @@ class StoreJournal:
         with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-journal") as executor:
             return dict(zip(numbers, executor.map(self.entry, numbers), strict=True))
 
-    def condemns(self, number: int) -> bool:
-        """Whether there is an entry of that number, and it condemns something."""
+    def tombstones(self, number: int) -> bool:
+        """Whether there is an entry of that number, and it tombstones something."""
         try:
-            return self.entry(number).condemned is not None
+            return self.entry(number).tombstoned is not None
         except NotFound:
             return False
 
     def undone(self, newest: int | None) -> list[JournalEntry]:
-        """Those of them whose fate was not carried out yet, oldest first. Fates are carried out in
-        their order, so they are the newest ones."""
+        """Those of them whose outcome was not carried out yet, oldest first. Outcomes are carried
+        out in their order, so they are the newest ones."""
         found: list[JournalEntry] = []
-        for entry in self.condemning(newest):
+        for entry in self.tombstoning(newest):
             if self.is_done(entry.number):
                 break
             found.append(entry)
@@ -144,20 +144,20 @@ class StoreJournal:
             raise _unreadable("ends", end.number)
         return first
 
-    def fate(self, number: int) -> Fate | None:
-        """The fate of an entry's garbage; None while it has none."""
-        return self._part("fates", number, documents.decode_fate)
+    def outcome(self, number: int) -> DeletionOutcome | None:
+        """The outcome of an entry's garbage; None while it has none."""
+        return self._part("fates", number, documents.decode_outcome)
 
-    def put_fate(self, fate: Fate) -> Fate:
-        """Decides the fate of an entry's garbage, and gives the one that counts: the first."""
-        if self._put_first("fates", fate.number, documents.encode_fate(fate)):
-            return fate
-        if (first := self.fate(fate.number)) is None:
-            raise _unreadable("fates", fate.number)
+    def put_outcome(self, outcome: DeletionOutcome) -> DeletionOutcome:
+        """Decides the outcome of an entry's garbage, and gives the one that counts: the first."""
+        if self._put_first("fates", outcome.number, documents.encode_outcome(outcome)):
+            return outcome
+        if (first := self.outcome(outcome.number)) is None:
+            raise _unreadable("fates", outcome.number)
         return first
 
     def is_done(self, number: int) -> bool:
-        """Whether the fate of an entry's garbage was carried out."""
+        """Whether the outcome of an entry's garbage was carried out."""
         return exists(self._objects, keys.journal_part("done", number))
 
     def put_done(self, number: int) -> None:
@@ -174,7 +174,7 @@ class StoreJournal:
         self._objects.put(keys.journal_part("beats", number), [data])
 
     def ledger(self) -> Ledger:
-        """What the last collection knew; nothing, without any."""
+        """What the last gc run knew; nothing, without any."""
         try:
             part = read_whole(self._objects, keys.LEDGER, documents.LEDGER_SIZE_BYTES_MAX)
         except NotFound:
@@ -182,14 +182,14 @@ class StoreJournal:
         return documents.decode_ledger(part.data, keys.LEDGER)
 
     def put_ledger(self, ledger: Ledger, before: Ledger | None = None) -> None:
-        """Keeps what a collection knows. It saves work and decides nothing, so it may be lost.
+        """Keeps what a gc run knows. It saves work and decides nothing, so it may be lost.
 
         Of one that is too large, only what it says of silent writers is new: refs, and the mark
         from which on writers are looked at, stay those of ``before``, which was not too large.
         """
         data = documents.encode_ledger(ledger)
         if len(data) > documents.LEDGER_SIZE_BYTES_MAX and before is not None:
-            kept = replace(before, silences=ledger.silences)
+            kept = replace(before, last_heartbeats=ledger.last_heartbeats)
             data = documents.encode_ledger(kept)
         if len(data) <= documents.LEDGER_SIZE_BYTES_MAX:
             self._objects.put(keys.LEDGER, [data])
@@ -227,8 +227,8 @@ def _unreadable(what: str, number: int) -> Unavailable:
     return Unavailable(f"the store says that {key} is there, and that it is not: try again")
 
 
-def newest_condemning(entry: JournalEntry | None) -> int | None:
-    """The newest entry that condemns, up to ``entry``."""
-    if entry is None or entry.condemned is None:
+def newest_tombstoning(entry: JournalEntry | None) -> int | None:
+    """The newest entry that tombstones, up to ``entry``."""
+    if entry is None or entry.tombstoned is None:
         return None if entry is None else entry.previous
     return entry.number

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.repo.entry_set import EntrySet, stored
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.tree_walk import BAD_TREE, walk
@@ -25,7 +25,7 @@ class NamedPacks(NamedTuple):
     unreadable: set[PackId]
 
 
-def named_packs(packs: PackReader, root: Entry, base: Entry | None) -> NamedPacks:
+def named_packs(packs: PackReader, root: TreeEntry, base: TreeEntry | None) -> NamedPacks:
     """The packs that ``root`` (a directory) leads to. Nothing below a directory that ``base`` has
     in the same place, stored in the same place, is looked at.
 
@@ -48,21 +48,21 @@ def named_packs(packs: PackReader, root: Entry, base: Entry | None) -> NamedPack
     return NamedPacks(found, unreadable)
 
 
-_Pair = tuple[Entry, Entry | None]  # a directory, and what base has there
+_Pair = tuple[TreeEntry, TreeEntry | None]  # a directory, and what base has there
 
 
-def _read(packs: PackReader, pair: _Pair) -> tuple[list[Entry], list[_Pair]]:
+def _read(packs: PackReader, pair: _Pair) -> tuple[list[TreeEntry], list[_Pair]]:
     """What is in a directory, and the directories there with those of base. One of base that cannot
     be read has nothing."""
     entry, other = pair
-    entries, others = packs.read_tree(entry), dict[bytes, Entry]()
+    entries, others = packs.read_tree(entry), dict[bytes, TreeEntry]()
     if other is not None and other.kind is Kind.DIRECTORY:
         with contextlib.suppress(*BAD_TREE):
             others = {one.name: one for one in packs.read_tree(other)}
     return entries, [(one, others.get(one.name)) for one in entries if one.kind is Kind.DIRECTORY]
 
 
-def add_named(found: dict[PackId, int], entries: Iterable[Entry]) -> None:
+def add_named(found: dict[PackId, int], entries: Iterable[TreeEntry]) -> None:
     """Adds the chunks that entries name to bits of chunks' numbers by pack. Those that follow each
     other, as neighbours' do, are added at once: the bits of a pack are many."""
     add_segments(found, (segment for entry in entries for segment in entry.segments))

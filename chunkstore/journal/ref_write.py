@@ -1,7 +1,7 @@
-"""One write of a ref that names a commit, safe beside collections.
+"""One write of a ref that names a commit, safe beside gc runs.
 
-A collection whose entry in the journal comes after the writer's waits for the writer's end. What an
-earlier one condemns, the writer has to save before it names it, or to see that it is deleted.
+A gc run whose entry in the journal comes after the writer's waits for the writer's end. What an
+earlier one tombstones, the writer has to save before it names it, or to see that it is deleted.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterable
 
 from lodefs.chunkstore.errors import Conflict, LodefsError, NotFound
-from lodefs.chunkstore.format.journal import End, Fate, Intent, JournalEntry, RefName
+from lodefs.chunkstore.format.journal import DeletionOutcome, End, Intent, JournalEntry, RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.journal.condemned import CondemnedIds, NamedChunks, chunks_of, ids_of
 from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.journal.tombstoned import CondemnedIds, NamedChunks, chunks_of, ids_of
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 
 
 class Collected(NotFound):
-    """A collection has deleted what a commit would name. ``ids``: of packs, keys of commits;
+    """A gc run has deleted what a commit would name. ``ids``: of packs, keys of commits;
     ``chunks``: of packs that are there, by the bits of their numbers."""
 
     def __init__(self, message: str, ids: set[bytes], chunks: dict[PackId, int]) -> None:
@@ -48,46 +48,46 @@ class RefWrite:
         return self._entry
 
     def beat(self) -> None:
-        """Says that this writer is alive; a collection gives up a writer that is not."""
+        """Says that this writer is alive; a gc run gives up a writer that is not."""
         self._beats += 1
         self.journal.put_beat(self.begin().number, self._beats)
 
-    def learn(self, condemned: CondemnedIds) -> None:
-        """Adds what was condemned before this writer began. Raises: OlderJournal if
-        ``condemned`` knows more than the journal has, or another entry of the same number: the
+    def learn(self, tombstoned: CondemnedIds) -> None:
+        """Adds what was tombstoned before this writer began. Raises: OlderJournal if
+        ``tombstoned`` knows more than the journal has, or another entry of the same number: the
         store was restored from a backup, and its journal grew again."""
-        previous, known = self.begin().previous, condemned.newest
-        if known is not None and condemned.newest_token is not None:
-            self.journal.require_entry(known, condemned.newest_token)
+        previous, known = self.begin().previous, tombstoned.newest
+        if known is not None and tombstoned.newest_token is not None:
+            self.journal.require_entry(known, tombstoned.newest_token)
         is_ahead = known is not None and (previous is None or previous < known)
-        if is_ahead and known is not None and self.journal.condemns(known):
+        if is_ahead and known is not None and self.journal.tombstones(known):
             return  # another writer of this machine began later, and has learned more
         if known != previous:
-            condemned.add([*self.journal.condemning(previous, condemned.newest)][::-1])
+            tombstoned.add([*self.journal.tombstoning(previous, tombstoned.newest)][::-1])
 
     def save(
         self,
-        condemned: CondemnedIds,
+        tombstoned: CondemnedIds,
         ids: Iterable[bytes],
         chunks: NamedChunks | None = None,
     ) -> None:
-        """Keeps those of the ids and chunks (as of CondemnedIds) that are condemned. Raises:
+        """Keeps those of the ids and chunks (as of CondemnedIds) that are tombstoned. Raises:
         Collected if some of them are deleted."""
-        some, some_chunks = condemned.find(set(ids)), condemned.find_chunks(chunks or {})
+        some, some_chunks = tombstoned.find(set(ids)), tombstoned.find_chunks(chunks or {})
         lost: set[bytes] = set()
         lost_chunks: dict[PackId, int] = {}
         for number in sorted(some.keys() | some_chunks.keys()):
-            fate = self.journal.put_fate(Fate(number, None))
-            condemned.settle(fate)
-            lost |= some.get(number, set()).intersection(ids_of(fate.deleted))
-            deleted = chunks_of(fate.deleted)
+            outcome = self.journal.put_outcome(DeletionOutcome(number, None))
+            tombstoned.settle(outcome)
+            lost |= some.get(number, set()).intersection(ids_of(outcome.deleted))
+            deleted = chunks_of(outcome.deleted)
             for pack, bits in some_chunks.get(number, {}).items():
                 if gone := bits & deleted.get(pack, 0):
                     lost_chunks[pack] = lost_chunks.get(pack, 0) | gone
         if lost or lost_chunks:
             count = len(lost) + len(lost_chunks)
             raise Collected(
-                f"a collection (lodefs gc) has deleted {count} objects of {self._store.url}, or "
+                f"`lodefs gc` has deleted {count} objects of {self._store.url}, or "
                 f"parts of them, that this needs, such as {min(lost | lost_chunks.keys()).hex()}",
                 lost,
                 lost_chunks,
@@ -97,13 +97,13 @@ class RefWrite:
         self, ref: RefName, commit_id: CommitId, *, expected_sequence: int | None
     ) -> RefEntry:
         """Moves the ref, as Refs.advance. The commit, and all it names, must be saved. Raises:
-        Conflict, also if a collection has given up this writer."""
+        Conflict, also if a gc run has given up this writer."""
         sequence = 0 if expected_sequence is None else expected_sequence + 1
         end = End(self.begin().number, Intent(ref, sequence, commit_id))
         if self.journal.put_end(end) != end:
             self._has_ended = True
             raise Conflict(
-                f"a collection (lodefs gc) took the writer of {ref.repo}@{ref.name} for dead, "
+                f"`lodefs gc` took the writer of {ref.repo}@{ref.name} for dead, "
                 "which had said nothing for so long: nothing is lost, repeat the command"
             )
         self._has_ended = True
@@ -111,8 +111,8 @@ class RefWrite:
         return refs.advance(ref.kind, ref.name, commit_id, expected_sequence=expected_sequence)
 
     def close(self) -> None:
-        """Ends a writer that has not written, so that no collection waits for it."""
+        """Ends a writer that has not written, so that no gc run waits for it."""
         if self._entry is not None and not self._has_ended:
             self._has_ended = True
-            with contextlib.suppress(LodefsError):  # then a collection ends it some day
+            with contextlib.suppress(LodefsError):  # then a gc run ends it some day
                 self.journal.put_end(End(self._entry.number, None))

@@ -48,7 +48,7 @@ def removed_shards(objects: ObjectStore) -> set[str]:
     return set() if isinstance(found, LodefsError) else found
 
 
-def is_spoilt(objects: ObjectStore) -> bool:
+def is_damaged(objects: ObjectStore) -> bool:
     """Whether the document is there and cannot be read. One of a newer lodefs is read as if it were
     not there."""
     return isinstance(_read(objects), Corrupt)

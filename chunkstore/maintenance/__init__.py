@@ -1,1 +1,1 @@
-"""What keeps a store that lives for years small: collection."""
+"""What keeps a store that lives for years small: gc."""

@@ -1,6 +1,6 @@
 """Accounts: what repositories and revisions take in a store, and what deleting them would free.
 
-By whole packs, as collections delete them: from lists, commits and trees, and no data is read.
+By whole packs, as gc runs delete them: from lists, commits and trees, and no data is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.commit_graph import CommitGraph, read_graph
 from lodefs.chunkstore.repo.entry_set import EntrySet
@@ -177,7 +177,7 @@ class _Tally:
                     named.clear()
                 named |= tree.content
 
-    def _read(self, entry: Entry) -> tuple[set[PackId], list[Entry]]:
+    def _read(self, entry: TreeEntry) -> tuple[set[PackId], list[TreeEntry]]:
         return self._store.packs.outline(entry)
 
 

@@ -1,7 +1,7 @@
-"""Collection: what no ref leads to is condemned, and deleted by a later collection.
+"""gc: what no ref leads to is tombstoned, and deleted by a later gc run.
 
-Beside writers and other collections, from any number of machines: docs/decisions/0036. Each run
-first deletes what is ripe, then condemns what it has found. It may end anywhere, and be repeated.
+Beside writers and other gc runs, from any number of machines: docs/decisions/0036. Each run
+first deletes what is ripe, then tombstones what it has found. It may end anywhere, and be repeated.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.journal import (
     CHUNK_PACKS_MAX,
     DeadChunks,
-    Fate,
+    DeletionOutcome,
     Garbage,
     JournalEntry,
+    LastHeartbeat,
     Ledger,
     RefName,
-    Silence,
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED
@@ -58,7 +58,7 @@ GRACE_S = 24 * 3600
 class CollectOptions:
     """How to collect."""
 
-    grace_s: int = GRACE_S  # from being condemned to being deleted, and until a writer is dead
+    grace_s: int = GRACE_S  # from being tombstoned to being deleted, and until a writer is dead
     dry_run: bool = False
     clock: Callable[[], float] = time.time
     workers: int = WORKERS  # requests at once
@@ -79,9 +79,9 @@ class Amount:
 
 @dataclass(slots=True)
 class CollectResult:
-    """What a collection found and did; with ``dry_run`` would do."""
+    """What a gc run found and did; with ``dry_run`` would do."""
 
-    packs: int = 0  # of the store, when the collection began
+    packs: int = 0  # of the store, when the gc run began
     size_bytes: int = 0
     combined_packs: int = 0  # of these, merged into so many ``combined_objects``
     combined_objects: int = 0
@@ -90,9 +90,9 @@ class CollectResult:
     expired_commits: int = 0  # that branches lead to, and that retention policies do not keep
     garbage: Amount = field(default_factory=Amount)  # all that nothing leads to
     deleted: Amount = field(default_factory=Amount)
-    condemned: Amount = field(default_factory=Amount)  # by this collection
-    waiting: Amount = field(default_factory=Amount)  # condemned earlier, and not ripe yet
-    # packs whose unused chunks were dropped, of which some were condemned by this collection, and
+    tombstoned: Amount = field(default_factory=Amount)  # by this gc run
+    waiting: Amount = field(default_factory=Amount)  # tombstoned earlier, and not ripe yet
+    # packs whose unused chunks were dropped, of which some were tombstoned by this gc run, and
     # all earlier; with the bytes of these chunks
     compacted: Amount = field(default_factory=Amount)
     sparse: Amount = field(default_factory=Amount)
@@ -100,15 +100,15 @@ class CollectResult:
     merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
     # of what was deleted and compacted: what of it lay beside merged packs, or still does
     unused: Unused = field(default_factory=Unused)
-    ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
-    writers: int = 0  # that what is condemned waits for
+    ripe_at_s: int | None = None  # when that, or what was tombstoned now, may be deleted
+    writers: int = 0  # that what is tombstoned waits for
     dead_writers: int = 0  # that were given up
 
 
 def collect(
     store: Store, options: CollectOptions, progress: Progress | None = None
 ) -> CollectResult:
-    """Deletes the garbage that is ripe, and condemns what else is found.
+    """Deletes the garbage that is ripe, and tombstones what else is found.
 
     Raises: InvalidInput for a grace time below 0, a share or a size that is none; Corrupt if a ref
     leads to something that is missing or damaged; what the store raises. After an error the
@@ -162,23 +162,25 @@ class _Collection:
         self._marking = Marking(store, executor, progress, int(options.clock()))
         rate = Rate(options.rate_bytes_s)
         self._merging = Merging(store.objects, executor, rate, dry_run=options.dry_run)
-        self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
+        self._early: Mapping[int, LastHeartbeat] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
-        """Writers, lists, mark, sweep, condemn. The order counts: docs/decisions/0036, 0040."""
+        """Writers, lists, mark, sweep, tombstone. The order counts: docs/decisions/0036, 0040."""
         options = self._options
         self._progress.phase = "reading the journal"
         ledger = self._journal.ledger()
-        newest, condemning = newest_of(self._journal)
-        undone = self._journal.undone(condemning)
-        writers = self._writers(ledger, newest, condemning)
+        newest, tombstoning = newest_of(self._journal)
+        undone = self._journal.undone(tombstoning)
+        writers = self._writers(ledger, newest, tombstoning)
         self._merging.begin()
         self._list()
         if options.min_used is None:
-            packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
+            packs = [
+                dead.pack for one in undone if one.tombstoned for dead in one.tombstoned.chunks
+            ]
             self._marked.watched = set(packs)
         else:
             self._marked.watched = None
@@ -186,25 +188,25 @@ class _Collection:
         self._mark(refs, writers)
         sizes, commits = self._garbage()
         now_s = int(options.clock())
-        self._early = decisions.from_the_future(undone, ledger.silences, now_s)
+        self._early = decisions.from_the_future(undone, ledger.last_heartbeats, now_s)
         if undone and ledger == Ledger() and not options.dry_run:
-            self._journal.put_ledger(ledger)  # it is there where fates were carried out
+            self._journal.put_ledger(ledger)  # it is there where outcomes were carried out
         left = self._sweep(undone, writers, sizes)
-        self._result.waiting = _amount([entry.condemned for entry in left], sizes)
-        before = self._condemned_before(left)
-        self._condemn(sizes, commits, before)
-        self._condemn_chunks(before)
+        self._result.waiting = _amount([entry.tombstoned for entry in left], sizes)
+        before = self._tombstoned_before(left)
+        self._tombstone(sizes, commits, before)
+        self._tombstone_chunks(before)
         self._merge()
         early = {one.number: self._early[one.number] for one in left if one.number in self._early}
-        after = decisions.next_ledger(ledger, refs, writers.silences, newest, early)
+        after = decisions.next_ledger(ledger, refs, writers.last_heartbeats, newest, early)
         if after != ledger and not self._options.dry_run:
             self._journal.put_ledger(after, ledger)
         return self._result
 
-    def _writers(self, ledger: Ledger, newest: int, condemning: int | None) -> Writers:
+    def _writers(self, ledger: Ledger, newest: int, tombstoning: int | None) -> Writers:
         options = self._options
         check = WriterCheck(self._store, self._journal, self._executor)
-        found = check.look(ledger, newest, condemning)
+        found = check.look(ledger, newest, tombstoning)
         now_s = int(options.clock())
         check.give_up(found, ledger, now_s, options.grace_s, dry=options.dry_run)
         self._result.dead_writers = found.dead
@@ -212,7 +214,7 @@ class _Collection:
         return found
 
     def _list(self) -> None:
-        """Packs first: what is put later is no garbage of this collection."""
+        """Packs first: what is put later is no garbage of this gc run."""
         self._progress.phase = "listing packs"
         self._packs.fill(self._store.objects)
         self._progress.phase = "listing commits and refs"
@@ -256,14 +258,14 @@ class _Collection:
         that those that are not done are always the newest."""
         ripe = list(itertools.takewhile(lambda entry: self._is_ripe(entry, writers), undone))
         if ripe and not self._options.dry_run:
-            check_deletes(self._store.objects)  # else fates would be decided and not carried out
-        fates = self._fates(ripe)
-        garbage = [fate.deleted for fate in fates if fate.deleted is not None]
+            check_deletes(self._store.objects)  # else outcomes would be decided and not carried out
+        outcomes = self._outcomes(ripe)
+        garbage = [outcome.deleted for outcome in outcomes if outcome.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)
         if ripe and not self._options.dry_run:
-            collection = ripe[-1].number
+            gc_number = ripe[-1].number
             reached = self._marked.expired | self._marked.commits
-            sweep(self._store, garbage, reached, collection, self._executor, self._progress)
+            sweep(self._store, garbage, reached, gc_number, self._executor, self._progress)
         smaller_by = self._compact(garbage)
         self._merging.forget({pack for one in garbage for pack in one.packs}, smaller_by)
         for entry in () if self._options.dry_run else ripe:
@@ -272,8 +274,8 @@ class _Collection:
         return undone[len(ripe) :]
 
     def _is_ripe(self, entry: JournalEntry, writers: Writers) -> bool:
-        """Whether an entry's fate is decided, or may be."""
-        if self._journal.fate(entry.number) is not None:
+        """Whether an entry's outcome is decided, or may be."""
+        if self._journal.outcome(entry.number) is not None:
             return True
         seen = self._early.get(entry.number)
         ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, seen)
@@ -282,26 +284,31 @@ class _Collection:
             return False
         return writers.have_ended_before(entry.number)
 
-    def _fates(self, ripe: Sequence[JournalEntry]) -> list[Fate]:
+    def _outcomes(self, ripe: Sequence[JournalEntry]) -> list[DeletionOutcome]:
         """What comes of the garbage of entries. Those of commits are decided first: an expired
         commit that is not deleted, because a writer has saved it, keeps its packs."""
-        of_commits = [e for e in ripe if e.condemned is not None and e.condemned.commits]
-        fates = {entry.number: self._fate(entry, self._marked) for entry in of_commits}
-        gone = {one for fate in fates.values() if fate.deleted for one in fate.deleted.commits}
+        of_commits = [e for e in ripe if e.tombstoned is not None and e.tombstoned.commits]
+        outcomes = {entry.number: self._outcome(entry, self._marked) for entry in of_commits}
+        gone = {
+            one
+            for outcome in outcomes.values()
+            if outcome.deleted
+            for one in outcome.deleted.commits
+        }
         with Marked(self._marked) as needed:
             if len(of_commits) < len(ripe):
                 self._marking.mark_commits(self._marked.expired - gone, needed)
             for entry in ripe:
-                if entry.number not in fates:
-                    fates[entry.number] = self._fate(entry, needed)
-        return [fates[entry.number] for entry in ripe]
+                if entry.number not in outcomes:
+                    outcomes[entry.number] = self._outcome(entry, needed)
+        return [outcomes[entry.number] for entry in ripe]
 
-    def _fate(self, entry: JournalEntry, needed: Marked) -> Fate:
-        """The fate that counts, which another collection or a writer may have put first."""
-        if (fate := self._journal.fate(entry.number)) is not None:
-            return fate
-        fate = decisions.fate_of(entry, needed, self._marked.commits, needed.chunks)
-        return fate if self._options.dry_run else self._journal.put_fate(fate)
+    def _outcome(self, entry: JournalEntry, needed: Marked) -> DeletionOutcome:
+        """The outcome that counts, which another gc run or a writer may have put first."""
+        if (outcome := self._journal.outcome(entry.number)) is not None:
+            return outcome
+        outcome = decisions.outcome_of(entry, needed, self._marked.commits, needed.chunks)
+        return outcome if self._options.dry_run else self._journal.put_outcome(outcome)
 
     def _compact(self, garbage: Sequence[Garbage]) -> Mapping[PackId, int]:
         """Drops chunks of packs, but for packs that are no more in use as a whole. In a dry run it
@@ -326,9 +333,9 @@ class _Collection:
         drop_purged(objects, [one.pack for one in dead], self._executor, rate)
         return {}
 
-    def _condemn_chunks(self, before: Sequence[Garbage]) -> None:
-        """Condemns the unused chunks of packs of which too little is in use, but those that are
-        condemned already."""
+    def _tombstone_chunks(self, before: Sequence[Garbage]) -> None:
+        """Tombstones the unused chunks of packs of which too little is in use, but those that are
+        tombstoned already."""
         min_used, result, objects = self._options.min_used, self._result, self._store.objects
         if min_used is None:
             return
@@ -359,13 +366,13 @@ class _Collection:
             self._result.merged = self._merging.merge(small, self._progress)
         self._result.unused = self._merging.rewrite(self._options.min_used)
 
-    def _condemn(
+    def _tombstone(
         self,
         sizes: Mapping[PackId, int],
         commits: Sequence[tuple[str, CommitId]],
         before: Sequence[Garbage],
     ) -> None:
-        """Condemns what of the garbage is not deleted, and not condemned already; again what a
+        """Tombstones what of the garbage is not deleted, and not tombstoned already; again what a
         writer has saved."""
         known = [*self._handled, *before]
         packs_known = {pack for one in known for pack in one.packs}
@@ -375,23 +382,24 @@ class _Collection:
             tuple(commit for commit in commits if commit not in commits_known),
         )
         parts = decisions.entries_of(garbage)
-        self._result.condemned = _amount(parts, sizes)
+        self._result.tombstoned = _amount(parts, sizes)
         self._append(parts)
 
-    def _condemned_before(self, left: Sequence[JournalEntry]) -> list[Garbage]:
-        """What of those entries is to be deleted, by their fates, or may be: they have none yet."""
-        fates = self._executor.map(lambda entry: self._journal.fate(entry.number), left)
+    def _tombstoned_before(self, left: Sequence[JournalEntry]) -> list[Garbage]:
+        """What of those entries is to be deleted, by their outcomes, or may be: they have none
+        yet."""
+        outcomes = self._executor.map(lambda entry: self._journal.outcome(entry.number), left)
         found = (
-            entry.condemned if fate is None else fate.deleted
-            for entry, fate in zip(left, fates, strict=True)
+            entry.tombstoned if outcome is None else outcome.deleted
+            for entry, outcome in zip(left, outcomes, strict=True)
         )
         return [one for one in found if one is not None]
 
     def _append(self, parts: Sequence[Garbage]) -> None:
-        """Puts entries that condemn into the journal."""
+        """Puts entries that tombstone into the journal."""
         if not parts:
             return
-        self._progress.phase = "condemning what nothing leads to"
+        self._progress.phase = "tombstoning what nothing leads to"
         now_s = int(self._options.clock())
         for part in () if self._options.dry_run else parts:
             now_s = self._journal.append(part).time_s

@@ -19,8 +19,8 @@ from lodefs.chunkstore.errors import UNREADABLE, Corrupt, Expired
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
+from lodefs.chunkstore.format.tree import TreeEntry
+from lodefs.chunkstore.journal.journal import StoreJournal, newest_tombstoning
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 from lodefs.chunkstore.repo.entry_set import EntrySet
@@ -82,10 +82,10 @@ class Marked:
 
 
 class _DeletedCommits:
-    """Expired commits of one repository that a collection has deleted, of which some may be there
+    """Expired commits of one repository that a gc run has deleted, of which some may be there
     again all the same: a writer that has been given up may wake, put a commit back that meanwhile
     was deleted, and only then be refused (docs/decisions/0049). No ref can come to name that
-    commit: its fate stands. Raises: what the store does, Corrupt, UnknownFormat for documents of
+    commit: its outcome stands. Raises: what the store does, Corrupt, UnknownFormat for documents of
     the journal."""
 
     def __init__(self, store: Store, repo: str) -> None:
@@ -98,23 +98,24 @@ class _DeletedCommits:
         self._deleted: set[CommitId] | None = None
 
     def __contains__(self, commit_id: object) -> bool:
-        """Whether a commit has its word, and a fate that deleted it. The journal is read for the
-        first that has a word: where a copy or a bundle has brought that, there is no such fate."""
+        """Whether a commit has its word, and a outcome that deleted it. The journal is read for the
+        first that has a word: where a copy or a bundle has brought that, there is no such
+        outcome."""
         if not isinstance(commit_id, bytes) or commit_id.hex() not in self._words:
             return False
         if self._deleted is None:
-            self._deleted = self._by_fate()
+            self._deleted = self._by_outcome()
         return commit_id in self._deleted
 
-    def _by_fate(self) -> set[CommitId]:
+    def _by_outcome(self) -> set[CommitId]:
         journal = StoreJournal(self._store.objects)
         found: set[CommitId] = set()
-        for entry in journal.condemning(newest_condemning(journal.newest())):
-            some = () if entry.condemned is None else entry.condemned.commits
+        for entry in journal.tombstoning(newest_tombstoning(journal.newest())):
+            some = () if entry.tombstoned is None else entry.tombstoned.commits
             if any(repo == self._repo and at.hex() in self._words for repo, at in some):
-                fate = journal.fate(entry.number)
-                if fate is not None and fate.deleted is not None:
-                    found |= {at for repo, at in fate.deleted.commits if repo == self._repo}
+                outcome = journal.outcome(entry.number)
+                if outcome is not None and outcome.deleted is not None:
+                    found |= {at for repo, at in outcome.deleted.commits if repo == self._repo}
         return found
 
 
@@ -123,7 +124,7 @@ class _Past(NamedTuple):
 
     parents: tuple[CommitId, ...]
     time_s: int
-    root: Entry
+    root: TreeEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Marking:
         for repo, commit_id in commits:
             try:
                 root = self.store.commit(repo, commit_id).root
-            except Expired:  # another collection has just deleted it
+            except Expired:  # another gc run has just deleted it
                 continue
             except UNREADABLE as error:
                 raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
@@ -224,7 +225,7 @@ class Marking:
         marked.add(named)
 
 
-def _place(repo: str, commit_id: CommitId, root: Entry) -> Place[str]:
+def _place(repo: str, commit_id: CommitId, root: TreeEntry) -> Place[str]:
     return Place(f"{repo}@{commit_id.hex()[:12]}", b"", root)
 
 

@@ -69,7 +69,7 @@ class Unused:
 
 
 class Merging:
-    """What one collection does about where packs lie; with ``dry_run`` only what it would do is
+    """What one gc run does about where packs lie; with ``dry_run`` only what it would do is
     told. Methods raise what the store does."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Merging:
         return len(table.places), len(table.composites)
 
     def forget(self, dead: Collection[PackId], smaller_by: Mapping[PackId, int]) -> None:
-        """Packs that the collection has deleted for good; ``smaller_by``: by how much others are
+        """Packs that the gc run has deleted for good; ``smaller_by``: by how much others are
         smaller now, in a dry run."""
         if self._dry_run:
             self._smaller_by = smaller_by

@@ -23,7 +23,7 @@ from lodefs.chunkstore.format.composite import (
     TABLES,
     CompositeName,
     CompositePlace,
-    Looked,
+    PurgeScanState,
     decode_looked,
     encode_looked,
 )
@@ -241,15 +241,15 @@ def drop_purged_remains(objects: PackLocations, executor: Executor, rate: Rate) 
     move_out(objects, hit, executor, rate)
     after = tables.unused_bytes()  # the same, where nothing has changed meanwhile
     clean = {n: size for n, size in unused.items() if n not in hit and after.get(n) == size > 0}
-    objects.inner.put(LOOKED, [encode_looked(Looked(newest, clean))])
+    objects.inner.put(LOOKED, [encode_looked(PurgeScanState(newest, clean))])
 
 
-def _looked(objects: PackLocations) -> Looked:
+def _looked(objects: PackLocations) -> PurgeScanState:
     """Nothing, if it is not there, damaged, or a newer version's. Raises: what the store does."""
     try:
         return decode_looked(read_whole(objects, LOOKED, LOOKED_SIZE_BYTES_MAX).data, LOOKED)
     except (NotFound, Corrupt, UnknownFormat):
-        return Looked()
+        return PurgeScanState()
 
 
 # where packs lie, by what a list of composites shows

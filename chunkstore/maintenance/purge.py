@@ -25,7 +25,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.journal.existing_commit import is_living
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.journal import StoreJournal
@@ -314,8 +314,8 @@ def _up_to_date(
 def _moment(store: Store, executor: Executor) -> Moment:
     moves = locations_of(store.objects).moves()
     journal = StoreJournal(store.objects)
-    newest, condemning = newest_of(journal)
-    found = WriterCheck(store, journal, executor).look(journal.ledger(), newest, condemning)
+    newest, tombstoning = newest_of(journal)
+    found = WriterCheck(store, journal, executor).look(journal.ledger(), newest, tombstoning)
     return Moment(newest, frozenset(found.waiting), moves)
 
 
@@ -323,8 +323,8 @@ def _begun_before(store: Store, number: int, own: int, executor: Executor) -> in
     """How many other writers than ``own`` began before an entry and have not ended. Looked at
     before packs are listed: what a writer that has ended by then has put is found."""
     journal = StoreJournal(store.objects)
-    ledger, (_, condemning) = journal.ledger(), newest_of(journal)
-    waiting = WriterCheck(store, journal, executor).look(ledger, number, condemning).waiting
+    ledger, (_, tombstoning) = journal.ledger(), newest_of(journal)
+    waiting = WriterCheck(store, journal, executor).look(ledger, number, tombstoning).waiting
     return sum(writer.intent is None for n, writer in waiting.items() if n != own)
 
 
@@ -422,7 +422,7 @@ def _roots(store: Store) -> Iterator[Place[str]]:
             yield Place(repo, b"", store.commit(repo, commit_id).root)
 
 
-def _is_hit(entry: Entry, places: Chunks) -> bool:
+def _is_hit(entry: TreeEntry, places: Chunks) -> bool:
     return any(
         places.get(pack, 0) >> first & ((1 << count) - 1)
         for pack, first, count, _ in entry.segments
@@ -431,7 +431,7 @@ def _is_hit(entry: Entry, places: Chunks) -> bool:
 
 def _files_at(
     store: Store, repo: str, commit_id: CommitId, path: bytes, executor: Executor
-) -> list[Entry] | None:
+) -> list[TreeEntry] | None:
     """The file of that path, or all files below the directory; None if there is neither."""
     root = store.commit(repo, commit_id).root
     try:

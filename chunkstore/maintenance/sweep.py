@@ -1,4 +1,4 @@
-"""Deletes what the fates of condemned garbage say. All of it may be done again, and by many."""
+"""Deletes what the outcomes of tombstoned garbage say. All of it may be done again, and by many."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def sweep(
     store: Store,
     garbage: Sequence[Garbage],
     reached: Container[tuple[str, CommitId]],
-    collection: int,
+    gc_number: int,
     executor: Executor,
     progress: Progress,
 ) -> None:
     """Deletes commits, then shards' mention of packs, then the packs: what is left after a crash
-    is garbage. ``collection``: the number of the newest entry whose garbage this is.
+    is garbage. ``gc_number``: the number of the newest entry whose garbage this is.
 
     Raises: what the store does, after it has tried all deletes of one kind.
     """
@@ -43,7 +43,7 @@ def sweep(
     _delete(objects, [keys.commit(*commit) for commit in commits], executor)
     if packs:
         progress.phase = "rewriting index shards"
-        _rewrite_shards(objects, packs, collection, executor)
+        _rewrite_shards(objects, packs, gc_number, executor)
         progress.phase = f"deleting {len(packs)} packs"
         _delete(objects, [keys.pack(pack) for pack in sorted(packs)], executor)
 
@@ -97,7 +97,7 @@ def _caught(delete: Callable[[str], None]) -> Callable[[str], LodefsError | None
 
 
 def _rewrite_shards(
-    objects: ObjectStore, dead: Collection[PackId], collection: int, executor: Executor
+    objects: ObjectStore, dead: Collection[PackId], gc_number: int, executor: Executor
 ) -> None:
     """Shards that list packs of ``dead``: the rest of each is put first, under another name; those
     of which nothing is left are deleted."""
@@ -105,7 +105,7 @@ def _rewrite_shards(
     names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
     hits = map_ahead(executor, lambda name: _lists(objects, name, dead), names, SHARDS_AHEAD)
     for name, is_hit in zip(names, hits, strict=True):
-        if is_hit and (new := rest_name(name, collection)) != name:
+        if is_hit and (new := rest_name(name, gc_number)) != name:
             is_left = _rewrite_shard(objects, name, new, dead)
             emptied += [] if is_left else [name]
     remove_shards(objects, emptied)
@@ -129,7 +129,7 @@ def _rewrite_shard(objects: ObjectStore, name: str, new: str, dead: Collection[P
     try:
         packs: Iterable[ShardPack] = read_shard(objects, keys.shard(name))
         rest = [pack for pack in packs if pack.pack_id not in dead]
-    except NotFound:  # another collection was first
+    except NotFound:  # another gc run was first
         return True
     if not rest:
         return False

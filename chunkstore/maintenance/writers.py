@@ -1,4 +1,4 @@
-"""The writers of the journal, as a collection meets them: those that have ended, that may yet write
+"""The writers of the journal, as a gc run meets them: those that have ended, that may yet write
 a ref, and that are dead."""
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Conflict, NotFound
-from lodefs.chunkstore.format.journal import End, Intent, Ledger, RefName, Silence
-from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
-from lodefs.chunkstore.maintenance.decisions import Writer, dead, silences
+from lodefs.chunkstore.format.journal import End, Intent, LastHeartbeat, Ledger, RefName
+from lodefs.chunkstore.journal.journal import StoreJournal, newest_tombstoning
+from lodefs.chunkstore.maintenance.decisions import Writer, dead, last_heartbeats
 from lodefs.chunkstore.repo.refs import RefEntry, Refs
 from lodefs.chunkstore.repo.store import Store, require_there
 
@@ -25,7 +25,7 @@ class Writers:
 
     refs: dict[RefName, int] = field(default_factory=dict)
     waiting: dict[int, Writer] = field(default_factory=dict)
-    silences: dict[int, Silence] = field(default_factory=dict)
+    last_heartbeats: dict[int, LastHeartbeat] = field(default_factory=dict)
     dead: int = 0
 
     def have_ended_before(self, number: int) -> bool:
@@ -47,14 +47,14 @@ class WriterCheck:
         self._journal = journal
         self._executor = executor
 
-    def look(self, ledger: Ledger, newest: int, newest_condemning_: int | None) -> Writers:
+    def look(self, ledger: Ledger, newest: int, newest_tombstoning_: int | None) -> Writers:
         """Writers up to ``newest``. Changes nothing."""
-        condemning = set()
-        for entry in self._journal.condemning(newest_condemning_):
+        tombstoning = set()
+        for entry in self._journal.tombstoning(newest_tombstoning_):
             if entry.number < ledger.before:
                 break
-            condemning.add(entry.number)
-        numbers = [n for n in range(ledger.before, newest + 1) if n not in condemning]
+            tombstoning.add(entry.number)
+        numbers = [n for n in range(ledger.before, newest + 1) if n not in tombstoning]
         found = Writers()
         ends = self._executor.map(self._journal.end, numbers)
         self._sort(zip(numbers, ends, strict=True), found)
@@ -66,8 +66,10 @@ class WriterCheck:
         """Ends those writers that are dead. One with an intent cannot write it any more, once its
         place in the ref's log is taken. ``dry``: ends none, and finds what there is to find once
         they are ended."""
-        found.silences = silences(found.waiting.values(), ledger.silences, now_s)
-        gone = dead(found.silences, ledger, now_s, grace_s)
+        found.last_heartbeats = last_heartbeats(
+            found.waiting.values(), ledger.last_heartbeats, now_s
+        )
+        gone = dead(found.last_heartbeats, ledger, now_s, grace_s)
         found.dead = len(gone)
         ends: list[tuple[int, End | None]] = []
         for number in gone:
@@ -78,8 +80,8 @@ class WriterCheck:
             elif not dry:
                 ends.append((number, self._journal.put_end(End(number, None))))
         self._sort(ends, found, are_written=dry)
-        left = silences(found.waiting.values(), found.silences, now_s)
-        found.silences = left
+        left = last_heartbeats(found.waiting.values(), found.last_heartbeats, now_s)
+        found.last_heartbeats = left
 
     def _sort(
         self, ends: Iterable[tuple[int, End | None]], found: Writers, *, are_written: bool = False
@@ -138,17 +140,17 @@ def newest_entry(refs: Refs, ref: RefName, at_least: int) -> RefEntry | None:
 
 
 def newest_of(journal: StoreJournal) -> tuple[int, int | None]:
-    """The numbers of the newest entry (-1: none), and of the newest one that condemns."""
+    """The numbers of the newest entry (-1: none), and of the newest one that tombstones."""
     newest = journal.newest()
-    return (-1 if newest is None else newest.number), newest_condemning(newest)
+    return (-1 if newest is None else newest.number), newest_tombstoning(newest)
 
 
 def forget_removed(
     store: Store, repo: str, name: str | None = None, clock: Callable[[], float] = time.time
 ) -> list[RefName]:
     """Says of all branches and tags of a repository (or those of one name) whose logs are gone that
-    they are deleted, by an entry each, and gives them; none, if no collection and no writer knows
-    of any. Somebody removed them in the bucket itself: a collection that knows of them stops, since
+    they are deleted, by an entry each, and gives them; none, if no gc run and no writer knows
+    of any. Somebody removed them in the bucket itself: a gc run that knows of them stops, since
     they may only be lost for now, until somebody says that it was on purpose."""
     require_there(store.objects)
     store.ensure_writable()

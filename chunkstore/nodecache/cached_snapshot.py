@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Snapshot, Used
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.read_client import Client
+from lodefs.chunkstore.protocol.wire import CachePlace, Entry, Snapshot, UsageReport
 from lodefs.chunkstore.system import after_fork
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
@@ -52,7 +52,7 @@ class CachedSnapshot:
         snapshot: Snapshot,
         log: Callable[[str], None] = lambda _line: None,
         *,
-        nodes: Lru[int, Node] | None = None,
+        nodes: Lru[int, Entry] | None = None,
         opener: Opener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,7 +105,7 @@ class CachedSnapshot:
         return found
 
     def find(
-        self, ino: int, first: int, size_bytes: int, node: Node | None = None
+        self, ino: int, first: int, size_bytes: int, node: Entry | None = None
     ) -> list[Extent] | None:
         """Where the bytes of a file lie, as the index knows it; fewer only at the file's end. None
         unless it knows all of them. ``node``: the file, if the caller knows it."""
@@ -123,7 +123,7 @@ class CachedSnapshot:
         return self._ask(view, lambda view: self._find(view, ino, first, size_bytes, node))
 
     def _find(
-        self, view: CacheView, ino: int, first: int, size_bytes: int, node: Node | None
+        self, view: CacheView, ino: int, first: int, size_bytes: int, node: Entry | None
     ) -> list[Extent] | None:
         if node is None:
             node = self.node(view, ino)
@@ -132,7 +132,7 @@ class CachedSnapshot:
         size = min(size_bytes, node.size_bytes - first)
         return view.find(node, first, size) if size > 0 else []
 
-    def node(self, view: CacheView, ino: int) -> Node | None:
+    def node(self, view: CacheView, ino: int) -> Entry | None:
         """The entry with a number, remembered or from the index."""
         if self._nodes is None:
             return view.node(ino)
@@ -299,7 +299,7 @@ class CachedSnapshot:
         reads, read_bytes = self._reads, self._read_bytes
         if not numbers and not reads:
             return
-        used = Used(
+        used = UsageReport(
             list(islice(numbers, wire.USED_NUMBERS_MAX)),
             reads,
             read_bytes,

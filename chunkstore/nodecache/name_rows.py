@@ -15,8 +15,7 @@ import msgspec
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, digest_of
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment, fill
-from lodefs.chunkstore.nodeapi.wire import PAGE_BYTES_MAX, Node, Page, Snapshot
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, fill
 from lodefs.chunkstore.nodecache.layout import (
     CHILDREN,
     ENTRIES,
@@ -24,6 +23,7 @@ from lodefs.chunkstore.nodecache.layout import (
     LOADED,
     SNAPSHOTS,
 )
+from lodefs.chunkstore.protocol.wire import PAGE_BYTES_MAX, Entry, Page, Snapshot
 
 PAGE_NODES = 256  # entries in one row of children
 SNAPSHOT_KEY_BYTES = 16
@@ -51,7 +51,7 @@ class EntryRow(msgspec.Struct, array_like=True, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _entry_decoder = msgpack_decoder(EntryRow)
 _snapshot_decoder = msgpack_decoder(Snapshot)
-_nodes_decoder = msgpack_decoder(list[Node])
+_nodes_decoder = msgpack_decoder(list[Entry])
 _T = TypeVar("_T")
 
 
@@ -93,7 +93,7 @@ def loaded_key(snapshot: bytes, ino: int) -> bytes:
     return LOADED + snapshot + ino.to_bytes(8, "big")
 
 
-def encode_entry_row(parent: int, entry: Entry) -> bytes:
+def encode_entry_row(parent: int, entry: TreeEntry) -> bytes:
     """An EntryRow of a tree's entry."""
     row = EntryRow(
         parent,
@@ -115,7 +115,7 @@ def _encoded(segments: tuple[Segment, ...]) -> bytes:
     return b"".join([_SEGMENT.pack(*segment) for segment in segments])[:-_SIZE_BYTES]
 
 
-def content_id(entry: Entry | EntryRow) -> bytes:
+def content_id(entry: TreeEntry | EntryRow) -> bytes:
     """What names the bytes of a file by what is verified: BLAKE3 of its size and segments.
 
     A pack's id names its chunks, a chunk's id its bytes: two files with one content id have the
@@ -132,12 +132,12 @@ def decode_entry_row(value: bytes) -> EntryRow:
     return _decoded(_entry_decoder, value, "an entry's row")
 
 
-def node_of(ino: int, parent: int, entry: Entry | EntryRow) -> Node:
+def node_of(ino: int, parent: int, entry: TreeEntry | EntryRow) -> Entry:
     """An entry, from a tree or from its row, as mounts see it."""
     content = b""
     if entry.size_bytes >= FLAT_SIZE_BYTES_MIN and entry.kind == Kind.FILE:
         content = content_id(entry)
-    return Node(
+    return Entry(
         ino,
         parent,
         entry.name,
@@ -150,9 +150,9 @@ def node_of(ino: int, parent: int, entry: Entry | EntryRow) -> Node:
     )
 
 
-def entry_of(row: EntryRow) -> Entry:
+def entry_of(row: EntryRow) -> TreeEntry:
     """The row as it stood in its tree."""
-    return Entry(
+    return TreeEntry(
         row.name,
         Kind(row.kind),
         row.executable,
@@ -189,12 +189,12 @@ def decode_snapshot(value: bytes) -> Snapshot:
     return _decoded(_snapshot_decoder, value, "a snapshot's row")
 
 
-def encode_page(nodes: Iterable[Node]) -> bytes:
+def encode_page(nodes: Iterable[Entry]) -> bytes:
     """One row of children."""
     return _encoder.encode(list(nodes))
 
 
-def decode_page(value: bytes) -> list[Node]:
+def decode_page(value: bytes) -> list[Entry]:
     """Raises: Corrupt."""
     return _decoded(_nodes_decoder, value, "a page of children")
 
@@ -205,7 +205,7 @@ def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
 
     A row's key ends in its last name: the first row past ``after`` may hold names up to it.
     """
-    nodes: list[Node] = []
+    nodes: list[Entry] = []
     text_bytes = 0
     for value in values:
         page = decode_page(value)

@@ -25,12 +25,12 @@ from lodefs.chunkstore.errors import Denied, NotFound, Unavailable, UnknownForma
 from lodefs.chunkstore.format.inodes import child_ino
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.format.tree import Segment
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Page, Place, Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol.wire import CacheExtent, CachePlace, Entry, Page, Snapshot
 from lodefs.chunkstore.system import after_fork, libc
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_in_mount, open_regular
@@ -94,7 +94,7 @@ class CachedPart(NamedTuple):
     key: bytes
     value: bytes
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[Entry]:
         """By name. Raises: Corrupt."""
         return name_rows.decode_page(self.value)
 
@@ -197,7 +197,7 @@ class CacheView:
             return None
         return file, offset + first - start, size_bytes
 
-    def tell(self, ino: int, place: Place) -> OpenFile | None:
+    def tell(self, ino: int, place: CacheExtent) -> OpenFile | None:
         """Stores what the proxy says of where bytes lie; the file, if it is there."""
         file = self._files.get(place.number) or self._open_told(place)
         if file is None:
@@ -207,7 +207,7 @@ class CacheView:
             self._told.put((ino, step), (file, place.first, end, place.offset))
         return file
 
-    def _open_told(self, place: Place) -> OpenFile | None:
+    def _open_told(self, place: CacheExtent) -> OpenFile | None:
         """The file, which may be younger than this view of the index."""
         kind = FileKind.FLAT if place.content else FileKind.SLAB
         row = FileRow(kind, FileState.OPEN, self._boot, place.content, 0, 0, 0)
@@ -227,12 +227,12 @@ class CacheView:
         value = self._kv.get(name_rows.entry_key(self._snapshot, ino))
         return None if value is None else name_rows.decode_entry_row(value)
 
-    def node(self, ino: int) -> Node | None:
+    def node(self, ino: int) -> Entry | None:
         """The entry with a number."""
         row = self.row(ino)
         return None if row is None else name_rows.node_of(ino, row.parent, row)
 
-    def lookup(self, parent: int, name: bytes) -> Node | None:
+    def lookup(self, parent: int, name: bytes) -> Entry | None:
         """The child of a directory. Raises: NotFound if it surely has none of that name."""
         ino = child_ino(parent, name)
         row = self.row(ino)
@@ -255,7 +255,7 @@ class CacheView:
         rows = self._kv.scan(prefix, after=prefix + after)
         return name_rows.page_of((value for _, value in rows), after, limit)
 
-    def part(self, node: Node) -> CachedPart | None:
+    def part(self, node: Entry) -> CachedPart | None:
         """The siblings of an entry that stand in one row with it."""
         prefix = name_rows.children_prefix(self._snapshot, node.parent)
         key = prefix + node.name
@@ -273,7 +273,7 @@ class CacheView:
         """The complete flat file of an inode, if it was found before: no look at the index."""
         return self._flats.get(ino)
 
-    def complete_flat(self, node: Node) -> OpenFile | None:
+    def complete_flat(self, node: Entry) -> OpenFile | None:
         """The flat file that is the whole file, if it is complete and trusted."""
         if node.size_bytes < layout.FLAT_SIZE_BYTES_MIN:
             return None
@@ -285,7 +285,7 @@ class CacheView:
                 found = file
         return found
 
-    def find(self, node: Node, first: int, size_bytes: int) -> list[Extent] | None:
+    def find(self, node: Entry, first: int, size_bytes: int) -> list[Extent] | None:
         """Where the bytes of a file lie that begin at ``first``, all of them, in their order."""
         total = node.size_bytes
         if total >= layout.FLAT_SIZE_BYTES_MIN:
@@ -299,12 +299,12 @@ class CacheView:
                 return [(whole[0], whole[1] + first, size_bytes)]
         return self._by_chunks(node, first, size_bytes)
 
-    def find_chunks(self, nodes: Sequence[Node]) -> list[Extent | None]:
+    def find_chunks(self, nodes: Sequence[Entry]) -> list[Extent | None]:
         """Where each of some files lies that are one chunk."""
         values = self._kv.get_many([layout.chunk_key(node.digest) for node in nodes])
         return [self._chunk(node, value) for node, value in zip(nodes, values, strict=True)]
 
-    def _chunk(self, node: Node, value: bytes | None) -> Extent | None:
+    def _chunk(self, node: Entry, value: bytes | None) -> Extent | None:
         """The bytes of a file that is one chunk, from the chunk's row."""
         if value is None:
             return None
@@ -314,7 +314,7 @@ class CacheView:
         file = self._files.get(number) or self._open(number)
         return None if file is None else (file, offset, chunk_bytes)
 
-    def _flat(self, node: Node) -> OpenFile | None:
+    def _flat(self, node: Entry) -> OpenFile | None:
         value = self._kv.get(layout.flat_key(node.content)) if node.content else None
         if value is None:
             return None
@@ -358,7 +358,7 @@ class CacheView:
             end += layout.run_size(value)
         return True
 
-    def _by_chunks(self, node: Node, first: int, size_bytes: int) -> list[Extent] | None:
+    def _by_chunks(self, node: Entry, first: int, size_bytes: int) -> list[Extent] | None:
         """By the chunks that a file consists of, wherever these lie."""
         row = self.row(node.ino)
         if row is None or len(row.segments) > SEGMENTS_SIZE_BYTES_MAX:

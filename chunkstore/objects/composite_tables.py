@@ -2,7 +2,7 @@
 counts.
 
 So all changes come one after the other, and a pack that is in a table is in all later ones, until
-a collection has deleted it for good (docs/decisions/0051). For any thread.
+a gc run has deleted it for good (docs/decisions/0051). For any thread.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class CompositeTables:
         return None
 
     def remove(self, packs: Collection[PackId]) -> None:
-        """Forgets packs that a collection has deleted for good, and so nobody names."""
+        """Forgets packs that a gc run has deleted for good, and so nobody names."""
         dead = set(packs)
         self._change(lambda now: dead.isdisjoint(now.places), dead)
 
@@ -224,7 +224,7 @@ class CompositeTables:
             self._change(lambda _: False, ())
 
     def problems(self) -> Iterator[tuple[str, str, str]]:
-        """What is lost or spoilt: the table, and composites that are not there as a whole. Of each
+        """What is lost or damaged: the table, and composites that are not there as a whole. Of each
         its key, what is wrong, and what puts it back. Raises: what the store does."""
         if what := self.restore(dry_run=True):
             yield TABLES, what, "`lodefs repair` makes them again, from the composites"

@@ -61,7 +61,7 @@ class Md5Buffers(list[Buffer]):
     """Buffers for ``put`` the MD5 of whose joined bytes somebody has said. A server may check them
     by it; if it is another one, they are put as any.
 
-    After AlreadyExists, what lies at the key may come from this very put, to a server that spoilt
+    After AlreadyExists, what lies at the key may come from this very put, to a server that damaged
     it and did not check: it is to be read."""
 
     def __init__(self, buffers: Iterable[Buffer], md5: bytes) -> None:

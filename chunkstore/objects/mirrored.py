@@ -28,7 +28,7 @@ from lodefs.chunkstore.types import Buffer
 
 PAUSE_S_FIRST = 5.0  # until a store that failed is tried again
 PAUSE_S_MAX = 60.0
-DOUBTED_FOR_S = 300.0  # a store is asked last for an object that it has spoilt
+DOUBTED_FOR_S = 300.0  # a store is asked last for an object that it has damaged
 DOUBTS_MAX = 4096
 SETTINGS_BYTES_MAX = 64 * 1024
 _COMMIT = re.compile(rf"{keys.REPOS}.+/commits/[0-9a-f]{{64}}\Z")
@@ -93,12 +93,12 @@ class Mirrored:
         """Whether what is no content comes from a mirror now, which may be behind."""
         return not self.is_up(0) and any(map(self.is_up, range(1, len(self._stores))))
 
-    def doubt(self, key: str, etag: str | None) -> bool:
+    def report_corruption(self, key: str, etag: str | None) -> bool:
         """The bytes of an object were wrong: the store that it came from (without an ETag: the one
         that would be asked) is asked last for it for a while. Whether another one is asked now."""
         number = self._order(key)[0] if etag is None else split_etag(etag)[0]
         self._doubts.put((key, number), self._clock() + DOUBTED_FOR_S)
-        log.warning("%s has spoilt bytes of %s", self._stores[number].url, key)
+        log.warning("%s has damaged bytes of %s", self._stores[number].url, key)
         return self._order(key)[0] != number
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
@@ -303,7 +303,7 @@ class Mirrored:
         return [n for n in numbers if self._breakers[n].is_closed] or [*numbers]
 
     def _order(self, key: str) -> Sequence[int]:
-        """Those that answer, the ones that have spoilt the object last."""
+        """Those that answer, the ones that have damaged the object last."""
         now = self._clock()
         return sorted(self._reachable(), key=lambda n: (self._doubts.get((key, n)) or 0) > now)
 
@@ -340,10 +340,10 @@ def split_etag(etag: str) -> tuple[int, str]:
     return (int(found[1]), found[2]) if found else (0, etag)
 
 
-def doubt(objects: object, key: str, etag: str | None = None) -> bool:
+def report_corruption(objects: object, key: str, etag: str | None = None) -> bool:
     """Tells a store that the bytes of an object were wrong; whether another one is asked now. A
     store that is alone is asked again."""
-    tell = getattr(objects, "doubt", None)
+    tell = getattr(objects, "report_corruption", None)
     return tell is not None and bool(tell(key, etag))
 
 

@@ -2,7 +2,7 @@
 it may lie in a composite, with others.
 
 A pack's own object comes first. Only one that is not whole gives way to what is in a composite,
-which lacks no more than collections and purges allow. So a store without composites costs a process
+which lacks no more than gc runs and purges allow. So a store without composites costs a process
 three requests more at the first pack that is missing or not whole, then one for each that is
 missing. ETags of packs in composites say where they lie: a range of one is one request, as of any.
 """

@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Changed, Unavailable
-from lodefs.chunkstore.nodeapi.http_head import ResponseHead
 from lodefs.chunkstore.objects.range_order import HttpOrder
 from lodefs.chunkstore.objects.range_transport import (
     RangeConnection,
@@ -19,6 +18,7 @@ from lodefs.chunkstore.objects.range_transport import (
     UnsupportedResponse,
     limit_waiting,
 )
+from lodefs.chunkstore.protocol.http_head import ResponseHead
 from lodefs.chunkstore.system.watchdog import Watchdog
 
 CONNECTIONS_MAX = 16  # idle ones that are kept

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from lodefs.chunkstore.nodeapi.http_head import END, ResponseHead, parse_head
+from lodefs.chunkstore.protocol.http_head import END, ResponseHead, parse_head
 from lodefs.chunkstore.system.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from lodefs.chunkstore.nodeapi.http_head import encode_request
-from lodefs.chunkstore.nodeapi.trace_context import outgoing_headers
 from lodefs.chunkstore.objects.range_order import HttpOrder
 from lodefs.chunkstore.objects.range_transport import (
     RangeConnection,
@@ -25,6 +23,8 @@ from lodefs.chunkstore.objects.range_transport import (
     limit_waiting,
 )
 from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
+from lodefs.chunkstore.protocol.http_head import encode_request
+from lodefs.chunkstore.protocol.trace_context import outgoing_headers
 from lodefs.chunkstore.system.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
 

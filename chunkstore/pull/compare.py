@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.pull.target import STATE_DIR, DirectoryHandles, has_content, translated
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.tree_walk import Place, Visited, join, walk_trees
 
 DIFFERS, MISSING, FOREIGN = "differs", "is missing", "is not in the dataset"
 Difference = tuple[bytes, str]  # a path in the directory, and one of these
-MayLack = Callable[[bytes, Entry], bool]  # of a path, and what the dataset has there
+MayLack = Callable[[bytes, TreeEntry], bool]  # of a path, and what the dataset has there
 
 SHARE_FILES = 64  # read by one thread at a time
 _NOT_ALIKE = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENOENT, errno.EISDIR, errno.ENXIO)
@@ -33,10 +33,10 @@ def is_filled(path: Path) -> bool:
 
 def first_difference(
     packs: PackReader,
-    root: Entry,
+    root: TreeEntry,
     path: Path,
     executor: Executor,
-    alike: Callable[[Entry], None],
+    alike: Callable[[TreeEntry], None],
     may_lack: MayLack = lambda _path, _entry: False,
 ) -> Difference | None:
     """Something in the directory that differs from ``root`` or that only one of them has; None if
@@ -56,10 +56,10 @@ def first_difference(
 
 def _first_difference(
     packs: PackReader,
-    root: Entry,
+    root: TreeEntry,
     fd: int,
     executor: Executor,
-    alike: Callable[[Entry], None],
+    alike: Callable[[TreeEntry], None],
     may_lack: MayLack,
 ) -> Difference | None:
     is_one = root.kind is not Kind.DIRECTORY  # it lies in the directory, under its own name
@@ -78,12 +78,12 @@ def _first_difference(
 
 def _of_directory(
     path: bytes,
-    entries: Sequence[Entry],
+    entries: Sequence[TreeEntry],
     fd: int,
     handles: DirectoryHandles,
     executor: Executor,
     may_lack: MayLack,
-) -> tuple[Difference | None, Sequence[Entry]]:
+) -> tuple[Difference | None, Sequence[TreeEntry]]:
     """Something that differs, and what is there and does not."""
     try:
         names = set(map(os.fsencode, os.listdir(handles.directory(path))))
@@ -106,7 +106,7 @@ def _of_directory(
     return None, children
 
 
-def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> Difference | None:
+def _of_share(path: bytes, children: Sequence[TreeEntry], fd: int) -> Difference | None:
     with DirectoryHandles(fd) as handles:
         for child in children:
             place = join(path, child.name)
@@ -118,7 +118,7 @@ def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> Difference | N
     return None
 
 
-def _is_alike(place: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
+def _is_alike(place: bytes, entry: TreeEntry, handles: DirectoryHandles) -> bool:
     if entry.kind is Kind.FILE:
         return has_content(place, entry, handles)
     parent, _, name = place.rpartition(b"/")

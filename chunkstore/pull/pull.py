@@ -22,7 +22,7 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, Purged
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.pull.compare import first_difference, is_filled
 from lodefs.chunkstore.pull.target import (
     DirectoryHandles,
@@ -74,7 +74,7 @@ class PullResult:
     # files that are left out, of which bytes were purged; counted nowhere above
     purged: list[bytes] = field(default_factory=list)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TreeEntry) -> None:
         if entry.kind is Kind.DIRECTORY:
             self.directories += 1
         elif entry.kind is Kind.SYMLINK:
@@ -83,7 +83,7 @@ class PullResult:
             self.files += 1
             self.size_bytes += entry.size_bytes
 
-    def leave_out(self, path: bytes, entry: Entry) -> None:
+    def leave_out(self, path: bytes, entry: TreeEntry) -> None:
         """A file that was counted and does not come, since bytes of it were purged."""
         self.files -= 1
         self.size_bytes -= entry.size_bytes
@@ -95,7 +95,7 @@ class _File:
     """A file on its way: how many of its bytes are in its part file."""
 
     path: bytes
-    entry: Entry
+    entry: TreeEntry
     left_bytes: int
     is_purged: bool = False  # and to be left out
 
@@ -217,7 +217,7 @@ def _named(
 def _compare(
     store: Store,
     spec: Spec,
-    root: Entry,
+    root: TreeEntry,
     target: Path,
     result: PullResult,
     progress: Progress,
@@ -230,7 +230,7 @@ def _compare(
     if root.kind is Kind.DIRECTORY:
         result.add(root)
 
-    def alike(entry: Entry) -> None:
+    def alike(entry: TreeEntry) -> None:
         result.add(entry)
         if entry.kind is not Kind.DIRECTORY:
             progress.files_done += 1
@@ -238,7 +238,7 @@ def _compare(
 
     purged = result.purged if skip_purged else []
 
-    def may_lack(path: bytes, entry: Entry) -> bool:
+    def may_lack(path: bytes, entry: TreeEntry) -> bool:
         if not _is_purged(store.packs, entry):
             return False
         purged.append(path)
@@ -283,7 +283,7 @@ class _Pull:
         self._failed = threading.Event()
         self._result = result
 
-    def run(self, root: Entry) -> None:
+    def run(self, root: TreeEntry) -> None:
         """Everything at and below ``root``."""
         self._progress.phase = "pulling"
         files = self._prepare(root)
@@ -306,7 +306,7 @@ class _Pull:
         for at in range(0, len(files), FILES_TOGETHER_MAX):
             self._run_jobs(self._jobs(files[at : at + FILES_TOGETHER_MAX]))
 
-    def _prepare(self, root: Entry) -> Iterator[_File]:
+    def _prepare(self, root: TreeEntry) -> Iterator[_File]:
         """Makes directories and symlinks as they are found, and gives the files."""
         with DirectoryHandles(self._target.fd) as handles:
             for path, entry in self._entries(root):
@@ -322,7 +322,7 @@ class _Pull:
                     continue
                 yield _File(path, entry, entry.size_bytes)
 
-    def _entries(self, root: Entry) -> Iterator[tuple[bytes, Entry]]:
+    def _entries(self, root: TreeEntry) -> Iterator[tuple[bytes, TreeEntry]]:
         if root.kind is not Kind.DIRECTORY:
             yield root.name, root
             return
@@ -518,7 +518,7 @@ def _check_run(index: PackIndex, part: _Part) -> None:
         raise Corrupt(f"{_shown(part.file.path)}: {error}") from error
 
 
-def _is_purged(packs: PackReader, entry: Entry) -> bool:
+def _is_purged(packs: PackReader, entry: TreeEntry) -> bool:
     """Whether bytes of a file were purged."""
     try:
         for segment in entry.segments:

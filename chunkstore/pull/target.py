@@ -27,7 +27,7 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NoSpace
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import PULL_STATE_DIR, Spec, digest_of
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.system.os_errors import kind_of
@@ -65,7 +65,7 @@ class PullTarget:
         os.unlink(_STATE, dir_fd=self._state_fd)
         os.rmdir(STATE_DIR, dir_fd=self.fd)
 
-    def write(self, path: bytes, entry: Entry, offset: int, buffers: Sequence[Buffer]) -> None:
+    def write(self, path: bytes, entry: TreeEntry, offset: int, buffers: Sequence[Buffer]) -> None:
         """Writes joined buffers at an offset of the part file of ``path``. One of zeros becomes a
         hole, unless something may lie there already."""
         fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
@@ -82,7 +82,7 @@ class PullTarget:
         finally:
             os.close(fd)
 
-    def complete(self, path: bytes, entry: Entry, handles: DirectoryHandles) -> None:
+    def complete(self, path: bytes, entry: TreeEntry, handles: DirectoryHandles) -> None:
         """Gives the part file of ``path``, which is whole now, its name."""
         if self.resumed or not entry.size_bytes:
             fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
@@ -203,7 +203,7 @@ class DirectoryHandles:
         return fd
 
 
-def has_content(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
+def has_content(path: bytes, entry: TreeEntry, handles: DirectoryHandles) -> bool:
     """Whether a file is in its place, with these very bytes (all are read)."""
     parent, _, name = path.rpartition(b"/")
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import CommitId, parse_id
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.pull.target import DirectoryHandles, check_is_not_state, has_content
 from lodefs.chunkstore.repo.history import Change, diff
 from lodefs.chunkstore.repo.store import Store
@@ -32,14 +32,14 @@ _OTHER = (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO)
 class Update:
     """What is to be done, each in the order of paths; ``gone``: what has to go before."""
 
-    gone: list[tuple[bytes, Entry]] = field(default_factory=list)
+    gone: list[tuple[bytes, TreeEntry]] = field(default_factory=list)
     directories: list[bytes] = field(default_factory=list)
-    symlinks: list[tuple[bytes, Entry]] = field(default_factory=list)
-    files: list[tuple[bytes, Entry]] = field(default_factory=list)
+    symlinks: list[tuple[bytes, TreeEntry]] = field(default_factory=list)
+    files: list[tuple[bytes, TreeEntry]] = field(default_factory=list)
     removed: int = 0  # files and symlinks
 
 
-def plan_update(store: Store, before: Entry, after: Entry, target_fd: int) -> Update:
+def plan_update(store: Store, before: TreeEntry, after: TreeEntry, target_fd: int) -> Update:
     """What makes a copy of ``before`` one of ``after``. Raises: InvalidInput that names paths which
     were changed in the copy; nothing is done then."""
     plan = Update()
@@ -180,7 +180,7 @@ def _holds_only(
     return names <= dropped.get(change.path, set())
 
 
-def _is_as(path: bytes, entry: Entry | None, handles: DirectoryHandles) -> bool:
+def _is_as(path: bytes, entry: TreeEntry | None, handles: DirectoryHandles) -> bool:
     """Whether a path of the copy is what an entry says; None: nothing."""
     parent, _, name = path.rpartition(b"/")
     try:
@@ -201,7 +201,7 @@ def _is_as(path: bytes, entry: Entry | None, handles: DirectoryHandles) -> bool:
         raise
 
 
-def _is_leaf(entry: Entry | None) -> bool:
+def _is_leaf(entry: TreeEntry | None) -> bool:
     return entry is not None and entry.kind is not Kind.DIRECTORY
 
 

@@ -1,7 +1,7 @@
 """The end of a push: from trees that are stored to a branch that leads to them.
 
-The order is one that a crash cannot spoil: packs, index shard, commit, ref. What a collection has
-condemned, and the commit will name, is saved before (decision 0036).
+The order is one that a crash cannot spoil: packs, index shard, commit, ref. What a gc run has
+tombstoned, and the commit will name, is saved before (decision 0036).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, encode_commit
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.journal.condemned import NamedChunks, commit_key
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.journal.named_packs import NamedPacks, named_packs
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected
-from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows, learn
+from lodefs.chunkstore.journal.tombstoned import NamedChunks, commit_key
+from lodefs.chunkstore.push.index.tombstoned_rows import CondemnedRows, learn
 from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.pack_check import (
     PacksCollected,
@@ -44,7 +44,7 @@ class Head:
     commit: Commit | None
 
     @property
-    def root(self) -> Entry | None:
+    def root(self) -> TreeEntry | None:
         """Its root directory."""
         return None if self.commit is None else self.commit.root
 
@@ -82,7 +82,7 @@ class Committer:
         reused = NamedPacks(self._index.reused(), set())
         self._require(lacking_named(self._store.objects, reused, ()))
 
-    def check_new(self, root: Entry, base: Entry | None) -> None:
+    def check_new(self, root: TreeEntry, base: TreeEntry | None) -> None:
         """As ``check_reused``, also of what this machine has pushed once, and has not read or
         stored now, if the directory ``root`` leads to it and ``base``, which is the head, does
         not."""
@@ -95,25 +95,25 @@ class Committer:
             named.found[pack] = named.found.get(pack, 0) | bits
         self._require(lacking_named(self._store.objects, named, self._index.added()))
 
-    def check_all(self, root: Entry) -> None:
+    def check_all(self, root: TreeEntry) -> None:
         """Raises: PacksLost if the store lacks chunks that the directory ``root`` leads to."""
         reader = PackReader(self._store.objects)  # that does not know what was there before
         named = named_packs(reader, root, None)
         self._require(lacking_named(self._store.objects, named, self._index.added()))
 
     def commit(self, head: Head, commit: Commit) -> CommitId:
-        """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
+        """Shard, commit, ref. The commit gets a later time if a gc run has deleted one of
         the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
         any more; PurgedMeanwhile; NoSpace for more than the quota; for a new branch what read_head
         does; what the store raises."""
         branch = self._session.branch
         Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
         self._store.ensure_writable()  # a commit of trees that are all there already
-        condemned = CondemnedRows(self._index)
-        self._save(commit.root, head.root, condemned)
+        tombstoned = CondemnedRows(self._index)
+        self._save(commit.root, head.root, tombstoned)
         self._check_purges()
-        self._publish(condemned)
-        commit = self._unused(branch.repo, commit, condemned)
+        self._publish(tombstoned)
+        commit = self._unused(branch.repo, commit, tombstoned)
         commit_id = self._store.put_commit(branch.repo, commit)
         self._session.progress.bytes_sent += len(encode_commit(commit))
         sequence = None if head.ref is None else head.ref.sequence
@@ -149,31 +149,31 @@ class Committer:
             chunks,
         )
 
-    def _save(self, root: Entry, base: Entry | None, condemned: CondemnedRows) -> None:
-        """Saves what the commit will name and a collection has condemned, but for what the head
+    def _save(self, root: TreeEntry, base: TreeEntry | None, tombstoned: CondemnedRows) -> None:
+        """Saves what the commit will name and a gc run has tombstoned, but for what the head
         names too. Raises: PacksCollected, PacksLost."""
-        learn(self._write, condemned, self._index)
+        learn(self._write, tombstoned, self._index)
         purged = self._index.purged
-        if condemned.newest is None and not purged:
+        if tombstoned.newest is None and not purged:
             return
         packs, unreadable = named_packs(self._store.packs, root, base)
         both = {pack: bits & packs.get(pack, 0) for pack, bits in purged.items()}
         if any(both.values()):  # of files that were not read, since they are as they were
             named = {pack: bits for pack, bits in both.items() if bits}
             raise PacksCollected("chunks that were purged would be named", set(), named)
-        self._keep(packs, condemned)
+        self._keep(packs, tombstoned)
         if unreadable:
             require_there(self._store.objects)
             raise PacksLost("packs of trees that the commit would name are lost", unreadable)
 
-    def _keep(self, named: NamedChunks, condemned: CondemnedRows) -> None:
+    def _keep(self, named: NamedChunks, tombstoned: CondemnedRows) -> None:
         try:
-            self._write.save(condemned, named, named)
+            self._write.save(tombstoned, named, named)
         except Collected as error:
             lost = {PackId(one) for one in error.ids}
             raise PacksCollected(str(error), lost, error.chunks) from error
 
-    def _publish(self, condemned: CondemnedRows) -> None:
+    def _publish(self, tombstoned: CondemnedRows) -> None:
         """Puts the shard of the packs that no shard lists yet, but for what is left of dead pushes
         and may be deleted, or was lost since then."""
         packs = self._index.unpublished()
@@ -182,7 +182,7 @@ class Committer:
         lost = missing_packs(self._store.objects, left)
         if lost:
             self._index.forget_packs(lost)
-        doubtful = lost.union(*condemned.find(ids).values())
+        doubtful = lost.union(*tombstoned.find(ids).values())
         packs = [pack for pack in packs if pack.pack_id not in doubtful]
         if packs:
             shard_id = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
@@ -191,12 +191,12 @@ class Committer:
             self._session.progress.bytes_sent += len(shard)
             self._index.published(shard_id, packs)
 
-    def _unused(self, repo: str, commit: Commit, condemned: CondemnedRows) -> Commit:
-        """The commit, of a time at which no collection has deleted one of the same id."""
+    def _unused(self, repo: str, commit: Commit, tombstoned: CondemnedRows) -> Commit:
+        """The commit, of a time at which no gc run has deleted one of the same id."""
         while True:
             key = commit_key(repo, commit_id_of(encode_commit(commit)))
             try:
-                self._write.save(condemned, [key])
+                self._write.save(tombstoned, [key])
             except Collected:
                 commit = replace(commit, time_s=commit.time_s + 1)
                 continue

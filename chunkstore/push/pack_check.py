@@ -30,8 +30,8 @@ class PacksLost(Corrupt):
 
 
 class PacksCollected(PacksLost):
-    """They were deleted by a collection, or ``chunks`` of them (bits of their numbers): what they
-    held has to be stored under other ids, since a collection that stood still may delete it again
+    """They were deleted by a gc run, or ``chunks`` of them (bits of their numbers): what they
+    held has to be stored under other ids, since a gc run that stood still may delete it again
     where it was."""
 
     def __init__(self, message: str, packs: set[PackId], chunks: Mapping[PackId, int]) -> None:

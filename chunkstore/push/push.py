@@ -15,7 +15,7 @@ from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.changes.overlay import changes_between
 from lodefs.chunkstore.push.committer import Committer, Head, read_head
 from lodefs.chunkstore.push.index.push_index import TreePlace
@@ -142,7 +142,7 @@ class _Push:
             return False
         return self._session.index.find_trees([root.digest]).get(root.digest) == _place_of(head)
 
-    def _leads_alike(self, entry: Entry) -> bool:
+    def _leads_alike(self, entry: TreeEntry) -> bool:
         """Whether the head has the same content, in the very chunks that this push has found or
         stored. It may lie elsewhere, as another machine stored it; then that is remembered."""
         head = self._head.root
@@ -151,7 +151,7 @@ class _Push:
         self._session.index.add_trees([(head.digest, _place_of(head))])
         return True
 
-    def _check_packs(self, root: Entry) -> None:
+    def _check_packs(self, root: TreeEntry) -> None:
         """Raises: PacksLost if the store lacks packs of the commit that this push did not write: of
         those that the head does not name, or of all."""
         if self._session.options.check_packs:
@@ -161,7 +161,7 @@ class _Push:
             self._session.progress.phase = "committing"
             self._committer.check_new(root, self._head.root)
 
-    def _commit(self, source: SourceDirectory, root: Entry) -> CommitId:
+    def _commit(self, source: SourceDirectory, root: TreeEntry) -> CommitId:
         totals, options, head = source.tree.totals, self._session.options, self._head
         commit = Commit(
             root=root,
@@ -204,5 +204,5 @@ class _Push:
         )
 
 
-def _place_of(entry: Entry) -> TreePlace:
+def _place_of(entry: TreeEntry) -> TreePlace:
     return TreePlace(entry.size_bytes, entry.segments)

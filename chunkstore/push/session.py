@@ -21,9 +21,9 @@ from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
-from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows, learn
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_chunks, forget_files_in, refuse
+from lodefs.chunkstore.push.index.tombstoned_rows import CondemnedRows, learn
 from lodefs.chunkstore.push.limits import AllowRemovals, Changes, PushTarget, allow_all
 from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
 from lodefs.chunkstore.push.pack_writer import (
@@ -254,28 +254,28 @@ class PushSession:
 
 
 class _DeadPacks:
-    """Ids that no new pack may have: what a collection has deleted is stored under another id, and
+    """Ids that no new pack may have: what a gc run has deleted is stored under another id, and
     at once, by a machine that did not know it too. One thread."""
 
     def __init__(self, session: PushSession, lost: LostPacks, prepare: Callable[[], None]) -> None:
         self._session = session
         self._lost = lost
         self._prepare = prepare
-        self._condemned: CondemnedRows | None = None
+        self._tombstoned: CondemnedRows | None = None
 
     def __contains__(self, pack_id: object) -> bool:
         assert isinstance(pack_id, bytes)
         session = self._session
-        if self._condemned is None:
+        if self._tombstoned is None:
             self._prepare()
-            self._condemned = CondemnedRows(session.index)
-            learn(session.write, self._condemned, session.index)
+            self._tombstoned = CondemnedRows(session.index)
+            learn(session.write, self._tombstoned, session.index)
         if pack_id in self._lost.dead:
             return True
-        if self._condemned.newest is None:
+        if self._tombstoned.newest is None:
             return False
         try:
-            session.write.save(self._condemned, [pack_id])
+            session.write.save(self._tombstoned, [pack_id])
         except Collected:
             return True
         return False

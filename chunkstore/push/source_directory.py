@@ -10,7 +10,7 @@ from typing import Self
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import PULL_STATE_DIR
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.index.stat_cache import StatCache
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
@@ -75,7 +75,7 @@ class SourceDirectory:
         assert self.tree.root is not None
         return self.tree.root
 
-    def store_trees(self, root: HashedDirectory) -> Entry:
+    def store_trees(self, root: HashedDirectory) -> TreeEntry:
         """Stores the trees that the store does not have. All packs are in the store then."""
         session = self._session
         session.learn()

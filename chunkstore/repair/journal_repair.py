@@ -1,4 +1,4 @@
-"""The journal's documents that are lost or spoilt: what they said follows from what is left of it,
+"""The journal's documents that are lost or damaged: what they said follows from what is left of it,
 or is replaced by what can do no harm."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lodefs.chunkstore.format.journal import (
     RefName,
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
-from lodefs.chunkstore.maintenance.decisions import fate_of
+from lodefs.chunkstore.journal.journal import StoreJournal, newest_tombstoning
+from lodefs.chunkstore.maintenance.decisions import outcome_of
 from lodefs.chunkstore.objects.interface import ObjectStore, exists
 from lodefs.chunkstore.system.parallel_map import map_ahead
 
@@ -34,7 +34,7 @@ _PARTS = ("ends", "beats", "fates", "done")
 
 
 class JournalRepair:
-    """Looks at all documents, then heals them. ``problems``: what is wrong, by key."""
+    """Looks at all documents, then repairs them. ``problems``: what is wrong, by key."""
 
     def __init__(
         self, objects: ObjectStore, *, dry_run: bool, clock: Callable[[], float] = time.time
@@ -43,11 +43,11 @@ class JournalRepair:
         self._dry_run = dry_run
         self._clock = clock
         self._journal = StoreJournal(objects, clock)
-        self._entries: dict[int, JournalEntry | None] = {}  # None: lost or spoilt
+        self._entries: dict[int, JournalEntry | None] = {}  # None: lost or damaged
         self._parts: dict[str, set[int]] = {what: set() for what in _PARTS}
         self.intents: list[Intent] = []  # of writers that began an hour ago or more
-        self.refs: Mapping[RefName, int] = {}  # that collections have seen, with a sequence of each
-        self.deleted: set[tuple[str, CommitId]] = set()  # commits, by fates
+        self.refs: Mapping[RefName, int] = {}  # that gc runs have seen, with a sequence of each
+        self.deleted: set[tuple[str, CommitId]] = set()  # commits, by outcomes
         self.problems: dict[str, str] = {}
 
     def look(self) -> None:
@@ -68,9 +68,9 @@ class JournalRepair:
             self._read_ends(executor)
             for _ in self._read_part(executor, "beats", self._journal.beats):
                 pass
-            for _, fate in self._read_part(executor, "fates", self._journal.fate):
-                if fate is not None and fate.deleted is not None:
-                    self.deleted.update(fate.deleted.commits)
+            for _, outcome in self._read_part(executor, "fates", self._journal.outcome):
+                if outcome is not None and outcome.deleted is not None:
+                    self.deleted.update(outcome.deleted.commits)
         for number in sorted(self._parts["done"]):
             if self._entries.get(number) is not None and number not in self._parts["fates"]:
                 self.problems[keys.journal_part("fates", number)] = "lost"
@@ -88,19 +88,19 @@ class JournalRepair:
                 self.intents.append(end.intent)
 
     def _lost_parts(self, ledger: Ledger) -> Iterator[str]:
-        """What others tell of, and no list shows. Collections have seen all writers below the
-        ledger's mark end; fates are carried out in their order, by collections that left a ledger
-        when they condemned."""
+        """What others tell of, and no list shows. Gc runs have seen all writers below the
+        ledger's mark end; outcomes are carried out in their order, by gc runs that left a ledger
+        when they tombstoned."""
         last_done = max(self._parts["done"], default=-1)
         for number, entry in self._entries.items():
             if entry is None:
                 continue
-            if entry.condemned is None and number < ledger.before:
+            if entry.tombstoned is None and number < ledger.before:
                 yield from self._not_listed("ends", number)
-            elif entry.condemned is not None and number < last_done:
+            elif entry.tombstoned is not None and number < last_done:
                 yield from self._not_listed("done", number)
-        for number, silence in ledger.silences.items():
-            if silence.beats:
+        for number, last_heartbeat in ledger.last_heartbeats.items():
+            if last_heartbeat.beats:
                 yield from self._not_listed("beats", number)
         if self._parts["done"]:
             yield keys.LEDGER
@@ -109,20 +109,20 @@ class JournalRepair:
         if number not in self._parts[what]:
             yield keys.journal_part(what, number)
 
-    def heal(
+    def repair(
         self,
         chunks: Mapping[PackId, int] | None,
         commits: Container[tuple[str, CommitId]],
         refs: Mapping[RefName, int],
     ) -> None:
         """Puts back what can be. ``chunks`` (bits of their numbers, by pack) and ``commits``: all
-        that refs lead to; None: that is not known, and no fate can be told. ``refs``: all refs,
+        that refs lead to; None: that is not known, and no outcome can be told. ``refs``: all refs,
         with a sequence of each."""
         if self._dry_run:
             return
         for number, entry in sorted(self._entries.items()):
             if entry is None:
-                self._heal_entry(number)
+                self._repair_entry(number)
         for key in sorted(self.problems):
             if (number := keys.number_in("journal/ends/", key)) >= 0:
                 self._put("ends", number, documents.encode_end(End(number, None)))
@@ -133,43 +133,43 @@ class JournalRepair:
         for number, entry in sorted(self._entries.items()):
             is_bad = keys.journal_part("fates", number) in self.problems
             if entry is not None and is_bad and chunks is not None:
-                self._heal_fate(entry, chunks, commits)
+                self._repair_outcome(entry, chunks, commits)
         if keys.LEDGER in self.problems:
             self._objects.delete(keys.LEDGER)
         if self.problems:  # an end that is lost may have been the only one that told of a ref
             ledger = self._journal.ledger()
             known = {**refs, **{ref: max(n, refs.get(ref, -1)) for ref, n in ledger.refs.items()}}
-            self._journal.put_ledger(Ledger(ledger.before, known, ledger.silences))
+            self._journal.put_ledger(Ledger(ledger.before, known, ledger.last_heartbeats))
 
-    def _heal_entry(self, number: int) -> None:
-        """A writer, or one that condemns what its fate says was deleted: without a fate nobody can
-        have deleted anything of it, nor will."""
+    def _repair_entry(self, number: int) -> None:
+        """A writer, or one that tombstones what its outcome says was deleted: without a outcome
+        nobody can have deleted anything of it, nor will."""
         before = self._entries.get(number - 1)
-        condemned: Garbage | None = None
-        if self._has_condemned(number):
-            fate = self._journal.fate(number)
-            condemned = (fate.deleted if fate is not None else None) or Garbage()
+        tombstoned: Garbage | None = None
+        if self._has_tombstoned(number):
+            outcome = self._journal.outcome(number)
+            tombstoned = (outcome.deleted if outcome is not None else None) or Garbage()
         entry = JournalEntry(
-            number, newest_condemning(before), int(self._clock()), os.urandom(16).hex(), condemned
+            number, newest_tombstoning(before), int(self._clock()), os.urandom(16).hex(), tombstoned
         )
         self._entries[number] = entry
         self._objects.put(keys.journal_entry(number), [documents.encode_entry(entry)])
 
-    def _has_condemned(self, number: int) -> bool:
+    def _has_tombstoned(self, number: int) -> bool:
         if number in self._parts["fates"] or number in self._parts["done"]:
             return True
         return any(entry and entry.previous == number for entry in self._entries.values())
 
-    def _heal_fate(
+    def _repair_outcome(
         self,
         entry: JournalEntry,
         chunks: Mapping[PackId, int],
         commits: Container[tuple[str, CommitId]],
     ) -> None:
-        """What is not in use counts as deleted. So no writer relies on it, even if a collection is
+        """What is not in use counts as deleted. So no writer relies on it, even if a gc run is
         still deleting it."""
-        fate = fate_of(entry, chunks, commits, chunks)
-        self._put("fates", entry.number, documents.encode_fate(fate))
+        outcome = outcome_of(entry, chunks, commits, chunks)
+        self._put("fates", entry.number, documents.encode_outcome(outcome))
 
     def _put(self, what: str, number: int, data: bytes) -> None:
         self._objects.put(keys.journal_part(what, number), [data])
@@ -197,5 +197,5 @@ class JournalRepair:
         except NotFound:
             self.problems[key] = "lost"
         except Corrupt as error:
-            self.problems[key] = f"spoilt: {error}"
+            self.problems[key] = f"damaged: {error}"
         return None

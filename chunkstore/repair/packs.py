@@ -1,4 +1,4 @@
-"""Packs that are lost or spoilt: what is wrong with them, and what of them is good."""
+"""Packs that are lost or damaged: what is wrong with them, and what of them is good."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PackDamage:
     good: int = 0
     is_newer: bool = False
     is_partial: bool = False
-    healed_from: str | None = None
+    repaired_from: str | None = None
     absent: int = 0
     absent_of: int = 0
 

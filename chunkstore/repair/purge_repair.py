@@ -1,4 +1,4 @@
-"""Purges that are lost or spoilt: what they said follows from the packs, which tell of each chunk
+"""Purges that are lost or damaged: what they said follows from the packs, which tell of each chunk
 whether it was purged.
 
 A reader of the row of purges ends at a gap: who follows it would never see the ones behind it.
@@ -53,7 +53,7 @@ def known_purged(objects: ObjectStore) -> set[ChunkId]:
     return {chunk for one in found for chunk in one.chunks}
 
 
-def heal_purges(
+def repair_purges(
     objects: ObjectStore,
     purges: Mapping[int, Purge | str],
     clock: Callable[[], float] = time.time,
@@ -121,4 +121,4 @@ def _read(objects: ObjectStore, number: int) -> Purge | str:
     except NotFound:
         return LOST
     except Corrupt as error:
-        return f"spoilt: {error}"
+        return f"damaged: {error}"

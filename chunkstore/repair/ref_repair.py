@@ -1,4 +1,4 @@
-"""Entries of branches and tags that are lost or spoilt.
+"""Entries of branches and tags that are lost or damaged.
 
 What they said is in the journal (the intent of who wrote them), or in another store. A lost entry
 is noticed where later ones are there, or the journal tells of it.
@@ -63,7 +63,7 @@ def ref_damages(
 ) -> tuple[dict[RefName, int], list[RefDamage]]:
     """All refs, with the newest sequence of each, and what is wrong with their entries. Raises:
     UnknownFormat for one of a newer lodefs.
-    ``collected``: refs that collections have seen, with a sequence that each of them has."""
+    ``collected``: refs that gc runs have seen, with a sequence that each of them has."""
     logs: dict[RefName, set[int]] = defaultdict(set)
     for info in objects.list(keys.REPOS):
         found = keys.ref_of_entry(info.key)
@@ -86,7 +86,7 @@ def ref_damages(
     return newest, damages
 
 
-def heal_refs(objects: ObjectStore, damages: Sequence[RefDamage]) -> None:
+def repair_refs(objects: ObjectStore, damages: Sequence[RefDamage]) -> None:
     """Puts the entries that are known."""
     for damage in damages:
         if damage.is_found:
@@ -110,7 +110,7 @@ def _read_all(
         try:
             return Refs(objects, ref.repo).entry(ref.kind, ref.name, sequence)
         except (NotFound, Corrupt) as error:
-            return f"spoilt: {error}"
+            return f"damaged: {error}"
 
     return map_ahead(executor, read, places)
 

@@ -1,7 +1,8 @@
-"""Repair: says what of a store is lost or spoilt, and of which versions, and puts it back.
+"""Repair: says what of a store is lost or damaged, and of which versions, and puts it back.
 
-What a store knows of itself heals first: its journal, its refs, its index shards. Commits, trees
-and data come from sources that have the bytes. docs/decisions/0046 says what is healed from where.
+What a store knows of itself repairs first: its journal, its refs, its index shards. Commits, trees
+and data come from sources that have the bytes. docs/decisions/0046 says what is repaired from
+where.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from lodefs.chunkstore.maintenance.moved_packs import purged_in_places, restore_
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
-from lodefs.chunkstore.repair.pack_healing import heal
+from lodefs.chunkstore.repair.pack_repair import repair_packs
 from lodefs.chunkstore.repair.packs import PackDamage, examine, key_of
 from lodefs.chunkstore.repair.purge_repair import (
-    heal_purges,
     known_purged,
     listed_purges,
     purge_problems,
+    repair_purges,
 )
-from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
+from lodefs.chunkstore.repair.ref_repair import RefDamage, ref_damages, repair_refs
 from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources.source import RepairSource, Root
 from lodefs.chunkstore.repo.entry_set import EntrySet
@@ -69,13 +70,13 @@ class RepairOptions:
 
 @dataclass(slots=True)
 class Finding:
-    """One object that is lost or spoilt. ``concerns``: what of which version (REPO@COMMIT:PATH);
-    ``healed_from``: None if nothing has it."""
+    """One object that is lost or damaged. ``concerns``: what of which version (REPO@COMMIT:PATH);
+    ``repaired_from``: None if nothing has it."""
 
     key: str
     what: str
     concerns: list[str] = field(default_factory=list)
-    healed_from: str | None = None
+    repaired_from: str | None = None
     lacks: str | None = None  # of a pack: the chunks that no source has, and files that need them
 
 
@@ -90,8 +91,8 @@ class RepairResult:
 
     @property
     def left(self) -> list[Finding]:
-        """What is not healed."""
-        return [finding for finding in self.findings if finding.healed_from is None]
+        """What is not repaired."""
+        return [finding for finding in self.findings if finding.repaired_from is None]
 
 
 def repair(
@@ -100,7 +101,7 @@ def repair(
     options: RepairOptions,
     progress: Progress | None = None,
 ) -> RepairResult:
-    """Looks at everything that the store's branches and tags lead to, and heals what it can.
+    """Looks at everything that the store's branches and tags lead to, and repairs what it can.
 
     Raises: NotFound if there is nothing like a store; UnknownFormat if a newer lodefs has written
     its settings, journal, refs or purges: that one is to repair it; Unavailable, Denied. It can be
@@ -151,7 +152,7 @@ class _Repair:
         self._concerns: dict[PackId, list[str]] = defaultdict(list)
         self._lacking: dict[PackId, list[str]] = defaultdict(list)  # files that no source has
         self._commits: dict[tuple[str, CommitId], Commit] = {}
-        self._heals = 0  # packs that were healed
+        self._repairs = 0  # packs that were repaired
         self._tried: dict[PackId, int] = {}  # how many were, when a pack was looked for
 
     def run(self) -> RepairResult:
@@ -167,7 +168,7 @@ class _Repair:
         self._progress.phase = "looking at branches and tags"
         refs, damages = ref_damages(self._objects, journal.intents, journal.refs, self._sources)
         if not options.dry_run:
-            heal_refs(self._objects, damages)
+            repair_refs(self._objects, damages)
         for damage in damages:
             source = damage.source if damage.is_found else None
             result.findings.append(Finding(damage.key, damage.what, [str(damage)], source))
@@ -179,10 +180,10 @@ class _Repair:
             if pack is not None:
                 concerns = self._concerns[pack_id]
                 lacks = _lacks(pack, self._lacking[pack_id])
-                finding = Finding(key_of(pack), pack.what, concerns, pack.healed_from, lacks)
+                finding = Finding(key_of(pack), pack.what, concerns, pack.repaired_from, lacks)
                 result.findings.append(finding)
         result.packs = len(self._packs)
-        journal.heal(self._chunks if self._is_known else None, self._commits, refs)
+        journal.repair(self._chunks if self._is_known else None, self._commits, refs)
         for key, what in sorted(journal.problems.items()):
             is_told = self._is_known or not key.startswith("journal/fates/")
             source = "what is left of it" if is_told else None
@@ -201,7 +202,7 @@ class _Repair:
             self._result.findings.append(Finding(key, what, ["where small packs lie"], source))
 
     def _purged(self) -> set[ChunkId]:
-        """All that is known of, if where packs lie is not, and purges may be spoilt."""
+        """All that is known of, if where packs lie is not, and purges may be damaged."""
         purged = known_purged(self._objects)
         if purge_problems(listed_purges(self._objects)):
             purged |= purged_in_places(self._objects, self._executor)
@@ -216,7 +217,7 @@ class _Repair:
             if next(iter(self._objects.list(keys.REPOS, limit=1)), None) is None:
                 raise NotFound(f"{self._objects.url} is not a lodefs store ({error})") from error
         except Corrupt as error:
-            what = f"spoilt: {error}"
+            what = f"damaged: {error}"
         found = ((source.settings(), source.url) for source in self._sources)
         known, url = next((one for one in found if one[0]), (None, "the defaults"))
         # with an id of its own: what machines remember of the store may not be so any more
@@ -231,7 +232,7 @@ class _Repair:
         problems = purge_problems(purges)
         is_all_known = not problems or not self._is_table_restored
         if not self._options.dry_run:
-            for number in heal_purges(self._objects, purges, self._options.clock):
+            for number in repair_purges(self._objects, purges, self._options.clock):
                 del problems[keys.purge(number)]
             if not is_all_known:  # when the table was made again
                 packs = self._objects.tables.newest().places
@@ -241,7 +242,7 @@ class _Repair:
             self._result.findings.append(finding)
 
     def _repo_settings(self, repos: set[str]) -> None:
-        """Spoilt settings of a repository are replaced by none, but for history that may be gone:
+        """Damaged settings of a repository are replaced by none, but for history that may be gone:
         they are to be set again."""
         for repo in sorted(repos):
             log = SettingsLog(self._objects, repo, self._options.clock)
@@ -254,7 +255,7 @@ class _Repair:
                     if not self._options.dry_run:
                         log.restore(sequence)
                     concerns = [f"retention and quota of {repo}: set them again"]
-                    finding = Finding(info.key, f"spoilt: {error}", concerns, "no settings")
+                    finding = Finding(info.key, f"damaged: {error}", concerns, "no settings")
                     self._result.findings.append(finding)
 
     def _heads(
@@ -273,7 +274,7 @@ class _Repair:
     def _history(
         self, heads: Sequence[tuple[str, CommitId]], deleted: Collection[tuple[str, CommitId]]
     ) -> None:
-        """All commits that ``heads`` lead to; ``deleted``: those that collections have deleted."""
+        """All commits that ``heads`` lead to; ``deleted``: those that gc runs have deleted."""
         waiting, seen = [*heads], set[tuple[str, CommitId]]()
         deleted = set(deleted).difference(heads)
         while waiting:
@@ -299,7 +300,7 @@ class _Repair:
                 return None
             what = "lost"
         except (Corrupt, UnknownFormat) as error:
-            what = f"spoilt: {error}"
+            what = f"damaged: {error}"
         concerns = [f"{repo}@{commit_id.hex()[:12]}"]
         finding = Finding(keys.commit(repo, commit_id), what, concerns)
         self._result.findings.append(finding)
@@ -308,7 +309,7 @@ class _Repair:
             if commit is not None:
                 if not self._options.dry_run:
                     self._store.put_commit(repo, commit)
-                finding.healed_from = source.url
+                finding.repaired_from = source.url
                 return commit
         self._is_known = False
         return None
@@ -321,7 +322,7 @@ class _Repair:
         self._result.findings.append(Finding(key, "lost", concerns, "the journal"))
 
     def _trees(self) -> None:
-        """Names all packs of all commits; heals those of trees on the way, to see what is below:
+        """Names all packs of all commits; repairs those of trees on the way, to see what is below:
         of many trees together, since a source searches all that it has each time."""
         self._progress.phase = "looking at trees"
         waiting = [Place(at, b"", commit.root) for at, commit in self._commits.items()][::-1]
@@ -357,29 +358,29 @@ class _Repair:
         return True
 
     def _examine(self, places: Sequence[_Directory]) -> None:
-        """Looks at the packs that hold trees, and heals them."""
+        """Looks at the packs that hold trees, and repairs them."""
         new = [pack_id for pack_id in _packs_of(places) if pack_id not in self._examined]
         self._examined.update(new)
         self._packs |= dict.fromkeys(new)
-        self._heal_bad(new, data=self._options.data)
+        self._repair_bad(new, data=self._options.data)
 
     def _examine_bytes(self, places: Sequence[_Directory]) -> None:
-        """Heals packs that have a sound index and hold trees that cannot be read, after a look at
+        """Repairs packs that have a sound index and hold trees that cannot be read, after a look at
         all of their bytes."""
         known = self._packs
         fine = [
             one
             for one in _packs_of(places)
-            if (damage := known.get(one)) is None or damage.healed_from
+            if (damage := known.get(one)) is None or damage.repaired_from
         ]
-        self._heal_bad(fine, data=True)
+        self._repair_bad(fine, data=True)
 
-    def _heal_bad(self, packs: Sequence[PackId], *, data: bool) -> None:
+    def _repair_bad(self, packs: Sequence[PackId], *, data: bool) -> None:
         found = self._executor.map(partial(self._damage, data=data), packs)
         bad = [damage for damage in found if damage is not None]
         if bad:
             self._packs |= {damage.pack_id: damage for damage in bad}
-            self._heal_all(bad)
+            self._repair_all(bad)
             self._reader = PackReader(self._objects)  # that does not remember what was there
 
     def _damage(self, pack_id: PackId, *, data: bool) -> PackDamage | None:
@@ -391,8 +392,8 @@ class _Repair:
                 if self._packs[pack_id] is not None:
                     _note(self._concerns[pack_id], _where(place))
 
-    def _heal_all(self, damages: Sequence[PackDamage]) -> None:
-        heal(
+    def _repair_all(self, damages: Sequence[PackDamage]) -> None:
+        repair_packs(
             self._objects,
             damages,
             self._sources,
@@ -401,8 +402,8 @@ class _Repair:
             named=self._chunks,
             roots=lambda: [Root(*at, commit.root) for at, commit in self._commits.items()],
         )
-        self._heals += sum(damage.healed_from is not None for damage in damages)
-        self._tried |= dict.fromkeys((damage.pack_id for damage in damages), self._heals)
+        self._repairs += sum(damage.repaired_from is not None for damage in damages)
+        self._tried |= dict.fromkeys((damage.pack_id for damage in damages), self._repairs)
 
     def _data(self) -> None:
         """All packs of files, side by side; then names what the bad ones are of."""
@@ -413,11 +414,13 @@ class _Repair:
             self._progress.files_done += 1
             if damage is not None:
                 self._packs[damage.pack_id] = damage
-        bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
+        bad = [damage for damage in self._packs.values() if damage and not damage.repaired_from]
         self._name(bad, self._concerns)
         self._progress.phase = "looking for what is lost"
-        self._heal_all([damage for damage in bad if self._tried.get(damage.pack_id) != self._heals])
-        left = [damage for damage in bad if damage.absent and damage.healed_from is None]
+        self._repair_all(
+            [damage for damage in bad if self._tried.get(damage.pack_id) != self._repairs]
+        )
+        left = [damage for damage in bad if damage.absent and damage.repaired_from is None]
         self._name([replace(damage, good=~damage.absent) for damage in left], self._lacking)
 
     def _name(self, bad: Sequence[PackDamage], names: dict[PackId, list[str]]) -> None:
@@ -453,13 +456,13 @@ class _Repair:
             dry_run=dry_run,
         )
         for what, names in (
-            ("spoilt", found.spoilt),
+            ("damaged", found.damaged),
             ("names packs that are gone or not whole", found.outdated),
         ):
             for key in names:
                 finding = Finding(key, what, ["what pushes find to use again"], "the packs")
                 self._result.findings.append(finding)
-        if found.listed and not found.spoilt:
+        if found.listed and not found.damaged:
             what = f"no shard lists {len(found.listed)} packs"
             concerns = ["what pushes find to use again"]
             self._result.findings.append(Finding(keys.INDEX, what, concerns, "the packs"))
@@ -471,7 +474,7 @@ def _note(names: list[str], where: str) -> None:
 
 
 def _lacks(pack: PackDamage, files: Sequence[str]) -> str | None:
-    if not pack.absent or pack.healed_from is not None:
+    if not pack.absent or pack.repaired_from is not None:
         return None
     named = f", of {', '.join(files)}" if files else ""
     return f"{pack.absent.bit_count()} of its {pack.absent_of} chunks{named}"

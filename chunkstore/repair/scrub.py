@@ -46,17 +46,17 @@ class ScrubLedger:
     ended_s: int = 0  # the one before it; 0: none
     checked_packs: int = 0  # in this round
     checked_bytes: int = 0
-    spoilt: tuple[PackId, ...] = ()  # when they were last read
+    damaged: tuple[PackId, ...] = ()  # when they were last read
 
 
-class _LedgerDocument(msgspec.Struct, forbid_unknown_fields=True):
+class _LedgerDocument(msgspec.Struct, forbid_unknown_fields=True, rename={"damaged": "spoilt"}):
     after: str | None
     rounds: int
     began_s: int
     ended_s: int
     checked_packs: int
     checked_bytes: int
-    spoilt: list[str]
+    damaged: list[str]
 
 
 def encode_scrub_ledger(ledger: ScrubLedger) -> bytes:
@@ -68,7 +68,7 @@ def encode_scrub_ledger(ledger: ScrubLedger) -> bytes:
         ledger.ended_s,
         ledger.checked_packs,
         ledger.checked_bytes,
-        [pack.hex() for pack in ledger.spoilt[:SPOILT_MAX]],
+        [pack.hex() for pack in ledger.damaged[:SPOILT_MAX]],
     )
     return seal("scrub-ledger", VERSION, body)
 
@@ -78,13 +78,13 @@ def decode_scrub_ledger(data: Buffer, what: str) -> ScrubLedger:
     body = unseal("scrub-ledger", {VERSION: _LedgerDocument}, data, what)
     try:
         after = None if body.after is None else PackId(parse_id(body.after))
-        spoilt = tuple(PackId(parse_id(pack)) for pack in body.spoilt)
+        damaged = tuple(PackId(parse_id(pack)) for pack in body.damaged)
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     numbers = (body.rounds, body.began_s, body.ended_s, body.checked_packs, body.checked_bytes)
     if min(numbers) < 0:
         raise Corrupt(f"{what} holds a negative number")
-    return ScrubLedger(after, *numbers, spoilt)
+    return ScrubLedger(after, *numbers, damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ class ScrubOptions:
 
 @dataclass(slots=True)
 class ScrubResult:
-    """What a run read, and what is spoilt: found now or before, and not healed since."""
+    """What a run read, and what is damaged: found now or before, and not repaired since."""
 
     ledger: ScrubLedger
     packs: int = 0
     size_bytes: int = 0
     store_packs: int = 0
     store_bytes: int = 0
-    spoilt: list[PackDamage] = field(default_factory=list)
+    damaged: list[PackDamage] = field(default_factory=list)
 
 
 def parse_share(text: str) -> Fraction:
@@ -120,7 +120,7 @@ def parse_share(text: str) -> Fraction:
 
 
 def read_scrub_ledger(objects: ObjectStore) -> ScrubLedger:
-    """How far the scrub is; it begins anew where that is lost or spoilt."""
+    """How far the scrub is; it begins anew where that is lost or damaged."""
     try:
         part = read_whole(objects, keys.SCRUB, SIZE_BYTES_MAX)
         return decode_scrub_ledger(part.data, keys.SCRUB)
@@ -131,7 +131,7 @@ def read_scrub_ledger(objects: ObjectStore) -> ScrubLedger:
 def scrub(
     objects: ObjectStore, options: ScrubOptions, progress: Progress | None = None
 ) -> ScrubResult:
-    """Reads the next share, and what was spoilt before. Raises what the store does; what was read
+    """Reads the next share, and what was damaged before. Raises what the store does; what was read
     until then counts. Two at once read the same twice."""
     progress = progress or Progress()
     ledger = read_scrub_ledger(objects)
@@ -164,7 +164,7 @@ def next_packs(
     chosen: list[tuple[PackId, int]] = []
     total = 0
     for pack, size in (*sizes[first:], *sizes[:first]):
-        if chosen and total >= size_bytes and size:  # an empty one costs nothing, and is spoilt
+        if chosen and total >= size_bytes and size:  # an empty one costs nothing, and is damaged
             break
         chosen.append((pack, size))
         total += size
@@ -193,18 +193,18 @@ class _Scrub:
         self._unnoted_bytes = 0
 
     def again(self) -> None:
-        """Reads what was spoilt before: it may be healed, or deleted."""
-        for damage in self._examined(self._result.ledger.spoilt):
+        """Reads what was damaged before: it may be repaired, or deleted."""
+        for damage in self._examined(self._result.ledger.damaged):
             if damage is not None and not damage.is_lost:
-                self._result.spoilt.append(damage)
+                self._result.damaged.append(damage)
 
     def read(self, packs: Sequence[tuple[PackId, int]]) -> None:
         """Reads packs at the rate, and remembers which was the last."""
-        known = {damage.pack_id for damage in self._result.spoilt}
+        known = {damage.pack_id for damage in self._result.damaged}
         damages = self._examined(self._paced(packs))
         for (pack, size_bytes), damage in zip(packs, damages, strict=True):
             if damage is not None and not damage.is_lost and pack not in known:
-                self._result.spoilt.append(damage)
+                self._result.damaged.append(damage)
             self._count(pack, size_bytes)
             if self._unnoted_bytes >= NOTED_EVERY_BYTES:
                 self.note()
@@ -212,8 +212,8 @@ class _Scrub:
     def note(self) -> None:
         """Writes the ledger."""
         self._unnoted_bytes = 0
-        spoilt = tuple(damage.pack_id for damage in self._result.spoilt)
-        self._result.ledger = replace(self._result.ledger, spoilt=spoilt)
+        damaged = tuple(damage.pack_id for damage in self._result.damaged)
+        self._result.ledger = replace(self._result.ledger, damaged=damaged)
         self._objects.put(keys.SCRUB, [encode_scrub_ledger(self._result.ledger)])
 
     def _count(self, pack: PackId, size_bytes: int) -> None:

@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.journal.removed_shards import forget_removed, is_spoilt, remove_shards
+from lodefs.chunkstore.journal.removed_shards import forget_removed, is_damaged, remove_shards
 from lodefs.chunkstore.objects.interface import ObjectStore, exists
 from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repo.pack_reader import read_index
@@ -27,12 +27,12 @@ PACKS_MAX = 2048  # that one new shard lists: some 100 GiB
 
 @dataclass(slots=True)
 class ShardRepair:
-    """``spoilt``: keys of shards that could not be read; ``outdated``: of those that named packs
+    """``damaged``: keys of shards that could not be read; ``outdated``: of those that named packs
     that are gone; ``empty``: of those that list nothing; ``listed``: packs that no shard listed
     before; ``unreadable``: packs whose index is damaged."""
 
     shards: int = 0
-    spoilt: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
     outdated: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
     listed: list[PackId] = field(default_factory=list)
@@ -67,11 +67,11 @@ def repair_index(
         try:
             packs = list(read_shard(objects, info.key))
         except Corrupt:
-            result.spoilt.append(info.key)
+            result.damaged.append(info.key)
             continue
         except UnknownFormat:  # what a newer lodefs lists is listed here once more
             continue
-        except NotFound:  # a collection has just written it again
+        except NotFound:  # a gc run has just written it again
             continue
         if not packs:
             result.empty.append(info.key)
@@ -89,8 +89,8 @@ def repair_index(
             if not dry_run and keeps is not None:
                 rest = [pack for pack in packs if pack.pack_id not in gone]
                 _replace(objects, info.key, rest, clock_ns)
-    if is_spoilt(objects):
-        result.spoilt.append(keys.REMOVED_SHARDS)
+    if is_damaged(objects):
+        result.damaged.append(keys.REMOVED_SHARDS)
     others = sorted(pack for pack in there - known if keeps is None or keeps(pack))
     _list_others(objects, others, result, executor, dry_run=dry_run, now=clock_ns)
     if result.empty and not dry_run:
@@ -107,13 +107,13 @@ def _list_others(
     dry_run: bool,
     now: Callable[[], int],
 ) -> None:
-    """New shards; those that were spoilt go."""
+    """New shards; those that were damaged go."""
     indexes = _indexes(objects, packs, result, executor)
     while some := list(islice(indexes, PACKS_MAX)):
         result.listed += [pack.pack_id for pack in some]
         if not dry_run:
             objects.put(_new_key(now), [encode_shard(some)])
-    for key in result.spoilt if not dry_run else ():
+    for key in result.damaged if not dry_run else ():
         _delete(objects, key)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.journal.removed_shards import is_spoilt
+from lodefs.chunkstore.journal.removed_shards import is_damaged
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
@@ -23,7 +23,7 @@ REPAIR = "`lodefs repair` puts it back"
 
 @dataclass(frozen=True, slots=True)
 class StateProblem:
-    """One document that is lost or spoilt. ``remedy``: what puts it back, and from where."""
+    """One document that is lost or damaged. ``remedy``: what puts it back, and from where."""
 
     key: str
     what: str
@@ -45,8 +45,8 @@ def check_state(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[St
             yield from check()
         except UnknownFormat as error:
             yield StateProblem(what, str(error), "let that one verify and repair the store")
-    if is_spoilt(objects):
-        yield StateProblem(keys.REMOVED_SHARDS, "spoilt", "`lodefs repair index` deletes it")
+    if is_damaged(objects):
+        yield StateProblem(keys.REMOVED_SHARDS, "damaged", "`lodefs repair index` deletes it")
 
 
 def _refs(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[StateProblem]:
@@ -78,7 +78,7 @@ def _settings(objects: ObjectStore, repo: str) -> Iterator[StateProblem]:
             continue
         except Corrupt as error:
             remedy = "`lodefs repair` puts none in its place: then set retention and quota again"
-            yield StateProblem(info.key, f"spoilt: {error}", remedy)
+            yield StateProblem(info.key, f"damaged: {error}", remedy)
 
 
 def _locations(objects: ObjectStore) -> Iterator[StateProblem]:

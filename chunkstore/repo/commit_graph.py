@@ -70,5 +70,5 @@ def read_graph(store: Store, repo: str, executor: Executor) -> CommitGraph:
 def _commit(store: Store, repo: str, commit_id: CommitId) -> Commit | None:
     try:
         return store.commit(repo, commit_id)
-    except NotFound:  # a collection has just deleted it
+    except NotFound:  # a gc run has just deleted it
         return None

@@ -8,7 +8,7 @@ import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.format.names import Digest
-from lodefs.chunkstore.format.tree import Entry, Segment
+from lodefs.chunkstore.format.tree import Segment, TreeEntry
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 
 IN_MEMORY_MAX = 50_000  # entries; more are put into temporary files
@@ -17,7 +17,7 @@ Stored = tuple[Digest, int, tuple[Segment, ...]]
 """A content, and where it is stored: what two entries of different names may share."""
 
 
-def stored(entry: Entry) -> Stored:
+def stored(entry: TreeEntry) -> Stored:
     """What an entry shares with those that are the same, and stored in the same place."""
     return entry.digest, entry.size_bytes, entry.segments
 
@@ -37,11 +37,11 @@ class EntrySet:
     def __exit__(self, *_: object) -> None:
         self._older.close()
 
-    def __contains__(self, entry: Entry) -> bool:
+    def __contains__(self, entry: TreeEntry) -> bool:
         what = stored(entry)
         return what in self._recent or self._is_older(what)
 
-    def add(self, entry: Entry) -> bool:
+    def add(self, entry: TreeEntry) -> bool:
         """Adds an entry. Returns whether it is new."""
         what = stored(entry)
         if what in self._recent or self._is_older(what):

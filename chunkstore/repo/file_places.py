@@ -1,4 +1,4 @@
-"""Where else a file is that verify found spoilt or purged: paths, branches, tags, commits.
+"""Where else a file is that verify found damaged or purged: paths, branches, tags, commits.
 
 Verify looks at each content once. What it finds is looked for again in every commit; directories
 that have none of it are remembered on disk, so that only the others are read more than once.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import UNREADABLE
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.entry_set import EntrySet, Stored, stored
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import BAD_TREE, join
@@ -72,20 +72,20 @@ class _Open:
     """A directory whose children are being looked at."""
 
     path: bytes
-    entry: Entry
-    children: list[Entry]
+    entry: TreeEntry
+    children: list[TreeEntry]
     has_any: bool = False
 
 
 def _find(
     store: Store,
-    root: Entry,
+    root: TreeEntry,
     at: tuple[str, CommitId],
     refs: Sequence[str],
     wanted: Mapping[Stored, Places],
     clean: EntrySet,
 ) -> None:
-    def opened(path: bytes, entry: Entry) -> _Open:
+    def opened(path: bytes, entry: TreeEntry) -> _Open:
         try:
             children = store.packs.read_tree(entry)
         except BAD_TREE:

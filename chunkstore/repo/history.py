@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec, split_path
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import PackReader, damaged
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
@@ -39,8 +39,8 @@ class Change:
 
     what: ChangeKind
     path: bytes
-    before: Entry | None
-    after: Entry | None
+    before: TreeEntry | None
+    after: TreeEntry | None
 
 
 class RefMoveKind(Enum):
@@ -118,7 +118,7 @@ def log(
                 heappush(waiting, (-found.time_s, len(seen), parent, found))
 
 
-def find(store: Store, spec: Spec) -> Entry:
+def find(store: Store, spec: Spec) -> TreeEntry:
     """The entry at REPO@REV:PATH; the root of the commit if there is no path.
 
     Raises: NotFound; NotADirectory names the part of the path that is a file or a symlink;
@@ -128,7 +128,7 @@ def find(store: Store, spec: Spec) -> Entry:
     return find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
 
 
-def find_in(packs: PackReader, root: Entry, spec: Spec) -> Entry:
+def find_in(packs: PackReader, root: TreeEntry, spec: Spec) -> TreeEntry:
     """The entry at ``spec.path`` below ``root``, the root of the spec's commit."""
     entry = root
     at = b""
@@ -161,7 +161,9 @@ def has_directory(store: Store, spec: Spec) -> bool:
     return entry.kind is Kind.DIRECTORY
 
 
-def listing(store: Store, spec: Spec, *, recursive: bool = False) -> Iterator[tuple[bytes, Entry]]:
+def listing(
+    store: Store, spec: Spec, *, recursive: bool = False
+) -> Iterator[tuple[bytes, TreeEntry]]:
     """What ``ls`` shows: paths relative to the directory at ``spec``, by name, and entries.
 
     A file or symlink is listed alone, by its name. Raises: as ``find``.
@@ -178,7 +180,7 @@ def listing(store: Store, spec: Spec, *, recursive: bool = False) -> Iterator[tu
         raise damaged(spec, error) from error
 
 
-def diff(store: Store, before: Entry, after: Entry) -> Iterator[Change]:
+def diff(store: Store, before: TreeEntry, after: TreeEntry) -> Iterator[Change]:
     """What differs between two directories (or files), by path.
 
     Directories with equal digests are not read. A directory that was added or
@@ -192,7 +194,9 @@ def diff(store: Store, before: Entry, after: Entry) -> Iterator[Change]:
         yield change
 
 
-def _changes(packs: PackReader, path: bytes, before: Entry, after: Entry) -> Iterator[Change]:
+def _changes(
+    packs: PackReader, path: bytes, before: TreeEntry, after: TreeEntry
+) -> Iterator[Change]:
     """The differing entries of two directories that differ; as deep as they may be."""
     stack = [iter(_pairs(packs, path, before, after))]
     while stack:
@@ -209,10 +213,12 @@ def _changes(packs: PackReader, path: bytes, before: Entry, after: Entry) -> Ite
             stack.append(iter(_pairs(packs, at, old_tree, new_tree)))
 
 
-Pair = tuple[bytes, Entry | None, Entry | None]
+Pair = tuple[bytes, TreeEntry | None, TreeEntry | None]
 
 
-def _pairs(packs: PackReader, path: bytes, before: Entry | None, after: Entry | None) -> list[Pair]:
+def _pairs(
+    packs: PackReader, path: bytes, before: TreeEntry | None, after: TreeEntry | None
+) -> list[Pair]:
     """The names of two directories with their entries, where these differ, by name."""
     old = {child.name: child for child in packs.read_tree(before)} if before else {}
     new = {child.name: child for child in packs.read_tree(after)} if after else {}
@@ -220,14 +226,14 @@ def _pairs(packs: PackReader, path: bytes, before: Entry | None, after: Entry | 
     return [(join(path, name), a, b) for name, a, b in pairs if not _equal(a, b)]
 
 
-def _equal(a: Entry | None, b: Entry | None) -> bool:
+def _equal(a: TreeEntry | None, b: TreeEntry | None) -> bool:
     """Whether two entries are the same to a reader; where their bytes lie does not count."""
     if a is None or b is None:
         return a is b
     return (a.kind, a.executable, a.digest) == (b.kind, b.executable, b.digest)
 
 
-def _change(path: bytes, before: Entry | None, after: Entry | None) -> Change | None:
+def _change(path: bytes, before: TreeEntry | None, after: TreeEntry | None) -> Change | None:
     """The change of an entry itself; None if it is equal, or a directory in both."""
     if before is None:
         return Change(ChangeKind.ADDED, path, before, after)
@@ -244,7 +250,7 @@ class Blamed(NamedTuple):
     """A path, and the commit that made it what it is."""
 
     path: bytes
-    entry: Entry
+    entry: TreeEntry
     commit_id: CommitId
     commit: Commit
 
@@ -304,14 +310,16 @@ class _BlameWalk:
             found.append(parent)
         return found
 
-    def _same(self, now: Entry | None, before: Entry | None, names: set[bytes]) -> set[bytes]:
+    def _same(
+        self, now: TreeEntry | None, before: TreeEntry | None, names: set[bytes]
+    ) -> set[bytes]:
         """Those of the names that were the same before."""
         if now is not None and before is not None and now.digest == before.digest:
             return names
         new, old = self._children(now), self._children(before)
         return {name for name in names if name in old and _equal(new[name], old[name])}
 
-    def _entry(self, at: CommitId) -> Entry | None:
+    def _entry(self, at: CommitId) -> TreeEntry | None:
         """The directory in a commit; None if it has none there."""
         root = self._commit(at).root
         try:
@@ -320,7 +328,7 @@ class _BlameWalk:
             return None
         return entry if entry.kind is Kind.DIRECTORY else None
 
-    def _children(self, entry: Entry | None) -> dict[bytes, Entry]:
+    def _children(self, entry: TreeEntry | None) -> dict[bytes, TreeEntry]:
         return {one.name: one for one in self._store.packs.read_tree(entry)} if entry else {}
 
     def _commit(self, at: CommitId) -> Commit:

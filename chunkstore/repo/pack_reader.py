@@ -28,9 +28,9 @@ from lodefs.chunkstore.format.pack import (
     unpack,
 )
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, decode_tree, tree_digest
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
-from lodefs.chunkstore.objects.mirrored import doubt
+from lodefs.chunkstore.objects.mirrored import report_corruption
 from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
@@ -103,13 +103,13 @@ class PackReader:
         """As ``read``, of a span whose chunks are not all wanted: b"" for one that is gone."""
         return self._with_retry(pack_id, lambda: self._read_span(pack_id, first, count))
 
-    def read_tree(self, entry: Entry) -> list[Entry]:
+    def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
         """The entries of a directory, by name. Raises: Corrupt if they are not what its digest
         says."""
         check_tree(entry)
         return tree_of(entry, self._stored_form(entry))
 
-    def outline(self, entry: Entry) -> Outline:
+    def outline(self, entry: TreeEntry) -> Outline:
         """What a directory says of packs and directories, for much less than ``read_tree``. Its
         chunks are verified, its digest is not. Raises: Corrupt, UnknownFormat."""
         check_tree(entry)
@@ -118,7 +118,7 @@ class PackReader:
         found = outline(_joined(self._stored_form(entry)), own_pack)
         return Outline(found.packs | packs, found.directories)
 
-    def read_file(self, entry: Entry) -> Iterator[Buffer]:
+    def read_file(self, entry: TreeEntry) -> Iterator[Buffer]:
         """The bytes of a file, chunk after chunk, at most 8 MiB of them read ahead.
 
         Raises: Corrupt; what was handed out until then is right, but the file may not be whole.
@@ -148,7 +148,7 @@ class PackReader:
             cuts.append(max(cut, cuts[-1] + 1))
         return [Segment(segment.pack, a, b - a, raw[b] - raw[a]) for a, b in pairwise(cuts)]
 
-    def walk(self, entry: Entry, path: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
+    def walk(self, entry: TreeEntry, path: bytes = b"") -> Iterator[tuple[bytes, TreeEntry]]:
         """All that lies below a directory at ``path``, with its paths: by name, a directory
         before what it holds. As deep as it may be."""
         stack = [self._children(path, entry)]
@@ -161,11 +161,11 @@ class PackReader:
             if found[1].kind is Kind.DIRECTORY:
                 stack.append(self._children(*found))
 
-    def _stored_form(self, entry: Entry) -> Iterator[Buffer]:
+    def _stored_form(self, entry: TreeEntry) -> Iterator[Buffer]:
         runs = (run for segment in entry.segments for run in self.runs(segment))
         return (chunk for run in runs for chunk in self._tree_chunks(run))
 
-    def _children(self, path: bytes, entry: Entry) -> Iterator[tuple[bytes, Entry]]:
+    def _children(self, path: bytes, entry: TreeEntry) -> Iterator[tuple[bytes, TreeEntry]]:
         head = path + b"/" if path else b""
         return ((head + child.name, child) for child in self.read_tree(entry))
 
@@ -178,7 +178,7 @@ class PackReader:
         except NotFound as error:
             raise _lost(pack_id, error) from error
         except Corrupt:
-            if not doubt(self._objects, keys.pack(pack_id)):
+            if not report_corruption(self._objects, keys.pack(pack_id)):
                 raise
         return read_index(self._objects, pack_id)
 
@@ -218,7 +218,7 @@ class PackReader:
         try:
             return unpack_chunks(version.index, first, count, stored)
         except WrongChunk:
-            doubt(self._objects, keys.pack(version.index.pack_id), version.etag)
+            report_corruption(self._objects, keys.pack(version.index.pack_id), version.etag)
             raise
 
     def _tree_chunks(self, segment: Segment) -> list[Buffer]:
@@ -248,7 +248,7 @@ class PackReader:
                 chunks += unpack_chunks(index, n, 1, data, begin)
             except Corrupt:
                 self._windows.forget(key)
-                doubt(self._objects, keys.pack(segment.pack), etag)
+                report_corruption(self._objects, keys.pack(segment.pack), etag)
                 raise
         return chunks
 
@@ -372,7 +372,7 @@ def unpack_chunks(
     return chunks
 
 
-def check_tree(entry: Entry) -> None:
+def check_tree(entry: TreeEntry) -> None:
     """Raises: Corrupt, TooLarge if an entry is no directory whose tree can be read."""
     what = f"directory {entry.name!r}"
     if entry.kind is not Kind.DIRECTORY or not entry.segments:
@@ -386,7 +386,7 @@ def check_tree(entry: Entry) -> None:
         raise Corrupt(f"{what} has a tree of another size than {entry.size_bytes} bytes")
 
 
-def tree_of(entry: Entry, pieces: Iterable[Buffer]) -> list[Entry]:
+def tree_of(entry: TreeEntry, pieces: Iterable[Buffer]) -> list[TreeEntry]:
     """The entries of a directory, from the bytes of its segments. Raises: Corrupt,
     UnknownFormat."""
     what = f"directory {entry.name!r}"

@@ -147,7 +147,7 @@ class Refs:
         return self._put(_check_kind(kind), check_ref_name(name), None, sequence)
 
     def restore(self, kind: str, name: str, commit_id: CommitId | None, sequence: int) -> RefEntry:
-        """Puts an entry that was lost or spoilt, over what is there. For repairs alone."""
+        """Puts an entry that was lost or damaged, over what is there. For repairs alone."""
         return self._put(
             _check_kind(kind), check_ref_name(name), commit_id, sequence, if_absent=False
         )

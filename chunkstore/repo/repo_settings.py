@@ -68,7 +68,7 @@ class SettingsLog:
             return wanted
 
     def restore(self, sequence: int) -> None:
-        """Puts an entry that sets nothing over one that is spoilt. History may be gone, since
+        """Puts an entry that sets nothing over one that is damaged. History may be gone, since
         nobody knows any more. For repairs alone."""
         nothing = RepoSettings(sequence, int(self._clock()), may_lack_history=True)
         key = keys.settings_entry(self._repo, sequence)

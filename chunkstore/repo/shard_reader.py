@@ -30,7 +30,7 @@ WINDOW_SIZE_BYTES = 2 * 1024 * 1024  # what is read at once: the whole, of up to
 
 
 def has_shard(objects: ObjectStore, push_id: str) -> bool:
-    """Whether there is a shard of a push, as it was put or as a collection wrote it again."""
+    """Whether there is a shard of a push, as it was put or as a gc run wrote it again."""
     try:
         return next(iter(objects.list(keys.shard(push_id), limit=1)), None) is not None
     except InvalidInput:  # a push index may hold a damaged name

@@ -39,9 +39,9 @@ from lodefs.chunkstore.format.names import (
     is_hex,
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
-from lodefs.chunkstore.nodeapi.access import hidden
 from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectStore, exists, read_whole
 from lodefs.chunkstore.objects.mirrored import is_replaced
+from lodefs.chunkstore.protocol.access import hidden
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
 from lodefs.chunkstore.repo.repo_settings import SettingsLog

@@ -13,7 +13,7 @@ import msgspec
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.format.names import ID_BYTES, PackId
-from lodefs.chunkstore.format.tree import Entry, Kind, group_entries, groups_of
+from lodefs.chunkstore.format.tree import Kind, TreeEntry, group_entries, groups_of
 from lodefs.chunkstore.types import Buffer
 
 _NO_DIRECTORIES = bytes(tag for tag in range(256) if tag & 3 != Kind.DIRECTORY)
@@ -24,7 +24,7 @@ class Outline(NamedTuple):
     directory. What is neither is in a pack that holds the directory itself."""
 
     packs: set[PackId]
-    directories: list[Entry]
+    directories: list[TreeEntry]
 
 
 class _GroupOutline(msgspec.Struct, array_like=True):

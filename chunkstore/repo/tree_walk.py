@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from lodefs.chunkstore.errors import UNREADABLE, InvalidInput, LodefsError, Purged
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
 AHEAD = 64  # directories that are read, or wait to be looked at, at once; bounds memory
@@ -90,7 +90,7 @@ class Place(NamedTuple, Generic[Root]):
 
     root: Root
     path: bytes
-    entry: Entry
+    entry: TreeEntry
 
 
 def walk_trees(
@@ -98,11 +98,11 @@ def walk_trees(
     roots: Iterable[Place[Root]],
     executor: Executor,
     is_new: Callable[[Place[Root]], bool] = lambda _: True,
-) -> Iterator[Visited[Place[Root], list[Entry]]]:
+) -> Iterator[Visited[Place[Root], list[TreeEntry]]]:
     """As ``walk``, with the entries of each directory; by default equal ones at each of their
     paths. Raises: Unavailable, Denied."""
 
-    def read(place: Place[Root]) -> tuple[list[Entry], list[Place[Root]]]:
+    def read(place: Place[Root]) -> tuple[list[TreeEntry], list[Place[Root]]]:
         entries = packs.read_tree(place.entry)
         return entries, [
             Place(place.root, join(place.path, entry.name), entry)

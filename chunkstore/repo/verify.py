@@ -21,7 +21,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.objects.interface import exists
 from lodefs.chunkstore.repo.entry_set import EntrySet, Stored, stored
 from lodefs.chunkstore.repo.file_places import Places, find_places
@@ -65,7 +65,7 @@ class _Where(NamedTuple):
     repo: str
     commit: CommitId
     path: bytes
-    entry: Entry
+    entry: TreeEntry
 
     def __str__(self) -> str:
         return f"{Spec(self.repo, self.commit.hex()[:12], self.path)}"
@@ -136,13 +136,13 @@ class _Verify:
         for info in self._store.objects.list(keys.INDEX):
             try:
                 ids = [pack.pack_id for pack in read_shard(self._store.objects, info.key)]
-            except NotFound:  # a collection has written it again since it was listed
+            except NotFound:  # a gc run has written it again since it was listed
                 continue
             except _PROBLEMS as error:
                 self._problem(str(error))
                 continue
             for _, missing in self._map(self._packs.index, ids):
-                # a shard that is gone, too, was deleted with the pack, by a collection
+                # a shard that is gone, too, was deleted with the pack, by a gc run
                 if missing and exists(self._store.objects, info.key):
                     self._problem(f"{info.key}: {missing}")
 
@@ -189,7 +189,7 @@ class _Verify:
                 self.result.commits_without_files += 1
 
     def places(self) -> None:
-        """Says of each file that is spoilt or purged in which versions it is, and under which
+        """Says of each file that is damaged or purged in which versions it is, and under which
         other names: each content was looked at once."""
         if not self._bad:
             return

@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
-from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.tombstoned import NamedChunks
 from lodefs.chunkstore.push.limits import check_arriving
 from lodefs.chunkstore.repo.pack_reader import check_bound
 from lodefs.chunkstore.repo.refs import RefEntry, singular
@@ -24,7 +24,7 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter
-from lodefs.chunkstore.transfer.landing import Landing
+from lodefs.chunkstore.transfer.import_session import ImportSession
 from lodefs.chunkstore.transfer.pack_copy import (
     check_payload,
     fetch_pack,
@@ -150,7 +150,7 @@ def unpack_bundle(
     more; Collected, OverQuota, as a copy; what the store raises. After an error no ref has moved.
     """
     progress = progress or Progress()
-    landing = Landing(store, clock)
+    landing = ImportSession(store, clock)
     try:
         with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
             work = _Unpack(reader, store, landing, executor, progress)
@@ -166,7 +166,7 @@ class _Unpack:
         self,
         reader: BundleReader,
         store: Store,
-        landing: Landing,
+        landing: ImportSession,
         executor: Executor,
         progress: Progress,
     ) -> None:

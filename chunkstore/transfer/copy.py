@@ -20,23 +20,23 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.journal.purges import Purge, Purges, purged_only_in
+from lodefs.chunkstore.journal.tombstoned import NamedChunks
 from lodefs.chunkstore.objects.interface import ServerCopy
 from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.chunkstore.transfer.landing import Landing
+from lodefs.chunkstore.transfer.import_session import ImportSession
 from lodefs.chunkstore.transfer.pack_copy import copy_pack
 from lodefs.chunkstore.transfer.plan import (
     REFUSALS,
+    DestinationState,
     History,
     RefPlan,
     Refuse,
-    There,
     plan,
     refs_of,
 )
@@ -134,7 +134,7 @@ def copy(
         try:
             for repo in repos:
                 source.require_repo(repo)
-                history, there = History(source, repo), There(destination, repo)
+                history, there = History(source, repo), DestinationState(destination, repo)
                 refs = refs_of(source, repo, rev, refuse)
                 while refs:
                     plans = plan(source, destination, refs, history, there, refuse)
@@ -147,7 +147,7 @@ def copy(
 
 
 def _run(
-    work: _Copy, plans: Sequence[RefPlan], history: History, there: There, refuse: Refuse
+    work: _Copy, plans: Sequence[RefPlan], history: History, there: DestinationState, refuse: Refuse
 ) -> list[RefName]:
     """Copies refs of one repository up to one that is refused. Gives those after it: what was
     planned for them may build on that."""
@@ -181,7 +181,7 @@ class _Copy:
         self._options = options
         self._progress = progress
         self._executor = executor
-        self._landing = Landing(destination, options.clock)
+        self._landing = ImportSession(destination, options.clock)
         self._under_way: list[Future[int]] = []
         self._step_bytes = 0  # of packs that are sent since a ref moved
         self._sent: set[PackId] = set()
@@ -199,7 +199,7 @@ class _Copy:
     def start_anew(self) -> None:
         """After a ref that was refused: what was under way for it may not be there."""
         self.close()
-        self._landing = Landing(self._destination, self._options.clock)
+        self._landing = ImportSession(self._destination, self._options.clock)
         self._under_way.clear()
         self._step_bytes = 0
         self._sent.clear()

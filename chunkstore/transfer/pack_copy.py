@@ -39,7 +39,7 @@ def copy_pack(
 def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
     """The index and the stored chunks of a pack, each of which matches its id.
 
-    A pack that was written again meanwhile, or came spoilt, is read once more. Raises: NotFound,
+    A pack that was written again meanwhile, or came damaged, is read once more. Raises: NotFound,
     Corrupt, UnknownFormat; what the store raises.
     """
     version, payload = _fetch_twice(source, pack_id)

@@ -100,7 +100,7 @@ class History:
             at = None if at is None or self.has_expired(at) else at
 
 
-class There:
+class DestinationState:
     """Which commits of a repository the store has that a copy goes to.
 
     What the source knows to come before branches and tags there, as far as it is there in fact:
@@ -217,7 +217,7 @@ def plan(
     destination: Store,
     refs: Sequence[RefName],
     history: History,
-    there: There,
+    there: DestinationState,
     refuse: Refuse,
 ) -> list[RefPlan]:
     """How refs of one repository are brought to another store. Changes nothing. Those that have
@@ -253,7 +253,7 @@ def plan(
 
 
 def _standing(
-    source: Store, destination: Store, ref: RefName, history: History, there: There
+    source: Store, destination: Store, ref: RefName, history: History, there: DestinationState
 ) -> RefPlan:
     head = source.refs(ref.repo).read(ref.kind, ref.name).commit
     before = destination.refs(ref.repo).latest(ref.kind, ref.name)
@@ -271,7 +271,7 @@ def _standing(
     return one
 
 
-def _begin_new(one: RefPlan, history: History, there: There) -> None:
+def _begin_new(one: RefPlan, history: History, there: DestinationState) -> None:
     """A branch leaves another one where it can; a tag does not move, so all it needs is looked
     at."""
     if one.ref.kind == BRANCHES:
@@ -283,7 +283,7 @@ def _begin_new(one: RefPlan, history: History, there: There) -> None:
         _go_on_from(one.fork, one, history, there)
 
 
-def _go_on_from(start: CommitId, one: RefPlan, history: History, there: There) -> None:
+def _go_on_from(start: CommitId, one: RefPlan, history: History, there: DestinationState) -> None:
     """Plans what comes after a commit that is there. A merge may lead round it to what comes before
     it, which is there too, or has expired there."""
     one.order = history.order(one.head, {start})

@@ -21,7 +21,7 @@ from lodefs.chunkstore.format.compression import RAW
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of_columns
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree, tree_digest
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, encode_tree, tree_digest
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
@@ -39,7 +39,7 @@ MEMORY_MIB_MAX = 500
 
 
 def speed(scratch: Path) -> Result:
-    """The time and memory of the run that condemns, and of the one that deletes."""
+    """The time and memory of the run that tombstones, and of the one that deletes."""
     made = filled_store(scratch / "store")
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
     result = Result("gc-speed: 1,000 commits, 10 million chunks, 1 million files, a directory")
@@ -108,10 +108,10 @@ class _Made:
             self._begin_pack()
         self._publish(COMMITS)
 
-    def _directory_tree(self, new: int = FILES) -> list[Entry]:
+    def _directory_tree(self, new: int = FILES) -> list[TreeEntry]:
         """Files of ten chunks, ``new`` of them in packs of their own."""
         first = max(0, self._next_file - FILES)
-        entries: list[Entry] = []
+        entries: list[TreeEntry] = []
         for n in range(FILES):
             if n < new:
                 segment = self._file_place()
@@ -137,7 +137,7 @@ class _Made:
         self._new.append(ShardPack(self._pack, ids, sizes))
         self._put(keys.pack(self._pack), b"-")
 
-    def _put_trees(self, trees: Sequence[list[Entry]]) -> list[_Tree]:
+    def _put_trees(self, trees: Sequence[list[TreeEntry]]) -> list[_Tree]:
         """Trees, each a chunk of one pack."""
         builder = PackBuilder()
         encoded = [encode_tree(entries) for entries in trees]
@@ -179,8 +179,8 @@ class _Made:
         self.packs += key.startswith(keys.PACKS)
 
 
-def _entry(name: bytes, kind: Kind, place: _Tree) -> Entry:
-    return Entry(
+def _entry(name: bytes, kind: Kind, place: _Tree) -> TreeEntry:
+    return TreeEntry(
         name,
         kind,
         size_bytes=place.size_bytes,

@@ -88,7 +88,7 @@ def _rounds(scratch: Path, origin: Origin, files: list[Path]) -> _Figures:
     names = ["all"]
     for n in range(ROUNDS):
         lodefs.run("branch", "--delete", REPO, names.pop())
-        _collect(lodefs)  # condemns
+        _collect(lodefs)  # tombstones
         figures.used = set(range(1 + n % 2, FILES, 3)) | set(range(0, FILES, 7))
         source = _link(scratch, files, f"round{n}", sorted(figures.used))
         other = replace(lodefs, home=scratch / f"machine{n % 2}")

@@ -20,7 +20,7 @@ from loadtests.bench.sides import mounted
 from loadtests.cli import Lodefs, Proxy
 from loadtests.errors import LoadtestError
 from loadtests.results import Result
-from lodefs.chunkstore.nodeapi.wire import USER_HEADER
+from lodefs.chunkstore.protocol.wire import USER_HEADER
 
 MIB = 1 << 20
 CACHE_BYTES = 96 * MIB

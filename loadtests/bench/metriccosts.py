@@ -12,7 +12,7 @@ from time import monotonic, process_time
 from typing import cast
 
 from loadtests.results import Result
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column, MountDescription, Operation
+from lodefs.chunkstore.protocol.figures.mount_counts import Column, MountDescription, Operation
 from lodefs.mount.shm.traffic_counters import TrafficTable
 from lodefs.proxy.api.fast_path import FastPath, KnownHeaders, Target, parse_plain_get
 from lodefs.proxy.node import Extent, Files

@@ -17,9 +17,9 @@ from loadtests.cli import Lodefs, Proxy
 from loadtests.measure import MemoryWatch, run
 from loadtests.results import Result
 from loadtests.services.nginx import nginx
-from lodefs.chunkstore.nodeapi.wire import FILES, file_path
 from lodefs.chunkstore.nodecache import layout
 from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
+from lodefs.chunkstore.protocol.wire import FILES, file_path
 
 CONNECTIONS = 8
 SECONDS = 4.0

@@ -1,4 +1,4 @@
-"""``./run bench repair-each``: every object of a store of 200, lost and spoilt in turn: whether a
+"""``./run bench repair-each``: every object of a store of 200, lost and damaged in turn: whether a
 repair names it, and from which sources it comes back.
 
 The store is in memory, and the code is the real one. A node has read every file of every version;
@@ -20,12 +20,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.composite import COMPOSITES, TABLES
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.objects.pack_locations import (
     PackLocations,
     locations_of,
 )
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.local_sources import CacheSource, DirectorySource
 from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
@@ -121,7 +121,7 @@ def each(scratch: Path) -> Result:
 
 
 def _result(made: _Made) -> Result:
-    result = Result(f"repair-each: {len(made.objects)} objects, each lost and spoilt in turn")
+    result = Result(f"repair-each: {len(made.objects)} objects, each lost and damaged in turn")
     result.add("objects", len(made.objects), at_least=OBJECTS_MIN)
     cases: Counter[str] = Counter()
     named: Counter[str] = Counter()
@@ -136,7 +136,7 @@ def _result(made: _Made) -> Result:
                 if name == SOURCES[0]:
                     named[kind] += bool(found.findings)
                     if not found.findings:
-                        left.append(f"not named: {key}, {'lost' if lost else 'spoilt'}")
+                        left.append(f"not named: {key}, {'lost' if lost else 'damaged'}")
                 healed[name][kind] += not found.left and made.is_whole(memory)
     for kind in sorted(cases):
         result.add(f"{kind}: cases", cases[kind])

@@ -16,7 +16,7 @@ from loadtests import corpora
 from loadtests.cli import Lodefs
 from loadtests.results import Result
 from loadtests.services import HOST, free_port
-from lodefs.chunkstore.nodeapi.wire import FILES, file_path
+from lodefs.chunkstore.protocol.wire import FILES, file_path
 from lodefs.proxy.http.tokens import create_s3_token
 
 REQUESTS = 1000

@@ -11,7 +11,7 @@ from loadtests.errors import LoadtestError
 from loadtests.results import Result
 from loadtests.slurm import configs
 from loadtests.slurm.cluster import Cluster, cluster, missing
-from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
+from lodefs.chunkstore.protocol.connection import Connection, parse_address
 
 SIZE_MIB, FILES = 1024, 16
 REPO = "bench/data"

@@ -13,7 +13,7 @@ from loadtests.cluster.origin import REPO
 from loadtests.cluster.plans import Plan, Streams
 from loadtests.cluster.readers import Manner, Readers
 from loadtests.cluster.scenario import Reading, Scenario, expanded
-from lodefs.chunkstore.nodeapi.wire import FILES, file_path
+from lodefs.chunkstore.protocol.wire import FILES, file_path
 
 
 def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:

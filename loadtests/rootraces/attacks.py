@@ -10,9 +10,9 @@ from typing import NamedTuple, cast
 from loadtests.rootraces.user import Move, plants, swaps
 from loadtests.rootraces.world import COMMIT, SOURCE, USER, World
 from lodefs.chunkstore.errors import Denied, LodefsError
-from lodefs.chunkstore.nodeapi.figures import figure_files
 from lodefs.chunkstore.nodecache import damage_reports, view
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
+from lodefs.chunkstore.protocol.figures import figure_files
 from lodefs.chunkstore.system.safe_open import closing
 from lodefs.commands.enroot_hook import inside
 from lodefs.doctor import cache_checks
@@ -22,7 +22,7 @@ from lodefs.mount.kernel import detached_mounts, mount_syscalls, mountpoints, na
 from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.lifecycle.mount_log import Logs
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
-from lodefs.mount.service.interface import Held, MountService, User, Wanted
+from lodefs.mount.service.interface import MountClaim, MountHandle, MountService, User
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.slurm import job_namespace
 from lodefs.slurm.job_mounts import JobMounts
@@ -123,9 +123,11 @@ class _Service:
     """The node's mount service, with one mount for all."""
 
     def __init__(self, place: str) -> None:
-        self._held = Held(place, COMMIT, 1, 1)
+        self._held = MountHandle(place, COMMIT, 1, 1)
 
-    def acquire(self, _user: User, _wanted: Wanted, _token: str | None, _timeout_s: float) -> Held:
+    def acquire(
+        self, _user: User, _wanted: MountClaim, _token: str | None, _timeout_s: float
+    ) -> MountHandle:
         """The mount."""
         return self._held
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from loadtests.slurm import configs
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.cache_control import PINS, PinsView
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.cache_control import PINS, PinsView
+from lodefs.chunkstore.protocol.control_client import ControlClient
 
 _HELPER = b"lodefs.mount.node.helper_process"
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from lodefs.chunkstore.errors import Denied, Unavailable
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.control_client import ControlClient
 
 SOURCES = ("direct", "cache", "peers", "store")  # where bytes for readers come from, nearest first
 

@@ -32,7 +32,7 @@ def attach_door(
     InvalidInput (no such group), Unsupported (not all processes of the machine can be seen).
     """
     # A job that asks for a mount waits for no import of what serves it.
-    from lodefs.chunkstore.nodeapi import rpc
+    from lodefs.chunkstore.protocol import rpc
     from lodefs.mount.attach.attachments import Attachments
     from lodefs.mount.attach.server import AttachServer
     from lodefs.mount.lifecycle import process_scan

@@ -16,7 +16,7 @@ import msgspec
 from lodefs.api.attaching import attach_client
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi.wire import Failure, error_of, failure_of
+from lodefs.chunkstore.protocol.wire import Failure, error_of, failure_of
 from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import mountpoints, namespaces
@@ -194,7 +194,7 @@ def _answer(mounts: Sequence[MountOptions], parent: int, sender: int) -> NoRetur
         os._exit(code)
 
 
-def become(program: str, command: Sequence[str], session: Session) -> NoReturn:
+def exec_command(program: str, command: Sequence[str], session: Session) -> NoReturn:
     """Run a program in the place of this process; ``command`` is its name and arguments. It has the
     environment and umask that this process was started with. Raises: OSError."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores

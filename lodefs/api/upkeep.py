@@ -90,7 +90,7 @@ def _delete(store: Store, target: Target) -> list[NamedRef]:
 
 
 def _forget(store: Store, target: Target) -> list[NamedRef]:
-    """What of it was removed in the bucket itself, and a collection still knows of."""
+    """What of it was removed in the bucket itself, and a gc run still knows of."""
     from lodefs.chunkstore.maintenance.writers import forget_removed
 
     gone = forget_removed(store, target.repo, target.rev)

@@ -11,7 +11,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     PIN_S_MAX,
     RUNNING,
     WARM,
@@ -21,8 +21,8 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     decoded,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.chunkstore.protocol.control_client import ControlClient
+from lodefs.chunkstore.protocol.wire import Failure, error_of
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxies.own_proxy import proxy_url, running_proxy
 from lodefs.settings.session import NodeWhere, Session, opened, spec_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cli.command(
     "lodefs gc --dry-run                # what it would do, and how many bytes that is",
-    "lodefs gc                          # every night: deletes what a run of before condemned",
+    "lodefs gc                          # every night: deletes what a run of before tombstoned",
     "lodefs gc --min-used 0.7 --rate 200MB    # every week: compacts packs as well",
     "lodefs gc --merge-packs-below 4MiB       # and puts the packs of many small pushes together",
     store=True,
@@ -26,7 +26,7 @@ def gc(
     session: Session,
     dry_run: bool = cli.option("Only say what would be done."),
     grace: int = cli.option(
-        "From being condemned to being deleted, at least [23h: so of the night before].",
+        "From being tombstoned to being deleted, at least [23h: so of the night before].",
         default="23h",
         type=DURATION,
         metavar="DURATION",
@@ -53,12 +53,12 @@ def gc(
 ) -> None:
     """Delete the commits and data that no branch or tag leads to.
 
-    A run condemns what it finds, and deletes what an earlier run has condemned at least --grace
+    A run tombstones what it finds, and deletes what an earlier run has tombstoned at least --grace
     ago and nothing has used since. So what is deleted by mistake can be got back until then
     (lodefs branch --undelete). It may run beside pushes, pulls and other runs, from any machine,
     and be repeated after an interruption.
 
-    With --min-used, a run also condemns the unused parts of packs of which too little is in use,
+    With --min-used, a run also tombstones the unused parts of packs of which too little is in use,
     and a later run writes these packs again without them: readers notice nothing.
 
     With --merge-packs-below, small packs, of which each small push leaves two, go into few large
@@ -87,7 +87,7 @@ def gc(
 def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
     amounts = {
         f"{name}_{unit}": getattr(getattr(result, name), field)
-        for name in ("garbage", "deleted", "condemned", "waiting")
+        for name in ("garbage", "deleted", "tombstoned", "waiting")
         for unit, field in (("packs", "packs"), ("commits", "commits"), ("bytes", "size_bytes"))
     }
     packs = {
@@ -114,19 +114,19 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
 
 def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     """What happened, for people; with ``dry_run`` what would."""
-    delete, condemn = ("to delete", "to condemn") if dry_run else ("deleted", "condemned")
+    delete, tombstone = ("to delete", "to tombstone") if dry_run else ("deleted", "tombstoned")
     used = text.count(result.used_packs, "pack")
     commits = text.count(result.used_commits, "commit")
     rows = [
         ("store", _store(result)),
         ("in use", f"{used}, {commits}"),
         (delete, _amount(result.deleted)),
-        (condemn, _amount(result.condemned)),
+        (tombstone, _amount(result.tombstoned)),
     ]
     if result.expired_commits:
         rows.append(("expired", f"{text.count(result.expired_commits, 'commit')}, by retention"))
     if _is_some(result.waiting):
-        rows.append(("waiting", f"{_amount(result.waiting)}, condemned by earlier runs"))
+        rows.append(("waiting", f"{_amount(result.waiting)}, tombstoned by earlier runs"))
     rows += _compaction_rows(result, dry_run=dry_run)
     if result.merged.packs:
         merged = f"{text.count(result.merged.packs, 'pack')}, {text.size(result.merged.size_bytes)}"
@@ -155,8 +155,8 @@ def _store(result: CollectResult) -> str:
 def _compaction_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str, str]]:
     rows = [
         ("to compact" if dry_run else "compacted", result.compacted, "smaller"),
-        ("sparse", result.sparse, "unused, to condemn" if dry_run else "unused, condemned"),
-        ("", result.sparse_waiting, "unused, condemned by earlier runs"),
+        ("sparse", result.sparse, "unused, to tombstone" if dry_run else "unused, tombstoned"),
+        ("", result.sparse_waiting, "unused, tombstoned by earlier runs"),
     ]
     return [
         (name, f"{text.count(amount.packs, 'pack')}, {text.size(amount.size_bytes)} {what}")

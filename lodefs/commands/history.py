@@ -14,7 +14,7 @@ from lodefs.api.history import log as commits
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.history import RefMove
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.cli import options as cli
@@ -180,7 +180,7 @@ def _show_counts(counts: dict[str, _Count], *, as_json: bool) -> None:
         cli.write_line("no difference")
 
 
-def _sizes(before: Entry | None, after: Entry | None) -> str:
+def _sizes(before: TreeEntry | None, after: TreeEntry | None) -> str:
     """Both sizes; in bytes if they would look equal and are not."""
     sizes = _size(before), _size(after)
     if sizes[0] == sizes[1] and before and after and before.size_bytes != after.size_bytes:
@@ -188,7 +188,7 @@ def _sizes(before: Entry | None, after: Entry | None) -> str:
     return " -> ".join(sizes)
 
 
-def _size(entry: Entry | None) -> str:
+def _size(entry: TreeEntry | None) -> str:
     if entry is None:
         return "nothing"
     if entry.kind is Kind.FILE:
@@ -196,7 +196,7 @@ def _size(entry: Entry | None) -> str:
     return entry.kind.name.lower()
 
 
-def _diff_json_of(entry: Entry | None) -> dict[str, object] | None:
+def _diff_json_of(entry: TreeEntry | None) -> dict[str, object] | None:
     if entry is None:
         return None
     found: dict[str, object] = {"kind": entry.kind.name.lower(), "digest": entry.digest.hex()}

@@ -6,7 +6,7 @@ import sys
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.text import escaped
@@ -57,7 +57,7 @@ def _list_repos(session: Session, *, as_json: bool) -> None:
             cli.write_line(repo)
 
 
-def json_of(path: bytes, entry: Entry) -> dict[str, object]:
+def json_of(path: bytes, entry: TreeEntry) -> dict[str, object]:
     """An entry for scripts."""
     found: dict[str, object] = {
         "path": text.percent_encoded(path),
@@ -71,7 +71,7 @@ def json_of(path: bytes, entry: Entry) -> dict[str, object]:
     return found
 
 
-def long_line(path: bytes, entry: Entry) -> str:
+def long_line(path: bytes, entry: TreeEntry) -> str:
     """``-x   1234  0123456789ab  name``."""
     mark = _MARKS[entry.kind] + ("x" if entry.executable else "-")
     amount = str(entry.size_bytes) if entry.kind is Kind.FILE else "-"

@@ -14,7 +14,7 @@ import msgspec
 from lodefs.api.mounting import options_of
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.parsed_type import FiniteRange, UntouchedPath

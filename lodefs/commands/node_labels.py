@@ -6,8 +6,8 @@ import logging
 
 from lodefs import kubernetes as rules
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.cache_control import PINS, PinsView
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.cache_control import PINS, PinsView
+from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import FiniteRange
 from lodefs.kubernetes import ApiServer

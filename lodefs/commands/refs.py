@@ -207,7 +207,7 @@ def _what(session: Session, target: Target) -> str:
             ref, _ = ref_of(store, target.repo, target.rev)
             return f"the {singular(ref.kind)} {target}"
     except NotFound:
-        return str(target)  # of one that was removed by hand a collection may know
+        return str(target)  # of one that was removed by hand a gc run may know
     kinds = [singular(ref.kind) for ref, _ in living_refs(store, target.repo)]
     branches = kinds.count("branch")
     with_what = text.count(branches, "branch") if branches == 1 else f"{branches:,} branches"

@@ -1,4 +1,4 @@
-"""``lodefs repair``: what of a store is lost or spoilt, and how it comes back."""
+"""``lodefs repair``: what of a store is lost or damaged, and how it comes back."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def repair(
 ) -> None:
     """Say what of the store is lost or damaged, and of which versions, and put it back.
 
-    What the store tells of itself (its journal, branches and tags, index shards) is healed without
-    a SOURCE; directories and data where a SOURCE has them, commits where another store has them.
-    Everything is checked before it is written. It exits with 1 if something is left. It may run
-    beside pushes and reads.
+    What the store tells of itself (its journal, branches and tags, index shards) is repaired
+    without a SOURCE; directories and data where a SOURCE has them, commits where another store has
+    them. Everything is checked before it is written. It exits with 1 if something is left. It may
+    run beside pushes and reads.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -94,7 +94,7 @@ def index(
             {
                 "dry_run": dry_run,
                 "shards": found.shards,
-                "spoilt_shards": found.spoilt,
+                "damaged_shards": found.damaged,
                 "outdated_shards": found.outdated,
                 "empty_shards": len(found.empty),
                 "listed_packs": len(found.listed),
@@ -104,7 +104,7 @@ def index(
         return
     what, gone = ("to list", "to delete") if dry_run else ("listed", "deleted")
     cli.write_line(
-        f"{text.count(found.shards, 'shard')}, {len(found.spoilt)} of them damaged; "
+        f"{text.count(found.shards, 'shard')}, {len(found.damaged)} of them damaged; "
         f"{what}: {text.count(len(found.listed), 'pack')}"
         + (f"; {text.count(len(found.empty), 'empty shard')} {gone}" if found.empty else "")
     )
@@ -145,8 +145,8 @@ def _source(session: Session, place: str) -> RepairSource:
 
 def _proxy_source(session: Session, url: str) -> RepairSource:
     """The proxy at an address. Raises: InvalidInput, Unavailable, Denied."""
-    from lodefs.chunkstore.nodeapi.connection import parse_address
-    from lodefs.chunkstore.nodeapi.read_client import Client
+    from lodefs.chunkstore.protocol.connection import parse_address
+    from lodefs.chunkstore.protocol.read_client import Client
     from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
     from lodefs.proxies.own_proxy import ask
 
@@ -164,7 +164,7 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
                 "key": finding.key,
                 "message": finding.what,
                 "concerns": finding.concerns,
-                "healed_from": finding.healed_from,
+                "repaired_from": finding.repaired_from,
             }
             for finding in result.findings
         ],
@@ -176,14 +176,14 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
 
 def _line(finding: Finding, *, dry_run: bool) -> str:
     concerns = ", ".join(finding.concerns)
-    if finding.healed_from is None:
+    if finding.repaired_from is None:
         lacks = finding.lacks or "all of it"
-        healed = f"not healed: no source has {lacks}"
+        repaired = f"not repaired: no source has {lacks}"
         if finding.lacks:
-            healed += "; `lodefs push --check` of the files stores them again"
+            repaired += "; `lodefs push --check` of the files stores them again"
     else:
-        healed = f"{'can be healed' if dry_run else 'healed'} from {finding.healed_from}"
-    return text.escaped(f"{finding.key}: {finding.what}; of {concerns}: {healed}")
+        repaired = f"{'can be repaired' if dry_run else 'repaired'} from {finding.repaired_from}"
+    return text.escaped(f"{finding.key}: {finding.what}; of {concerns}: {repaired}")
 
 
 def _summary(result: RepairResult, *, dry_run: bool) -> str:
@@ -191,5 +191,5 @@ def _summary(result: RepairResult, *, dry_run: bool) -> str:
     if not result.findings:
         return looked + "all is well"
     problems = text.count(len(result.findings), "problem")
-    healed = len(result.findings) - len(result.left)
-    return f"{looked}{problems}, {healed} {'can be healed' if dry_run else 'healed'}"
+    repaired = len(result.findings) - len(result.left)
+    return f"{looked}{problems}, {repaired} {'can be repaired' if dry_run else 'repaired'}"

@@ -63,7 +63,7 @@ def run(
     try:
         if program is None:
             raise FileNotFoundError(errno.ENOENT, "command not found")
-        job_mounts.become(program, command, session)
+        job_mounts.exec_command(program, command, session)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         session.exit_code = NOT_FOUND if missing else NOT_EXECUTABLE

@@ -18,7 +18,7 @@ from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.nodeapi.figures.job_counts import Jobs
+    from lodefs.chunkstore.protocol.figures.job_counts import Jobs
     from lodefs.slurm.job_mounts import JobMounts
     from lodefs.slurm.job_report import JobReport
 

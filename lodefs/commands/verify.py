@@ -277,22 +277,22 @@ def scrub(
                 "round_packs": ledger.checked_packs,
                 "problems": [
                     {"pack": damage.pack_id.hex(), "message": damage.what}
-                    for damage in result.spoilt
+                    for damage in result.damaged
                 ],
             }
         )
     else:
-        for damage in result.spoilt:
+        for damage in result.damaged:
             cli.write_line(text.escaped(f"pack {damage.pack_id.hex()}: {damage.what}"))
         cli.write_line(
             f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)} read, of "
             f"{text.count(result.store_packs, 'pack')}, {text.size(result.store_bytes)}; "
-            + (text.count(len(result.spoilt), "problem") if result.spoilt else "all is well")
+            + (text.count(len(result.damaged), "problem") if result.damaged else "all is well")
         )
         ended = f", the last on {text.time(ledger.ended_s)}" if ledger.ended_s else ""
         cli.write_line(
             f"this round: {text.count(ledger.checked_packs, 'pack')} so far; "
             f"{text.count(ledger.rounds, 'round')} before{ended}"
         )
-    if result.spoilt:
+    if result.damaged:
         session.exit_code = exit_codes.FAILURE

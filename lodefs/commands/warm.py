@@ -13,7 +13,7 @@ from lodefs.api.warming import warm as warm_data
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     EVICT,
     PINS,
     EvictRequest,
@@ -25,7 +25,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     decoded,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.cli import exit_codes, text
 from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import DURATION

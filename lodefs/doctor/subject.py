@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
 from lodefs.doctor.check import Finding, warning
 from lodefs.proxies.own_proxy import ask, own_proxy, plain_store, served_store
 from lodefs.proxy.config import CACHE_DIR_DEFAULT, Config

@@ -19,7 +19,7 @@ from fsspec.utils import isfilelike
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.chunkstore.protocol.wire import Entry
 from lodefs.fs.os_errors import ReadOnlyMethods, os_error, raising_os_errors, read_only
 from lodefs.fs.running_cache import RunningCache
 from lodefs.reading.file_bytes import Span, bounds
@@ -147,7 +147,7 @@ class LodefsFileSystem(
         head, inner = _split(self._strip_protocol(path))
         return self._snapshots.get(head) or self._snapshot(head), encoded_path(inner)
 
-    def _file(self, path: str) -> tuple[Snapshot, Node]:
+    def _file(self, path: str) -> tuple[Snapshot, Entry]:
         snapshot, inner = self._at(path)
         node = snapshot.entries.followed(inner)
         if node.kind != _FILE:
@@ -346,7 +346,7 @@ class LodefsFileSystem(
         if not len(paths) == len(firsts) == len(lasts):
             raise ValueError("paths, starts and ends must have one length")
         results: list[Any] = [None] * len(paths)
-        wanted: dict[Snapshot, list[tuple[int, Node, Span]]] = {}
+        wanted: dict[Snapshot, list[tuple[int, Entry, Span]]] = {}
         for number, path in enumerate(paths):
             try:
                 snapshot, node = self._file(path)
@@ -429,7 +429,7 @@ class LodefsFileSystem(
 class LodefsFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
     """An open file. Reads go on when the proxy is started anew, or the branch is deleted."""
 
-    source: tuple[Snapshot, Node] | None = None
+    source: tuple[Snapshot, Entry] | None = None
 
     @raising_os_errors
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -461,7 +461,7 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _copy(snapshot: Snapshot, node: Node, file: Any, callback: Any) -> None:
+def _copy(snapshot: Snapshot, node: Entry, file: Any, callback: Any) -> None:
     for first in range(0, node.size_bytes, COPY_BYTES):
         piece = snapshot.bytes.read(node, first, first + COPY_BYTES)
         file.write(piece)
@@ -473,7 +473,7 @@ _DIRECTORY, _SYMLINK = int(Kind.DIRECTORY), int(Kind.SYMLINK)
 Info = dict[str, Any]
 
 
-def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Node]) -> Iterator[Info]:
+def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Entry]) -> Iterator[Info]:
     """Of the entries of a directory."""
     prefix = inner + b"/" if inner else b""
     for node in nodes:
@@ -484,7 +484,7 @@ def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Node]) -> 
             yield _plain_info(snapshot, name, node)
 
 
-def info_of(snapshot: Snapshot, name: str, inner: bytes, node: Node) -> Info:
+def info_of(snapshot: Snapshot, name: str, inner: bytes, node: Entry) -> Info:
     """Of any entry. A symlink looks like what it leads to; one that leads out of the snapshot is
     of the type "other"."""
     if node.kind != _SYMLINK:
@@ -498,7 +498,7 @@ def info_of(snapshot: Snapshot, name: str, inner: bytes, node: Node) -> Info:
     return info
 
 
-def _plain_info(snapshot: Snapshot, name: str, node: Node) -> Info:
+def _plain_info(snapshot: Snapshot, name: str, node: Entry) -> Info:
     return {
         "name": name,
         "size": node.size_bytes,

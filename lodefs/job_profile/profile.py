@@ -9,8 +9,8 @@ from contextlib import suppress
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client
 from lodefs.cli import text
 from lodefs.cli.text import percent_encoded
 from lodefs.job_profile.layers import Layer, Shares, named, waiting

@@ -2,7 +2,7 @@
 
 A proxy that is started for a user lies in ``~/.cache/lodefs/proxy-<store>``: its socket, cache, log
 and process id. It keeps running when the command ends, serves all mounts of that store, and ends
-when nobody has used it for a while. Its starter has a lease of it (chunkstore.nodeapi.lease)
+when nobody has used it for a while. Its starter has a lease of it (chunkstore.protocol.lease)
 until the command ends; by then its mount has one.
 """
 
@@ -23,11 +23,11 @@ from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodeapi import lease
-from lodefs.chunkstore.nodeapi.connection import Response, parse_address
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, private_directory_of
-from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.chunkstore.protocol import lease
+from lodefs.chunkstore.protocol.connection import Response, parse_address
+from lodefs.chunkstore.protocol.control_client import ControlClient
+from lodefs.chunkstore.protocol.figures.figure_files import directories_for, private_directory_of
+from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
 from lodefs.mount.kernel import namespaces
 from lodefs.proxy.service.systemd import PREFIX

@@ -12,7 +12,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
 from lodefs.proxies.own_proxy import ask, own_proxy
 from lodefs.proxy.http.tokens import TokensTaken, file_digest
 from lodefs.settings.session import Session

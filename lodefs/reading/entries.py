@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import CHILDREN_MAX, Node, Page
 from lodefs.chunkstore.nodecache.cached_snapshot import CachedSnapshot
+from lodefs.chunkstore.protocol.wire import CHILDREN_MAX, Entry, Page
 from lodefs.reading.proxy_clients import ProxyClients
 from lodefs.reading.urls import decoded_path
 
@@ -38,21 +38,21 @@ class Entries:
 
     def forget(self) -> None:
         """Remembers nothing but the root."""
-        self._known: dict[bytes, Node | None] = {b"": self._snapshot.root}
-        self._followed: dict[bytes, Node] = {}
-        self._listed: dict[bytes, list[Node]] = {}
+        self._known: dict[bytes, Entry | None] = {b"": self._snapshot.root}
+        self._followed: dict[bytes, Entry] = {}
+        self._listed: dict[bytes, list[Entry]] = {}
 
-    def entry(self, path: bytes) -> Node:
+    def entry(self, path: bytes) -> Entry:
         """The entry at a path. Symlinks on the way are followed; one at its end is not."""
         found = self._known.get(path, _UNKNOWN)
-        if isinstance(found, Node):
+        if isinstance(found, Entry):
             return found
         if found is None:
             raise self._missing(path)
         parent, _, name = path.rpartition(b"/")
         return self._child(self._real_path(parent), name, path)
 
-    def followed(self, path: bytes) -> Node:
+    def followed(self, path: bytes) -> Entry:
         """The entry at a path, with a symlink at its end followed, too."""
         node = self._known.get(path)
         if node is not None and node.kind != _SYMLINK:
@@ -63,14 +63,14 @@ class Entries:
             node = self._followed[path] = self.entry(real)
         return node
 
-    def target(self, path: bytes, node: Node) -> Node | None:
+    def target(self, path: bytes, node: Entry) -> Entry | None:
         """What a symlink at ``path`` leads to; None if that is nothing of the snapshot."""
         try:
             return self.followed(path) if node.kind == _SYMLINK else node
         except (NotFound, InvalidInput):
             return None
 
-    def children(self, path: bytes) -> list[Node]:
+    def children(self, path: bytes) -> list[Entry]:
         """The entries of a directory, by name. They are the caller's to read, not to change."""
         found = self._listed.get(path)
         if found is not None:
@@ -88,7 +88,9 @@ class Entries:
         self._listed[path] = self._listed[real] = found
         return found
 
-    def walk(self, path: bytes, depth_max: int | None = None) -> Iterator[tuple[bytes, list[Node]]]:
+    def walk(
+        self, path: bytes, depth_max: int | None = None
+    ) -> Iterator[tuple[bytes, list[Entry]]]:
         """All directories at and below ``path`` with their entries, parents first and by name; at
         most so many levels. Symlinks to directories are not walked into."""
         pending = [(path, 1)]
@@ -101,11 +103,11 @@ class Entries:
                 below = [prefix + node.name for node in nodes if node.kind == _DIRECTORY]
                 pending += [(one, depth + 1) for one in reversed(below)]
 
-    def _child(self, directory: bytes, name: bytes, path: bytes) -> Node:
+    def _child(self, directory: bytes, name: bytes, path: bytes) -> Entry:
         """The entry ``name`` of a directory whose path has no symlinks."""
         real = directory + b"/" + name if directory else name
         known = self._known.get(real, _UNKNOWN)
-        if isinstance(known, Node):
+        if isinstance(known, Entry):
             return known
         parent = self.entry(directory)
         if parent.kind != _DIRECTORY:
@@ -122,7 +124,7 @@ class Entries:
         self._known[real] = node
         return node
 
-    def _lookup(self, parent_ino: int, name: bytes) -> Node:
+    def _lookup(self, parent_ino: int, name: bytes) -> Entry:
         node = self._cache.ask(lambda view: view.lookup(parent_ino, name))
         if node is None:
             with self._clients.client() as client:
@@ -158,8 +160,8 @@ class Entries:
             left += node.target.split(b"/")[::-1]
         return b"/".join(real)
 
-    def _all_children(self, ino: int) -> list[Node]:
-        found: list[Node] = []
+    def _all_children(self, ino: int) -> list[Entry]:
+        found: list[Entry] = []
         while True:
             after = found[-1].name if found else b""
             page = self._page(ino, after)
@@ -185,7 +187,7 @@ class Entries:
         return f"{self._snapshot.repo}@{self._snapshot.commit[:12]}/{decoded_path(path)}"
 
 
-def _of(listed: list[Node], name: bytes) -> Node:
+def _of(listed: list[Entry], name: bytes) -> Entry:
     """The entry of a whole directory. Raises: NotFound."""
     at = bisect_left(listed, name, key=lambda node: node.name)
     if at == len(listed) or listed[at].name != name:

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.chunkstore.nodecache.cached_snapshot import CachedSnapshot
+from lodefs.chunkstore.protocol.read_client import Client
+from lodefs.chunkstore.protocol.wire import Entry
 from lodefs.reading.proxy_clients import ProxyClients
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Span = tuple[int | None, int | None]  # as of a slice: first, and end
 class _Request(NamedTuple):
     """One range of the proxy, and the wanted ranges that lie in it: (number, first, end)."""
 
-    node: Node
+    node: Entry
     first: int
     end: int
     wanted: list[tuple[int, int, int]]
@@ -45,7 +45,7 @@ class FileBytes:
         self._clients = clients
         self._cache = cache
 
-    def read(self, node: Node, first: int, end: int) -> bytes:
+    def read(self, node: Entry, first: int, end: int) -> bytes:
         """The bytes [first, end) of a file, fewer only at its end.
 
         Raises: Unavailable, DeadlineExceeded, Corrupt.
@@ -56,7 +56,7 @@ class FileBytes:
         found = self._cached(node, first, end)
         return self._fetched(node, first, end) if found is None else found
 
-    def read_into(self, node: Node, first: int, buffer: memoryview) -> int:
+    def read_into(self, node: Entry, first: int, buffer: memoryview) -> int:
         """Fills ``buffer``; how many bytes there were, fewer only at the file's end."""
         end = min(first + len(buffer), node.size_bytes)
         if first >= end:
@@ -70,17 +70,17 @@ class FileBytes:
             self._cache.count(len(part))
         return len(part)
 
-    def read_many(self, wanted: Sequence[tuple[Node, Span]]) -> list[bytes]:
+    def read_many(self, wanted: Sequence[tuple[Entry, Span]]) -> list[bytes]:
         """The bytes of each range, in their order. Raises: as ``read``, the first error."""
         for found in (results := self.tried_many(wanted)):
             if isinstance(found, LodefsError):
                 raise found
         return [found for found in results if isinstance(found, bytes)]
 
-    def tried_many(self, wanted: Sequence[tuple[Node, Span]]) -> list[bytes | LodefsError]:
+    def tried_many(self, wanted: Sequence[tuple[Entry, Span]]) -> list[bytes | LodefsError]:
         """The same, with an error in the place of each range that could not be read."""
         results: list[bytes | LodefsError] = [b""] * len(wanted)
-        missing: list[tuple[int, Node, int, int]] = []
+        missing: list[tuple[int, Entry, int, int]] = []
         for number, (node, span) in enumerate(wanted):
             first, end = bounds(span, node.size_bytes)
             if first < end:
@@ -109,7 +109,7 @@ class FileBytes:
         for number, first, end in request.wanted:
             results[number] = data[first - request.first : end - request.first]
 
-    def _cached(self, node: Node, first: int, end: int) -> bytes | None:
+    def _cached(self, node: Entry, first: int, end: int) -> bytes | None:
         """Bytes of a file, if the cache is known to have them all."""
         cache, size_bytes = self._cache, end - first
         extents = cache.find(node.ino, first, size_bytes, node)
@@ -127,7 +127,7 @@ class FileBytes:
         cache.count(size_bytes)
         return bytes(self._rendered(node, first, extents))
 
-    def _fetched(self, node: Node, first: int, end: int) -> bytes:
+    def _fetched(self, node: Entry, first: int, end: int) -> bytes:
         """Bytes of a file that the proxy has to bring."""
 
         def located(client: Client, at: int, size_bytes: int) -> bytes:
@@ -136,14 +136,14 @@ class FileBytes:
 
         return self._asked(node, first, end, located)
 
-    def _sent(self, node: Node, first: int, end: int) -> bytes:
+    def _sent(self, node: Entry, first: int, end: int) -> bytes:
         """The same, of which the cache's files have turned out to be damaged."""
         return self._asked(
             node, first, end, lambda client, at, size: bytes(client.read(node.ino, at, size))
         )
 
     def _asked(
-        self, node: Node, first: int, end: int, ask: Callable[[Client, int, int], bytes]
+        self, node: Entry, first: int, end: int, ask: Callable[[Client, int, int], bytes]
     ) -> bytes:
         """Bytes by as many requests as they take."""
         pieces = []
@@ -159,7 +159,7 @@ class FileBytes:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _rendered(
-        self, node: Node, first: int, pieces: Sequence[Piece], buffer: memoryview | None = None
+        self, node: Entry, first: int, pieces: Sequence[Piece], buffer: memoryview | None = None
     ) -> memoryview:
         return self._cache.render(
             pieces,
@@ -188,7 +188,7 @@ def bounds(span: Span, size_bytes: int) -> tuple[int, int]:
     return first, end
 
 
-def _merged(missing: list[tuple[int, Node, int, int]]) -> Iterator[_Request]:
+def _merged(missing: list[tuple[int, Entry, int, int]]) -> Iterator[_Request]:
     """The fewest requests that bring all ranges, of a bounded size unless one range is larger."""
     request: _Request | None = None
     for number, node, first, end in sorted(missing, key=lambda one: (one[1].ino, one[2], one[3])):

@@ -15,10 +15,10 @@ from threading import Lock
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.chunkstore.nodeapi.read_client import Client, Outage
-from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.control_client import ControlClient
+from lodefs.chunkstore.protocol.read_client import Client, Outage
+from lodefs.chunkstore.protocol.trace_context import trace_of_environment
 from lodefs.chunkstore.system import after_fork
 from lodefs.proxies.own_proxy import is_own, proxy_url, start_again
 from lodefs.settings.session import Session

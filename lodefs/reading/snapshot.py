@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Node
-from lodefs.chunkstore.nodeapi.wire import Snapshot as Commit
 from lodefs.chunkstore.nodecache.cached_snapshot import CachedSnapshot
+from lodefs.chunkstore.protocol.wire import Entry
+from lodefs.chunkstore.protocol.wire import Snapshot as Commit
 from lodefs.chunkstore.types import Buffer
 from lodefs.reading.entries import Entries
 from lodefs.reading.file_bytes import FileBytes, Span
@@ -21,7 +21,7 @@ from lodefs.reading.proxy_clients import ProxyClients, ProxyOptions
 from lodefs.reading.urls import decoded_path, encoded_path
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.nodeapi.control_client import ControlClient
+    from lodefs.chunkstore.protocol.control_client import ControlClient
 
 BUFFER_BYTES = 128 << 10
 READ_ONLY = (
@@ -173,7 +173,7 @@ class Snapshot:
 
         return SnapshotFile(self, self.file(path), path)
 
-    def file(self, path: str) -> Node:
+    def file(self, path: str) -> Entry:
         """The entry of a file. Raises: NotFound, InvalidInput for anything else."""
         node = self.entries.followed(_path(path))
         if node.kind != Kind.FILE:
@@ -215,7 +215,7 @@ class SnapshotFile(io.RawIOBase):
     """A file of a snapshot as Python's ``io`` has files. It goes on when the proxy is started
     anew."""
 
-    def __init__(self, snapshot: Snapshot, node: Node, name: str) -> None:
+    def __init__(self, snapshot: Snapshot, node: Entry, name: str) -> None:
         super().__init__()
         self.name = name
         self._snapshot = snapshot
@@ -278,7 +278,7 @@ def _path(path: str) -> bytes:
     return encoded_path(path).strip(b"/")
 
 
-def _shown(path: bytes, node: Node) -> SnapshotEntry:
+def _shown(path: bytes, node: Entry) -> SnapshotEntry:
     return SnapshotEntry(
         decoded_path(path),
         _KINDS[node.kind],

@@ -7,7 +7,7 @@ import os
 import pwd
 from collections.abc import Callable
 
-from lodefs.chunkstore.nodeapi.access import AccessRules, CurrentRules, rules_of
+from lodefs.chunkstore.protocol.access import AccessRules, CurrentRules, rules_of
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.settings.session import Session
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.nodeapi.access import parse_rules
+from lodefs.chunkstore.protocol.access import parse_rules
 from lodefs.settings import toml_file
 
 SYSTEM_FILE = Path("/etc/lodefs/lodefs.toml")

@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.kernel import detached_mounts
 from lodefs.mount.node.interface import Source
-from lodefs.mount.service.interface import Held, MountService, Wanted
+from lodefs.mount.service.interface import MountClaim, MountHandle, MountService
 from lodefs.settings.datasets import Dataset
 from lodefs.slurm.job_comment import datasets_in, is_fixed
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
@@ -99,10 +99,10 @@ class JobMounts:
         self._records.remove(job)
 
     def _show(self, record: JobRecord, shown: Shown, pin_s: int | None, deadline_s: float) -> None:
-        wanted = Wanted(source=Source(repo=shown.repo, path=shown.path), rev=shown.commit,
+        wanted = MountClaim(source=Source(repo=shown.repo, path=shown.path), rev=shown.commit,
                         pin_s=pin_s)  # fmt: skip
 
-        def acquire() -> Held:
+        def acquire() -> MountHandle:
             left_s = max(deadline_s - time.monotonic(), 0.001)
             return self._service.acquire(record.user(shown), wanted, None, left_s)
 

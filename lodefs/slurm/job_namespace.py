@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
-from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.safe_open import PLACE, closing
 from lodefs.mount.kernel import detached_mounts

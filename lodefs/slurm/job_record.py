@@ -15,7 +15,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi.figures.job_counts import RECORDS, Jobs
+from lodefs.chunkstore.protocol.figures.job_counts import RECORDS, Jobs
 from lodefs.mount.service.interface import User
 
 ROOT = RECORDS

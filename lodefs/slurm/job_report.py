@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi.figures.job_counts import (
+from lodefs.chunkstore.protocol.figures.job_counts import (
     OTHERS,
     JobReads,
     Jobs,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lodefs.api.mounting import options_of
-from lodefs.chunkstore.nodeapi.access import AccessRules
+from lodefs.chunkstore.protocol.access import AccessRules
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.mount.lifecycle import mount_target
 from lodefs.settings.access_rules import access_rules, user_of

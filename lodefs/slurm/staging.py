@@ -13,14 +13,14 @@ import msgspec
 
 from lodefs.api.warming import Follower, checked, request_of
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     EVICT,
     RUNNING,
     EvictRequest,
     EvictView,
     WarmStatus,
 )
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.proxies.own_proxy import running_proxy
 from lodefs.settings.session import Session
 from lodefs.slurm.job_comment import datasets_in, is_fixed, parsed, with_datasets

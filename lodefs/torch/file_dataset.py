@@ -9,7 +9,7 @@ from typing import Any
 from lodefs.api.snapshots import snapshot as open_snapshot
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.chunkstore.protocol.wire import Entry
 from lodefs.proxy.warm.path_patterns import MatchState, Selection, is_glob
 from lodefs.reading.snapshot import Snapshot
 from lodefs.reading.urls import decoded_path, encoded_path
@@ -120,7 +120,7 @@ def _matching(
             yield from _file(snapshot, path, node)
 
 
-def _file(snapshot: Snapshot, path: bytes, node: Node) -> list[tuple[bytes, int]]:
+def _file(snapshot: Snapshot, path: bytes, node: Entry) -> list[tuple[bytes, int]]:
     """Path and size of a file, or of a symlink to one; nothing for all else."""
     target = node if node.kind == _FILE else snapshot.entries.target(path, node)
     return [(path, target.size_bytes)] if target is not None and target.kind == _FILE else []

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WARM, WarmRequest, WarmStatus, encoded
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.cache_control import RUNNING, WARM, WarmRequest, WarmStatus, encoded
+from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.reading.snapshot import Snapshot
 from lodefs.reading.urls import encoded_path
 

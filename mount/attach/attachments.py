@@ -23,7 +23,7 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace
 from lodefs.chunkstore.format.names import check_ref_name, check_repo, split_path
 from lodefs.mount.node.interface import Source
-from lodefs.mount.service.interface import User, Wanted
+from lodefs.mount.service.interface import MountClaim, User
 from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.shared_slot import SharedSlot
 
@@ -97,7 +97,7 @@ class Attachments:
             user = attached_user(uid, source, commit)
             self._check_count(user)
             left_s = max(deadline_s - time.monotonic(), 0.001)
-            held = self._mounts.acquire(user, Wanted(source=source, rev=commit), None, left_s)
+            held = self._mounts.acquire(user, MountClaim(source=source, rev=commit), None, left_s)
             self._note_asker(held.place, uid)
             with self._lock:
                 self._open[user] += 1
@@ -130,7 +130,7 @@ class Attachments:
                     _log.warning("%s: %s", user.volume, error)
 
     def _resolved(self, source: Source, rev: str, timeout_s: float) -> str:
-        return self._mounts.resolve(Wanted(source=source, rev=rev), None, timeout_s).commit
+        return self._mounts.resolve(MountClaim(source=source, rev=rev), None, timeout_s).commit
 
     def _held(self) -> dict[User, str]:
         return {

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable, UnknownFormat
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
 from lodefs.mount.kernel import detached_mounts

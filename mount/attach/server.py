@@ -23,9 +23,9 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.names import check_repo
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.access import NO_RULES, AccessRules
-from lodefs.chunkstore.nodeapi.wire import failure_of
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.access import NO_RULES, AccessRules
+from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.mount.attach import wire
 from lodefs.mount.attach.attachments import Attachments

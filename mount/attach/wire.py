@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.chunkstore.protocol.wire import Failure
 
 VERSION = 1
 SOCKET_DEFAULT = Path("/run/lodefs/attach.sock")

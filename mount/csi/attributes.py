@@ -15,9 +15,9 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, check_ref_name, check_repo, split_path
-from lodefs.chunkstore.nodeapi.cache_control import PIN_S_MAX
+from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
 from lodefs.chunkstore.system.durations import parse_duration
-from lodefs.mount.service.interface import Source, Wanted
+from lodefs.mount.service.interface import MountClaim, Source
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ _BIND_OPTIONS = frozenset({"ro", "nosuid", "nodev", "noatime", "nodiratime", "re
 class VolumeOptions(msgspec.Struct, frozen=True):
     """A volume's wishes. ``noexec``: no program of it may be started."""
 
-    wanted: Wanted
+    wanted: MountClaim
     noexec: bool = False
 
 
@@ -106,7 +106,7 @@ class _Attributes:
             gid=gid,
             mode=options.mode,
         )
-        wanted = Wanted(
+        wanted = MountClaim(
             source=source,
             rev=self._take("commit", check_ref_name) or DEFAULT_BRANCH,
             pin_s=self._take("cachePin", _pin),

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.csi.controller import ControllerServer
 from lodefs.mount.csi.generated import csi_pb2, registration_pb2
 from lodefs.mount.csi.identity import DRIVER, Identity

@@ -22,7 +22,7 @@ from lodefs.mount.csi.rpc import Method, check_fields, labels
 from lodefs.mount.csi.targets import Targets
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.volume_locks import VolumeLocks
-from lodefs.mount.service.interface import Held, MountService, User
+from lodefs.mount.service.interface import MountHandle, MountService, User
 
 ID_BYTES_MAX = 128  # of the CSI specification
 PATH_BYTES_MAX = 4096
@@ -107,7 +107,7 @@ class NodeServer:
             raise
         return True
 
-    def _check_seen(self, held: Held) -> None:
+    def _check_seen(self, held: MountHandle) -> None:
         found = self._targets.shown(held.place)
         if found is None or not found.is_lodefs:
             raise Unavailable(

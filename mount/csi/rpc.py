@@ -36,7 +36,7 @@ from lodefs.chunkstore.errors import (
     Unsupported,
     told,
 )
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.csi.admission import THREADS_MAX, Admission
 from lodefs.mount.node import state_files
 

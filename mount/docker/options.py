@@ -21,7 +21,7 @@ from lodefs.chunkstore.format.names import (
     check_repo,
     split_path,
 )
-from lodefs.chunkstore.nodeapi.cache_control import PIN_S_MAX
+from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.mount.node.interface import Source
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable, told
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.docker import earlier_mounts

@@ -32,7 +32,7 @@ from lodefs.mount.docker.volume_files import Damaged, Record, Records
 from lodefs.mount.node.deadline_calls import Calls, LateError
 from lodefs.mount.node.interface import ResolvedCommit, Source
 from lodefs.mount.node.volume_locks import VolumeLocks
-from lodefs.mount.service.interface import DOCKER, Holding, MountService, User, Wanted
+from lodefs.mount.service.interface import DOCKER, Holding, MountClaim, MountService, User
 
 ANSWER_TIMEOUT_S = 0.9
 WORK_TIMEOUT_S = 30.0  # for what goes on after its caller was answered
@@ -295,11 +295,11 @@ class Volumes:
         return record
 
 
-def wanted_of(source: Source, rev: str, pin_s: int | None = None) -> Wanted:
+def wanted_of(source: Source, rev: str, pin_s: int | None = None) -> MountClaim:
     """What a volume asks the mount service for. Whoever may speak to dockerd is as good as root, so
     it may name any store."""
     plain = msgspec.structs.replace(source, token_file="", token_env="")
-    return Wanted(source=plain, rev=rev, pin_s=pin_s, any_store=True)
+    return MountClaim(source=plain, rev=rev, pin_s=pin_s, any_store=True)
 
 
 def no_such(name: str) -> NotFound:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Protocol
 
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
 from lodefs.mount.fs.pending_requests import PendingRequests, Waiting
 from lodefs.mount.kernel import fuse_abi
 from lodefs.mount.shm.traffic_counters import Count, ignore_count

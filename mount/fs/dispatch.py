@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.format.names import NAME_BYTES_MAX
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Operation
+from lodefs.chunkstore.protocol.figures.mount_counts import Operation
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.fs.filesystem import LARGE, FileSystem
 from lodefs.mount.kernel import fuse_abi

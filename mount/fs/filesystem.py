@@ -16,8 +16,8 @@ import msgspec
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory
 from lodefs.chunkstore.format.names import NAME_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
+from lodefs.chunkstore.protocol.wire import Entry, Page, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.kernel.fuse_abi import Attributes, Statistics
@@ -55,11 +55,11 @@ OPENED_CACHED = Opened(0, CACHED)
 class Reader(Protocol):
     """The proxy, as the file system sees it. Methods raise errors.py's classes."""
 
-    def node(self, ino: int) -> Node:
+    def node(self, ino: int) -> Entry:
         """NotFound for a number that the proxy does not know."""
         ...
 
-    def lookup(self, parent_ino: int, name: bytes) -> Node:
+    def lookup(self, parent_ino: int, name: bytes) -> Entry:
         """NotFound only where the directory surely has no such name."""
         ...
 
@@ -79,14 +79,14 @@ class Listed(NamedTuple):
     name: bytes
     ino: int
     mode: int
-    node: Node | None
+    node: Entry | None
 
 
 class MountView(msgspec.Struct, frozen=True):
     """What is mounted and as whose: fixed for the life of the mount."""
 
     snapshot: Snapshot
-    root: Node
+    root: Entry
     uid: int
     gid: int
     pid: int = 0  # of the process that answers for the mount
@@ -111,7 +111,7 @@ class _Window(NamedTuple):
 class Memory(msgspec.Struct, frozen=True):
     """What the threads of one worker remember together; it may be lost at any time."""
 
-    nodes: Lru[int, Node] = msgspec.field(default_factory=lambda: Lru(NODES_MAX))
+    nodes: Lru[int, Entry] = msgspec.field(default_factory=lambda: Lru(NODES_MAX))
     windows: Lru[tuple[int, bytes], _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))
     latest: Lru[int, _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))
 
@@ -240,7 +240,7 @@ class FileSystem:
         passes = ino & LARGE and self._opens and self._opens.passes_through(self._inside(ino))
         return b"passthrough" if passes else b"daemon"
 
-    def attributes(self, node: Node) -> Attributes:
+    def attributes(self, node: Entry) -> Attributes:
         """What stat shows of an entry."""
         size = 0 if node.kind == Kind.DIRECTORY else node.size_bytes
         view = self._view
@@ -265,7 +265,7 @@ class FileSystem:
     def _outside(self, ino: int) -> int:
         return ROOT_INO if ino == self._root else ino
 
-    def _node(self, ino: int) -> Node:
+    def _node(self, ino: int) -> Entry:
         inside = self._inside(ino)
         if inside == self._root:
             return self._view.root
@@ -296,7 +296,7 @@ class FileSystem:
         self._memory.latest.put(directory, window)
         return window
 
-    def _mode(self, node: Node) -> int:
+    def _mode(self, node: Entry) -> int:
         if node.kind == Kind.FILE:
             return self._program_mode if node.executable else self._file_mode
         return self._directory_mode if node.kind == Kind.DIRECTORY else SYMLINK_MODE

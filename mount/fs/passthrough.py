@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import device, namespaces
 from lodefs.mount.options import Wanted

@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread
 from typing import Protocol
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
-from lodefs.chunkstore.nodeapi.read_client import Waited
+from lodefs.chunkstore.protocol.read_client import WaitTimes
 from lodefs.mount.fs.device_lead import BeforeBlocking, CurrentRequest, DeviceTurn, DiskWatch
 from lodefs.mount.fs.dispatch import Answer, Dispatcher, SlowError
 from lodefs.mount.fs.filesystem import LARGE, FileSystem, Reader
@@ -90,7 +90,7 @@ class ThreadReader(Reader, Protocol):
     """A reader of one thread, with a time limit for what one request needs."""
 
     @property
-    def waited(self) -> Waited:
+    def waited(self) -> WaitTimes:
         """What the current request has waited for so far."""
         ...
 
@@ -276,7 +276,11 @@ class Worker:
 
 
 def add_request(
-    trace: TraceWriter, since_s: float, waited: Waited, message: memoryview, answer: Answer | None
+    trace: TraceWriter,
+    since_s: float,
+    waited: WaitTimes,
+    message: memoryview,
+    answer: Answer | None,
 ) -> None:
     """Tell the trace of a request that is answered; those that take no answer are left out."""
     if answer is None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
-from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.protocol import rpc
 from lodefs.mount.kernel import device, mountpoints, namespaces
 from lodefs.mount.kernel.mount_table import FS_TYPE, SUBTYPE
 from lodefs.mount.kernel.session import READ_BYTES_MAX

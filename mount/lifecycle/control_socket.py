@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.protocol import rpc
 
 ROOT = Path("/run/lodefs/mounts")
 CONNECT_TIMEOUT_S = 5.0

@@ -19,8 +19,8 @@ import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.connection import parse_address
 from lodefs.chunkstore.system.fd_limit import raise_limit
 from lodefs.mount.fs.filesystem import MountView
 from lodefs.mount.fs.interrupts import InterruptPipes

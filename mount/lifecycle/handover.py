@@ -22,8 +22,8 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
 )
 from lodefs.chunkstore.format.decoding import from_msgpack
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.wire import Failure
 from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket

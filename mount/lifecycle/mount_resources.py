@@ -12,10 +12,10 @@ import msgspec
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.installed_version import installed_version
-from lodefs.chunkstore.nodeapi import lease
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, private_directory_of
-from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
+from lodefs.chunkstore.protocol import lease
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.figures.figure_files import directories_for, private_directory_of
+from lodefs.chunkstore.protocol.figures.mount_counts import MountDescription
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket

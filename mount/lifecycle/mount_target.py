@@ -64,9 +64,9 @@ def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
     ``timeout_s``: for all of it, ``read_timeout_s`` where that is not given. NotFound,
     InvalidInput where the path is not a directory or the options are wrong, Unavailable.
     """
-    from lodefs.chunkstore.nodeapi.connection import parse_address
-    from lodefs.chunkstore.nodeapi.read_client import Client
-    from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
+    from lodefs.chunkstore.protocol.connection import parse_address
+    from lodefs.chunkstore.protocol.read_client import Client
+    from lodefs.chunkstore.protocol.trace_context import trace_of_environment
 
     check_mode(options.mode)
     client = Client(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
-from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.chunkstore.protocol.wire import error_of
 from lodefs.chunkstore.system.processes import is_over
 from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints, namespaces
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system import processes
 from lodefs.chunkstore.system.safe_open import closing
 from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints

@@ -13,8 +13,8 @@ import os
 import socket
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.wire import failure_of
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.system.processes import is_over
 from lodefs.mount.mount_spec import Reply
 

@@ -26,7 +26,7 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
 from lodefs.chunkstore.system import processes
 from lodefs.chunkstore.system.processes import die_with_parent, is_over
 from lodefs.mount.kernel import device, fuse_abi

@@ -17,8 +17,8 @@ import time
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.wire import error_of
 from lodefs.chunkstore.system import processes
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.mount_spec import MountRequest, Reply

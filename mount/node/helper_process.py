@@ -27,8 +27,8 @@ import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.wire import Failure
 from lodefs.chunkstore.system import processes
 from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.lifecycle.startup import Requester

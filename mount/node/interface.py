@@ -79,7 +79,7 @@ class NodeMounts(Protocol):
         nothing is answered any more, whoever holds it."""
         ...
 
-    def standing(self, timeout_s: float) -> list[MountStatus]:
+    def list_mounts(self, timeout_s: float) -> list[MountStatus]:
         """All lodefs mounts that this process sees."""
         ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.format.names import check_repo
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     EVICT,
     WARM,
     EvictRequest,
@@ -19,8 +19,8 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmStatus,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.mount.kernel import features, mount_table, mountpoints
 from lodefs.mount.lifecycle import (
     control_socket,
@@ -85,7 +85,7 @@ class KernelMounts:
         """See NodeMounts."""
         self._helper.run(helper_requests.Unmount(place, abort=abort), timeout_s)
 
-    def standing(self, timeout_s: float) -> list[MountStatus]:
+    def list_mounts(self, timeout_s: float) -> list[MountStatus]:
         """See NodeMounts. What is not known in time to be dead counts as alive: only the kernel's
         word makes a mount dead."""
         deadline_s = time.monotonic() + timeout_s

@@ -13,9 +13,9 @@ from time import sleep
 from typing import TYPE_CHECKING
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.wire import Node, Snapshot
 from lodefs.chunkstore.nodecache.cached_snapshot import RETRY_S, ROUND_S, CachedSnapshot, Opener
+from lodefs.chunkstore.protocol.read_client import Client
+from lodefs.chunkstore.protocol.wire import Entry, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
 
@@ -36,7 +36,7 @@ class CacheMonitor(CachedSnapshot):
         snapshot: Snapshot,
         log: Callable[[str], None],
         *,
-        nodes: Lru[int, Node] | None = None,
+        nodes: Lru[int, Entry] | None = None,
         opener: Opener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
-from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.wire import Node, Page
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
+from lodefs.chunkstore.protocol.read_client import Client
+from lodefs.chunkstore.protocol.wire import Entry, Page
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.read.cache_monitor import CacheMonitor
@@ -52,12 +52,12 @@ class CachedReader:
         self.begin = client.begin  # as of ThreadReader
         self.cancel = client.cancel
 
-    def node(self, ino: int) -> Node:
+    def node(self, ino: int) -> Entry:
         """As of Reader."""
         found = self._cache.ask(lambda view: view.node(ino), eager=False)
         return self._client.node(ino) if found is None else found
 
-    def lookup(self, parent_ino: int, name: bytes) -> Node:
+    def lookup(self, parent_ino: int, name: bytes) -> Entry:
         """As of Reader."""
         found = self._cache.ask(lambda view: view.lookup(parent_ino, name), eager=False)
         return self._client.lookup(parent_ino, name) if found is None else found

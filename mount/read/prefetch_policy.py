@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum, auto
 
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
+from lodefs.chunkstore.protocol.wire import Entry
 from lodefs.chunkstore.system.lru import Lru
 
 BLOCK_BYTES = 1 << 20  # of a large file
@@ -34,16 +34,16 @@ def is_telling(first: int, size_bytes: int) -> bool:
     return first == 0 or size_bytes <= READ_BYTES_MAX
 
 
-def is_small(node: Node) -> bool:
+def is_small(node: Entry) -> bool:
     """Whether the whole of it is stored at once."""
     return node.kind == Kind.FILE and 0 < node.size_bytes < FLAT_SIZE_BYTES_MIN
 
 
-def together(siblings: Sequence[Node], ino: int) -> Sequence[Node]:
+def together(siblings: Sequence[Entry], ino: int) -> Sequence[Entry]:
     """The small files among ``siblings`` that are stored together with the one that has the number
     ``ino``, and are the same for each of them: those that follow each other, as many as fit into
     SIBLINGS_BYTES_MAX. Empty where ``ino`` is none of them."""
-    group: list[Node] = []
+    group: list[Entry] = []
     size_bytes = 0
     for node in filter(is_small, siblings):
         size_bytes += node.size_bytes

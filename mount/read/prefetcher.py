@@ -19,8 +19,8 @@ import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
-from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
+from lodefs.chunkstore.protocol.wire import Entry
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device
 from lodefs.mount.read.cache_monitor import CacheMonitor
@@ -100,7 +100,7 @@ class Run(msgspec.Struct):
                 os.posix_fadvise(*where, os.POSIX_FADV_WILLNEED)
 
 
-def runs_of(view: CacheView, nodes: Sequence[Node]) -> Iterator[Run]:
+def runs_of(view: CacheView, nodes: Sequence[Entry]) -> Iterator[Run]:
     """Of files whose bytes lie together in one file of the cache: those that lie near to each
     other."""
     for file, pieces in _pieces(view, nodes).items():
@@ -113,7 +113,7 @@ def runs_of(view: CacheView, nodes: Sequence[Node]) -> Iterator[Run]:
         yield run
 
 
-def _pieces(view: CacheView, nodes: Sequence[Node]) -> dict[OpenFile, list[Piece]]:
+def _pieces(view: CacheView, nodes: Sequence[Entry]) -> dict[OpenFile, list[Piece]]:
     found: dict[OpenFile, list[Piece]] = {}
     missing = 0
     for node, chunk in zip(nodes, view.find_chunks(nodes), strict=True):
@@ -161,7 +161,7 @@ class Prefetcher:
         except LodefsError as error:
             self._monitor.failed(view, error)
 
-    def _look(self, view: CacheView, event: ReadEvent) -> tuple[Node, Read] | None:
+    def _look(self, view: CacheView, event: ReadEvent) -> tuple[Entry, Read] | None:
         """A small file whose siblings may be wanted. Blocks are stored at once."""
         block = event.first // BLOCK_BYTES
         read = self._policy.look((event.ino, block))
@@ -178,7 +178,7 @@ class Prefetcher:
             self._policy.mark([(node.ino, 0)])  # by the answer
         return node, read
 
-    def _store_block(self, view: CacheView, node: Node, block: int) -> None:
+    def _store_block(self, view: CacheView, node: Entry, block: int) -> None:
         spot = (node.ino, block)
         if not (self._policy.is_dense(spot) and self._policy.begin(spot)):
             return
@@ -191,7 +191,7 @@ class Prefetcher:
                 self._policy.mark([spot])
                 self._note_stored(view, len(data))
 
-    def _store_siblings(self, view: CacheView, node: Node, read: Read) -> Iterable[int]:
+    def _store_siblings(self, view: CacheView, node: Entry, read: Read) -> Iterable[int]:
         """The numbers of those for which that is done."""
         part = view.part(node)
         if part is None or not self._policy.is_dense(part.key):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable, UnknownFormat
-from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.node.interface import ResolvedCommit
 from lodefs.mount.service import wire
-from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
+from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 from lodefs.mount.service.wire import (
     AcquireCall,
     AdoptCall,
@@ -32,13 +32,15 @@ class RemoteMounts:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
+    def resolve(self, wanted: MountClaim, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
         answer = self._ask(ResolveCall(wanted, token, timeout_s))
         assert answer.resolved is not None
         return answer.resolved
 
-    def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
+    def acquire(
+        self, user: User, wanted: MountClaim, token: str | None, timeout_s: float
+    ) -> MountHandle:
         """See MountService."""
         answer = self._ask(AcquireCall(user, wanted, token, timeout_s))
         assert answer.held is not None
@@ -47,7 +49,7 @@ class RemoteMounts:
     def adopt(
         self,
         user: User,
-        wanted: Wanted,
+        wanted: MountClaim,
         token: str | None,
         place: str,
         found: ResolvedCommit,

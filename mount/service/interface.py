@@ -45,7 +45,7 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.driver, self.volume, self.keeps_data
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class MountClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What a volume asks for. ``source`` names no token: that comes with each request, and is kept
     in no state. ``rev``: a branch, a tag or a commit. ``pin_s``: keep its data in the node's cache
     for so long from now on; 0: while it is used; None: do not. ``any_store``: whoever asks may name
@@ -57,7 +57,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     any_store: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Held(msgspec.Struct, frozen=True):
+class MountHandle(msgspec.Struct, frozen=True):
     """A mount that can be read at ``place``, and what it is of. ``is_new``: the user had none
     before this call."""
 
@@ -71,7 +71,7 @@ class Held(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """A volume's mount. ``problem`` "": none."""
 
-    held: Held
+    held: MountHandle
     problem: str = ""
 
 
@@ -98,12 +98,14 @@ class MountService(Protocol):
     again.
     """
 
-    def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
+    def resolve(self, wanted: MountClaim, token: str | None, timeout_s: float) -> ResolvedCommit:
         """What would be mounted now. NotFound, Denied (a token, or a store that is not allowed),
         InvalidInput, Unavailable."""
         ...
 
-    def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
+    def acquire(
+        self, user: User, wanted: MountClaim, token: str | None, timeout_s: float
+    ) -> MountHandle:
         """Have a mount for a user, until ``release``; or its data in the cache alone, where the
         user keeps that. It is written down when this returns.
 
@@ -116,7 +118,7 @@ class MountService(Protocol):
     def adopt(
         self,
         user: User,
-        wanted: Wanted,
+        wanted: MountClaim,
         token: str | None,
         place: str,
         found: ResolvedCommit,
@@ -155,11 +157,11 @@ class MountService(Protocol):
 __all__ = [
     "DOCKER",
     "Health",
-    "Held",
     "Holding",
+    "MountClaim",
+    "MountHandle",
     "MountService",
     "ResolvedCommit",
     "Source",
     "User",
-    "Wanted",
 ]

@@ -19,8 +19,8 @@ from typing import Protocol
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, Unavailable
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.end_signals import asked_to_end

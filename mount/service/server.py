@@ -10,9 +10,9 @@ from typing import get_args
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.decoding import from_msgpack
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
-from lodefs.chunkstore.nodeapi.wire import Failure, failure_of
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.wire import Failure, failure_of
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.mount.service.interface import MountService
 from lodefs.mount.service.wire import (

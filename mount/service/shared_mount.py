@@ -11,7 +11,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import Denied
 from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source
-from lodefs.mount.service.interface import User, Wanted
+from lodefs.mount.service.interface import MountClaim, User
 
 IDLE_S = 10.0  # a mount without users: the next pod of a job may want it
 PIN_S = 86400  # of a pin that upkeep renews
@@ -26,7 +26,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A user, what it asked for, and when last (Unix time). ``count``: how often it holds it."""
 
     user: User
-    wanted: Wanted
+    wanted: MountClaim
     since_s: float
     count: int = 1
 
@@ -63,7 +63,7 @@ class SharedMount(msgspec.Struct, frozen=True, kw_only=True):
         return next((usage for usage in self.users if usage.user == user), None)
 
 
-def check_store(wanted: Wanted, allowed: Collection[str]) -> None:
+def check_store(wanted: MountClaim, allowed: Collection[str]) -> None:
     """Denied where a volume names a store that the administrator of the node has not allowed: who
     makes volumes would open directories of the node, and reach hosts, by its rights. "" is the
     store of the node's proxy."""

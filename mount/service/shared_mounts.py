@@ -33,7 +33,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.mount.node.interface import NodeMounts, ResolvedCommit, Source
-from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
+from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 from lodefs.mount.service.machine_clock import CLOCK, Clock
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mount import (
@@ -106,14 +106,16 @@ class SharedMounts:
             if started(mount, boot) != mount:
                 self._write(slot, partial(started, boot=boot), is_release=True)
 
-    def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
+    def resolve(self, wanted: MountClaim, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
         check_store(wanted, self._stores)
         with self.files.lent(token) as path:
             source = msgspec.structs.replace(wanted.source, token_file=path)
             return self.node.resolve(source, wanted.rev, timeout_s)
 
-    def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
+    def acquire(
+        self, user: User, wanted: MountClaim, token: str | None, timeout_s: float
+    ) -> MountHandle:
         """See MountService."""
         check_store(wanted, self._stores)
         asked_s = time.monotonic()
@@ -138,7 +140,7 @@ class SharedMounts:
     def adopt(
         self,
         user: User,
-        wanted: Wanted,
+        wanted: MountClaim,
         token: str | None,
         place: str,
         found: ResolvedCommit,
@@ -335,7 +337,7 @@ class SharedMounts:
 
     @contextmanager
     def _held(
-        self, user: User, wanted: Wanted, token: str | None, deadline_s: float
+        self, user: User, wanted: MountClaim, token: str | None, deadline_s: float
     ) -> Iterator[SharedSlot]:
         """The slot for a user, which stays while the block takes."""
         slot = self._of_user(user, wanted) or self._of_snapshot(wanted, token, deadline_s)
@@ -355,7 +357,7 @@ class SharedMounts:
                     self.files.remove(slot.key)
                     self.files.remove_place(slot.place)  # what is mounted there stays for upkeep
 
-    def _of_user(self, user: User, wanted: Wanted) -> SharedSlot | None:
+    def _of_user(self, user: User, wanted: MountClaim) -> SharedSlot | None:
         """The mount that a user has, or its volume at another target."""
         with self._lock:
             wishes_of = user.wishes_of
@@ -369,7 +371,7 @@ class SharedMounts:
                 slots[0].holders += 1
             return slots[0] if slots else None
 
-    def _of_snapshot(self, wanted: Wanted, token: str | None, deadline_s: float) -> SharedSlot:
+    def _of_snapshot(self, wanted: MountClaim, token: str | None, deadline_s: float) -> SharedSlot:
         """The mount of what is wanted, a new one where there is none."""
         source, rev = wanted.source, wanted.rev
         with self._lock:  # who names a commit that is mounted needs no proxy
@@ -407,7 +409,7 @@ class SharedMounts:
         self,
         slot: SharedSlot,
         user: User,
-        wanted: Wanted,
+        wanted: MountClaim,
         token: str | None,
         deadline_s: float,
     ) -> None:
@@ -434,7 +436,7 @@ class SharedMounts:
             self._write(slot, lambda old: msgspec.structs.replace(old, has_token=True))
         self._renew(slot, deadline_s)
 
-    def _is_denied(self, wanted: Wanted, token: str | None, deadline_s: float) -> bool:
+    def _is_denied(self, wanted: MountClaim, token: str | None, deadline_s: float) -> bool:
         """Whether a token is of no use any more, as far as can be said now."""
         try:
             self.resolve(wanted, token, _left_s(deadline_s))
@@ -530,9 +532,9 @@ class SharedMounts:
                 self.files.forget(slot.key)  # takes no space
         return after
 
-    def _held_by(self, slot: SharedSlot) -> Held:
+    def _held_by(self, slot: SharedSlot) -> MountHandle:
         mount = slot.mount
-        return Held(slot.place, mount.commit, mount.files, mount.size_bytes)
+        return MountHandle(slot.place, mount.commit, mount.files, mount.size_bytes)
 
 
 @contextmanager
@@ -545,7 +547,7 @@ def _locked(lock: threading.Lock, deadline_s: float, why_late: str) -> Iterator[
         lock.release()
 
 
-def _wishes_of(mount: SharedMount, wishes_of: tuple[str, str, bool]) -> list[Wanted]:
+def _wishes_of(mount: SharedMount, wishes_of: tuple[str, str, bool]) -> list[MountClaim]:
     return [usage.wanted for usage in mount.users if usage.user.wishes_of == wishes_of]
 
 

@@ -118,7 +118,7 @@ class MountUpkeep:
 
     def _look(self) -> dict[str, MountStatus]:
         found, keys = {}, {slot.place: slot.key for slot in self._mounts.slots()}
-        for status in self._node.standing(LOOK_TIMEOUT_S):
+        for status in self._node.list_mounts(LOOK_TIMEOUT_S):
             key = keys.get(status.place) or self._files.key_at(status.place)
             if key is not None:
                 found[key] = status

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.chunkstore.protocol.wire import Failure
 from lodefs.mount.node.interface import ResolvedCommit
-from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
+from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 
 VERSION = 1
 HOLDINGS_MAX = 32  # of an answer: a name has 255 bytes, a place and a reason are longer
@@ -19,7 +19,7 @@ MARGIN_S = 2.0  # for an answer to come after its time limit
 class ResolveCall(msgspec.Struct, frozen=True, tag="resolve"):
     """MountService.resolve."""
 
-    wanted: Wanted
+    wanted: MountClaim
     token: str | None
     timeout_s: float
 
@@ -32,7 +32,7 @@ class AcquireCall(msgspec.Struct, frozen=True, tag="acquire"):
     """MountService.acquire."""
 
     user: User
-    wanted: Wanted
+    wanted: MountClaim
     token: str | None
     timeout_s: float
 
@@ -45,7 +45,7 @@ class AdoptCall(msgspec.Struct, frozen=True, tag="adopt"):
     """MountService.adopt."""
 
     user: User
-    wanted: Wanted
+    wanted: MountClaim
     token: str | None
     place: str
     found: ResolvedCommit
@@ -119,7 +119,7 @@ class Answered(msgspec.Struct, frozen=True):
     version: int = VERSION
     failure: Failure | None = None
     resolved: ResolvedCommit | None = None
-    held: Held | None = None
+    held: MountHandle | None = None
     health: Health | None = None
     holdings: list[Holding] | None = None
     count: int = 0

@@ -1,4 +1,4 @@
-"""What a mount counts for each of a node's jobs (nodeapi.figures.job_counts).
+"""What a mount counts for each of a node's jobs (protocol.figures.job_counts).
 
 A read is the job's whose process asked for it, as the kernel's request says. Of which job a process
 is, its control group tells, into which Slurm has put it and which it cannot leave
@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from lodefs.chunkstore.nodeapi.figures import figure_files
-from lodefs.chunkstore.nodeapi.figures.job_counts import (
+from lodefs.chunkstore.protocol.figures import figure_files
+from lodefs.chunkstore.protocol.figures.job_counts import (
     ENDING,
     FIGURES,
     FILE_BYTES,
@@ -34,10 +34,10 @@ from lodefs.chunkstore.nodeapi.figures.job_counts import (
     RECORDS,
     ROW_WORDS,
     USED_WORD,
-    Word,
+    JobColumn,
     encode_head,
 )
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
 from lodefs.mount.shm.traffic_counters import READS_OF, RowCounter
 
 REMEMBERED_S = 5.0  # of which job a process is: its number may be another's after that
@@ -55,15 +55,15 @@ _JOB = re.compile(
     rb"^\d+:(?:" + _PLACE_1 + rb"|" + _PLACE_2 + rb")/job_(\d{1,10})(?=[/\n])", re.MULTILINE
 )
 _WORD_OF = {
-    Column.DIRECT_READS.value: Word.DIRECT_BYTES.value,
-    Column.CACHE_READS.value: Word.CACHE_BYTES.value,
-    Column.PEERS_READS.value: Word.PEERS_BYTES.value,
-    Column.STORE_READS.value: Word.STORE_BYTES.value,
+    Column.DIRECT_READS.value: JobColumn.DIRECT_BYTES.value,
+    Column.CACHE_READS.value: JobColumn.CACHE_BYTES.value,
+    Column.PEERS_READS.value: JobColumn.PEERS_BYTES.value,
+    Column.STORE_READS.value: JobColumn.STORE_BYTES.value,
 }
 _WORDS = tuple(_WORD_OF.get(column, 0) for column in range(max(_WORD_OF) + 1))  # faster
 _OPENS = {
-    Column.KERNEL_OPENS: Word.KERNEL_OPENS.value,
-    Column.KERNEL_OPENED_BYTES: Word.KERNEL_OPENED_BYTES.value,
+    Column.KERNEL_OPENS: JobColumn.KERNEL_OPENS.value,
+    Column.KERNEL_OPENED_BYTES: JobColumn.KERNEL_OPENED_BYTES.value,
 }
 
 JobOf = Callable[[int], int | None]
@@ -153,7 +153,7 @@ class JobRows:
         self.words, self._used, self._is_told = words, used, is_told
         used[0] = max(used[0], 1)
         begun = range(ROW_WORDS, used[0] * ROW_WORDS, ROW_WORDS)
-        self._rows = {words[at + Word.JOB]: at for at in begun if words[at + Word.LAST]}
+        self._rows = {words[at + JobColumn.JOB]: at for at in begun if words[at + JobColumn.LAST]}
 
     def of(self, job: int) -> int:
         """The row of a job that reads now; that of others, where none is left."""
@@ -162,9 +162,9 @@ class JobRows:
             at = self._free()
             if at is None:
                 return 0
-            self.words[at + Word.JOB] = job
+            self.words[at + JobColumn.JOB] = job
             self._rows[job] = at
-        self.words[at + Word.LAST] = int(time.time())
+        self.words[at + JobColumn.LAST] = int(time.time())
         return at
 
     def _free(self) -> int | None:
@@ -175,8 +175,8 @@ class JobRows:
             return used * ROW_WORDS
         before_s = time.time() - IDLE_S
         for job, at in self._rows.items():
-            if self.words[at + Word.LAST] < before_s and self._is_told(job):
-                for word in (Word.LAST, *FIGURES):  # without LAST it is left out by who reads
+            if self.words[at + JobColumn.LAST] < before_s and self._is_told(job):
+                for word in (JobColumn.LAST, *FIGURES):  # without LAST it is left out by who reads
                     self.words[at + word] = 0
                 del self._rows[job]
                 return at
@@ -220,7 +220,7 @@ class JobCounter:
             words[word] += amount
         else:
             self._words[word] += amount
-            self._words[Word.LAST] = int(time.time())
+            self._words[JobColumn.LAST] = int(time.time())
 
     def start(self) -> None:
         """Settle from now on, for as long as this process lives. Raises: RuntimeError, without
@@ -251,7 +251,7 @@ class JobCounter:
                     for word in FIGURES:
                         self._words[at + word] += more[word]
                 if not at:
-                    self._words[Word.LAST] = int(time.time())
+                    self._words[JobColumn.LAST] = int(time.time())
 
     def _row_of(self, pid: int) -> int | None:
         job = self._job_of(pid)

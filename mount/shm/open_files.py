@@ -75,7 +75,7 @@ class OpenFileTable:
         A file that is open already stays in its mode, whatever ``backing`` says. One that is not
         is opened with ``backing``; None: it is left alone, and None is returned. A ``backing``
         that is not in the answer is of no use. Raises: Corrupt, for one whose backing file is
-        spoilt: the kernel takes no other one until its last close.
+        damaged: the kernel takes no other one until its last close.
         """
         with self._locked():
             top = self._head[_TOP]

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.nodeapi.read_client import Waited
+from lodefs.chunkstore.protocol.read_client import WaitTimes
 
 SLOTS = 64  # processes that are traced; those in further slots are not
 RECORDS_MAX = 8192  # of a process; a busy one fills it in a quarter of a second
@@ -115,7 +115,7 @@ class TraceWriter:
     def add(
         self,
         start_s: float,
-        waited: Waited,
+        waited: WaitTimes,
         *,
         opcode: int,
         ino: int,

@@ -1,4 +1,4 @@
-"""What a mount counts, in memory that its processes share (nodeapi.figures.mount_counts).
+"""What a mount counts, in memory that its processes share (protocol.figures.mount_counts).
 
 A row for each of the first slots of the roster (mount.shm.process_table), so that a count has one
 writing process; a worker that comes after another goes on with its row. It is a file beside the
@@ -18,8 +18,8 @@ from typing import Protocol
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi.figures import figure_files
-from lodefs.chunkstore.nodeapi.figures.mount_counts import (
+from lodefs.chunkstore.protocol.figures import figure_files
+from lodefs.chunkstore.protocol.figures.mount_counts import (
     ENDING,
     FILE_BYTES,
     HEAD_BYTES,
@@ -34,8 +34,8 @@ from lodefs.chunkstore.nodeapi.figures.mount_counts import (
     read_all,
     use_row,
 )
-from lodefs.chunkstore.nodeapi.read_client import Waited
-from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.protocol.read_client import WaitTimes
+from lodefs.chunkstore.protocol.wire import Origin
 
 _WORD_BYTES = 8
 
@@ -106,7 +106,7 @@ class RowCounter:
         """The proxy brought bytes, or told where they lie; ``origin`` as its ORIGIN_HEADER."""
         self.read(READS_OF.get(origin, Column.CACHE_READS), size_bytes)
 
-    def waited(self, waited: Waited) -> None:
+    def waited(self, waited: WaitTimes) -> None:
         """What a request that was answered has waited for."""
         words = self._words
         with self._lock:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     OWNER,
     EvictRequest,
     PinView,
@@ -22,7 +22,7 @@ from lodefs.proxy.api import disclosure, routes
 from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.node import CacheControl, Node, no_job
+from lodefs.proxy.node import CacheControl, NodeService, no_job
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class CacheControlHandlers:
     """Answers for one node. ``of`` has them by the kind of route."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeService) -> None:
         self._node = node
         self.of: dict[str, Callable[[Route, Request], Awaitable[Answer]]] = {
             routes.WARM: self._warm,
@@ -74,7 +74,7 @@ class CacheControlHandlers:
         """A job as its reader may see it: its errors may say where the store is."""
         if not reader.is_limited:
             return job
-        return disclosure.told_job(job, disclosure.places_of(self._node.status()))
+        return disclosure.redacted_job(job, disclosure.places_of(self._node.status()))
 
     async def _pins(self, _route: Route, request: Request) -> Answer:
         view = await self._cache_control.pins()

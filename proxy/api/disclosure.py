@@ -23,8 +23,8 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     UnknownFormat,
 )
-from lodefs.chunkstore.nodeapi.cache_control import WarmStatus
-from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.chunkstore.protocol.cache_control import WarmStatus
+from lodefs.chunkstore.protocol.wire import Failure, error_of
 
 PLACES = ("store", "cache", "tokens")  # figures in /status that say where something lies
 _SPOKEN = (InvalidInput, NotFound, Purged)  # of what was asked for, unless they name a place
@@ -53,7 +53,7 @@ def places_of(status: Mapping[str, object]) -> list[str]:
     return found
 
 
-def told(error: LodefsError, places: Sequence[str]) -> LodefsError:
+def redacted(error: LodefsError, places: Sequence[str]) -> LodefsError:
     """The error as a limited reader is told it; the same if nothing has to be kept back."""
     if isinstance(error, _SPOKEN) and not names_place(str(error), places):
         return error
@@ -64,10 +64,10 @@ def told(error: LodefsError, places: Sequence[str]) -> LodefsError:
     return made
 
 
-def told_job(job: WarmStatus, places: Sequence[str]) -> WarmStatus:
+def redacted_job(job: WarmStatus, places: Sequence[str]) -> WarmStatus:
     """A warm job as a limited reader is shown it."""
     failures = [Failure(one.error, one.message) for one in job.errors]
-    messages = [str(told(error_of(one), places)) for one in failures]
+    messages = [str(redacted(error_of(one), places)) for one in failures]
     pairs = zip(job.errors, messages, strict=True)
     return replace(
         job,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
-from lodefs.proxy.api.answer_places import AnswerPlaces
+from lodefs.proxy.api.response_slots import ResponseSlots
 from lodefs.proxy.node import Extent, Files
 from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
 from lodefs.proxy.runtime.metrics import Metrics, RequestCounter
@@ -132,7 +132,7 @@ class FastPath:
         metrics: Metrics,
         *,
         closing: Callable[[], bytes],
-        places: AnswerPlaces | None = None,
+        places: ResponseSlots | None = None,
         enabled: bool = True,
     ) -> None:
         """``closing`` gives the last lines of the head of any answer sent now (Server, Date).
@@ -140,7 +140,7 @@ class FastPath:
         self._files = files
         self._metrics = metrics
         self._closing = closing
-        self.places = places or AnswerPlaces()
+        self.places = places or ResponseSlots()
         self.enabled = enabled
         self._targets: OrderedDict[bytes, Target] = OrderedDict()
         self._buffer = memoryview(bytearray(HEAD_SIZE_BYTES_MAX + BUFFERED_SIZE_BYTES_MAX))

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.api import disclosure, openapi, responses, routes, views
 from lodefs.proxy.api.control_handlers import CacheControlHandlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer, failure_answer, json_answer, msgpack_answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.node import Node, SnapshotFile
+from lodefs.proxy.node import NodeService, SnapshotFile
 from lodefs.proxy.runtime import exposition
 from lodefs.proxy.runtime.metrics import Metrics
 
@@ -38,7 +38,7 @@ class Handlers:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeService,
         metrics: Metrics,
         *,
         version: str,
@@ -203,7 +203,7 @@ class Handlers:
 
     async def _cache_used(self, _route: Route, request: Request) -> Answer:
         try:
-            report = from_msgpack(request.body, wire.Used)
+            report = from_msgpack(request.body, wire.UsageReport)
         except InvalidInput as error:
             raise InvalidInput(f"the body is no report of what was used: {error}") from error
         await self._node.used(report)
@@ -223,7 +223,7 @@ def _shown(route: Route) -> str:
     return f"{route.repo}@{route.rev}:{path}"
 
 
-def _no_file(route: Route, entry: wire.Node) -> str:
+def _no_file(route: Route, entry: wire.Entry) -> str:
     if entry.kind == Kind.DIRECTORY:
         return f"{_shown(route)} is a directory: use /list/"
     target = entry.target.decode("utf-8", "backslashreplace")

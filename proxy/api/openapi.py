@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi import cache_control, wire
+from lodefs.chunkstore.protocol import cache_control, wire
 from lodefs.proxy.api import views
 from lodefs.proxy.api.ranges import RANGES_MAX
 from lodefs.proxy.api.routes import PAGE_ENTRIES_DEFAULT
@@ -170,7 +170,7 @@ def _cache_control_paths() -> Json:
     began = {"202": _answer("It runs", _json_of("WarmStatus"), {"Location": _header("The job")})}
     return {
         cache_control.WARM: {
-            "post": _posted("warm", "Bring files into the cache", "WarmRequest", began),
+            "post": _posted("warm", "Fetch files into the cache", "WarmRequest", began),
             "get": _operation("warmJobs", "The jobs", [], _ok(_json_of("WarmJobs"))),
         },
         f"{cache_control.WARM}/{{id}}": {

@@ -76,7 +76,7 @@ def select_ranges(header: str | None, total_bytes: int) -> Selection:
     """What to send: None for the whole file, a non-empty list of ranges, or Unsatisfiable.
 
     Another unit than bytes is ignored, as RFC 9110 wants. Malformed bytes ranges and more than
-    RANGES_MAX are unsatisfiable rather than ignored, so that a typing error does not bring a
+    RANGES_MAX are unsatisfiable rather than ignored, so that a typing error does not fetch a
     whole dataset. Overlapping and touching ranges are merged, in the order of their places;
     others keep the order of the request.
     """

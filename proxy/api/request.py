@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.nodeapi.access import hidden
+from lodefs.chunkstore.protocol.access import hidden
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api import ranges
 from lodefs.proxy.api.fast_path import Target

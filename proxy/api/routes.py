@@ -11,7 +11,7 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format import names
-from lodefs.chunkstore.nodeapi import cache_control, wire
+from lodefs.chunkstore.protocol import cache_control, wire
 
 FILES, STAT, LIST, TREES, SNAPSHOTS = "files", "stat", "list", "trees", "snapshots"
 NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"

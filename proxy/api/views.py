@@ -8,7 +8,7 @@ from urllib.parse import quote_from_bytes
 import msgspec
 
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 
 KindName = Literal["file", "directory", "symlink"]
 _KIND_NAMES: dict[int, KindName] = {
@@ -69,7 +69,7 @@ class SnapshotView(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def entry_view(repo: str, rev: str, path: bytes, entry: wire.Node) -> EntryView:
+def entry_view(repo: str, rev: str, path: bytes, entry: wire.Entry) -> EntryView:
     return EntryView(
         name=_text(path.rpartition(b"/")[2]),
         href=wire.file_path(_PREFIXES[entry.kind], repo, rev, path),
@@ -81,7 +81,7 @@ def entry_view(repo: str, rev: str, path: bytes, entry: wire.Node) -> EntryView:
     )
 
 
-def stat_view(snapshot: wire.Snapshot, rev: str, path: bytes, entry: wire.Node) -> StatView:
+def stat_view(snapshot: wire.Snapshot, rev: str, path: bytes, entry: wire.Entry) -> StatView:
     """What /stat answers; hrefs keep the revision that was asked for."""
     view = entry_view(snapshot.repo, rev, path, entry)
     return StatView(snapshot.repo, snapshot.commit, _text(path), view)

@@ -111,7 +111,7 @@ class CacheFile:
 
     def is_recovered(self, boot: bytes) -> bool:
         """Whether its indexed bytes were written since this boot, or are on disk. If not, a power
-        cut may have harmed them."""
+        cut may have damaged them."""
         return self.boot in (layout.DURABLE, boot)
 
     def mark_checked(self, when_s: int) -> None:
@@ -148,7 +148,8 @@ class CacheFile:
 
     def lengthen(self, length_bytes: int) -> None:
         """Gives a slab the length that it will have in the end, before bytes are written, as flat
-        files have it: so it shows if somebody cuts it. Not one that was harmed. Raises: OSError."""
+        files have it: so it shows if somebody cuts it. Not one that was damaged. Raises:
+        OSError."""
         if length_bytes > self.length_bytes and not self.damage():
             os.ftruncate(self.open(), length_bytes)
             self.length_bytes = length_bytes

@@ -43,7 +43,7 @@ GAPS_MAX = 4096  # of a flat file that is completed
 _NO_CONTENT = bytes(32)
 
 
-class Place(NamedTuple):
+class ChunkLocation(NamedTuple):
     """Where a chunk lies in the cache."""
 
     file: CacheFile
@@ -101,14 +101,14 @@ class Cache(CacheTables):
     def __init__(
         self,
         settings: CacheSettings,
-        meter: Counts,
+        counts: Counts,
         *,
         now_s: Callable[[], float] = time.time,
         step: Callable[[str], None] = no_step,
         boot: bytes | None = None,
         call_soon: CallSoon = never,
     ) -> None:
-        super().__init__(settings, meter, now_s=now_s, step=step, boot=boot, call_soon=call_soon)
+        super().__init__(settings, counts, now_s=now_s, step=step, boot=boot, call_soon=call_soon)
         self._stored = threading.Condition(self.lock)
         try:
             self.pins = Pins(self)
@@ -119,24 +119,24 @@ class Cache(CacheTables):
 
     def end_stores(self) -> None:
         """Refuses new chunks, and returns when those being written are stored. A fetch that nobody
-        waits for may still bring chunks when the directory belongs to another process."""
+        waits for may still fetch chunks when the directory belongs to another process."""
         with self._stored:
             self._is_ending = True
             self._stored.wait_for(lambda: not self.reserved_bytes)
 
     # --- finding
 
-    def find(self, keys: Sequence[bytes]) -> list[Place | None]:
+    def find(self, keys: Sequence[bytes]) -> list[ChunkLocation | None]:
         """Where chunks lie, by ``layout.chunk_keys``. One look at the index for all of them."""
         files, decode = self.files, layout.decode_chunk_row
-        found: list[Place | None] = []
+        found: list[ChunkLocation | None] = []
         for value in self.kv.get_many(keys):
             if value is None:
                 found.append(None)
                 continue
             number, offset, size_bytes = decode(value)
             file = files.get(number)
-            found.append(None if file is None else Place(file, offset, size_bytes))
+            found.append(None if file is None else ChunkLocation(file, offset, size_bytes))
         return found
 
     def complete_flat(self, content: bytes) -> CacheFile | None:
@@ -199,7 +199,7 @@ class Cache(CacheTables):
             return []
 
     @contextmanager
-    def place(self, chunks: Sequence[Chunk], flat: Flat | None) -> Iterator[Placed | None]:
+    def place(self, chunks: Sequence[Chunk], flat: Flat | None) -> Iterator[Reservation | None]:
         """Places for chunks, as ``store`` chooses them, which stay theirs within the block; None
         if there is no space, or if the file was damaged from outside. The chunks are in the cache
         when their bytes are written and ``commit`` was called; else the places are free again,
@@ -218,8 +218,8 @@ class Cache(CacheTables):
                     self.eviction.drop(file, damage)
                     yield None
                     return
-                runs = _runs_by_offset(chunks) if first < 0 else [PlacedRun(first, list(chunks))]
-                placed = Placed(self, file, runs, size_bytes)
+                runs = _runs_by_offset(chunks) if first < 0 else [ReservedRun(first, list(chunks))]
+                placed = Reservation(self, file, runs, size_bytes)
                 try:
                     yield placed
                 finally:
@@ -315,7 +315,7 @@ class Cache(CacheTables):
             self.files[number] = file
             return file
 
-    def add_rows(self, file: CacheFile, runs: Sequence[PlacedRun], *, are_copies: bool) -> None:
+    def add_rows(self, file: CacheFile, runs: Sequence[ReservedRun], *, are_copies: bool) -> None:
         """Indexes chunks whose bytes are written: for Placed. Raises: OSError, LodefsError."""
         rows: list[Row] = []
         for run in runs:
@@ -332,7 +332,7 @@ class Cache(CacheTables):
         if file.kind is FileKind.FLAT and file.present_bytes >= file.size_bytes:
             self._complete(file)
 
-    def _run_rows(self, file: CacheFile, run: PlacedRun) -> list[Row]:
+    def _run_rows(self, file: CacheFile, run: ReservedRun) -> list[Row]:
         """The row of a run, unless a longer run stands there: a row that vanished would leave bytes
         that no check covers. The same offset of a flat file always holds the same chunks."""
         sizes = [(chunk.id, chunk.size_bytes) for chunk in run.chunks]
@@ -382,25 +382,25 @@ class Cache(CacheTables):
             self.kv.write([(layout.file_key(file.number), layout.encode_file_row(file.row))])
 
     def _failed(self, error: Exception) -> None:
-        self.meter.add(Counter.NO_SPACE)
+        self.counts.add(Counter.NO_SPACE)
         log.warning("chunks are served without keeping them: %s", error)
         if isinstance(error, NoSpace) or getattr(error, "errno", None) in FULL:
             surplus = self.used_bytes * (self.settings.high - self.settings.low)
             self.eviction.free(max(int(surplus), 1))
 
 
-class PlacedRun(NamedTuple):
+class ReservedRun(NamedTuple):
     """Chunks that lie one after the other from an offset of a file."""
 
     offset: int
     chunks: list[Chunk]
 
 
-class Placed:
+class Reservation:
     """Places in a file of the cache for chunks, whose bytes are to be written there."""
 
     def __init__(
-        self, cache: Cache, file: CacheFile, runs: Sequence[PlacedRun], size_bytes: int
+        self, cache: Cache, file: CacheFile, runs: Sequence[ReservedRun], size_bytes: int
     ) -> None:
         self.file = file
         self.runs = runs
@@ -409,35 +409,35 @@ class Placed:
         self._size_bytes = size_bytes
 
     def drop(self, why: str) -> None:
-        """The file was harmed: nothing of it is used any more."""
+        """The file was damaged: nothing of it is used any more."""
         self._cache.eviction.drop(self.file, why)
 
     def commit(self, *, are_copies: bool = False) -> list[StoredRun]:
         """Indexes the chunks, whose bytes are written. Raises: OSError, LodefsError, also if the
-        file was harmed meanwhile: then it is dropped."""
+        file was damaged meanwhile: then it is dropped."""
         self.is_held = True
         if damage := self.file.damage():
             self.drop(damage)
-            raise Unavailable(f"{self.file.path} was harmed while chunks were written: {damage}")
+            raise Unavailable(f"{self.file.path} was damaged while chunks were written: {damage}")
         self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
-        self._cache.meter.add(Counter.FILLED_BYTES, self._size_bytes)
+        self._cache.counts.add(Counter.FILLED_BYTES, self._size_bytes)
         if are_copies:
             self.file.note_asked(self._size_bytes)  # nothing was fetched for them
         return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
 
 
-def _runs_by_offset(chunks: Sequence[Chunk]) -> list[PlacedRun]:
-    runs: list[PlacedRun] = []
+def _runs_by_offset(chunks: Sequence[Chunk]) -> list[ReservedRun]:
+    runs: list[ReservedRun] = []
     end = -1
     for chunk in chunks:
         if chunk.offset != end:
-            runs.append(PlacedRun(chunk.offset, []))
+            runs.append(ReservedRun(chunk.offset, []))
         runs[-1].chunks.append(chunk)
         end = chunk.offset + chunk.size_bytes
     return runs
 
 
-def _chunk_rows(file: CacheFile, run: PlacedRun) -> list[Row]:
+def _chunk_rows(file: CacheFile, run: ReservedRun) -> list[Row]:
     """Where each chunk of a run lies from now on."""
     rows: list[Row] = []
     offset = run.offset

@@ -16,7 +16,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Place
+from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation
 
 USE_RESOLUTION_S = 60
 
@@ -54,7 +54,7 @@ def unreadable(file: CacheFile, error: OSError) -> Unavailable:
     return Unavailable(f"the cache file {file.path} cannot be read now: {error.strerror}")
 
 
-def is_right(place: Place, chunk_id: bytes) -> bool:
+def is_right(place: ChunkLocation, chunk_id: bytes) -> bool:
     """Whether the bytes at a place are those of the chunk. False if they are missing. Raises:
     Unavailable (they cannot be read now)."""
     try:
@@ -82,11 +82,11 @@ def check(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> Non
     _sync_file(cache, file, trusted=file.generation == generation)
 
 
-def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
+def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[ChunkLocation, bytes]]:
     for key, value in cache.kv.scan(layout.run_prefix(file.number)):
         offset = layout.run_offset(key)
         for chunk_id, size_bytes in layout.decode_run_row(value).chunks:
-            yield Place(file, offset, size_bytes), chunk_id
+            yield ChunkLocation(file, offset, size_bytes), chunk_id
             offset += size_bytes
 
 

@@ -28,7 +28,7 @@ from lodefs.proxy.runtime.counters import Counter
 log = logging.getLogger("lodefs.cache")
 
 ROWS_MAX = 4096  # in one write
-USEFUL_SHARE_MIN = 0.5  # below it, bringing more than what is asked costs more than it saves
+USEFUL_SHARE_MIN = 0.5  # below it, fetching more than what is asked costs more than it saves
 EVIDENCE_PARTS = 16  # of the cache's size: what is evicted of it halves what older evidence counts
 ASKED_WEIGHT = 1 / 32  # of evicted bytes that were asked for: two caches of them halve it, too
 EVIDENCE_SIZE_BYTES_MIN = 1024 * 1024  # less says nothing
@@ -87,13 +87,13 @@ def _next_owner(
     return heaviest if is_protected else oldest
 
 
-class Usefulness:
+class PrefetchAccuracy:
     """The share of the bytes which readers found in the cache, although nobody had asked for them
     when they were fetched, of all such bytes that were evicted of late (the "accuracy" by which
     feedback directed prefetching is throttled: Srinath et al., HPCA 2007).
 
     What was fetched because it was asked for is no evidence for either, but older evidence fades
-    with its evictions. It does so slowly, since readers at random then bring a cache in vain until
+    with its evictions. It does so slowly, since readers at random then fetch a cache in vain until
     this is learnt anew. One thread at a time tells it; any may ask.
     """
 
@@ -123,7 +123,7 @@ class Usefulness:
 
     @property
     def is_low(self) -> bool:
-        """Whether most of what is brought unasked is evicted unread."""
+        """Whether most of what is fetched unasked is evicted unread."""
         return self.share < USEFUL_SHARE_MIN
 
 
@@ -133,7 +133,7 @@ class Eviction:
     def __init__(self, cache: CacheTables, pins: Pins) -> None:
         self._cache = cache
         self._pins = pins
-        self.usefulness = Usefulness(cache.settings.size_bytes_max)
+        self.usefulness = PrefetchAccuracy(cache.settings.size_bytes_max)
         self._lock = threading.Lock()
 
     def free(self, size_bytes: int) -> None:
@@ -155,7 +155,7 @@ class Eviction:
         if self._mark(file, is_forced=True):
             log.warning("the cache file %s is dropped: %s", file.path, why)
             if is_damaged:
-                self._cache.meter.add(Counter.CACHE_CORRUPT)
+                self._cache.counts.add(Counter.CACHE_CORRUPT)
             self._remove(file)
 
     def finish(self) -> None:
@@ -212,7 +212,7 @@ class Eviction:
             cache.used_bytes -= file.present_bytes
             cache.retired.append(file)
         age_s = cache.now_s() - file.last_use_s
-        cache.meter.evicted(file.present_bytes, age_s, file.unread_bytes)
+        cache.counts.evicted(file.present_bytes, age_s, file.unread_bytes)
         cache.trim_soon()
         return True
 

@@ -1,8 +1,8 @@
 """What a node does for its cache beside serving: after a start, now and then, in idle time.
 
-Three tasks that do not wait for each other: recovery checks what a power cut may have harmed, which
-can take hours; upkeep puts the cache on disk and looks after pins and reports of damage; the scrub
-reads old files again. A step that fails is logged and tried again.
+Three tasks that do not wait for each other: recovery checks what a power cut may have damaged,
+which can take hours; upkeep puts the cache on disk and looks after pins and reports of damage; the
+scrub reads old files again. A step that fails is logged and tried again.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Maintenance:
             return await step()
         except LodefsError as error:
             if isinstance(error, NoSpace):
-                self._cache.meter.add(Counter.NO_SPACE)
+                self._cache.counts.add(Counter.NO_SPACE)
             log.warning("%s for now: %s", what, error)
         except Exception:
             log.exception("%s for now", what)

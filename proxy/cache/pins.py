@@ -216,7 +216,7 @@ class Pins:
         now_s = self._cache.now_s()
         if not any(pin.numbers and pin.row.until_s > now_s for pin in list(self._pins.values())):
             return
-        self._cache.meter.add(Counter.PINNED_FULL)
+        self._cache.counts.add(Counter.PINNED_FULL)
         if not self._was_full:
             self._was_full = True
             log.warning(

@@ -13,7 +13,7 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Place
+from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation
 from lodefs.proxy.runtime.thread_pools import Pools
 
 
@@ -46,13 +46,13 @@ class CacheReader:
         file.read_bytes += size_bytes
         return data
 
-    async def find(self, index: PackIndex, first: int, count: int) -> list[Place | None]:
+    async def find(self, index: PackIndex, first: int, count: int) -> list[ChunkLocation | None]:
         """Where chunks of a pack lie. Runs in a thread: an index that is not in memory waits for
         the disk (docs/decisions/0001-sync-library-async-proxy.md)."""
         keys = layout.chunk_keys(index.ids, first, count)
         return await self._pools.disk.run(self._cache.find, keys)
 
-    async def good(self, chunks: Sequence[tuple[Place, bytes]]) -> int:
+    async def good(self, chunks: Sequence[tuple[ChunkLocation, bytes]]) -> int:
         """How many chunks, from the first on, can be used. Those of a file that is not known to be
         on disk, or that was not checked for long, are checked here, all in one go; the file of the
         first wrong one is dropped. Raises: Unavailable (a file cannot be read now)."""
@@ -61,7 +61,7 @@ class CacheReader:
             return len(chunks)
         return await self._pools.disk.run(self._check, chunks)
 
-    def _check(self, chunks: Sequence[tuple[Place, bytes]]) -> int:
+    def _check(self, chunks: Sequence[tuple[ChunkLocation, bytes]]) -> int:
         for n, (place, chunk_id) in enumerate(chunks):
             is_known = place.file.is_trusted(self._cache.boot)
             if not is_known and not durability.is_right(place, chunk_id):

@@ -174,7 +174,7 @@ class Scrub:
             return list(self._cache.files.values())
 
     def _due(self) -> list[CacheFile]:
-        """Which files to check now. What a power cut may have harmed is recovery's to check."""
+        """Which files to check now. What a power cut may have damaged is recovery's to check."""
         now_s = self._cache.now_s()
         since_s = max(now_s - self.settings.days * DAY_S / 2, self._boot_s(now_s))
         files = [file for file in self._files() if file.is_recovered(self._cache.boot)]
@@ -222,7 +222,7 @@ class Scrub:
         """Waits after each piece: for the rate, and for others that want the disk. _Stopped."""
         if self._stop.is_set():
             raise _Stopped
-        self._cache.meter.add(Counter.SCRUBBED_BYTES, size_bytes)
+        self._cache.counts.add(Counter.SCRUBBED_BYTES, size_bytes)
         self._scrubbed_bytes += size_bytes
         self._owed_bytes += size_bytes
         if self._owed_bytes < PIECE_SIZE_BYTES:

@@ -70,7 +70,7 @@ class CacheTables:
     def __init__(
         self,
         settings: CacheSettings,
-        meter: Counts,
+        counts: Counts,
         *,
         now_s: Callable[[], float] = time.time,
         step: Callable[[str], None] = no_step,
@@ -78,7 +78,7 @@ class CacheTables:
         call_soon: CallSoon = never,
     ) -> None:
         self.settings = settings
-        self.meter = meter
+        self.counts = counts
         self.now_s = now_s
         self.step = step
         self.boot = layout.boot_id() if boot is None else boot

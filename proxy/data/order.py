@@ -1,6 +1,6 @@
 """What the proxy and a data process say to each other, over a socket for each of its threads.
 
-Packets (chunkstore.nodeapi.rpc) of MessagePack arrays. An order comes with open files: first the
+Packets (chunkstore.protocol.rpc) of MessagePack arrays. An order comes with open files: first the
 one to read from, if it is no HTTP order, then those to write to. Both ends are of one version of
 lodefs: they are one program.
 """
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import msgspec
 
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.objects.range_order import HttpOrder
+from lodefs.chunkstore.protocol import rpc
 
 FILES_MAX = 32  # of one order; the kernel takes 253
 
@@ -28,7 +28,7 @@ STUCK = b"~"  # instead of PONG: the disk keeps a write
 DONE = "done"
 WRONG = "wrong"  # ``number`` is the first chunk that is not what its id says
 CHANGED = "changed"  # the pack was written again
-HARMED = "harmed"  # the file ``number`` to write to was cut or removed: nothing in it is sure
+DAMAGED = "harmed"  # the file ``number`` to write to was cut or removed: nothing in it is sure
 SLOW = "slow"  # the disk to write to does not keep up
 FAILED = "failed"  # anything else: not done, and perhaps done elsewhere
 
@@ -43,7 +43,7 @@ class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
-class FetchOrder(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
+class FetchTask(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
     """Consecutive chunks of a pack: where to read them (None: from ``offset`` of the file that
     comes first), what they are (ids; sizes as arrays of u32; codecs), and where to write them:
     to files that are at least so long (``lengths_bytes``), unless somebody cut them."""
@@ -69,11 +69,11 @@ class FetchReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LongOrder(msgspec.Struct, frozen=True, array_like=True, tag="long"):
-    """A FetchOrder too long for a packet lies in the memory file that is the first descriptor."""
+    """A FetchTask too long for a packet lies in the memory file that is the first descriptor."""
 
 
 @contextmanager
-def packed(order: FetchOrder) -> Iterator[tuple[bytes, list[int]]]:
+def packed(order: FetchTask) -> Iterator[tuple[bytes, list[int]]]:
     """A packet for an order, and the descriptors that are to come first with it, within the block.
     Raises: OSError."""
     data = msgspec.msgpack.encode(order)
@@ -86,20 +86,20 @@ def packed(order: FetchOrder) -> Iterator[tuple[bytes, list[int]]]:
         yield msgspec.msgpack.encode(LongOrder()), [memory.fileno()]
 
 
-def receive(sock: socket.socket) -> tuple[FetchOrder, list[int]]:
+def receive(sock: socket.socket) -> tuple[FetchTask, list[int]]:
     """The next order, and its files. Raises: ConnectionError if there is none any more; OSError,
     msgspec.MsgspecError, with every descriptor closed."""
     data, fds = rpc.receive(sock, fds_max=FILES_MAX + 1)
     try:
         order = _decoder.decode(data)
-        if isinstance(order, FetchOrder):
+        if isinstance(order, FetchTask):
             return order, fds
         with os.fdopen(fds.pop(0), "rb") as memory:
             memory.seek(0)
-            return msgpack_decoder(FetchOrder).decode(memory.read()), fds
+            return msgpack_decoder(FetchTask).decode(memory.read()), fds
     except BaseException:
         rpc.close_all(fds)
         raise
 
 
-_decoder = msgpack_decoder(FetchOrder | LongOrder)
+_decoder = msgpack_decoder(FetchTask | LongOrder)

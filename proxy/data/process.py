@@ -24,14 +24,14 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import Changed, LodefsError
 from lodefs.chunkstore.format.compression import decompress
 from lodefs.chunkstore.format.names import ID_BYTES
-from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.objects.range_stream import Body, FileBody, RangeStreams
+from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import order as orders
-from lodefs.proxy.data.order import FetchOrder, FetchReport
+from lodefs.proxy.data.order import FetchReport, FetchTask
 
 BATCH_SIZE_BYTES = 512 * 1024  # stored; received, verified and written while it is in the cache
 RAW_SIZE_BYTES_MAX = 4 * BATCH_SIZE_BYTES  # of a batch, decompressed
@@ -46,7 +46,7 @@ class _Slow(Exception):
     """The disk to write to does not keep up."""
 
 
-class Turns:
+class WriteLock:
     """One write at a time: the kernel lets one thread write to a file, and those that wait for that
     there would keep their processors busy. For any thread."""
 
@@ -69,7 +69,7 @@ class Turns:
         return time.monotonic() - self._since_s > STUCK_S
 
 
-class _Harmed(Exception):
+class _FileTruncated(Exception):
     """A file to write to was cut or removed."""
 
     def __init__(self, file: int, why: str) -> None:
@@ -80,7 +80,7 @@ class _Harmed(Exception):
 class Worker:
     """One thread: its socket, and the memory that bodies come to."""
 
-    def __init__(self, slot: socket.socket, streams: RangeStreams, writing: Turns) -> None:
+    def __init__(self, slot: socket.socket, streams: RangeStreams, writing: WriteLock) -> None:
         self._slot = slot
         self._streams = streams
         self._writing = writing
@@ -107,7 +107,7 @@ class Worker:
         finally:
             rpc.close_all(fds)
 
-    def _carried_out(self, order: FetchOrder, fds: Sequence[int]) -> FetchReport:
+    def _carried_out(self, order: FetchTask, fds: Sequence[int]) -> FetchReport:
         begin_s = time.monotonic()
         size_bytes = sum(_u32s(order.stored_sizes))
         source: AbstractContextManager[Body]
@@ -122,8 +122,8 @@ class Worker:
             return FetchReport(orders.CHANGED)
         except _Slow:
             return FetchReport(orders.SLOW, why="the cache's disk is slow")
-        except _Harmed as error:
-            return FetchReport(orders.HARMED, error.file, str(error))
+        except _FileTruncated as error:
+            return FetchReport(orders.DAMAGED, error.file, str(error))
         except (LodefsError, OSError, MemoryError, IndexError) as error:
             return FetchReport(orders.FAILED, why=_text(error))
         seconds = time.monotonic() - begin_s
@@ -131,7 +131,7 @@ class Worker:
             return FetchReport(orders.WRONG, *wrong, size_bytes, seconds)
         return FetchReport(orders.DONE, 0, "", size_bytes, seconds)
 
-    def _fetch(self, order: FetchOrder, body: Body, files: Sequence[int]) -> tuple[int, str] | None:
+    def _fetch(self, order: FetchTask, body: Body, files: Sequence[int]) -> tuple[int, str] | None:
         """Receives, verifies and writes all; the first chunk that is wrong, and why. Raises: _Slow,
         when the disk has kept it waiting for too long."""
         wrong: tuple[int, str] | None = None
@@ -166,22 +166,22 @@ class Worker:
 
 
 def _write(
-    order: FetchOrder,
+    order: FetchTask,
     raw_starts: Sequence[int],
     first: int,
     raws: Sequence[Buffer],
     files: Sequence[int],
 ) -> None:
-    """Writes those chunks from ``first`` on that have a target. Raises: OSError, _Harmed: a write
-    behind the end of a file that was cut would leave zeros before it."""
+    """Writes those chunks from ``first`` on that have a target. Raises: OSError, _FileTruncated: a
+    write behind the end of a file that was cut would leave zeros before it."""
     for target in order.targets:
         low, high = max(target.first, first), min(target.end, first + len(raws))
         if low < high:
             status = os.fstat(files[target.file])
             if not status.st_nlink:
-                raise _Harmed(target.file, "it was removed")
+                raise _FileTruncated(target.file, "it was removed")
             if status.st_size < order.lengths_bytes[target.file]:
-                raise _Harmed(target.file, f"it was cut to {status.st_size} bytes")
+                raise _FileTruncated(target.file, f"it was cut to {status.st_size} bytes")
             offset = target.offset + raw_starts[low] - raw_starts[target.first]
             write_at(files[target.file], offset, raws[low - first : high - first])
 
@@ -232,7 +232,7 @@ def main() -> None:
     """The process as a program."""
     control, *slots = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     _settle()
-    streams, writing = RangeStreams(), Turns()
+    streams, writing = RangeStreams(), WriteLock()
     for slot in slots:
         threading.Thread(target=Worker(slot, streams, writing).run, daemon=True).start()
     with suppress(OSError):

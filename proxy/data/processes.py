@@ -22,10 +22,10 @@ import msgspec
 
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi import rpc
 from lodefs.chunkstore.objects.range_transport import limit_waiting
+from lodefs.chunkstore.protocol import rpc
 from lodefs.proxy.data import order as orders
-from lodefs.proxy.data.order import FetchOrder, FetchReport
+from lodefs.proxy.data.order import FetchReport, FetchTask
 
 log = logging.getLogger("lodefs.data")
 
@@ -91,7 +91,7 @@ class DataProcesses:
                     self._keepers = [_Keeper(self._settings) for _ in range(count)]
         return any(keeper.is_up for keeper in self._keepers)
 
-    def carry_out(self, order: FetchOrder, fds: Sequence[int], timeout_s: float) -> FetchReport:
+    def carry_out(self, order: FetchTask, fds: Sequence[int], timeout_s: float) -> FetchReport:
         """The report on an order. Blocking. Raises: NotDone, OSError."""
         with orders.packed(order) as (data, first_fds):
             for keeper in sorted(self._keepers, key=lambda keeper: keeper.busy):

@@ -18,9 +18,16 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import Cache, ComingChunk, Flat, NewChunk, Place, StoredRun
+from lodefs.proxy.cache.chunk_cache import (
+    Cache,
+    ChunkLocation,
+    ComingChunk,
+    Flat,
+    NewChunk,
+    StoredRun,
+)
 from lodefs.proxy.cache.extents import Run
-from lodefs.proxy.fetch.data_plane import Landing, LandingPart
+from lodefs.proxy.fetch.data_plane import ReservationPart, WriteReservation
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnTransferStarted, PackSource
@@ -32,7 +39,7 @@ log = logging.getLogger("lodefs.cache")
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class CacheTarget:
     """Where the chunks [first, end) of a pack are cached, as far as they are in a unit: in the flat
     file ``flat``, or in slabs. ``shift``: from raw offsets in the pack to offsets in that file."""
 
@@ -51,7 +58,7 @@ class Unit:
     pack: PackId
     first: int
     count: int
-    destinations: tuple[Destination, ...] = ()
+    destinations: tuple[CacheTarget, ...] = ()
     from_origin: bool = False
 
     @property
@@ -62,7 +69,7 @@ class Unit:
 class _Part(NamedTuple):
     """Chunks [first, end) of a run that go to one destination."""
 
-    destination: Destination
+    destination: CacheTarget
     first: int
     end: int
 
@@ -72,21 +79,21 @@ RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 
 @dataclass(slots=True)
-class Filled:
+class FetchResult:
     """A unit that has been fetched. ``uncached_chunks`` found no space, or, if they were
     ``left_out``, a disk too slow. ``held_chunks`` are copies of those that the reader who caused
     the fetch wants at once. ``runs``: where raw bytes of the pack lie in the cache now.
-    ``brought_bytes``: raw bytes that are new in the cache."""
+    ``fetched_bytes``: raw bytes that are new in the cache."""
 
     uncached_chunks: RawChunks = field(default_factory=dict)
     left_out: bool = False
     held_chunks: RawChunks = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
-    brought_bytes: int = 0
+    fetched_bytes: int = 0
 
 
 class CacheFill:
-    """Brings units into one cache. For any thread."""
+    """Fetches units into one cache. For any thread."""
 
     def __init__(
         self,
@@ -106,16 +113,16 @@ class CacheFill:
         self._indexes = indexes
         self._packs = packs
         self._origin = origin
-        self._meter = cache.meter
+        self._counts = cache.counts
 
     def fill(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         unit: Unit,
         on_started: OnTransferStarted = lambda _origin: None,
         held: range = range(0),
         on_read: Callable[[RawChunks], None] = lambda _chunks: None,
-    ) -> Filled:
+    ) -> FetchResult:
         """Fetches what is missing of the unit. ``on_started``: as of PackSource. ``held``: the
         chunks to return copies of. ``on_read``: called with the chunks that are in memory before
         the first of them is written, which may take long.
@@ -123,10 +130,12 @@ class CacheFill:
         Raises: WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied,
         DeadlineExceeded.
         """
-        index = loaded.index  # what is gone, by it or by one that is read meanwhile, is left out
+        index = (
+            pack_index.index
+        )  # what is gone, by it or by one that is read meanwhile, is left out
         places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
         self._use(places)
-        destinations = unit.destinations or (Destination(unit.first, unit.end),)
+        destinations = unit.destinations or (CacheTarget(unit.first, unit.end),)
         present = [place is not None for place in places]
         settled = [True] * unit.count  # what has no destination is not wanted
         for one in destinations:
@@ -135,19 +144,19 @@ class CacheFill:
         if index.has_gone:
             gone = map(index.is_gone, range(unit.first, unit.end))
             settled = [done or is_gone for done, is_gone in zip(settled, gone, strict=True)]
-        filled = Filled()
+        filled = FetchResult()
         read: dict[int, list[Buffer]] = {}  # by the number of the first
         sizes = index.stored_sizes[unit.first : unit.end]
         for skipped, count in missing_runs(settled, sizes):
             first, end = unit.first + skipped, unit.first + skipped + count
             parts = _parts(destinations, first, end)
-            landing = self._landing(loaded, parts, unit.first, settled)
+            landing = self._landing(pack_index, parts, unit.first, settled)
             source = self._origin if unit.from_origin else self._packs
             raws = self._checked(
-                loaded,
+                pack_index,
                 range(first, end),
                 source,
-                partial(source.read_to, loaded, first, count, on_started, landing),
+                partial(source.read_to, pack_index, first, count, on_started, landing),
             )
             if raws is None:
                 _note_landed(landing, filled)
@@ -163,24 +172,28 @@ class CacheFill:
             for one, low, high in _parts(destinations, first, first + len(raws)):
                 here = slice(low - unit.first, high - unit.first)
                 self._store(
-                    loaded, one, low, raws[low - first : high - first], settled[here], filled
+                    pack_index, one, low, raws[low - first : high - first], settled[here], filled
                 )
                 settled[here] = [True] * (high - low)
         return filled
 
     def _landing(
-        self, loaded: PackIndexVersion, parts: Sequence[_Part], first: int, settled: Sequence[bool]
-    ) -> Landing:
+        self,
+        pack_index: PackIndexVersion,
+        parts: Sequence[_Part],
+        first: int,
+        settled: Sequence[bool],
+    ) -> WriteReservation:
         """Where chunks go that are not present; ``settled`` tells of those from ``first`` on."""
 
-        def found() -> list[LandingPart]:
+        def found() -> list[ReservationPart]:
             of_parts = (
-                _coming(loaded, one, low, settled[low - first : high - first])
+                _coming(pack_index, one, low, settled[low - first : high - first])
                 for one, low, high in parts
             )
             return [part for part in of_parts if part.chunks]
 
-        return Landing(self._cache, found)
+        return WriteReservation(self._cache, found)
 
     def waits_for_peers(self, unit: Unit) -> bool:
         """Whether other nodes are asked for the unit before the store is."""
@@ -191,7 +204,7 @@ class CacheFill:
         known = self._damaged_chunks.find(unit.pack, unit.first, unit.end)
         return None if known is None else (known.first, known.end)
 
-    def _use(self, places: list[Place | None]) -> None:
+    def _use(self, places: list[ChunkLocation | None]) -> None:
         """Marks the files of present chunks as used: a reader of their neighbours wants them."""
         now_s = int(self._cache.now_s())
         for place in places:
@@ -200,15 +213,15 @@ class CacheFill:
 
     def _store(
         self,
-        loaded: PackIndexVersion,
-        destination: Destination,
+        pack_index: PackIndexVersion,
+        destination: CacheTarget,
         first: int,
         raws: list[Buffer],
         present: list[bool],
-        filled: Filled,
+        filled: FetchResult,
     ) -> None:
         """Stores those chunks from ``first`` on that are not present."""
-        chunks = _new_chunks(loaded, destination.shift, first, raws, present)
+        chunks = _new_chunks(pack_index, destination.shift, first, raws, present)
         if not chunks:
             return
         size_bytes = sum(len(chunk.raw) for chunk in chunks)
@@ -216,16 +229,16 @@ class CacheFill:
             stored = self._cache.store(chunks, destination.flat) if may_write else []
         if not stored:
             why = Counter.UNCACHED_BYTES if may_write else Counter.LEFT_OUT_BYTES
-            self._meter.add(why, sum(map(len, raws)))
+            self._counts.add(why, sum(map(len, raws)))
             filled.left_out |= not may_write
             filled.uncached_chunks.update((n, raw) for n, raw in enumerate(raws, first) if raw)
             return
-        filled.brought_bytes += size_bytes
+        filled.fetched_bytes += size_bytes
         filled.runs.extend(_pack_runs(stored, destination.shift))
 
     def read(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         on_started: OnTransferStarted = lambda _origin: None,
@@ -239,22 +252,22 @@ class CacheFill:
         Raises: WrongChunk (names the pack and the store), and the errors of reading.
         """
         source = self._origin if from_origin else self._packs
-        read = partial(source.read, loaded, first, count, on_started)
-        return self._checked(loaded, range(first, first + count), source, read)
+        read = partial(source.read, pack_index, first, count, on_started)
+        return self._checked(pack_index, range(first, first + count), source, read)
 
     def _checked(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         chunks: range,
         source: PackSource,
         read: Callable[[], Raws],
     ) -> Raws | list[Buffer]:
         """What ``read`` gives, which reads these chunks from the source; as ``read`` says if they
         are wrong."""
-        pack_id = loaded.index.pack_id
+        pack_id = pack_index.index.pack_id
         first, end = chunks.start, chunks.stop
         try:
-            if self._purged_chunks.are_in(loaded.index, chunks):
+            if self._purged_chunks.are_in(pack_index.index, chunks):
                 raise Changed(f"the index of pack {pack_id.hex()} is older than a purge")
             return read()
         except Changed:
@@ -262,12 +275,12 @@ class CacheFill:
         except Corrupt as error:
             if isinstance(error, KnownWrongChunk):
                 raise
-            self._meter.add(Counter.STORE_CORRUPT)
+            self._counts.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
         try:
             return self._read_again(pack_id, first, len(chunks))
         except Corrupt as error:
-            self._meter.add(Counter.STORE_CORRUPT)
+            self._counts.add(Counter.STORE_CORRUPT)
             bad = error.number if isinstance(error, WrongChunk) else None
             twice = WrongChunk(f"{self._origin.url} sent wrong bytes twice: {error}", bad)
             bad_first, bad_end = (first, end) if bad is None else (bad, bad + 1)
@@ -282,17 +295,17 @@ class CacheFill:
             return self._origin.read(self._indexes.reload(pack_id), first, count)
 
 
-def _parts(destinations: Sequence[Destination], first: int, end: int) -> list[_Part]:
+def _parts(destinations: Sequence[CacheTarget], first: int, end: int) -> list[_Part]:
     """Those of the chunks [first, end) that have destinations."""
     cut = ((one, max(one.first, first), min(one.end, end)) for one in destinations)
     return [_Part(*part) for part in cut if part[1] < part[2]]
 
 
 def _coming(
-    loaded: PackIndexVersion, destination: Destination, first: int, present: Sequence[bool]
-) -> LandingPart:
+    pack_index: PackIndexVersion, destination: CacheTarget, first: int, present: Sequence[bool]
+) -> ReservationPart:
     """The chunks from ``first`` on that are not in the cache, each once."""
-    index, shift = loaded.index, destination.shift
+    index, shift = pack_index.index, destination.shift
     numbers: list[int] = []
     chunks: dict[bytes, ComingChunk] = {}  # a run may contain a chunk twice
     for n, is_present in enumerate(present, first):
@@ -301,21 +314,21 @@ def _coming(
             numbers.append(n)
             offset = shift + index.raw_offsets[n]
             chunks[chunk_id] = ComingChunk(chunk_id, index.raw_sizes[n], offset)
-    return LandingPart(numbers, list(chunks.values()), destination.flat, shift)
+    return ReservationPart(numbers, list(chunks.values()), destination.flat, shift)
 
 
-def _note_landed(landing: Landing, filled: Filled) -> None:
+def _note_landed(landing: WriteReservation, filled: FetchResult) -> None:
     """Notes where chunks lie that data processes wrote."""
     for part, stored in zip(landing.parts, landing.stored, strict=True):
-        filled.brought_bytes += sum(chunk.size_bytes for chunk in part.chunks)
+        filled.fetched_bytes += sum(chunk.size_bytes for chunk in part.chunks)
         filled.runs.extend(_pack_runs(stored, part.shift))
 
 
 def _new_chunks(
-    loaded: PackIndexVersion, shift: int, first: int, raws: list[Buffer], present: list[bool]
+    pack_index: PackIndexVersion, shift: int, first: int, raws: list[Buffer], present: list[bool]
 ) -> list[NewChunk]:
     """The chunks from ``first`` on that are not in the cache, each once."""
-    index = loaded.index
+    index = pack_index.index
     chunks: dict[bytes, NewChunk] = {}  # a run may contain a chunk twice
     for n, raw in enumerate(raws, first):
         if raw and not present[n - first]:
@@ -348,10 +361,10 @@ def part_of(unit: Unit, first: int, end: int) -> Unit:
     return replace(unit, first=first, count=end - first, destinations=destinations)
 
 
-def cut_units(unit: Unit, loaded: PackIndexVersion, size_bytes: int) -> list[Unit]:
+def cut_units(unit: Unit, pack_index: PackIndexVersion, size_bytes: int) -> list[Unit]:
     """A unit in even parts of about ``size_bytes`` raw bytes (an eighth more at most, and a
     chunk), or one chunk. Even, since a small rest costs a request as dear as the others."""
-    raw_offsets = loaded.index.raw_offsets
+    raw_offsets = pack_index.index.raw_offsets
     first, end = unit.first, unit.first + unit.count
     base = raw_offsets[first]
     total = raw_offsets[end] - base

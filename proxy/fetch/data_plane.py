@@ -1,8 +1,8 @@
-"""Bringing chunks from the store to the cache's files by data processes: this process finds the
+"""Fetching chunks from the store to the cache's files by data processes: this process finds the
 places and writes the rows, and sees none of the bytes.
 
 Only what goes well is done here. Wrong bytes and packs that were written again are raised as the
-store's; of all else the caller hears that nothing was brought, and reads by itself, with retries.
+store's; of all else the caller hears that nothing was fetched, and reads by itself, with retries.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lodefs.proxy.cache.chunk_cache import (
     Chunk,
     ComingChunk,
     Flat,
-    Placed,
+    Reservation,
     StoredRun,
 )
 from lodefs.proxy.data import order as orders
-from lodefs.proxy.data.order import FetchOrder, FetchReport, WriteTarget
+from lodefs.proxy.data.order import FetchReport, FetchTask, WriteTarget
 from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
 
 log = logging.getLogger("lodefs.data")
@@ -40,7 +40,7 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0  # without orders, after one that failed
 PARTS_MAX = orders.FILES_MAX - 1  # files that one order writes to
 
 
-class LandingPart(NamedTuple):
+class ReservationPart(NamedTuple):
     """Chunks that go to one file: ``numbers`` in the pack, in their order, and what they are."""
 
     numbers: Sequence[int]
@@ -49,17 +49,17 @@ class LandingPart(NamedTuple):
     shift: int  # from raw offsets in the pack to the chunks' own
 
 
-class Landing:
+class WriteReservation:
     """Where chunks of a pack that are fetched go to, and, once they are there, where they lie."""
 
-    def __init__(self, cache: Cache, parts: Callable[[], Sequence[LandingPart]]) -> None:
+    def __init__(self, cache: Cache, parts: Callable[[], Sequence[ReservationPart]]) -> None:
         """``parts`` is called if they are needed."""
         self._cache = cache
         self._make_parts = parts
         self.stored: list[list[StoredRun]] = []  # of each part
 
     @cached_property
-    def parts(self) -> Sequence[LandingPart]:
+    def parts(self) -> Sequence[ReservationPart]:
         return self._make_parts()
 
     def is_disk_slow(self) -> bool:
@@ -71,11 +71,11 @@ class Landing:
         self._cache.gate.note_slow()
 
     @contextmanager
-    def places(self) -> Iterator[list[Placed] | None]:
+    def places(self) -> Iterator[list[Reservation] | None]:
         """Places for all parts, within the block; None if there is no space for all. Raises:
         OSError, NoSpace."""
         with ExitStack() as stack:
-            found: list[Placed] = []
+            found: list[Reservation] = []
             for part in self.parts:
                 placed = stack.enter_context(self._cache.place(part.chunks, part.flat))
                 if placed is None:
@@ -86,7 +86,8 @@ class Landing:
 
 
 class DataPlane:
-    """Brings chunks of one store's packs by data processes, which the node ends. For any thread."""
+    """Fetches chunks of one store's packs by data processes, which the node ends. For any
+    thread."""
 
     def __init__(
         self, processes: DataProcesses, objects: ObjectStore, *, transfer_timeout_s: float
@@ -98,13 +99,13 @@ class DataPlane:
         # wants to be left alone.
         self._breaker = CircuitBreaker(PAUSE_S_FIRST, PAUSE_S_MAX)
 
-    def bring(
-        self, loaded: PackIndexVersion, first: int, count: int, landing: Landing
+    def fetch(
+        self, pack_index: PackIndexVersion, first: int, count: int, landing: WriteReservation
     ) -> int | None:
         """Fetches chunks [first, first + count) and writes those that have a place there. How many
-        stored bytes came; None if nothing was brought. Raises: WrongChunk, Changed; Corrupt, Denied
+        stored bytes came; None if nothing was fetched. Raises: WrongChunk, Changed; Corrupt, Denied
         and others if the store's file cannot be read."""
-        offsets = loaded.index.offsets
+        offsets = pack_index.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
         if size_bytes < SIZE_BYTES_LEAST or not self.processes.start():
             return None
@@ -112,15 +113,17 @@ class DataPlane:
             return None
         if not (self._breaker.is_closed or self._breaker.is_due()):
             return None
-        key = keys.pack(loaded.index.pack_id)
+        key = keys.pack(pack_index.index.pack_id)
         try:
-            with range_order(self._objects, key, offsets[first], size_bytes, loaded.etag) as read:
+            with range_order(
+                self._objects, key, offsets[first], size_bytes, pack_index.etag
+            ) as read:
                 if read is None:
                     return None
                 with landing.places() as places:
                     if places is None:
                         return None
-                    return self._fetch(loaded, first, count, read, landing, places)
+                    return self._fetch(pack_index, first, count, read, landing, places)
         except (NotDone, OSError, LodefsError) as error:
             if isinstance(error, WrongChunk | Changed):
                 raise
@@ -129,14 +132,14 @@ class DataPlane:
 
     def _fetch(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         read: RangeOrder,
-        landing: Landing,
-        places: Sequence[Placed],
+        landing: WriteReservation,
+        places: Sequence[Reservation],
     ) -> int:
-        order = _order_of(loaded, first, count, read, landing.parts, places)
+        order = _order_of(pack_index, first, count, read, landing.parts, places)
         fds = [placed.file.open() for placed in places]
         if read.http is None:
             fds.insert(0, read.fd)
@@ -152,26 +155,26 @@ class DataPlane:
             raise
         for placed in places:
             placed.is_held = False
-        if report.outcome == orders.HARMED and report.number < len(places):
+        if report.outcome == orders.DAMAGED and report.number < len(places):
             places[report.number].drop(report.why)
         if report.outcome == orders.SLOW:
             landing.note_slow()
-        self._heed(report, loaded, first, count, read.done)
+        self._heed(report, pack_index, first, count, read.done)
         landing.stored = [placed.commit() for placed in places]
         return report.received_bytes
 
     def _heed(
-        self, report: FetchReport, loaded: PackIndexVersion, first: int, count: int, done: Done
+        self, report: FetchReport, pack_index: PackIndexVersion, first: int, count: int, done: Done
     ) -> None:
         """Counts what came. Raises: what the report says."""
-        key = keys.pack(loaded.index.pack_id)
+        key = keys.pack(pack_index.index.pack_id)
         if report.outcome == orders.DONE:
             done(report.received_bytes, report.seconds, None)
             self._breaker.answered()
             return
         if report.outcome == orders.WRONG:
             done(report.received_bytes, report.seconds, None)
-            number = _numbers(loaded, first, count)[report.number]
+            number = _numbers(pack_index, first, count)[report.number]
             raise WrongChunk(f"chunk {number} of {key}: {report.why}", number)
         if report.outcome == orders.CHANGED:
             done(0, report.seconds, Changed)
@@ -183,14 +186,14 @@ class DataPlane:
 
 
 def _order_of(
-    loaded: PackIndexVersion,
+    pack_index: PackIndexVersion,
     first: int,
     count: int,
     read: RangeOrder,
-    parts: Sequence[LandingPart],
-    places: Sequence[Placed],
-) -> FetchOrder:
-    index, coming = loaded.index, _numbers(loaded, first, count)
+    parts: Sequence[ReservationPart],
+    places: Sequence[Reservation],
+) -> FetchTask:
+    index, coming = pack_index.index, _numbers(pack_index, first, count)
     serials: Mapping[int, int] | None = None  # of chunks in the order; else as in the pack
     if len(coming) < count:
         serials = {n: serial for serial, n in enumerate(coming)}
@@ -200,7 +203,7 @@ def _order_of(
         for run in placed.runs:
             targets += _targets(file, run.offset, [(next(numbers), c) for c in run.chunks])
     ids = index.ids
-    return FetchOrder(
+    return FetchTask(
         read.http,
         read.offset,
         b"".join([ids[n * ID_BYTES : (n + 1) * ID_BYTES] for n in coming]),
@@ -212,10 +215,10 @@ def _order_of(
     )
 
 
-def _numbers(loaded: PackIndexVersion, first: int, count: int) -> Sequence[int]:
+def _numbers(pack_index: PackIndexVersion, first: int, count: int) -> Sequence[int]:
     """The chunks of a run that an order is about: those whose bytes are in the pack, where they lie
     one after the other."""
-    runs = loaded.index.live_runs(first, count)
+    runs = pack_index.index.live_runs(first, count)
     return [n for at, some in runs for n in range(at, at + some)]
 
 

@@ -1,8 +1,8 @@
-"""What the store was found to have spoilt a moment ago: it fails at once, and is not read again.
+"""What the store was found to have damaged a moment ago: it fails at once, and is not read again.
 
-A spoilt chunk costs two reads of it and of its pack's index before it is known to be so; without
+A damaged chunk costs two reads of it and of its pack's index before it is known to be so; without
 this memory every reader pays that anew, and with many readers so does the store. The memory is
-short, so that a store that was healed is seen soon.
+short, so that a store that was repaired is seen soon.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENTRIES_MAX = 1024
 
 
 class Known(NamedTuple):
-    """A part [first, end) that is spoilt, until when that is believed, and why it is."""
+    """A part [first, end) that is damaged, until when that is believed, and why it is."""
 
     first: int
     end: int

@@ -80,11 +80,11 @@ class PackIndexes:
         """The index as it is in the store now. Blocking. Raises: the errors of ``get``."""
         return self._kept(self._origin.index(pack_id))
 
-    def _kept(self, loaded: PackIndexVersion) -> PackIndexVersion:
-        pack_id = loaded.index.pack_id
-        self._keep(pack_id, loaded)
-        self._write(pack_id, loaded)
-        return loaded
+    def _kept(self, pack_index: PackIndexVersion) -> PackIndexVersion:
+        pack_id = pack_index.index.pack_id
+        self._keep(pack_id, pack_index)
+        self._write(pack_id, pack_index)
+        return pack_index
 
     def _from_rows(self, pack_id: PackId) -> PackIndexVersion | None:
         value = self._kv.get(layout.pack_key(pack_id))
@@ -92,26 +92,26 @@ class PackIndexes:
             return None
         etag, data = layout.decode_pack_row(value)
         try:
-            loaded = PackIndexVersion(PackIndex.decode(pack_id, data), etag)
+            pack_index = PackIndexVersion(PackIndex.decode(pack_id, data), etag)
         except LodefsError as error:
             log.warning("a pack's index in the node's index is read again: %s", error)
             return None
-        self._keep(pack_id, loaded)
-        return loaded
+        self._keep(pack_id, pack_index)
+        return pack_index
 
-    def _keep(self, pack_id: PackId, loaded: PackIndexVersion) -> None:
+    def _keep(self, pack_id: PackId, pack_index: PackIndexVersion) -> None:
         with self._lock:
             before = self._loaded.pop(pack_id, None)
-            self._chunks += len(loaded.index) - (len(before.index) if before else 0)
-            self._loaded[pack_id] = loaded
+            self._chunks += len(pack_index.index) - (len(before.index) if before else 0)
+            self._loaded[pack_id] = pack_index
             while self._chunks > self._chunks_max and len(self._loaded) > 1:
                 _, oldest = self._loaded.popitem(last=False)
                 self._chunks -= len(oldest.index)
 
-    def _write(self, pack_id: PackId, loaded: PackIndexVersion) -> None:
+    def _write(self, pack_id: PackId, pack_index: PackIndexVersion) -> None:
         """Keeps the row; ids are hashes, so that the rows after this one's key are any others."""
         key = layout.pack_key(pack_id)
-        value = layout.encode_pack_row(loaded.etag, loaded.index.encode())
+        value = layout.encode_pack_row(pack_index.etag, pack_index.index.encode())
         with self._lock:
             before = self._kv.get(key)
             size_bytes = self._rows_size_bytes + len(value) - len(before or b"")

@@ -12,9 +12,9 @@ from typing import Protocol
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.mirrored import doubt
+from lodefs.chunkstore.objects.mirrored import report_corruption
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import (
     LostPack,
     PackIndexVersion,
@@ -25,7 +25,7 @@ from lodefs.chunkstore.repo.pack_reader import (
 )
 from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.data_plane import DataPlane, Landing
+from lodefs.proxy.fetch.data_plane import DataPlane, WriteReservation
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.tracing.spans import SpanKind, spanned
@@ -60,11 +60,15 @@ class PackSource(Protocol):
         Unavailable, DeadlineExceeded, Denied."""
 
     def read(
-        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
+        self,
+        pack_index: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted = _ignored,
     ) -> list[Buffer]:
-        """The raw bytes of consecutive chunks; b"" for those that are gone by ``loaded``. ``begun``
-        is called when only their transfer is left to wait for; its last call names the source that
-        they came from.
+        """The raw bytes of consecutive chunks; b"" for those that are gone by ``pack_index``.
+        ``begun`` is called when only their transfer is left to wait for; its last call names the
+        source that they came from.
 
         Raises: Changed (the pack was written again: its index must be read again), and the errors
         of ``index``.
@@ -72,13 +76,13 @@ class PackSource(Protocol):
 
     def read_to(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted,
-        landing: Landing,
+        landing: WriteReservation,
     ) -> list[Buffer] | None:
-        """As ``read``; None if the chunks were not read but brought to the cache, by ``landing``'s
+        """As ``read``; None if the chunks were not read but fetched to the cache, by ``landing``'s
         places."""
 
 
@@ -99,13 +103,13 @@ class StorePacks:
     def __init__(
         self,
         objects: ObjectStore,
-        meter: Counts,
+        counts: Counts,
         damaged_chunks: DamagedChunks,
         plane: DataPlane | None = None,
     ) -> None:
-        """``plane``: what brings chunks to the cache without this process reading them."""
+        """``plane``: what fetches chunks to the cache without this process reading them."""
         self._objects = objects
-        self._meter = meter
+        self._counts = counts
         self._damaged_chunks = damaged_chunks
         self._plane = plane
 
@@ -130,71 +134,75 @@ class StorePacks:
         try:
             return self._index(pack_id)
         except Corrupt as error:
-            self._meter.add(Counter.STORE_CORRUPT)
-            doubt(self._objects, keys.pack(pack_id))
+            self._counts.add(Counter.STORE_CORRUPT)
+            report_corruption(self._objects, keys.pack(pack_id))
             log.warning("%s sent wrong bytes, they are read again: %s", self.url, error)
         except NotFound as error:
             raise lacking(self._objects, error) from error
         return self._index(pack_id)
 
     def _index(self, pack_id: PackId) -> PackIndexVersion:
-        self._meter.add(Counter.INDEXES_READ)
+        self._counts.add(Counter.INDEXES_READ)
         return read_index(self._objects, pack_id)
 
     def read(
-        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
+        self,
+        pack_index: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted = _ignored,
     ) -> list[Buffer]:
         """One ranged GET. WrongChunk."""
-        index = loaded.index
-        self._check(loaded, first, count)
+        index = pack_index.index
+        self._check(pack_index, first, count)
         begun(Origin.STORE)
-        self._meter.add(Counter.FETCHES)
+        self._counts.add(Counter.FETCHES)
         try:
-            stored = read_stored(self._objects, loaded, first, count)
+            stored = read_stored(self._objects, pack_index, first, count)
         except NotFound as error:
             raise lacking(self._objects, error) from error
-        self._meter.add(Counter.FETCHED_BYTES, len(stored))
+        self._counts.add(Counter.FETCHED_BYTES, len(stored))
         try:
             return unpack_chunks(index, first, count, stored)
         except WrongChunk:
-            self._doubt(loaded)
+            self._doubt(pack_index)
             raise
 
     def read_to(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted,
-        landing: Landing,
+        landing: WriteReservation,
     ) -> list[Buffer] | None:
-        """As of PackSource. What the data processes do not bring is read here."""
+        """As of PackSource. What the data processes do not fetch is read here."""
         if self._plane is not None:
-            self._check(loaded, first, count)
+            self._check(pack_index, first, count)
             begun(Origin.STORE)
-            key = keys.pack(loaded.index.pack_id)
+            key = keys.pack(pack_index.index.pack_id)
             attributes = store_attributes(self.url, "get", key)
             with spanned("store.get", SpanKind.CLIENT, attributes) as span:
                 try:
-                    received_bytes = self._plane.bring(loaded, first, count, landing)
+                    received_bytes = self._plane.fetch(pack_index, first, count, landing)
                 except WrongChunk:
-                    self._doubt(loaded)
+                    self._doubt(pack_index)
                     raise
                 span.note({"http.response.body.size": received_bytes or 0})
                 if received_bytes is None:
                     span.drop()  # nothing was asked for
             if received_bytes is not None:
-                self._meter.add(Counter.FETCHES)
-                self._meter.add(Counter.FETCHED_BYTES, received_bytes)
+                self._counts.add(Counter.FETCHES)
+                self._counts.add(Counter.FETCHED_BYTES, received_bytes)
                 return None
-        return self.read(loaded, first, count, begun)
+        return self.read(pack_index, first, count, begun)
 
-    def _doubt(self, loaded: PackIndexVersion) -> None:
-        doubt(self._objects, keys.pack(loaded.index.pack_id), loaded.etag)
+    def _doubt(self, pack_index: PackIndexVersion) -> None:
+        report_corruption(self._objects, keys.pack(pack_index.index.pack_id), pack_index.etag)
 
-    def _check(self, loaded: PackIndexVersion, first: int, count: int) -> None:
+    def _check(self, pack_index: PackIndexVersion, first: int, count: int) -> None:
         """Raises: KnownWrongChunk."""
-        known = self._damaged_chunks.find(loaded.index.pack_id, first, first + count)
+        known = self._damaged_chunks.find(pack_index.index.pack_id, first, first + count)
         if known is not None:
             number = known.first if known.end == known.first + 1 else None
             raise KnownWrongChunk(known.why, number)

@@ -1,7 +1,7 @@
-"""What to bring and what to evict: decisions alone, no input or output, no clock.
+"""What to fetch and what to evict: decisions alone, no input or output, no clock.
 
-Rules of reading ahead: the first read of a place brings what was asked for (latency); reading on,
-or a second read nearby, brings a window that doubles (throughput). For small files the place is
+Rules of reading ahead: the first read of a place fetches what was asked for (latency); reading on,
+or a second read nearby, fetches a window that doubles (throughput). For small files the place is
 the pack: files lie in it in path order.
 """
 
@@ -21,7 +21,7 @@ STREAMS_MAX = 64  # readers of one file that are told apart
 STREAMS_DUE_MAX = 4  # of them, those looked at for each hit
 SLACK_SIZE_BYTES = 128 * KIB  # a step of this size still counts as reading on
 
-# where what is brought ahead is evicted unread
+# where what is fetched ahead is evicted unread
 STREAMS_SURE_MAX = 16  # of the streams, those used last, whose next read may begin nearby
 STREAM_IDLE_STEPS_MAX = 4 * STREAMS_MAX  # after them a stream is taken for one of chance
 
@@ -32,7 +32,7 @@ NEAR_SIZE_BYTES = 64 * KIB  # doubled with each miss in a region
 PACKS_MAX = 16 * 1024
 PACK_MEMORY_S = 600.0
 PACK_WINDOWS_SIZE_BYTES = (0, 256 * KIB, MIB, 4 * MIB, UNIT_SIZE_BYTES_MAX)
-PACK_MISSES_WHOLE = 6  # from this miss on the rest of the pack is brought, too
+PACK_MISSES_WHOLE = 6  # from this miss on the rest of the pack is fetched, too
 
 BRIDGE_SIZE_BYTES = 128 * KIB  # stored bytes fetched again rather than sending another request
 
@@ -69,9 +69,9 @@ class ReadAhead:
     def advance(
         self, first: int, end: int, asked_end: int, *, is_sure: bool = False
     ) -> tuple[Range | None, int]:
-        """A step [first, end) of a read that goes to ``asked_end``: what to bring ahead, and the
-        size of the units to bring it in (0 if nobody reads on here). ``is_sure``: a read somewhere
-        near a reader's place is not taken for his, since most of what is brought is in vain."""
+        """A step [first, end) of a read that goes to ``asked_end``: what to fetch ahead, and the
+        size of the units to fetch it in (0 if nobody reads on here). ``is_sure``: a read somewhere
+        near a reader's place is not taken for his, since most of what is fetched is in vain."""
         self._steps += 1
         stream = self._match_surely(first, end) if is_sure else self._match(first)
         if stream is None:
@@ -168,7 +168,7 @@ def unit_size(window: int) -> int:
     return max(UNIT_SIZE_BYTES_LEAST, min(window // 4, UNIT_SIZE_BYTES_MAX))
 
 
-class Regions:
+class RandomReadWindow:
     """Misses of one big file that is read here and there."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -176,8 +176,8 @@ class Regions:
         self._misses: OrderedDict[int, int] = OrderedDict()
 
     def miss(self, first: int, end: int) -> Range:
-        """What to bring for a missed [first, end): itself, and more around it with each miss in
-        the same region, so that no more than about thrice the bytes wanted are brought."""
+        """What to fetch for a missed [first, end): itself, and more around it with each miss in
+        the same region, so that no more than about thrice the bytes wanted are fetched."""
         region = first // REGION_SIZE_BYTES
         misses = self._misses.pop(region, 0) + 1
         self._misses[region] = misses
@@ -205,7 +205,7 @@ class SmallFiles:
         self._packs: OrderedDict[bytes, _PackMisses] = OrderedDict()
 
     def miss(self, pack: bytes, now_s: float) -> tuple[int, bool]:
-        """The bytes to bring around a missed chunk (0: itself alone), and whether the rest of the
+        """The bytes to fetch around a missed chunk (0: itself alone), and whether the rest of the
         pack is wanted soon. Misses that lie far apart in time count as first ones."""
         known = self._packs.pop(pack, None)
         if known is None or now_s - known.last_s > PACK_MEMORY_S:

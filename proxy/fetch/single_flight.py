@@ -17,10 +17,10 @@ from time import monotonic
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.proxy.cache.extents import PackExtents
-from lodefs.proxy.fetch.cache_fill import CacheFill, Filled, RawChunks, Unit, part_of
+from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, RawChunks, Unit, part_of
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
@@ -83,7 +83,7 @@ class Flight:
         self.is_read = False  # most of what is kept
         self.is_kept = False  # it has ended; what the cache did not take is still in memory
         self.started = asyncio.Event()
-        self.task: asyncio.Task[Filled]
+        self.task: asyncio.Task[FetchResult]
 
     def on_transfer_started(self, origin: Origin) -> None:
         """Its bytes have begun to arrive. For any thread."""
@@ -94,16 +94,16 @@ class Flight:
         """Its bytes are in memory, and written next. For any thread."""
         self.chunks = chunks
 
-    def brings(self, chunk: int) -> bool:
+    def fetches(self, chunk: int) -> bool:
         if self.is_kept and self.chunks is not None:
             return chunk in self.chunks
         return self.first <= chunk < self.end
 
     def has_failed(self) -> bool:
-        """Whether it has ended and brought nothing."""
+        """Whether it has ended and fetched nothing."""
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
-    async def landed(self) -> Filled:
+    async def landed(self) -> FetchResult:
         """Returns what it fetched when it has ended. Raises as it did."""
         try:
             return await asyncio.shield(self.task)
@@ -112,12 +112,12 @@ class Flight:
                 raise Unavailable("the proxy is shutting down") from None
             raise
 
-    async def readable(self) -> Filled:
+    async def readable(self) -> FetchResult:
         """As ``landed``; but what came is not kept waiting by the cache's disk: if it is slow, the
         chunks that are in memory are given. Raises as it did."""
         while not self.task.done():
             if self.is_late and self.chunks is not None:
-                return Filled(held_chunks=self.chunks)
+                return FetchResult(held_chunks=self.chunks)
             await asyncio.wait((self.task,), timeout=LATE_S)
             self.is_late = self.chunks is not None
         return await self.landed()
@@ -131,7 +131,7 @@ class Fetcher:
         self,
         filler: CacheFill,
         pools: Pools,
-        meter: Counts,
+        counts: Counts,
         extents: PackExtents,
         *,
         deadline_s: float,
@@ -140,7 +140,7 @@ class Fetcher:
     ) -> None:
         self._filler = filler
         self._pools = pools
-        self._meter = meter
+        self._counts = counts
         self.extents = extents
         self._deadline_s = deadline_s
         self._ahead_size_bytes_max = ahead_size_bytes_max
@@ -162,11 +162,11 @@ class Fetcher:
     def join(
         self, pack: PackId, chunk: int, *, for_peer: bool = False, without: Collection[int] = ()
     ) -> Flight | None:
-        """The flight that brings a chunk somebody waits for, if there is one that brings none of
+        """The flight that fetches a chunk somebody waits for, if there is one that fetches none of
         the chunks ``without``."""
         for flight in self._of(pack, for_peer=for_peer):
-            if flight.brings(chunk) and not any(map(flight.brings, without)):
-                self._meter.add(Counter.JOINED)
+            if flight.fetches(chunk) and not any(map(flight.fetches, without)):
+                self._counts.add(Counter.JOINED)
                 self._start(flight)
                 if flight.is_kept and 2 * chunk >= flight.first + flight.end:
                     self._note_read(flight)
@@ -174,10 +174,10 @@ class Fetcher:
         return None
 
     async def arrived(
-        self, loaded: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
+        self, pack_index: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
     ) -> Flight:
-        """The flight when it has landed, or one that brought less: if chunks are wrong that
-        only came along, the wanted one is brought without them. Raises as the last flight did."""
+        """The flight when it has landed, or one that fetched less: if chunks are wrong that
+        only came along, the wanted one is fetched without them. Raises as the last flight did."""
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
             try:
@@ -194,14 +194,14 @@ class Fetcher:
             joined = None
             if n < JOINED_MAX:  # at last it goes alone, whatever is on its way
                 joined = self.join(unit.pack, wanted, for_peer=for_peer, without=bad)
-            flight = joined or self.demand(loaded, unit, wanted)
+            flight = joined or self.demand(pack_index, unit, wanted)
         await flight.readable()
         return flight
 
     def is_coming(self, pack: PackId, chunk: int) -> bool:
-        """Whether a peer may wait for the flight that brings a chunk."""
+        """Whether a peer may wait for the flight that fetches a chunk."""
         flights = self._of(pack, for_peer=True)
-        return any(flight.brings(chunk) for flight in flights)
+        return any(flight.fetches(chunk) for flight in flights)
 
     def _of(self, pack: PackId, *, for_peer: bool) -> list[Flight]:
         """The flights of a pack, but for those that have failed and are about to be forgotten: a
@@ -212,11 +212,11 @@ class Fetcher:
         return [one for one in flights if one.transferring] if for_peer else flights
 
     def demand(
-        self, loaded: PackIndexVersion, unit: Unit, wanted: int, held_end: int = 0
+        self, pack_index: PackIndexVersion, unit: Unit, wanted: int, held_end: int = 0
     ) -> Flight:
         """A new flight for the chunk ``wanted``, and that part of its unit around it that no other
-        flight brings, and that is not known to be damaged. Its result holds the bytes of the chunks
-        [wanted, held_end)."""
+        flight fetches, and that is not known to be damaged. Its result holds the bytes of the
+        chunks [wanted, held_end)."""
         first, end = unit.first, unit.first + unit.count
         taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
         if (damaged := self._filler.known_damage(unit)) is not None:
@@ -228,12 +228,12 @@ class Fetcher:
                 end = min(end, taken_first)
         held = range(wanted, held_end)
         part = part_of(unit, first, end)
-        flight = self._add(loaded, part, held=held, asked=held or range(part.first, part.end))
+        flight = self._add(pack_index, part, held=held, asked=held or range(part.first, part.end))
         self._start(flight)
         return flight
 
-    def bulk(self, loaded: PackIndexVersion, unit: Unit) -> list[Flight]:
-        """Flights that together bring all of a unit: those under way, and new ones for the rest.
+    def bulk(self, pack_index: PackIndexVersion, unit: Unit) -> list[Flight]:
+        """Flights that together fetch all of a unit: those under way, and new ones for the rest.
         New ones start at once and take nothing from what may be read ahead: who asks bounds them.
         """
         flights: list[Flight] = []
@@ -242,7 +242,7 @@ class Fetcher:
             part = part_of(unit, at, to)
             if part.destinations or not unit.destinations:
                 asked = range(part.first, part.end)
-                flights.append(self._add(loaded, part, is_bulk=True, asked=asked))
+                flights.append(self._add(pack_index, part, is_bulk=True, asked=asked))
                 self._start(flights[-1])
 
         at = unit.first
@@ -258,8 +258,8 @@ class Fetcher:
             fill_up(unit.end)
         return flights
 
-    def ahead(self, loaded: PackIndexVersion, unit: Unit) -> bool:
-        """Starts to bring those parts of the unit that are not under way; False, with nothing
+    def ahead(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
+        """Starts to fetch those parts of the unit that are not under way; False, with nothing
         started, if too much is in flight already for whom it is: owners have equal shares."""
         first, end = unit.first, unit.first + unit.count
         flights = self._of(unit.pack, for_peer=unit.from_origin)
@@ -272,45 +272,45 @@ class Fetcher:
             return True
         part = part_of(unit, first, end)
         owner = current_owner.get()
-        ahead_bytes = self._owned_bytes.get(owner, 0) + _size(loaded, part) + self._unread_bytes
+        ahead_bytes = self._owned_bytes.get(owner, 0) + _size(pack_index, part) + self._unread_bytes
         owners = len(self._owned_bytes.keys() | {owner})
         if ahead_bytes > self._ahead_size_bytes_max // owners:
-            self._meter.add(Counter.AHEAD_REFUSED)
+            self._counts.add(Counter.AHEAD_REFUSED)
             return False
-        self._meter.add(Counter.AHEAD_UNITS)
-        self._waiting[self._add(loaded, part)] = None
+        self._counts.add(Counter.AHEAD_UNITS)
+        self._waiting[self._add(pack_index, part)] = None
         self._start_waiting()
         return True
 
-    async def direct(self, loaded: PackIndexVersion, unit: Unit) -> RawChunks:
+    async def direct(self, pack_index: PackIndexVersion, unit: Unit) -> RawChunks:
         """All chunks of a small unit from the store, past the cache."""
         raws = await self._pools.fetch.bounded(
             _name(unit),
             self._deadline_s,
-            lambda: self._filler.read(loaded, unit.first, unit.count),
+            lambda: self._filler.read(pack_index, unit.first, unit.count),
         )
-        self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
+        self._counts.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
         return {n: raw for n, raw in enumerate(raws, unit.first) if raw}
 
     def _add(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         unit: Unit,
         *,
         is_bulk: bool = False,
         held: range = range(0),
         asked: range = range(0),
     ) -> Flight:
-        raw_offsets = loaded.index.raw_offsets
+        raw_offsets = pack_index.index.raw_offsets
         flight = Flight(
             unit,
-            _size(loaded, unit),
+            _size(pack_index, unit),
             is_bulk=is_bulk,
             waits_for_peers=self._filler.waits_for_peers(unit),
             held=held,
             asked=(raw_offsets[asked.start], raw_offsets[asked.stop]),
         )
-        flight.task = asyncio.create_task(self._fly(flight, loaded, unit))
+        flight.task = asyncio.create_task(self._fly(flight, pack_index, unit))
         flight.task.add_done_callback(partial(self._landed, unit, flight))
         self._flights.setdefault(unit.pack, []).append(flight)
         self.in_flight_bytes += flight.size_bytes
@@ -343,7 +343,7 @@ class Fetcher:
             running[flight.owner] -= flight.size_bytes
         return running
 
-    async def _fly(self, flight: Flight, loaded: PackIndexVersion, unit: Unit) -> Filled:
+    async def _fly(self, flight: Flight, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
         await flight.started.wait()
         begun_s = monotonic()
         try:
@@ -352,21 +352,21 @@ class Fetcher:
                 _name(unit),
                 self._deadline_s,
                 lambda: self._filler.fill(
-                    loaded, unit, flight.on_transfer_started, flight.held, flight.on_read
+                    pack_index, unit, flight.on_transfer_started, flight.held, flight.on_read
                 ),
             )
             if flight.origin is not None:
-                self._meter.fetched(flight.origin, monotonic() - begun_s, sampled_trace_id())
-                self._meter.brought(flight.owner, flight.origin, flight.size_bytes)
+                self._counts.fetched(flight.origin, monotonic() - begun_s, sampled_trace_id())
+                self._counts.fetched_for(flight.owner, flight.origin, flight.size_bytes)
             return filled
         except DeadlineExceeded:
-            self._meter.add(Counter.DEADLINES)
+            self._counts.add(Counter.DEADLINES)
             raise
         except WrongChunk as error:
             flight.bad = error.number
             raise Corrupt(str(error)) from error
 
-    def _landed(self, unit: Unit, flight: Flight, task: asyncio.Task[Filled]) -> None:
+    def _landed(self, unit: Unit, flight: Flight, task: asyncio.Task[FetchResult]) -> None:
         self._remove(flight)
         flight.chunks = None
         self.in_flight_bytes -= flight.size_bytes
@@ -442,8 +442,8 @@ def _alone(_flight: Flight, wanted: int) -> tuple[int, int]:
     return wanted, wanted + 1
 
 
-def _size(loaded: PackIndexVersion, unit: Unit) -> int:
-    raw_offsets = loaded.index.raw_offsets
+def _size(pack_index: PackIndexVersion, unit: Unit) -> int:
+    raw_offsets = pack_index.index.raw_offsets
     return raw_offsets[unit.first + unit.count] - raw_offsets[unit.first]
 
 

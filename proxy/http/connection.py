@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import LineTooLong
 from multidict import CIMultiDict
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
 from lodefs.proxy.api.request import EVERYBODY

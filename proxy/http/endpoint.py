@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Denied, NotFound
-from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import EVERYBODY, Reader, Request

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from aiohttp import web
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.nodeapi.trace_context import PARENT_HEADER
+from lodefs.chunkstore.protocol.trace_context import PARENT_HEADER
 from lodefs.proxy.api import routes
 from lodefs.proxy.api.fast_path import PlainGet
 from lodefs.proxy.api.handlers import HEADERS

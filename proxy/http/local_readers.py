@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from lodefs.chunkstore.nodeapi.access import AccessRules, CurrentRules
+from lodefs.chunkstore.protocol.access import AccessRules, CurrentRules
 from lodefs.chunkstore.system.sockets import Peer, peer_of
 from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import Reader

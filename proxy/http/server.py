@@ -26,12 +26,12 @@ from lodefs.chunkstore.errors import (
     LodefsError,
     Unavailable,
 )
-from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
+from lodefs.chunkstore.protocol.wire import ORIGIN_HEADER
 from lodefs.proxy.api import disclosure, responses, routes
-from lodefs.proxy.api.answer_places import AnswerPlace, AnswerPlaces
 from lodefs.proxy.api.fast_path import FastPath
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.response_slots import AnswerPlace, ResponseSlots
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.http import http_request, login
@@ -47,7 +47,7 @@ from lodefs.proxy.http.http_request import (
     scope_headers,
 )
 from lodefs.proxy.http.token_watch import TokenWatch
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import NodeService
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server import PEERS, PeerServer
@@ -106,7 +106,7 @@ class ProxyServer:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeService,
         *,
         version: str,
         store: str = "",
@@ -121,7 +121,7 @@ class ProxyServer:
         inputs = metric_inputs or MetricInputs()
         self.metrics = Metrics(version, node.status, node.counts, inputs)
         self._tracer = inputs.tracer
-        self.places = AnswerPlaces()
+        self.places = ResponseSlots()
         self.fast_path = FastPath(
             node.files,
             self.metrics,
@@ -380,7 +380,7 @@ class ProxyServer:
         except LodefsError as error:
             if not asked.reader.is_limited:
                 raise
-            raise disclosure.told(error, disclosure.places_of(self.node.status())) from error
+            raise disclosure.redacted(error, disclosure.places_of(self.node.status())) from error
 
     async def _of_s3(
         self,

@@ -18,11 +18,11 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmStatus
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column, MountCounts, read_all
+from lodefs.chunkstore.protocol.cache_control import PinView, WarmStatus
+from lodefs.chunkstore.protocol.figures.mount_counts import Column, MountCounts, read_all
 from lodefs.proxy.api import disclosure
 from lodefs.proxy.api.request import Reader
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import NodeService
 from lodefs.proxy.runtime.counters import Counts
 
 SAMPLE_S = 2.0
@@ -102,7 +102,7 @@ class LiveFeed:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeService,
         figures: Callable[[], dict[str, object]],
         *,
         mounts_directories: Sequence[Path] = (),
@@ -247,7 +247,7 @@ def shown_to(reader: Reader, state: StateView) -> StateView:
     figures, pinned_bytes = state.figures, state.pinned_bytes
     if reader.is_limited:
         places = disclosure.places_of(figures)
-        jobs = [disclosure.told_job(one, places) for one in jobs]
+        jobs = [disclosure.redacted_job(one, places) for one in jobs]
         figures = disclosure.without_places(figures)
         pinned_bytes = sum(one.size_bytes for one in pins)
     return msgspec.structs.replace(

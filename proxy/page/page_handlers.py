@@ -11,16 +11,16 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.cache_control import EvictRequest
-from lodefs.chunkstore.nodeapi.wire import CHILDREN_MAX, Snapshot
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
+from lodefs.chunkstore.protocol.cache_control import EvictRequest
+from lodefs.chunkstore.protocol.wire import CHILDREN_MAX, Snapshot
+from lodefs.chunkstore.protocol.wire import Entry as Entry
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.handlers import Handler
 from lodefs.proxy.api.request import EVERYBODY, Request
 from lodefs.proxy.api.responses import FOREIGN_CONTENT, Answer, json_answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.api.views import EntryView, entry_view
-from lodefs.proxy.node import Names, Node, SnapshotFile
+from lodefs.proxy.node import Names, NodeService, SnapshotFile
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.previews import Previews
 from lodefs.proxy.page.static_files import INDEX, StaticFiles
@@ -43,7 +43,7 @@ class CachedView(msgspec.Struct, frozen=True):
 class PageHandlers:
     """Answers for one node. ``of`` has them by the kind of route."""
 
-    def __init__(self, node: Node, live: LiveFeed) -> None:
+    def __init__(self, node: NodeService, live: LiveFeed) -> None:
         self._node = node
         self._names = node.names
         self._live = live

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from lodefs.proxy.config import Config
-from lodefs.proxy.fetch.pack_chunks import Packs
+from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.pack_source import PackSource
 from lodefs.proxy.peers.client.connection_pool import IDLE_MAX, ConnectionPool
 from lodefs.proxy.peers.client.context import PeerContext
@@ -151,7 +151,7 @@ class Peering:
     def packs(self, origin: PackSource, counts: Counts) -> PackSource:
         return PeerPacks(origin, self.context, counts)
 
-    def server(self, packs: Packs, warmer: ClusterWarmer, counts: Counts) -> PeerServer:
+    def server(self, packs: ChunkReader, warmer: ClusterWarmer, counts: Counts) -> PeerServer:
         return PeerServer(self.context, packs, PeerJobServer(warmer), counts)
 
     def jobs(self, pool: Pool) -> PeerJobClient:

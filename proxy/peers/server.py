@@ -19,15 +19,15 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format import names
 from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.cache_control import OWNER, WarmRequest
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.cache_control import OWNER, WarmRequest
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.control_handlers import parsed
 from lodefs.proxy.api.responses import OCTETS, Answer, json_answer
 from lodefs.proxy.api.routes import parse_query
-from lodefs.proxy.fetch.pack_chunks import Packs
+from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import claimed
@@ -80,7 +80,7 @@ class PeerServer:
     """Answers other nodes. Used from the event loop alone."""
 
     def __init__(
-        self, context: PeerContext, packs: Packs, jobs: PeerJobServer, counts: Counts
+        self, context: PeerContext, packs: ChunkReader, jobs: PeerJobServer, counts: Counts
     ) -> None:
         """``jobs`` answers requests for warm jobs."""
         self._context = context

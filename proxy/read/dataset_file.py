@@ -13,7 +13,7 @@ from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Flat
 from lodefs.proxy.cache.extents import Extents
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.readahead_policy import ReadAhead, Regions
+from lodefs.proxy.fetch.readahead_policy import RandomReadWindow, ReadAhead
 
 
 class DatasetFile:
@@ -30,7 +30,7 @@ class DatasetFile:
         big = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
         self.flat = Flat(content_id, size_bytes) if big else None
         self.ahead = ReadAhead(size_bytes) if big else None
-        self.regions = Regions(size_bytes) if big else None
+        self.regions = RandomReadWindow(size_bytes) if big else None
 
     def segment_at(self, at: int) -> int:
         """The number of the segment that holds a byte. Raises: Corrupt."""
@@ -43,7 +43,7 @@ class ChunkPosition(NamedTuple):
     """A place in a file as a chunk in a pack. ``start``: of the chunk, in the file; its segment
     has the chunks [segment_first, segment_end)."""
 
-    loaded: PackIndexVersion
+    pack_index: PackIndexVersion
     chunk: int
     start: int
     segment_first: int
@@ -52,7 +52,7 @@ class ChunkPosition(NamedTuple):
     @property
     def shift(self) -> int:
         """From a raw offset in the pack to an offset in the file."""
-        return self.start - self.loaded.index.raw_offsets[self.chunk]
+        return self.start - self.pack_index.index.raw_offsets[self.chunk]
 
 
 async def position_of(indexes: PackIndexes, known: DatasetFile, at: int) -> ChunkPosition:
@@ -60,10 +60,10 @@ async def position_of(indexes: PackIndexes, known: DatasetFile, at: int) -> Chun
     segments hold fewer bytes, or their pack holds others), and the errors of loading an index."""
     n = known.segment_at(at)
     segment = known.segments[n]
-    loaded = await indexes.get(segment.pack)
-    index = loaded.index
+    pack_index = await indexes.get(segment.pack)
+    index = pack_index.index
     index.check_run(*segment[1:])
     shift = known.starts[n] - index.raw_offsets[segment.first]
     chunk = bisect_right(index.raw_offsets, at - shift) - 1
     start = shift + index.raw_offsets[chunk]
-    return ChunkPosition(loaded, chunk, start, segment.first, segment.first + segment.count)
+    return ChunkPosition(pack_index, chunk, start, segment.first, segment.first + segment.count)

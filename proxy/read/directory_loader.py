@@ -2,7 +2,7 @@
 
 A directory that somebody asks for is loaded at once. If that was a step of a walk, the directories
 to which the walk will come are loaded behind it, many in one go (``Walk``): trees of a commit
-lie together in their packs, so that one read of the store brings hundreds of them, and mounts find
+lie together in their packs, so that one read of the store fetches hundreds of them, and mounts find
 their rows in the index without asking the proxy.
 """
 
@@ -23,11 +23,11 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.format.tree import Entry as TreeEntry
 from lodefs.chunkstore.format.tree import Kind, encode_tree
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.format.tree import TreeEntry as TreeEntry
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.repo.pack_reader import check_tree, damaged
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_budget import TreeRoom
@@ -58,16 +58,16 @@ class DirectoryLoader:
     """Loads directories of one store. Used from the event loop alone."""
 
     def __init__(
-        self, rows: DirectoryRows, trees: Trees, pools: Pools, meter: Counts, *, deadline_s: float
+        self, rows: DirectoryRows, trees: Trees, pools: Pools, counts: Counts, *, deadline_s: float
     ) -> None:
         self._rows = rows
         self._trees = trees
         self._pools = pools
-        self._meter = meter
+        self._counts = counts
         self._deadline_s = deadline_s
         self._room = TreeRoom(deadline_s=deadline_s)
         self._loads: SharedTasks[tuple[str, int], None] = SharedTasks()
-        self._rounds: dict[tuple[str, int], asyncio.Task[None]] = {}  # that may bring a directory
+        self._rounds: dict[tuple[str, int], asyncio.Task[None]] = {}  # that may fetch a directory
         self._ahead: OrderedDict[str, _Ahead] = OrderedDict()  # by commit
 
     async def ensure(self, snapshot: Snapshot, ino: int) -> None:
@@ -178,7 +178,7 @@ class DirectoryLoader:
         self._load_ahead(snapshot, ahead, count - 1)
 
     async def _read(self, entries: Sequence[TreeEntry], what: str) -> list[Outcome]:
-        self._meter.add(Counter.TREES_LOADED, len(entries))
+        self._counts.add(Counter.TREES_LOADED, len(entries))
         try:
             async with asyncio.timeout(self._deadline_s):
                 return await self._trees.read_all(entries)

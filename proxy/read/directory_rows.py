@@ -11,13 +11,13 @@ from itertools import islice
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.format.tree import Entry as TreeEntry
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Page, Snapshot
+from lodefs.chunkstore.format.tree import TreeEntry as TreeEntry
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
-from lodefs.proxy.cache.overflow_rows import Unwritten
+from lodefs.chunkstore.protocol.wire import Page, Snapshot
+from lodefs.proxy.cache.write_buffer import WriteBuffer
 
 ROWS_MAX = 4096  # in one write or look
 DIRECTORY_ROWS_MAX = 16  # of children that are looked at for a walk: 4,096 entries
@@ -26,7 +26,7 @@ DIRECTORY_ROWS_MAX = 16  # of children that are looked at for a walk: 4,096 entr
 class DirectoryRows:
     """The rows of directories of one node."""
 
-    def __init__(self, kv: Unwritten) -> None:
+    def __init__(self, kv: WriteBuffer) -> None:
         self._kv = kv
 
     # --- reading

@@ -13,10 +13,10 @@ from contextlib import suppress
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Segment
-from lodefs.chunkstore.nodeapi.wire import Origin, Place
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.layout import FileKind
+from lodefs.chunkstore.protocol.wire import CacheExtent, Origin
 from lodefs.chunkstore.repo.pack_reader import damaged
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
@@ -112,7 +112,7 @@ class FileReader:
         self._indexes = indexes
         self._names = names
         self._pools = pools
-        self._meter = cache.meter
+        self._counts = cache.counts
         self._files: OrderedDict[bytes, DatasetFile] = OrderedDict()
         self._segments = 0  # of all of them
         self._readers = 0
@@ -145,7 +145,7 @@ class FileReader:
                 return None
         file.last_use_s = int(self._cache.now_s())
         file.read_bytes += size_bytes
-        self._meter.hit(size_bytes)
+        self._counts.hit(size_bytes)
         return Extent(fd, offset, size_bytes)
 
     # --- reads
@@ -190,7 +190,9 @@ class FileReader:
         if first + known_bytes == known.size_bytes:
             self._completion.note(known)
         content = cache_file.content if cache_file.kind is FileKind.FLAT else b""
-        place = Place(cache_file.number, content, offset, first, known_bytes, known.size_bytes)
+        place = CacheExtent(
+            cache_file.number, content, offset, first, known_bytes, known.size_bytes
+        )
         return Located(place, stream.origin)
 
     async def _stream(self, file: SnapshotFile, first: int, size_bytes: int) -> FileStream:
@@ -223,7 +225,7 @@ class FileReader:
             if data is None:
                 known.extents.clear()
             elif not stream.tries:  # else it was just fetched
-                self._meter.hit(len(data))
+                self._counts.hit(len(data))
         if at + len(data) == known.size_bytes:
             self._completion.note(known)
         return data
@@ -258,22 +260,22 @@ class FileReader:
     async def _fetch(self, stream: FileStream, step: Range, piece_end: int) -> bytes:
         """Fetches the unit that begins a step into the cache. Returns bytes from there on, up to
         ``piece_end``, as far as they are in memory."""
-        self._meter.add(Counter.MISSES)
+        self._counts.add(Counter.MISSES)
         known = stream.known
         position = await position_of(self._indexes, known, step.first)
-        loaded, chunk = position.loaded, position.chunk
-        loaded.index.check_there(chunk, 1)
+        pack_index, chunk = position.pack_index, position.chunk
+        pack_index.index.check_there(chunk, 1)
         if stream.tries >= TRIES:
-            chunks = await self._fetcher.direct(loaded, unit_around(known, position, step))
+            chunks = await self._fetcher.direct(pack_index, unit_around(known, position, step))
             stream.origin = Origin.STORE
             return _joined(chunks, position, step.first, piece_end)
-        flight = self._fetcher.join(loaded.index.pack_id, chunk)
+        flight = self._fetcher.join(pack_index.index.pack_id, chunk)
         if flight is None:
             unit = self._readahead.demand_unit(known, position, step, stream.ahead[1])
-            end = bisect_right(loaded.index.raw_offsets, piece_end - 1 - position.shift)
-            flight = self._fetcher.demand(loaded, unit, chunk, min(end, position.segment_end))
+            end = bisect_right(pack_index.index.raw_offsets, piece_end - 1 - position.shift)
+            flight = self._fetcher.demand(pack_index, unit, chunk, min(end, position.segment_end))
         self._start_wanted_readahead(stream)
-        flight = await self._fetcher.arrived(loaded, flight, chunk)
+        flight = await self._fetcher.arrived(pack_index, flight, chunk)
         filled = await flight.readable()
         if flight.origin is not None:
             stream.origin = flight.origin
@@ -310,10 +312,10 @@ class FileReader:
             return False
         n = known.segment_at(at)
         segment, start = known.segments[n], known.starts[n]
-        loaded = self._indexes.in_memory(segment.pack)
-        if loaded is None or segment.first + segment.count > len(loaded.index):
+        pack_index = self._indexes.in_memory(segment.pack)
+        if pack_index is None or segment.first + segment.count > len(pack_index.index):
             return False
-        raw_offsets = loaded.index.raw_offsets
+        raw_offsets = pack_index.index.raw_offsets
         first, end = raw_offsets[segment.first], raw_offsets[segment.first + segment.count]
         run = self._pack_extents.run(segment.pack, first + at - start)
         if run is None or end - first != segment.size_bytes:
@@ -326,7 +328,7 @@ class FileReader:
     async def _lookup(self, known: DatasetFile, at: int, end: int) -> bool:
         """Looks up in the index where the chunks from ``at`` on lie; whether the first is here."""
         position = await position_of(self._indexes, known, at)
-        index = position.loaded.index
+        index = position.pack_index.index
         last = min(
             bisect_right(index.raw_offsets, end - 1 - position.shift, position.chunk),
             position.segment_end,
@@ -347,7 +349,7 @@ class FileReader:
     def count(self, stream: FileStream, repo: str, size_bytes: int) -> None:
         """Counts bytes that a stream gives now, by where they came from."""
         source = OF_ORIGIN[stream.origin] if stream.tries else Source.CACHE
-        self._meter.reads.of(repo)[source].add(size_bytes, not stream.counted)
+        self._counts.reads.of(repo)[source].add(size_bytes, not stream.counted)
         stream.counted = True
 
     # --- known files

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place
+from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation, Flat, NewChunk
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.read.dataset_file import DatasetFile, position_of
@@ -32,7 +32,9 @@ SOURCES_MAX = 64 * 1024
 
 log = logging.getLogger("lodefs.cache")
 
-_Copy = tuple[Place, bytes, int]  # a chunk in the cache, its id, its offset in the dataset file
+_Copy = tuple[
+    ChunkLocation, bytes, int
+]  # a chunk in the cache, its id, its offset in the dataset file
 
 
 class FlatCompletion:
@@ -116,7 +118,7 @@ class FlatCompletion:
             at = first
             while at < end:
                 position = await position_of(self._indexes, known, at)
-                index, chunk, shift = position.loaded.index, position.chunk, position.shift
+                index, chunk, shift = position.pack_index.index, position.chunk, position.shift
                 last = bisect_left(index.raw_offsets, end - shift, chunk)
                 last = min(max(last, chunk + 1), position.segment_end, chunk + BATCH_CHUNKS)
                 copies: list[_Copy] = []

@@ -19,7 +19,7 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrored import is_replaced
 from lodefs.chunkstore.repo.store import Store, decode_settings, encode_settings, open_store
 from lodefs.chunkstore.system.lru import Lru
-from lodefs.proxy.cache.overflow_rows import Unwritten
+from lodefs.proxy.cache.write_buffer import WriteBuffer
 
 WALK_S_MAX = 3.0
 WALK_MAX = 256  # commits
@@ -56,7 +56,7 @@ class LastSeen:
     """The commits that a store's branches and tags were last, by what this node saw. For any
     thread."""
 
-    def __init__(self, store: Store, kv: KeyValues | Unwritten) -> None:
+    def __init__(self, store: Store, kv: KeyValues | WriteBuffer) -> None:
         self._store = store
         self._kv = kv
         self._verdicts: Lru[tuple[CommitId, CommitId], bool] = Lru(VERDICTS_MAX)

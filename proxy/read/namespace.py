@@ -15,15 +15,15 @@ from lodefs.chunkstore.errors import Denied, NotADirectory, NotFound, TooLarge, 
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.connection import BODY_BYTES_MAX
-from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import SNAPSHOTS
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol.connection import BODY_BYTES_MAX
+from lodefs.chunkstore.protocol.wire import Entry, Page, Snapshot
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.lru import Lru
-from lodefs.proxy.cache.overflow_rows import Unwritten
+from lodefs.proxy.cache.write_buffer import WriteBuffer
 from lodefs.proxy.node import NamePage, SnapshotFile
 from lodefs.proxy.read.directory_loader import DirectoryLoader
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
@@ -49,15 +49,15 @@ class Namespace:
         trees: Trees,
         kv: KeyValues,
         pools: Pools,
-        meter: Counts,
+        counts: Counts,
         *,
         deadline_s: float,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._kv = Unwritten(kv)
+        self._kv = WriteBuffer(kv)
         self._rows = DirectoryRows(self._kv)
-        self._loader = DirectoryLoader(self._rows, trees, pools, meter, deadline_s=deadline_s)
+        self._loader = DirectoryLoader(self._rows, trees, pools, counts, deadline_s=deadline_s)
         self._pools = pools
         self._deadline_s = deadline_s
         self._clock_s = clock_s
@@ -149,7 +149,7 @@ class Namespace:
         """The row of an entry, segments included. Raises: NotFound (never looked up here)."""
         return self._rows.row(snapshot, ino)
 
-    async def file(self, snapshot: Snapshot, path: bytes) -> Node | SnapshotFile:
+    async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
         """The file at a path, or an entry that is no file. Raises: NotFound, NotADirectory,
         InvalidInput."""
         found = self._row_at(snapshot, path)
@@ -158,13 +158,13 @@ class Namespace:
             return await self.file_by_ino(snapshot, node.ino) if node.kind == Kind.FILE else node
         return _file_or_node(snapshot, *found)
 
-    async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Node | SnapshotFile:
+    async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Entry | SnapshotFile:
         """The file with an inode number, or an entry that is no file. Raises: NotFound."""
         if ino == ROOT_INO:
             return snapshot.root
         return _file_or_node(snapshot, ino, self.row(snapshot, ino))
 
-    async def entry(self, snapshot: Snapshot, path: bytes) -> Node:
+    async def entry(self, snapshot: Snapshot, path: bytes) -> Entry:
         """The entry at a path. Raises: NotFound, NotADirectory, InvalidInput."""
         found = self._row_at(snapshot, path)
         if found is not None:
@@ -194,14 +194,14 @@ class Namespace:
         row = self._child_row(snapshot, ino, parent, names[-1])
         return None if row is None else (ino, row)
 
-    async def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
+    async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
         """The entry with an inode number. Raises: NotFound (never looked up here)."""
         if ino == ROOT_INO:
             return snapshot.root
         row = self.row(snapshot, ino)
         return name_rows.node_of(ino, row.parent, row)
 
-    async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Node:
+    async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Entry:
         """A directory's child: one look at the index once the directory is loaded."""
         ino = child_ino(parent, name)
         found = self._child(snapshot, ino, parent, name)
@@ -213,7 +213,7 @@ class Namespace:
             raise NotFound(f"{name!r} is not in directory {parent} of {name_of(snapshot)}")
         return found
 
-    def _child(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> Node | None:
+    def _child(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> Entry | None:
         row = self._child_row(snapshot, ino, parent, name)
         return None if row is None else name_rows.node_of(ino, row.parent, row)
 
@@ -247,7 +247,7 @@ class Namespace:
     async def revisions(self, repo: str, start: bytes) -> NamePage:
         return await self._lists.revisions(repo, start)
 
-    def path(self, snapshot: Snapshot, node: Node) -> bytes:
+    def path(self, snapshot: Snapshot, node: Entry) -> bytes:
         """The path of an entry, for messages; as much of it as the node knows."""
         return self._rows.path(snapshot, node.ino, node.name, node.parent)
 
@@ -272,7 +272,7 @@ class Namespace:
         return [snapshot for snapshot in snapshots if snapshot.repo == repo]
 
 
-def _file_or_node(snapshot: Snapshot, ino: int, row: EntryRow) -> Node | SnapshotFile:
+def _file_or_node(snapshot: Snapshot, ino: int, row: EntryRow) -> Entry | SnapshotFile:
     node = name_rows.node_of(ino, row.parent, row)
     if node.kind != Kind.FILE:
         return node

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
-from lodefs.proxy.cache.eviction import Usefulness
-from lodefs.proxy.fetch.cache_fill import Destination, Unit, cut_units, part_of
+from lodefs.proxy.cache.eviction import PrefetchAccuracy
+from lodefs.proxy.fetch.cache_fill import CacheTarget, Unit, cut_units, part_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX, Range, SmallFiles
-from lodefs.proxy.fetch.refetch_policy import Refetches
+from lodefs.proxy.fetch.refetch_policy import RefaultTracker
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
 
@@ -31,7 +31,7 @@ class ReadaheadScheduler:
         self,
         fetcher: Fetcher,
         indexes: PackIndexes,
-        usefulness: Usefulness,
+        usefulness: PrefetchAccuracy,
         *,
         clock_s: Callable[[], float],
     ) -> None:
@@ -40,7 +40,7 @@ class ReadaheadScheduler:
         self._clock_s = clock_s
         self._usefulness = usefulness
         self._small = SmallFiles()
-        self._refetches = Refetches()
+        self._refetches = RefaultTracker()
         self._paused_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,12 +80,12 @@ class ReadaheadScheduler:
         """While most of what nobody asked for is evicted unread: nothing of that twice, unless the
         last misses say that it will be read."""
         own = unit_around(known, position, step)
-        if not self._refetches.was_brought(own.pack, position.chunk):
+        if not self._refetches.was_fetched(own.pack, position.chunk):
             unit = self._unit_with_neighbours(known, position, step)
             chunks = range(own.first, own.end)
             new = self._refetches.new_around(own.pack, unit.first, unit.end, chunks)
             return part_of(unit, new.start, new.stop)
-        raw_offsets, shift = position.loaded.index.raw_offsets, position.shift
+        raw_offsets, shift = position.pack_index.index.raw_offsets, position.shift
         wanted = self._refetches.miss(own.pack, raw_offsets[own.first], raw_offsets[own.end])
         if known.regions is not None:
             return unit_around(known, position, Range(wanted.first + shift, wanted.end + shift))
@@ -115,9 +115,9 @@ class ReadaheadScheduler:
         while at < wanted.end:
             position = await position_of(self._indexes, known, at)
             whole = _ahead_unit(known, position, Range(at, wanted.end), unit_bytes)
-            raw_offsets = position.loaded.index.raw_offsets
-            for unit in cut_units(whole, position.loaded, unit_bytes or UNIT_SIZE_BYTES_MAX):
-                if not self._start(position.loaded, unit):
+            raw_offsets = position.pack_index.index.raw_offsets
+            for unit in cut_units(whole, position.pack_index, unit_bytes or UNIT_SIZE_BYTES_MAX):
+                if not self._start(position.pack_index, unit):
                     _refuse(known, position.shift + raw_offsets[unit.first])
                     return
             at = position.shift + raw_offsets[whole.end]
@@ -126,28 +126,28 @@ class ReadaheadScheduler:
 
     def _small_unit(self, known: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
         """Chunks around a small file's, of any file."""
-        index = position.loaded.index
+        index = position.pack_index.index
         window, whole = self._small.miss(index.pack_id, self._clock_s())
         own = unit_around(known, position, step)
         if whole:
-            self._start_rest_of_pack(position.loaded, own.first)
+            self._start_rest_of_pack(position.pack_index, own.first)
         low = max(index.raw_offsets[own.first] - window // 4, 0)
         return _chunks_within(position, own, Range(low, low + window))
 
-    def _start_rest_of_pack(self, loaded: PackIndexVersion, first: int) -> None:
+    def _start_rest_of_pack(self, pack_index: PackIndexVersion, first: int) -> None:
         """Starts to fetch the rest of a pack. What lies before the chunk ``first`` comes last."""
-        whole = Unit(loaded.index.pack_id, 0, len(loaded.index))
-        units = cut_units(whole, loaded, UNIT_SIZE_BYTES_MAX)
+        whole = Unit(pack_index.index.pack_id, 0, len(pack_index.index))
+        units = cut_units(whole, pack_index, UNIT_SIZE_BYTES_MAX)
         for unit in sorted(units, key=lambda unit: unit.end <= first):
-            is_again = self._refetches.was_brought(unit.pack, unit.first)
+            is_again = self._refetches.was_fetched(unit.pack, unit.first)
             if is_again and self._usefulness.is_low:
                 continue
-            if not self._start(loaded, unit):
+            if not self._start(pack_index, unit):
                 return
 
-    def _start(self, loaded: PackIndexVersion, unit: Unit) -> bool:
+    def _start(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
         """Starts to fetch a unit ahead of readers; False if too much is on its way."""
-        is_started = self._fetcher.ahead(loaded, unit)
+        is_started = self._fetcher.ahead(pack_index, unit)
         if is_started:
             self._refetches.note(unit.pack, unit.first, unit.count)
         return is_started
@@ -155,19 +155,21 @@ class ReadaheadScheduler:
 
 def unit_around(known: DatasetFile, position: ChunkPosition, wanted: Range) -> Unit:
     """The chunks of a range around the position, as far as they lie in its segment."""
-    raw_offsets, shift = position.loaded.index.raw_offsets, position.shift
+    raw_offsets, shift = position.pack_index.index.raw_offsets, position.shift
     first = bisect_right(raw_offsets, max(wanted.first - shift, 0)) - 1
     first = min(max(first, position.segment_first), position.chunk)
     end = bisect_right(raw_offsets, wanted.end - 1 - shift)
     end = max(min(end, position.segment_end), position.chunk + 1)
-    flat = Destination(position.segment_first, position.segment_end, known.flat, shift)
-    return Unit(position.loaded.index.pack_id, first, end - first, (flat,) if known.flat else ())
+    flat = CacheTarget(position.segment_first, position.segment_end, known.flat, shift)
+    return Unit(
+        position.pack_index.index.pack_id, first, end - first, (flat,) if known.flat else ()
+    )
 
 
 def _chunks_within(position: ChunkPosition, own: Unit, wanted: Range) -> Unit:
     """The chunks ``own`` and those around it within raw bytes of the pack, of any file; the first
     of them whole."""
-    index = position.loaded.index
+    index = position.pack_index.index
     first = bisect_right(index.raw_offsets, max(wanted.first, 0)) - 1
     end = bisect_right(index.raw_offsets, wanted.end) - 1
     first, end = min(first, own.first), max(min(end, len(index)), own.end)
@@ -179,7 +181,7 @@ def _ahead_unit(
 ) -> Unit:
     """The part of a range in the position's segment, and the rest of that if it is small."""
     unit = unit_around(known, position, wanted)
-    raw_offsets = position.loaded.index.raw_offsets
+    raw_offsets = position.pack_index.index.raw_offsets
     rest = raw_offsets[position.segment_end] - raw_offsets[unit.end]
     if rest < min(unit_bytes, UNIT_SIZE_BYTES_MAX):
         unit = replace(unit, count=position.segment_end - unit.first)

@@ -12,8 +12,8 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import Expired
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, parse_id
-from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.nodeapi.cache_control import encoded
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.protocol.cache_control import encoded
 from lodefs.chunkstore.repo import history
 from lodefs.chunkstore.repo.history import Change, ChangeKind
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
@@ -165,7 +165,7 @@ class _ChangeTally:
         self._counts = dict.fromkeys(ChangeKind, 0)
         self._added_bytes = self._removed_bytes = 0
 
-    def count(self, store: Store, before: Entry, after: Entry) -> ChangesView:
+    def count(self, store: Store, before: TreeEntry, after: TreeEntry) -> ChangesView:
         """Blocking; for COUNTING_S_MAX, or until a directory that is read then is there."""
         ends_s = time.monotonic() + COUNTING_S_MAX
         is_complete = True
@@ -198,7 +198,7 @@ class _ChangeTally:
             self._first.append(ChangeView(change.what.value, path, before_bytes, after_bytes))
 
 
-def _file_bytes(entry: Entry | None) -> int | None:
+def _file_bytes(entry: TreeEntry | None) -> int | None:
     return entry.size_bytes if entry is not None and entry.kind is Kind.FILE else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable, UnknownFormat
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import (
     WINDOW_SIZE_BYTES,
@@ -18,26 +18,26 @@ from lodefs.chunkstore.repo.pack_reader import (
     check_tree,
     tree_of,
 )
+from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.known_damage import DamagedChunks
-from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_source import lacking
 from lodefs.proxy.runtime.thread_pools import Pools
 
 SHARES = 4  # threads that read many directories together
 UNREADABLE = (Corrupt, NotFound, UnknownFormat)
-Outcome = list[Entry] | LodefsError
+Outcome = list[TreeEntry] | LodefsError
 
 
 class Trees(Protocol):
     """Reads directories. Used from the event loop."""
 
-    async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
+    async def read_all(self, entries: Sequence[TreeEntry]) -> list[Outcome]:
         """The entries of many directories, in their order; of those that cannot be read, why.
         Unavailable, Denied."""
 
 
 class StoreTrees:
-    """From the store. Neighbours are kept in memory for a while; what is spoilt is not read again
+    """From the store. Neighbours are kept in memory for a while; what is damaged is not read again
     for a while."""
 
     def __init__(
@@ -48,7 +48,7 @@ class StoreTrees:
         self._pools = pools
         self._damaged_chunks = damaged_chunks
 
-    def _read(self, entry: Entry) -> list[Entry]:
+    def _read(self, entry: TreeEntry) -> list[TreeEntry]:
         key = (entry.digest, entry.segments)
         self._damaged_chunks.check(key)
         try:
@@ -57,13 +57,13 @@ class StoreTrees:
             self._damaged_chunks.note(key, error)
             raise
 
-    def _read_anew(self, entry: Entry) -> list[Entry]:
+    def _read_anew(self, entry: TreeEntry) -> list[TreeEntry]:
         try:
             return self._reader.read_tree(entry)
         except LostPack as error:
             raise lacking(self._objects, error) from error
 
-    async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
+    async def read_all(self, entries: Sequence[TreeEntry]) -> list[Outcome]:
         shares = [entries[first::SHARES] for first in range(min(SHARES, len(entries)))]
         largest_bytes = max((entry.size_bytes for entry in entries), default=0)
         pool = self._pools.fetching(largest_bytes)
@@ -77,7 +77,7 @@ class StoreTrees:
             is_over.set()  # after an error or a deadline no thread goes on with the rest
         return found
 
-    def _read_share(self, entries: Sequence[Entry], is_over: threading.Event) -> list[Outcome]:
+    def _read_share(self, entries: Sequence[TreeEntry], is_over: threading.Event) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for entry in entries:
             if is_over.is_set():
@@ -90,13 +90,13 @@ class StoreTrees:
 
 
 class CachedTrees:
-    """From the cache; what it lacks is brought to it as dataset files' chunks are."""
+    """From the cache; what it lacks is fetched to it as dataset files' chunks are."""
 
-    def __init__(self, packs: Packs, pools: Pools) -> None:
+    def __init__(self, packs: ChunkReader, pools: Pools) -> None:
         self._packs = packs
         self._pools = pools
 
-    async def _read(self, entry: Entry) -> list[Entry]:
+    async def _read(self, entry: TreeEntry) -> list[TreeEntry]:
         check_tree(entry)
         data = bytearray()
         for segment in entry.segments:
@@ -115,7 +115,7 @@ class CachedTrees:
         del data  # so that only who reads it has it
         return await self._pools.disk.run(tree_of, entry, pieces)
 
-    async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
+    async def read_all(self, entries: Sequence[TreeEntry]) -> list[Outcome]:
         tasks = [asyncio.create_task(self._read_if_good(entry)) for entry in entries]
         try:
             return list(await asyncio.gather(*tasks))
@@ -123,7 +123,7 @@ class CachedTrees:
             for task in tasks:  # after an error none goes on
                 task.cancel()
 
-    async def _read_if_good(self, entry: Entry) -> Outcome:
+    async def _read_if_good(self, entry: TreeEntry) -> Outcome:
         try:
             return await self._read(entry)
         except UNREADABLE as error:

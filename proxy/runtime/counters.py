@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from enum import StrEnum
 
-from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.proxy.runtime.bounded_labels import OTHER
 from lodefs.proxy.runtime.histogram import AGE_BOUNDS_S, Histogram
 from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, RepositoryReads, Source
@@ -84,7 +84,7 @@ class Counts:
         with self.lock:
             self.fetch_s[origin].add(elapsed_s, trace_id)
 
-    def brought(self, owner: str, origin: Origin | None, size_bytes: int) -> None:
+    def fetched_for(self, owner: str, origin: Origin | None, size_bytes: int) -> None:
         """Bytes came for a user; from the cache's files where ``origin`` is None. Any thread."""
         if owner.isdecimal():
             with self.lock:

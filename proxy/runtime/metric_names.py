@@ -141,7 +141,7 @@ STORE_RETRIES = _counter("store_retries", "Attempts that were repeated", "reason
 MIRROR_UP = _gauge("mirror_up", "Whether a store answers; only where there are mirrors", "store")
 MIRROR_ANSWERS = _counter("mirror_answers", "Calls that each of the stores has answered", "store")
 STORE_RANGES = _counter("store_ranges", "Ranged reads of chunks: requests of the store")
-STORE_CHUNK_BYTES = _counter("store_chunk_bytes", "Bytes that they brought, as stored")
+STORE_CHUNK_BYTES = _counter("store_chunk_bytes", "Bytes that they fetched, as stored")
 STORE_INDEXES = _counter("store_indexes_reads", "Indexes of packs read from the store")
 STORE_SAVED_BYTES = _counter(
     "store_saved_bytes", "Bytes that readers got beyond those that the store sent"
@@ -154,7 +154,7 @@ STORE_SAVED_COST = _counter(
 # --- other nodes
 PEER_NODES = _gauge("peer_nodes", "Other nodes of the cluster by how they are", "state")
 PEER_REQUESTS = _counter("peer_requests", "Requests sent to other nodes")
-PEER_FAILURES = _counter("peer_failures", "Of these, requests that brought nothing", "kind")
+PEER_FAILURES = _counter("peer_failures", "Of these, requests that fetched nothing", "kind")
 PEER_FALLBACKS = _counter("peer_fallbacks", "Fetches from the store after asking other nodes")
 PEER_RECEIVED = _counter("peer_received_bytes", "Bytes that came from other nodes")
 PEER_SENT = _counter("peer_sent_bytes", "Bytes sent to other nodes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.protocol.wire import Origin
 
 
 class Source(IntEnum):

@@ -16,8 +16,8 @@ from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO
 from lodefs.chunkstore.format.names import NAME_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind, tree_digest
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Entry as Entry
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.node import Names, SnapshotFile
 from lodefs.proxy.s3.symlinks import linked_file_or_none
 

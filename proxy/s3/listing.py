@@ -17,7 +17,7 @@ import msgspec
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.names import ID_BYTES, check_repo, digest_of
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.node import Names
 from lodefs.proxy.s3.buckets import Root, S3Settings, root_of
 from lodefs.proxy.s3.errors import S3Error

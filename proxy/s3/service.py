@@ -10,7 +10,7 @@ from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.api import disclosure
 from lodefs.proxy.api.responses import Answer
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import NodeService
 from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.runtime.thread_pools import current_owner, remote_owner
 from lodefs.proxy.s3.bucket_answers import (
@@ -42,7 +42,7 @@ class S3Service:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeService,
         settings: S3Settings,
         keys: AccessKeys | None,
         metrics: Metrics,
@@ -86,7 +86,7 @@ class S3Service:
         """An error as it is told to a key that may not read everything."""
         places = disclosure.places_of(self._node.status())
         if not isinstance(error, S3Error):
-            return disclosure.told(error, places)
+            return disclosure.redacted(error, places)
         return error.without_why() if disclosure.names_place(str(error), places) else error
 
     async def _answer(self, asked: S3Request, key: AccessKey | None) -> Answer:

@@ -6,7 +6,7 @@ from collections import deque
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.node import Names, SnapshotFile
 
 LINKS_MAX = 40  # on the way to one file, as in Linux

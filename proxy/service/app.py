@@ -23,15 +23,15 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.installed_version import installed_version
-from lodefs.chunkstore.nodeapi.figures.figure_files import (
-    directories_of,
-    directory_of,
-    private_directory_of,
-)
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_objects
 from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
+from lodefs.chunkstore.protocol.figures.figure_files import (
+    directories_of,
+    directory_of,
+    private_directory_of,
+)
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
@@ -49,7 +49,7 @@ from lodefs.proxy.http.local_readers import local_readers
 from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import NodeService
 from lodefs.proxy.peers.peering import Peering, join_cluster
 from lodefs.proxy.peers.server import PeerServer
 from lodefs.proxy.read.last_seen import known_store, store_or_error
@@ -73,7 +73,7 @@ class OpenedNode(NamedTuple):
     """A node, and what answers other nodes if it is not alone. ``is_lost``: whether it can go
     on only as a new one."""
 
-    node: Node
+    node: NodeService
     peer_server: PeerServer | None = None
     peer_tls: ssl.SSLContext | None = None
     is_lost: Callable[[], bool] = lambda: False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentFigures, read_newest
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentFigures, read_newest
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
 

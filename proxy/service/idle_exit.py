@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi import lease
+from lodefs.chunkstore.protocol import lease
 from lodefs.proxy.config import Config
 from lodefs.proxy.runtime.metrics import Use
 

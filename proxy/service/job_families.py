@@ -6,7 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.figures.job_counts import OTHERS, JobReads, Jobs, add_all, read_files
+from lodefs.chunkstore.protocol.figures.job_counts import (
+    OTHERS,
+    JobReads,
+    Jobs,
+    add_all,
+    read_files,
+)
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.bounded_labels import IDLE_S, OTHER, BoundedLabels
 from lodefs.proxy.runtime.exposition import Family, labelled

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from operator import add
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.figures.mount_counts import (
+from lodefs.chunkstore.protocol.figures.mount_counts import (
     Column,
     MountCounts,
     MountDescription,

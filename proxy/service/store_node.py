@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.objects.mirrored import is_replaced
+from lodefs.chunkstore.protocol.cache_control import (
     EvictRequest,
     EvictView,
     PinsView,
@@ -19,9 +21,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmRequest,
     WarmStatus,
 )
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
-from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.objects.mirrored import is_replaced
+from lodefs.chunkstore.protocol.wire import CachePlace, UsageReport
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -31,9 +31,9 @@ from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import DiskLoad, Scrub, ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.cache_fill import CacheFill
+from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.known_damage import DamagedChunks
-from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
@@ -105,7 +105,7 @@ class StoreNode:
         filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks, purged)
         self._fetcher = Fetcher(filler, pools, self._counts, PackExtents(), deadline_s=deadline_s)
         reads = CacheReader(self._cache, pools)
-        self.packs = Packs(reads, self._fetcher, indexes)
+        self.packs = ChunkReader(reads, self._fetcher, indexes)
         trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged_chunks)
         if peering is not None:
             trees = CachedTrees(self.packs, pools)
@@ -145,7 +145,7 @@ class StoreNode:
         directory = self._cache.settings.path.absolute()
         return CachePlace(os.fsencode(directory), layout.VERSION)
 
-    async def used(self, report: Used) -> None:
+    async def used(self, report: UsageReport) -> None:
         files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
         seen_bytes = report.read_bytes + report.stored_bytes
         each_bytes = seen_bytes // max(len(report.numbers), 1)  # nobody tells of which file
@@ -155,7 +155,7 @@ class StoreNode:
                 file.last_use_s = now_s
                 file.owner = owner or file.owner
                 file.note_used(each_bytes)
-        self._counts.brought(owner, None, report.read_bytes)
+        self._counts.fetched_for(owner, None, report.read_bytes)
         self._counts.direct(report.reads, report.read_bytes, report.repo)
         await self.files.complete(report.repo, report.commit, report.scattered)
 

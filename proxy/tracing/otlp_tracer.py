@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace import SpanKind as OtlpKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from lodefs.chunkstore.nodeapi.trace_context import TraceContext
+from lodefs.chunkstore.protocol.trace_context import TraceContext
 from lodefs.proxy.tracing.spans import Span, SpanCounts, SpanKind
 
 WAITING_MAX = 4096  # spans; beyond, they are dropped

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from lodefs.chunkstore.nodeapi import trace_context
-from lodefs.chunkstore.nodeapi.trace_context import (
+from lodefs.chunkstore.protocol import trace_context
+from lodefs.chunkstore.protocol.trace_context import (
     PARENT_HEADER,
     STATE_HEADER,
     current_trace,

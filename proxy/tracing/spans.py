@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from lodefs.chunkstore.nodeapi.trace_context import TraceContext, current_trace
+from lodefs.chunkstore.protocol.trace_context import TraceContext, current_trace
 
 Attribute = str | int | float | bool
 _SPAN_ID_BYTES = 8

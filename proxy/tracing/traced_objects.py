@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
-from lodefs.chunkstore.objects.mirrored import doubt, is_replaced
+from lodefs.chunkstore.objects.mirrored import is_replaced, report_corruption
 from lodefs.proxy.tracing.spans import Attribute, SpanKind, begin_span, spanned
 
 T = TypeVar("T")
@@ -61,8 +61,8 @@ class TracedObjects(DelegatingStore):
     def is_replaced(self) -> bool:
         return is_replaced(self.inner)
 
-    def doubt(self, key: str, etag: str | None) -> bool:
-        return doubt(self.inner, key, etag)
+    def report_corruption(self, key: str, etag: str | None) -> bool:
+        return report_corruption(self.inner, key, etag)
 
     def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:
         attributes = store_attributes(self.url, call.operation, call.key)

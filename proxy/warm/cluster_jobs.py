@@ -25,7 +25,7 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     ERRORS_MAX,
     RUNNING,
     NodeShare,

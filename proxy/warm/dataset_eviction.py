@@ -12,15 +12,15 @@ from contextlib import aclosing
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import PackId, check_ref_name, check_repo, split_path
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.protocol.cache_control import (
     EvictRequest,
     EvictView,
     PinView,
     decoded,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.wire import Snapshot
-from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.pins import Pin, PinScope, owners_of
@@ -117,19 +117,19 @@ class DatasetEviction:
         wanted: Wanted = defaultdict(int)
         for pack, of_pack in runs.items():
             try:
-                loaded = await self._indexes.get(pack)
+                pack_index = await self._indexes.get(pack)
             except (Corrupt, NotFound):
                 continue  # nobody can find its chunks
-            await self._pools.disk.run(self._find, loaded, of_pack, wanted)
+            await self._pools.disk.run(self._find, pack_index, of_pack, wanted)
         return wanted
 
     def _find(
-        self, loaded: PackIndexVersion, runs: Collection[tuple[int, int]], wanted: Wanted
+        self, pack_index: PackIndexVersion, runs: Collection[tuple[int, int]], wanted: Wanted
     ) -> None:
         """Blocking."""
         numbers = sorted({n for first, count in runs for n in range(first, first + count)})
-        ids = loaded.index.ids
-        keys = [layout.chunk_keys(ids, n, 1)[0] for n in numbers if n < len(loaded.index)]
+        ids = pack_index.index.ids
+        keys = [layout.chunk_keys(ids, n, 1)[0] for n in numbers if n < len(pack_index.index)]
         for start in range(0, len(keys), FIND_CHUNKS):
             for place in self._cache.find(keys[start : start + FIND_CHUNKS]):
                 if place is not None:

@@ -1,8 +1,8 @@
 """What to fetch for many files: whole runs of each pack, in its order, whosever chunks they are.
 
 Pure. A pack is read in units of about 8 MiB from its beginning to its end, as pull does
-(chunkstore/repo/range_planner.py); what a unit brings goes to the flat files of large dataset files
-and, for all small ones together, to a slab.
+(chunkstore/repo/range_planner.py); what a unit fetches goes to the flat files of large dataset
+files and, for all small ones together, to a slab.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Entry, Segment
+from lodefs.chunkstore.format.tree import Segment, TreeEntry
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo import range_planner
 from lodefs.proxy.cache.chunk_cache import Flat
-from lodefs.proxy.fetch.cache_fill import Destination, Unit
+from lodefs.proxy.fetch.cache_fill import CacheTarget, Unit
 
 Order = Callable[[Iterable[PackId]], list[PackId]]
 
@@ -29,7 +29,7 @@ class PendingFile:
     """A file that is wanted, and how many of its bytes are not here yet."""
 
     path: bytes
-    entry: Entry
+    entry: TreeEntry
     left_bytes: int
 
 
@@ -71,7 +71,7 @@ def segments_by_pack(
 def plan_fetches(
     index: PackIndex, runs: Sequence[range_planner.Wanted[WantedSegment]]
 ) -> list[PlannedFetch]:
-    """The fetches that bring all runs of one pack, in its order. Raises: Corrupt if the pack does
+    """The fetches that fetch all runs of one pack, in its order. Raises: Corrupt if the pack does
     not hold what a file's segment says."""
     for run in runs:
         index.check_run(*run.what.segment[1:])
@@ -90,22 +90,22 @@ def _planned(index: PackIndex, found: range_planner.Unit[WantedSegment]) -> Plan
 
 def _destinations(
     index: PackIndex, found: range_planner.Unit[WantedSegment]
-) -> tuple[Destination, ...]:
+) -> tuple[CacheTarget, ...]:
     """Where the chunks of a unit belong; small files that lie together have one."""
-    destinations: list[Destination] = []
+    destinations: list[CacheTarget] = []
     first = end = -1  # of small files that lie together
     for at, count, wanted, before in found.parts:
         entry = wanted.file.entry
         if entry.size_bytes >= FLAT_SIZE_BYTES_MIN:
             flat = Flat(content_id(entry), entry.size_bytes)
             shift = wanted.offset + before - index.raw_offsets[at]
-            destinations.append(Destination(at, at + count, flat, shift))
+            destinations.append(CacheTarget(at, at + count, flat, shift))
         elif first <= at <= end:
             end = max(end, at + count)
         else:
             if first >= 0:
-                destinations.append(Destination(first, end))
+                destinations.append(CacheTarget(first, end))
             first, end = at, at + count
     if first >= 0:
-        destinations.append(Destination(first, end))
+        destinations.append(CacheTarget(first, end))
     return tuple(destinations)

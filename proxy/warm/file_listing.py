@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.tree_source import Outcome
@@ -27,7 +27,7 @@ TOGETHER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # of their trees: some fifty thousand
 GROUPS_AHEAD = 2
 
 ListedEntry = tuple[
-    bytes, Entry
+    bytes, TreeEntry
 ]  # the path of a file or symlink, and what its directory says of it
 Call = Callable[[], Awaitable[list[Outcome]]]
 
@@ -125,7 +125,7 @@ class Listing:
                 self._sort_in(directory, entry, found)
         return found
 
-    def _sort_in(self, directory: _Directory, entry: Entry, found: _ListedGroup) -> None:
+    def _sort_in(self, directory: _Directory, entry: TreeEntry, found: _ListedGroup) -> None:
         state = directory.state
         if state.spots:
             state = self._selection.step(state, entry.name)

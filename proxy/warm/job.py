@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     ERRORS_MAX,
     RUNNING,
     State,
@@ -20,7 +20,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmStatus,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.warm.path_patterns import Selection, common_directory
 
 MIB = 1024 * 1024

@@ -1,4 +1,4 @@
-"""One warm job at work: what its selection comes to, and the fetches that bring it.
+"""One warm job at work: what its selection comes to, and the fetches that fetch it.
 
 Files are planned some ten thousand at a time, while the ones before them come. Packs are read
 whole and in their order, by the same flights as those of readers.
@@ -25,7 +25,7 @@ from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.fetch.cache_fill import Filled, Unit
+from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.namespace import Namespace
@@ -114,7 +114,7 @@ class WarmRun:
         self.made_pin: bytes | None = None  # a pin that was not there before this job
 
     async def run(self) -> None:
-        """Brings everything. The job records what does not come. Raises what stops all of it:
+        """Fetches everything. The job records what does not come. Raises what stops all of it:
         NotFound if nothing matches, NoSpace, Denied, Unavailable."""
         job = self._job
         size_bytes = await self._measure()
@@ -123,7 +123,7 @@ class WarmRun:
         try:
             async with asyncio.TaskGroup() as group, aclosing(self._batches()) as batches:
                 async for batch in batches:
-                    await self._bring_all(batch, group)
+                    await self._fetch_all(batch, group)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         if not job.errors_total:
@@ -200,9 +200,9 @@ class WarmRun:
             if not putting.cancelled() and putting.exception() is None and putting.result():
                 self.made_pin = self._pin_id
 
-    def _hold(self, loaded: PackIndexVersion, unit: Unit) -> bool:
+    def _hold(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
         """Has the pin hold all that a unit wants. False if some of it is not here. Blocking."""
-        ids = loaded.index.ids
+        ids = pack_index.index.ids
         keys = [
             key
             for one in unit.destinations
@@ -281,22 +281,22 @@ class WarmRun:
             return {}  # one was just evicted: looked at chunk by chunk, all of them are found
         return flats
 
-    async def _bring_all(self, batch: _Sorted, group: asyncio.TaskGroup) -> None:
+    async def _fetch_all(self, batch: _Sorted, group: asyncio.TaskGroup) -> None:
         """Starts all fetches of a batch, as the window lets them."""
         self._job.add_progress(batch.size_bytes, files=batch.files)
         runs = await self._context.pools.disk.run(segments_by_pack, batch.pending)
         async with aclosing(self._loaded(self._context.order(runs))) as indexes:
-            async for pack, loaded in indexes:
+            async for pack, pack_index in indexes:
                 try:
                     found = await self._context.pools.disk.run(
-                        plan_fetches, loaded.index, runs[pack]
+                        plan_fetches, pack_index.index, runs[pack]
                     )
                 except Corrupt as error:
                     self._job.add_error(error, runs[pack][0].what.file.path)
                     continue
                 for fetch in found:
                     await self._window.enter(fetch.size_bytes)
-                    task = group.create_task(self._bring(loaded, fetch))
+                    task = group.create_task(self._fetch_unit(pack_index, fetch))
                     task.add_done_callback(partial(self._left, fetch.size_bytes))
 
     async def _loaded(
@@ -313,11 +313,11 @@ class WarmRun:
                     return
                 pack, task = ahead[0]
                 try:
-                    loaded = await task
+                    pack_index = await task
                 except SOME_LOST as error:
                     self._job.add_error(error)
                 else:
-                    yield pack, loaded
+                    yield pack, pack_index
                 ahead.popleft()
         finally:
             for _, task in ahead:
@@ -330,10 +330,10 @@ class WarmRun:
     def _left(self, size_bytes: int, _task: asyncio.Task[None]) -> None:
         self._window.leave(size_bytes)
 
-    async def _bring(self, loaded: PackIndexVersion, fetch: PlannedFetch) -> None:
+    async def _fetch_unit(self, pack_index: PackIndexVersion, fetch: PlannedFetch) -> None:
         job = self._job
         try:
-            fetched_bytes = await self._backoff(lambda: self._fetch(loaded, fetch))
+            fetched_bytes = await self._backoff(lambda: self._fetch(pack_index, fetch))
         except SOME_LOST as error:
             job.add_error(error, fetch.gains[0][0].path)
             return
@@ -344,18 +344,18 @@ class WarmRun:
             files += not file.left_bytes
         job.add_progress(size_bytes, fetched_bytes, files=files)
 
-    async def _fetch(self, loaded: PackIndexVersion, fetch: PlannedFetch) -> int:
+    async def _fetch(self, pack_index: PackIndexVersion, fetch: PlannedFetch) -> int:
         """Has a unit in the cache on return, held if the job pins; how many bytes were not here
         before. Raises: NoSpace if the cache does not keep it; Unavailable, also while its disk
         cannot keep up."""
         unit = fetch.unit
-        brought_bytes = 0
+        fetched_bytes = 0
         if self._context.cache.gate.refuses():
             raise Unavailable(f"{self._name}: {SLOW_DISK}")
         for is_last in (False, True):
-            flights = self._context.fetcher.bulk(loaded, unit)
+            flights = self._context.fetcher.bulk(pack_index, unit)
             landed = await asyncio.gather(*[flight.landed() for flight in flights])
-            brought_bytes += sum(filled.brought_bytes for filled in landed)
+            fetched_bytes += sum(filled.fetched_bytes for filled in landed)
             if any(filled.left_out for filled in landed):
                 raise Unavailable(f"{self._name}: {SLOW_DISK}")
             if not _is_kept(unit, landed):
@@ -363,12 +363,14 @@ class WarmRun:
                     raise NoSpace(
                         f"{self._name}: the cache did not keep what came: it, or its disk, is full"
                     )
-            elif not self._pin_id or await self._context.pools.disk.run(self._hold, loaded, unit):
-                return min(brought_bytes, fetch.size_bytes)
+            elif not self._pin_id or await self._context.pools.disk.run(
+                self._hold, pack_index, unit
+            ):
+                return min(fetched_bytes, fetch.size_bytes)
         raise Unavailable(f"{self._name}: chunks were evicted as soon as they came")
 
 
-def _is_kept(unit: Unit, landed: Iterable[Filled]) -> bool:
+def _is_kept(unit: Unit, landed: Iterable[FetchResult]) -> bool:
     return not any(
         unit.first <= chunk < unit.end for filled in landed for chunk in filled.uncached_chunks
     )

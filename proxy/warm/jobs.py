@@ -1,4 +1,4 @@
-"""Warming: jobs that bring the files of a snapshot into the cache, in the background.
+"""Warming: jobs that fetch the files of a snapshot into the cache, in the background.
 
 What is here is not fetched, so that a job that was interrupted is repeated cheaply: jobs end with
 the process.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Conflict, LodefsError, Unavailable
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, decoded
+from lodefs.chunkstore.protocol.cache_control import WarmRequest, decoded
 from lodefs.proxy.cache.pins import PinScope
 from lodefs.proxy.node import no_job
 from lodefs.proxy.runtime.backoff import Backoff

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO
 from lodefs.chunkstore.format.names import split_path
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Snapshot
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
+from lodefs.chunkstore.protocol.cache_control import WarmRequest
+from lodefs.chunkstore.protocol.wire import CachePlace, Entry, Snapshot
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
@@ -302,7 +302,7 @@ def _look(place: CachePlace, snapshot: Snapshot, path: bytes, want: bytes) -> No
         _compare(os.pread(flat.fd, len(want) + 1, 0), want, f"{path!r} by passthrough")
 
 
-def _walk(view: CacheView, path: bytes) -> Node | None:
+def _walk(view: CacheView, path: bytes) -> Entry | None:
     found, ino = None, ROOT_INO
     for name in split_path(path):
         found = view.lookup(ino, name)

@@ -25,7 +25,7 @@ from lodefs.chunkstore.format.chunking import cut
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard
 from lodefs.chunkstore.format.names import CommitId, PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of_columns
-from lodefs.chunkstore.format.tree import Entry, Segment, symlink, tree_digest
+from lodefs.chunkstore.format.tree import Segment, TreeEntry, symlink, tree_digest
 from lodefs.chunkstore.repo.store import Store
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program
 
@@ -89,7 +89,7 @@ def phantom_shard(store: Store, *contents: bytes) -> PackId:
 class _Liar:
     made: Handmade
 
-    def directory(self, path: bytes, name: bytes, entries: Files, claims: Claims) -> Entry:
+    def directory(self, path: bytes, name: bytes, entries: Files, claims: Claims) -> TreeEntry:
         """The entry of the directory at ``path``, which claims to hold ``entries``."""
         children = [
             self._child(path + b"/" + child if path else child, child, value, claims)
@@ -101,7 +101,7 @@ class _Liar:
         behind = self.directory(path, name, claim.behind, {})
         return replace(behind, digest=tree_digest(children))
 
-    def _child(self, path: bytes, name: bytes, value: object, claims: Claims) -> Entry:
+    def _child(self, path: bytes, name: bytes, value: object, claims: Claims) -> TreeEntry:
         if isinstance(value, dict):
             return self.directory(path, name, value, claims)
         if isinstance(value, Link):
@@ -118,7 +118,7 @@ class _Liar:
         return replace(behind, digest=digest_of(content))
 
 
-def _stretched(entry: Entry, size_bytes: int) -> Entry:
+def _stretched(entry: TreeEntry, size_bytes: int) -> TreeEntry:
     """The same segments, the last of which claims to be as long as to make up ``size_bytes``."""
     *others, last = entry.segments
     more = size_bytes - entry.size_bytes

@@ -1,4 +1,4 @@
-"""Stores that somebody with write access to the bucket spoilt on purpose.
+"""Stores that somebody with write access to the bucket damaged on purpose.
 
 Each attack is a repository of its own in a directory store, beside a good one. Huge objects are
 sparse files, which take no disk.
@@ -17,7 +17,7 @@ from lodefs.chunkstore.format import keys, tree
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
-from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Entry, Kind, Segment, encode_tree
+from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, Segment, TreeEntry, encode_tree
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import create_store
@@ -135,7 +135,7 @@ class HostileStore:
         """A commit with a root whose directory ``d`` lies in these segments."""
         size_bytes = sum(segment.size_bytes for segment in segments)
         digest = Digest(digest_of(repo.encode()))
-        below = Entry(b"d", Kind.DIRECTORY, False, size_bytes, digest, tuple(segments))
+        below = TreeEntry(b"d", Kind.DIRECTORY, False, size_bytes, digest, tuple(segments))
         self._hand.commit_root(repo, replace(self._hand.tree(b"", [below])))
 
     def attacks(self) -> Iterator[tuple[str, Callable[[str], None]]]:
@@ -158,6 +158,6 @@ def _empty_files(count: int) -> bytes:
     groups = []
     for first in range(0, count, 2048):
         names = [b"%06x" % n for n in range(first, min(first + 2048, count))]
-        found = [Entry(name, Kind.FILE, digest=EMPTY_DIGEST) for name in names]
+        found = [TreeEntry(name, Kind.FILE, digest=EMPTY_DIGEST) for name in names]
         groups.append(encode_tree(found)[1:-1])
     return b"".join((b"\1", *groups, b"\0"))

@@ -1,4 +1,5 @@
-"""A proxy over a store that somebody with write access to the bucket spoilt: it goes on serving."""
+"""A proxy over a store that somebody with write access to the bucket damaged: it goes on
+serving."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def named_packs(machine: Machine) -> list[tuple[bytes, str]]:
     return [(path, keys.pack(s.pack)) for path, entry in entries for s in entry.segments]
 
 
-def test_a_spoilt_tree_is_stored_again(machine: Machine) -> None:
+def test_a_damaged_tree_is_stored_again(machine: Machine) -> None:
     """A tree with a wrong byte, in a pack of the right size and index, is noticed by a checked push
     and written again, under the same name too."""
     machine.push()

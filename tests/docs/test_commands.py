@@ -74,9 +74,9 @@ def test_cookbook(folder: Path) -> None:
     assert out.count("all is well\n") == 3 + len(["scrub"])
     assert run_script(folder, store + HEADS) == heads
     packs = sorted((folder / "store" / "packs").rglob("*/*"))
-    for lost, spoilt in zip(packs[::2], packs[1::2], strict=False):
+    for lost, damaged in zip(packs[::2], packs[1::2], strict=False):
         lost.unlink()
-        spoilt.write_bytes(b"x" + spoilt.read_bytes()[1:])
+        damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
     looking = re.findall(r"^lodefs (?:verify|scrub)[^#\n]*", mending, re.MULTILINE)
     assert len(looking) == 3
     for line in looking:
@@ -84,7 +84,7 @@ def test_cookbook(folder: Path) -> None:
     repair = mending[mending.index("lodefs repair") :]
     out = run_script(folder, store + repair)
     many = len(packs) // 2 * 2
-    assert f"{many} problems, {many} healed" in out
+    assert f"{many} problems, {many} repaired" in out
     assert out.endswith("all is well\n")
     assert run_script(folder, store + HEADS) == heads
 

@@ -141,7 +141,7 @@ class Retain:
 
 @dataclass(frozen=True)
 class Collect:
-    """A collection, perhaps with compaction, and merging of small packs."""
+    """A gc run, perhaps with compaction, and merging of small packs."""
 
     store: int
     machine: int

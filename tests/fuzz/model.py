@@ -59,7 +59,7 @@ class Ledger:
         damaged = self.damaged.items()
         self.damaged = {key: data for key, data in damaged if objects.get(key) is data}
 
-    def heal(self) -> None:
+    def repair(self) -> None:
         """After a repair that left nothing. Bytes of packs that nothing leads to are not read."""
         self.damaged = {
             key: data
@@ -148,7 +148,7 @@ class Model:
     def repaired(
         self, command: say.Repair, result: RepairResult, before: Sequence[Seen], after: Seen
     ) -> Iterator[str]:
-        """What a repair has to have healed, and to have told."""
+        """What a repair has to have repaired, and to have told."""
         if command.data and after.lost and not result.left:
             yield f"a repair leaves nothing, but {after.lost}"
         left = [one for one in result.left if "/refs/" not in one.key]  # a lost ref is not seen
@@ -197,9 +197,9 @@ class Model:
     def _scrubbed(
         self, command: say.Scrub, result: ScrubResult, *, is_sound: bool
     ) -> Iterator[str]:
-        if is_sound and result.spoilt and not self.is_rotten(command.store):
-            yield f"a false alarm of scrub: {result.spoilt}"
-        found = {f"packs/{one.pack_id.hex()[:2]}/{one.pack_id.hex()}" for one in result.spoilt}
+        if is_sound and result.damaged and not self.is_rotten(command.store):
+            yield f"a false alarm of scrub: {result.damaged}"
+        found = {f"packs/{one.pack_id.hex()[:2]}/{one.pack_id.hex()}" for one in result.damaged}
         for key, data in self.ledgers[command.store].damaged.items():
             is_pack = key.startswith("packs/") and data is not None
             if is_pack and command.parts == 1 and command.fault is None and key not in found:

@@ -105,7 +105,7 @@ class Player:
         if command.fault is None:
             yield from self._model.repaired(command, result, before, self._seen[command.store])
             if command.data and not result.left:
-                self._model.ledgers[command.store].heal()
+                self._model.ledgers[command.store].repair()
 
     def _look(self) -> list[Seen]:
         return [self._fresh.look(store) for store in self._world.stores]

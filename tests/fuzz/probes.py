@@ -1,4 +1,4 @@
-"""What is tried on clones of a store at some state: a push, a copy, a repair, a collection, a
+"""What is tried on clones of a store at some state: a push, a copy, a repair, a gc run, a
 verification, each of which has to go as it would if somebody did it now."""
 
 from __future__ import annotations

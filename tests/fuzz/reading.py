@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
 from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repair.packs import examine
@@ -206,7 +206,7 @@ def read_commit(store: Store, at: At) -> SeenCommit | None:
     return seen
 
 
-def read_file(store: Store, entry: Entry) -> bytes | None:
+def read_file(store: Store, entry: TreeEntry) -> bytes | None:
     """The bytes of a file; None if some of them were purged, whatever is left of the others."""
     try:
         for pack, first, count, _ in entry.segments:
@@ -242,7 +242,7 @@ class StoredProxy:
         chunks = (self._store.packs.read(*one[:3]) for one in entry.segments)
         return b"".join(bytes(chunk) for some in chunks for chunk in some)
 
-    def _find(self, repo: str, rev: str, path: bytes) -> Entry:
+    def _find(self, repo: str, rev: str, path: bytes) -> TreeEntry:
         entry = self._store.commit(repo, CommitId(bytes.fromhex(rev))).root
         for name in path.split(b"/") if path else ():
             children = {child.name: child for child in self._store.packs.read_tree(entry)}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi import lease
+from lodefs.chunkstore.protocol import lease
 from tests.support.chunkstore.child_process import TIMEOUT_S, Child, private_directory, run
 from tests.support.mount.mounts import until
 

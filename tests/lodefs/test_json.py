@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lodefs.chunkstore.nodeapi.cache_control import EvictView, PinsView, PinView
+from lodefs.chunkstore.protocol.cache_control import EvictView, PinsView, PinView
 from lodefs.commands.mounts import MountListing
 from lodefs.mount.lifecycle.handover import State
 from lodefs.mount.lifecycle.mounter import Mounted

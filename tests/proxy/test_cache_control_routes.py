@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     EVICT_BYTES_MAX,
     RUNNING,
     EvictRequest,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import Conflict, Diverged, NotADirectory
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.push.changes.overlay import (
     Item,
@@ -90,11 +90,13 @@ class CommitBase(NamedTuple):
     totals: Commit
 
     @property
-    def root(self) -> Entry | None:
+    def root(self) -> TreeEntry | None:
         return None if self.id is None else self.totals.root
 
 
-EMPTY = CommitBase(None, Commit(Entry(b"", Kind.DIRECTORY), (), "", 0, "", 0, 0, 0, Large(0, 0)))
+EMPTY = CommitBase(
+    None, Commit(TreeEntry(b"", Kind.DIRECTORY), (), "", 0, "", 0, 0, 0, Large(0, 0))
+)
 
 
 class _Commits:
@@ -188,7 +190,7 @@ class _Commits:
         found.into(overlay)
         return overlay.root
 
-    def _store_trees(self, item: Item) -> Entry:
+    def _store_trees(self, item: Item) -> TreeEntry:
         placement = self._session.placement(TREE_PACK_SIZES_BYTES)
         packer = TreePacker(placement, self._store.settings.chunking)
         root = OverlayWriter(packer, self._store.packs, self._trees).store(item)
@@ -227,6 +229,6 @@ class _Overtaken(Conflict):
     """Another writer moved the branch first."""
 
 
-def _is_same(a: Entry, b: Entry) -> bool:
+def _is_same(a: TreeEntry, b: TreeEntry) -> bool:
     """Whether two roots are one tree, in one place."""
     return (a.digest, a.segments) == (b.digest, b.segments)

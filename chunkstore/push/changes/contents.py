@@ -16,7 +16,7 @@ from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.chunking import cut
 from lodefs.chunkstore.format.compression import RawStreak
 from lodefs.chunkstore.format.names import Digest, digest_of
-from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Entry, Kind
+from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.fragmentation import Run, join
 from lodefs.chunkstore.push.session import PushSession
@@ -119,13 +119,13 @@ class Contents:
         """Ends the last pack: entries can be had."""
         self._deduplicator.seal()
 
-    def entry(self, number: int, name: bytes, *, executable: bool) -> Entry:
+    def entry(self, number: int, name: bytes, *, executable: bool) -> TreeEntry:
         """The file of a content that was stored."""
         digest, size_bytes, runs = self._stored[number]
         if not size_bytes:
-            return Entry(name, Kind.FILE, executable, digest=EMPTY_DIGEST)
+            return TreeEntry(name, Kind.FILE, executable, digest=EMPTY_DIGEST)
         segments = [found for run in runs for found in self._placement.segments(run)]
-        return Entry(name, Kind.FILE, executable, size_bytes, digest, join(segments))
+        return TreeEntry(name, Kind.FILE, executable, size_bytes, digest, join(segments))
 
     def _counted(self, files: Sequence[SourceFile]) -> Iterator[SourceFile]:
         for file in files:

@@ -23,9 +23,9 @@ from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN, Commit, Large
 from lodefs.chunkstore.format.names import ID_BYTES, Digest, PackId
 from lodefs.chunkstore.format.tree import (
     SAME_PACK,
-    Entry,
     Kind,
     Segment,
+    TreeEntry,
     decode_tree,
     encode_tree,
     tree_digest,
@@ -43,7 +43,7 @@ from lodefs.chunkstore.push.trees.tree_writer import PlacedTree, TreePacker
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
 Names = tuple[bytes, ...]
-ReadTree = Callable[[Entry], list[Entry]]
+ReadTree = Callable[[TreeEntry], list[TreeEntry]]
 
 
 class ChangedDirectory:
@@ -51,12 +51,14 @@ class ChangedDirectory:
 
     __slots__ = ("base", "children")
 
-    def __init__(self, base: Entry | None, children: dict[bytes, Entry | ChangedDirectory]) -> None:
+    def __init__(
+        self, base: TreeEntry | None, children: dict[bytes, TreeEntry | ChangedDirectory]
+    ) -> None:
         self.base = base
         self.children = children
 
 
-Item = Entry | ChangedDirectory
+Item = TreeEntry | ChangedDirectory
 
 
 def is_directory(item: Item | None) -> bool:
@@ -71,7 +73,7 @@ class Overlay:
     ``read_tree`` raises.
     """
 
-    def __init__(self, read_tree: ReadTree, root: Entry | None) -> None:
+    def __init__(self, read_tree: ReadTree, root: TreeEntry | None) -> None:
         self._read_tree = read_tree
         self.root: Item = ChangedDirectory(None, {}) if root is None else root
 
@@ -92,7 +94,7 @@ class Overlay:
             raise NotADirectory(f"{shown(names)} is a {item.kind.name.lower()}, not a directory")
         return {entry.name: entry for entry in self._read_tree(item)}
 
-    def put_file(self, names: Names, entry: Entry) -> None:
+    def put_file(self, names: Names, entry: TreeEntry) -> None:
         """A file or symlink at a path. Raises: InvalidInput if a directory is there."""
         if is_directory(self.get(names)):
             raise InvalidInput(f"{shown(names)} is a directory: remove it first")
@@ -103,11 +105,13 @@ class Overlay:
         if not names:
             if not is_directory(item):
                 raise InvalidInput("the root of a branch is a directory")
-            self.root = msgspec.structs.replace(item, name=b"") if isinstance(item, Entry) else item
+            self.root = (
+                msgspec.structs.replace(item, name=b"") if isinstance(item, TreeEntry) else item
+            )
             return
         node = self._opened(names[:-1])
         node.children[names[-1]] = (
-            msgspec.structs.replace(item, name=names[-1]) if isinstance(item, Entry) else item
+            msgspec.structs.replace(item, name=names[-1]) if isinstance(item, TreeEntry) else item
         )
 
     def remove(self, names: Names) -> Item:
@@ -153,7 +157,7 @@ class Overlay:
 class TreeReader(Protocol):
     """Reads directories (PackReader, UnstoredTrees)."""
 
-    def read_tree(self, entry: Entry) -> list[Entry]:
+    def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
         """The entries of a directory. Raises: NotFound, Corrupt, UnknownFormat."""
         ...
 
@@ -164,9 +168,9 @@ class RecentTrees:
     def __init__(self, trees: TreeReader, trees_max: int = 8) -> None:
         self._trees = trees
         self._trees_max = trees_max
-        self._recent: dict[tuple[Digest, tuple[Segment, ...]], list[Entry]] = {}
+        self._recent: dict[tuple[Digest, tuple[Segment, ...]], list[TreeEntry]] = {}
 
-    def read_tree(self, entry: Entry) -> list[Entry]:
+    def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
         """As TreeReader; the list is shared, and not to be changed."""
         key = entry.digest, entry.segments
         found = self._recent.pop(key, None)
@@ -189,7 +193,7 @@ class UnstoredTrees:
         """Makes a source directory known."""
         self._known[root.digest] = root, b"", memory
 
-    def read_tree(self, entry: Entry) -> list[Entry]:
+    def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
         """As TreeReader. Where directories of sources lie is made up."""
         known = self._known.get(entry.digest)
         if known is None:
@@ -201,7 +205,7 @@ class UnstoredTrees:
             self._known.setdefault(child.digest, (child, key_of(key, child.name), memory))
             nowhere = (Segment(PackId(child.digest), 0, 1, 1),)
             entries.append(
-                Entry(
+                TreeEntry(
                     child.name, Kind.DIRECTORY, size_bytes=1, digest=child.digest, segments=nowhere
                 )
             )
@@ -298,7 +302,7 @@ def changes_between(
     trees = UnstoredTrees(packs)
     trees.add(root, memory)
     try:
-        pushed = Entry(b"", Kind.DIRECTORY, digest=root.digest)
+        pushed = TreeEntry(b"", Kind.DIRECTORY, digest=root.digest)
         found = count(trees, head.root, pushed, removed=False)
     except (Corrupt, NotFound, UnknownFormat, Changed):
         return None
@@ -325,7 +329,7 @@ def count_files(trees: TreeReader, item: Item | None, at_most: int) -> int:
 
 def is_equal(a: Item | None, b: Item | None) -> bool:
     """Whether two entries are the same to a reader; where their bytes lie does not count."""
-    if not isinstance(a, Entry) or not isinstance(b, Entry):
+    if not isinstance(a, TreeEntry) or not isinstance(b, TreeEntry):
         return a is b
     return (a.kind, a.executable, a.digest) == (b.kind, b.executable, b.digest)
 
@@ -339,11 +343,11 @@ def children_of(trees: TreeReader, item: Item | None) -> dict[bytes, Item]:
     return {entry.name: entry for entry in trees.read_tree(item)}
 
 
-def _file(item: Item | None) -> Entry | None:
-    return item if isinstance(item, Entry) and item.kind is not Kind.DIRECTORY else None
+def _file(item: Item | None) -> TreeEntry | None:
+    return item if isinstance(item, TreeEntry) and item.kind is not Kind.DIRECTORY else None
 
 
-def _size_of(entry: Entry) -> int:
+def _size_of(entry: TreeEntry) -> int:
     return entry.size_bytes if entry.kind is Kind.FILE else 0
 
 
@@ -359,7 +363,7 @@ class _ChangedFrame:
     below: Iterator[
         tuple[bytes, ChangedDirectory]
     ]  # changed directories in it that are still to be stored
-    entries: list[Entry]  # of a tree that was just stored only name and digest are right
+    entries: list[TreeEntry]  # of a tree that was just stored only name and digest are right
     placed: dict[bytes, PlacedTree] = field(default_factory=dict)  # these trees, by name
 
 
@@ -371,9 +375,9 @@ class OverlayWriter:
         self._packs = packs
         self._trees = trees
 
-    def store(self, root: Item) -> Entry:
+    def store(self, root: Item) -> TreeEntry:
         """The root's entry. All packs are sealed then. Raises what the store does."""
-        if isinstance(root, Entry):
+        if isinstance(root, TreeEntry):
             return root
         frames = [_frame(b"", root)]
         while True:
@@ -390,7 +394,7 @@ class OverlayWriter:
             if placed is not None:
                 frames[-1].placed[frame.name] = placed
 
-    def _store_one(self, frame: _ChangedFrame) -> tuple[Entry, PlacedTree | None]:
+    def _store_one(self, frame: _ChangedFrame) -> tuple[TreeEntry, PlacedTree | None]:
         """Name and digest of a directory, and where its tree is now; None: where it was."""
         node, entries, placed = frame.node, frame.entries, frame.placed
         entries.sort(key=lambda entry: entry.name)
@@ -403,13 +407,15 @@ class OverlayWriter:
         data = encode_tree([self._placed(entry, placed) for entry in entries])
         if base is not None and base.size_bytes > self._packer.params.size_bytes_min:
             self._learn(base)
-        return Entry(frame.name, Kind.DIRECTORY, digest=digest), self._packer.put(data, whole=whole)
+        return TreeEntry(frame.name, Kind.DIRECTORY, digest=digest), self._packer.put(
+            data, whole=whole
+        )
 
-    def _placed(self, entry: Entry, placed: dict[bytes, PlacedTree]) -> Entry:
+    def _placed(self, entry: TreeEntry, placed: dict[bytes, PlacedTree]) -> TreeEntry:
         tree = placed.get(entry.name)
         return entry if tree is None else self._packer.entry(entry.name, entry.digest, tree)
 
-    def _learn(self, base: Entry) -> None:
+    def _learn(self, base: TreeEntry) -> None:
         """Has the index know the chunks of a tree's older form, whatever this machine pushed: then
         only those that differ are stored."""
         for pack, first, count, _ in base.segments:
@@ -421,5 +427,5 @@ def _frame(name: bytes, node: ChangedDirectory) -> _ChangedFrame:
     below = {
         name: item for name, item in node.children.items() if isinstance(item, ChangedDirectory)
     }
-    entries = [item for item in node.children.values() if isinstance(item, Entry)]
+    entries = [item for item in node.children.values() if isinstance(item, TreeEntry)]
     return _ChangedFrame(name, node, iter(below.items()), entries)

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.names import Spec, parse_spec
-from lodefs.chunkstore.format.tree import Entry, symlink
+from lodefs.chunkstore.format.tree import TreeEntry, symlink
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
@@ -66,7 +66,7 @@ class StoredChanges:
         self._starts = starts
         self._contents = Contents(session, quota.count)
         self._local: dict[int, LocalFile] = {}
-        self._directories: dict[int, Entry] = {}
+        self._directories: dict[int, TreeEntry] = {}
         self._unstored = UnstoredTrees(session.store.packs)
         self.skipped: list[Skipped] = []
         self.notes = SourceNotes()
@@ -143,7 +143,7 @@ class StoredChanges:
                 return sys.maxsize  # a stream may be of any length
         return size_bytes
 
-    def _store_directory(self, n: int, change: PutDirectory) -> Entry:
+    def _store_directory(self, n: int, change: PutDirectory) -> TreeEntry:
         root = os.path.realpath(os.fsencode(change.source))
         with SourceDirectory(root, self._session, partial(self._quota.count, n)) as source:
             hashed = source.read()
@@ -168,13 +168,13 @@ class StoredChanges:
         if not self._is_there(overlay, names, self._directories[n]):
             overlay.put(names, self._directories[n])
 
-    def _is_there(self, overlay: Overlay, names: Names, entry: Entry) -> bool:
+    def _is_there(self, overlay: Overlay, names: Names, entry: TreeEntry) -> bool:
         there = overlay.get(names)
-        if not isinstance(there, Entry) or there.executable != entry.executable:
+        if not isinstance(there, TreeEntry) or there.executable != entry.executable:
             return False
         return self.is_same(entry, there)
 
-    def is_same(self, entry: Entry, there: Entry) -> bool:
+    def is_same(self, entry: TreeEntry, there: TreeEntry) -> bool:
         """Whether an entry of another writer leads to the same chunks as an own one: a digest alone
         is a claim."""
         if self._session.uploader.is_dry:  # nothing new can be read from the store
@@ -191,7 +191,7 @@ class EarlyQuota:
         self,
         quota: Quota,
         trees: TreeReader,
-        root: Entry | None,
+        root: TreeEntry | None,
         size_bytes: int,
         changes: Sequence[Change],
     ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.changes.change import shown
 from lodefs.chunkstore.push.changes.overlay import (
     Item,
@@ -24,7 +24,7 @@ from lodefs.chunkstore.push.changes.overlay import (
 NAMED_MAX = 20  # conflicts that an error lists
 
 Choices = Mapping[Names, bool]  # by path: whether our side is taken, theirs otherwise
-IsProven = Callable[[Entry, Entry], bool]
+IsProven = Callable[[TreeEntry, TreeEntry], bool]
 
 
 @dataclass(slots=True)
@@ -80,7 +80,11 @@ def merge(
         if _is_untouched(was, our):
             continue
         if is_equal(our, their):
-            if isinstance(our, Entry) and isinstance(their, Entry) and not is_proven(our, their):
+            if (
+                isinstance(our, TreeEntry)
+                and isinstance(their, TreeEntry)
+                and not is_proven(our, their)
+            ):
                 found.taken.append((names, our))
             continue
         if is_equal(was, our):
@@ -100,7 +104,7 @@ def merge(
 
 def _is_untouched(was: Item | None, our: Item | None) -> bool:
     """Whether our side has the very entry of the base."""
-    if not isinstance(was, Entry) or not isinstance(our, Entry):
+    if not isinstance(was, TreeEntry) or not isinstance(our, TreeEntry):
         return was is our
     is_there_too = (was.size_bytes, was.segments) == (our.size_bytes, our.segments)
     return is_there_too and is_equal(was, our)

@@ -21,8 +21,8 @@ from lodefs.chunkstore.format.tree import (
     EXECUTABLE_ROW,
     FILE_ROW,
     SAME_PACK,
-    Entry,
     Kind,
+    TreeEntry,
     decode_tree,
     encode_tree,
     files_digest,
@@ -373,7 +373,7 @@ class PushTree:
         serial = node.serial
         if state is not None:
             stats, files = self._remembered(node)
-            directories = [Entry(c.name, Kind.DIRECTORY, digest=c.digest) for c in children]
+            directories = [TreeEntry(c.name, Kind.DIRECTORY, digest=c.digest) for c in children]
             digest = tree_digest([*decode_tree(files, SAME_PACK), *directories])
         else:
             entries, digest = self._digest(node)
@@ -409,7 +409,7 @@ class PushTree:
             if self._stored_bytes >= ROWS_BYTES_MAX:
                 self.remember(ROWS_MAX)
 
-    def _digest(self, node: DirectoryNode) -> tuple[list[Entry] | None, Digest]:
+    def _digest(self, node: DirectoryNode) -> tuple[list[TreeEntry] | None, Digest]:
         """The digest of a directory, and its files if they had to be looked at one by one."""
         columns, read = node.columns, node.read
         entries = None
@@ -421,7 +421,7 @@ class PushTree:
             digest = files_digest(columns.names, kinds, columns.sizes, digests, directories)
         else:
             entries = self._entries(node)
-            below = [Entry(c.name, Kind.DIRECTORY, digest=c.digest) for c in node.children]
+            below = [TreeEntry(c.name, Kind.DIRECTORY, digest=c.digest) for c in node.children]
             digest = tree_digest([*entries, *below])
         if distrust_racy(columns, node.scanned_ns):
             node.trusted = False
@@ -434,10 +434,10 @@ class PushTree:
             raise IndexBroken("the push index has lost the files of a directory")
         return details.stats, details.files
 
-    def _entries(self, node: DirectoryNode) -> list[Entry]:
+    def _entries(self, node: DirectoryNode) -> list[TreeEntry]:
         """The files and symlinks of a directory; unreadable ones are left out."""
         columns = node.columns
-        entries: dict[int, Entry] = {}
+        entries: dict[int, TreeEntry] = {}
         for n in range(len(columns.names)):
             entry = self._entry(node, n)
             if entry is not None:
@@ -447,7 +447,7 @@ class PushTree:
             columns.take(list(entries))
         return list(entries.values())
 
-    def _entry(self, node: DirectoryNode, n: int) -> Entry | None:
+    def _entry(self, node: DirectoryNode, n: int) -> TreeEntry | None:
         """One file or symlink; None if it is left out."""
         if node.old is not None and node.old.numbers[n] >= 0:
             return node.old.entries[node.old.numbers[n]]
@@ -465,12 +465,12 @@ class PushTree:
             return None
         size = columns.sizes[n]
         if not size:
-            return Entry(name, Kind.FILE, mode == EXECUTABLE, digest=EMPTY_DIGEST)
+            return TreeEntry(name, Kind.FILE, mode == EXECUTABLE, digest=EMPTY_DIGEST)
         digest = Digest(bytes(read.digests[n * ID_BYTES : (n + 1) * ID_BYTES]))
         segments = [
             segment for run in read.runs(n, size) for segment in self.placement.segments(run)
         ]
-        return Entry(name, Kind.FILE, mode == EXECUTABLE, size, digest, join(segments))
+        return TreeEntry(name, Kind.FILE, mode == EXECUTABLE, size, digest, join(segments))
 
     def _fail(self, node: DirectoryNode, n: int, error: LodefsError) -> None:
         self._skip(_path(node, node.columns.names[n]), error)

@@ -22,7 +22,14 @@ from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Purged, Unknown
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RAW, compress
 from lodefs.chunkstore.format.names import ID_BYTES, Digest, PackId, digest_of
-from lodefs.chunkstore.format.tree import SAME_PACK, Entry, Kind, Segment, decode_tree, encode_tree
+from lodefs.chunkstore.format.tree import (
+    SAME_PACK,
+    Kind,
+    Segment,
+    TreeEntry,
+    decode_tree,
+    encode_tree,
+)
 from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
@@ -65,7 +72,7 @@ class TreeWriter:
     memory: StatCache
     _new: dict[bytes, PlacedTree] = field(default_factory=dict)  # trees of this push, by digest
 
-    def store(self, root: HashedDirectory) -> Entry:
+    def store(self, root: HashedDirectory) -> TreeEntry:
         """Stores what is missing; gives the root's entry. All packs are sealed then.
 
         Raises what the store does; IndexBroken.
@@ -138,7 +145,7 @@ class TreeWriter:
             return self._remember(digest, found)
         return self._keep(digest, files)
 
-    def _entries(self, frame: _Frame) -> list[Entry]:
+    def _entries(self, frame: _Frame) -> list[TreeEntry]:
         directories = [
             self.packer.entry(child.name, child.digest, frame.placed[child.name])
             for child in frame.children
@@ -268,8 +275,8 @@ class TreePacker:
         pieces = [memoryview(data)[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         return [digest_of(piece) for piece in pieces], list(pieces)
 
-    def entry(self, name: bytes, digest: Digest, placed: PlacedTree) -> Entry:
-        return Entry(
+    def entry(self, name: bytes, digest: Digest, placed: PlacedTree) -> TreeEntry:
+        return TreeEntry(
             name,
             Kind.DIRECTORY,
             size_bytes=placed.size_bytes,
@@ -283,7 +290,7 @@ class TreePacker:
         return join([found for run in placed.runs for found in self.placement.segments(run)])
 
 
-def has_same_chunks(packs: PackReader, own: Entry, claimed: Entry) -> bool:
+def has_same_chunks(packs: PackReader, own: TreeEntry, claimed: TreeEntry) -> bool:
     """Whether the directory ``claimed`` leads to the same chunks as ``own``, all the way down.
 
     Only trees and indexes of packs that differ are read. False also if those of ``claimed``

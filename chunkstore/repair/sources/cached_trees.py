@@ -11,7 +11,7 @@ from itertools import pairwise
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.names import ChunkId, digest_of
-from lodefs.chunkstore.format.tree import Entry, encode_tree, tree_digest
+from lodefs.chunkstore.format.tree import TreeEntry, encode_tree, tree_digest
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
@@ -69,7 +69,7 @@ class CachedTrees:
         return [(ChunkId(digest_of(data[a:b])), data[a:b]) for a, b in pairwise(ends)]
 
 
-def _read(kv: KeyValues, place: bytes) -> tuple[Entry, list[Entry]]:
+def _read(kv: KeyValues, place: bytes) -> tuple[TreeEntry, list[TreeEntry]]:
     """A directory and what is in it. Raises: NotFound for rows that went meanwhile; Corrupt."""
     snapshot, ino = place[: name_rows.SNAPSHOT_KEY_BYTES], place[name_rows.SNAPSHOT_KEY_BYTES :]
     tree = _entry(kv.get(layout.ENTRIES + place))
@@ -79,7 +79,7 @@ def _read(kv: KeyValues, place: bytes) -> tuple[Entry, list[Entry]]:
     return tree, [_entry(value) for value in values]
 
 
-def _entry(value: bytes | None) -> Entry:
+def _entry(value: bytes | None) -> TreeEntry:
     if value is None:
         raise NotFound("a directory is being dropped from the cache")
     return name_rows.entry_of(name_rows.decode_entry_row(value))

@@ -23,9 +23,9 @@ from lodefs.chunkstore.format.names import ChunkId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
-    Entry,
     Kind,
     Segment,
+    TreeEntry,
     encode_tree,
     symlink,
     tree_digest,
@@ -42,7 +42,7 @@ Listed = Callable[[], Iterable[PackChunks]]
 class _ReadFile:
     """A file that was read: its entry, and the ids and sizes of its chunks."""
 
-    entry: Entry
+    entry: TreeEntry
     ids: list[ChunkId]
     sizes: list[int]
 
@@ -55,7 +55,7 @@ class _Directory:
     files: list[_ReadFile] = field(default_factory=list)
     forms: list[tuple[PackId | None, list[bytes]]] = field(default_factory=list)  # own pack, pieces
     digest: Digest | None = None
-    placed: Entry | None = None
+    placed: TreeEntry | None = None
 
 
 class _ChunkPlaces:
@@ -158,14 +158,14 @@ def _read_file(path: bytes, name: bytes, params: ChunkingParams, *, mode: int) -
         sizes.append(len(chunk))
         hasher.update(chunk)
     digest = Digest(hasher.digest()) if sizes else EMPTY_DIGEST
-    return _ReadFile(Entry(name, Kind.FILE, mode == EXECUTABLE, sum(sizes), digest), ids, sizes)
+    return _ReadFile(TreeEntry(name, Kind.FILE, mode == EXECUTABLE, sum(sizes), digest), ids, sizes)
 
 
 def _encode(
     one: _Directory, by_path: dict[bytes, _Directory], places: _ChunkPlaces, params: ChunkingParams
 ) -> None:
     """The forms that the tree may have: it calls a pack its own that holds trees below it."""
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     for file in one.files:
         segments = places.segments(file.ids, file.sizes)
         if segments is None:
@@ -192,14 +192,14 @@ def _place(one: _Directory, places: _ChunkPlaces) -> None:
         sizes = [len(piece) for piece in pieces]
         segments = places.segments([_id_of(piece) for piece in pieces], sizes, pack)
         if segments is not None and one.digest is not None:
-            one.placed = Entry(
+            one.placed = TreeEntry(
                 b"", Kind.DIRECTORY, size_bytes=sum(sizes), digest=one.digest, segments=segments
             )
             return
 
 
-def _with(entry: Entry, name: bytes, segments: tuple[Segment, ...]) -> Entry:
-    return Entry(
+def _with(entry: TreeEntry, name: bytes, segments: tuple[Segment, ...]) -> TreeEntry:
+    return TreeEntry(
         name, entry.kind, entry.executable, entry.size_bytes, entry.digest, segments, entry.target
     )
 

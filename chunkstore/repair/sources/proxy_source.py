@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
 )
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, digest_of
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.repair.sources.source import NoStore, Root, Search
 from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.pack_reader import tree_of
@@ -34,7 +34,7 @@ _FAILED = (Unavailable, Denied)
 
 
 class DatasetReader(Protocol):
-    """What is asked of a proxy (chunkstore.nodeapi.read_client.Client)."""
+    """What is asked of a proxy (chunkstore.protocol.read_client.Client)."""
 
     def file_range(self, repo: str, rev: str, path: bytes, first: int, size_bytes: int) -> Buffer:
         """Bytes of the file at a path; good until the next request."""
@@ -105,7 +105,7 @@ class ProxySource(NoStore):
                 if ChunkId(digest_of(raw)) == chunk_id:
                     yield chunk_id, raw
 
-    def _note(self, root: Root, path: bytes, entry: Entry) -> None:
+    def _note(self, root: Root, path: bytes, entry: TreeEntry) -> None:
         """Which of the chunks an entry has, and at which of its offsets."""
         place = _Place(root.repo, root.commit.hex(), path, entry.kind is Kind.DIRECTORY, [], [])
         for offset, chunk_id in self._lying(entry.segments):
@@ -130,7 +130,7 @@ class ProxySource(NoStore):
                     offset += columns.raw_sizes[number]
             begin += segment.size_bytes
 
-    def _children(self, root: Root, path: bytes, entry: Entry) -> Sequence[Entry]:
+    def _children(self, root: Root, path: bytes, entry: TreeEntry) -> Sequence[TreeEntry]:
         """Files and directories of a directory; none if the node cannot tell."""
         where = (root.repo, root.commit.hex(), path)
         tree = self._asked(lambda: self._reader.tree(*where))

@@ -20,7 +20,7 @@ from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit
 from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, chunk_ids
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader, index_or_none
 from lodefs.chunkstore.repo.refs import Refs
@@ -38,7 +38,7 @@ class Root(NamedTuple):
 
     repo: str
     commit: CommitId
-    entry: Entry
+    entry: TreeEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodecache.layout import FLAT_DIR
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client
 from lodefs.mount.fs import passthrough
 from lodefs.mount.kernel import device, features
 from lodefs.mount.kernel.session import Session

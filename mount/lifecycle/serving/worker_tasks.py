@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client, Outage
-from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client, Outage
+from lodefs.chunkstore.protocol.trace_context import trace_of_environment
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.mount.fs import worker
 from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView

@@ -65,7 +65,7 @@ export class NodeView {
       figure("From this node's cache", share === null ? "–" : `${share} %`,
         `${bytes(local)} of ${bytes(local + far)} since it began`),
       figure("Cache", bytes(used), `of ${bytes(limit)}; ${bytes(this.state.pinned_bytes)} pinned`,
-        limit ? el("meter", { min: 0, max: limit, value: used,
+        limit ? el("counts", { min: 0, max: limit, value: used,
           "aria-label": `cache: ${bytes(used)} of ${bytes(limit)}` }) : null),
       figure("Under way", counted(Math.max(0, (f.streams ?? 0) - (f.listeners ?? 0)), "request", "requests"),
         `${bytes(f.in_flight_bytes ?? 0)} coming; ${counted(f.connections ?? 0, "connection", "connections")}`));
@@ -113,7 +113,7 @@ export class NodeView {
         "aria-label": `${bytes(job.bytes_done)} of ${bytes(job.bytes_total)}` }) : "",
       bytes(job.bytes_done), `${bytes(job.bytes_per_s)}/s`, duration(job.eta_s)]);
     const empty = el("p", { class: "soft" }, "No warm job runs. ", el("code", {}, "lodefs warm REPO@REV"),
-      " brings a dataset here ahead of its use.");
+      " fetches a dataset here ahead of its use.");
     return card("Warm jobs", rows.length ? table("Warm jobs", [{ name: "Dataset" }, { name: "State" },
       { name: "Progress", wide: true }, { name: "Done", number: true },
       { name: "Rate", number: true, wide: true }, { name: "Left", number: true }], rows) : empty);

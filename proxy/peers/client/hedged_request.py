@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.http_head import encode_request
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import HttpAttempt, PeerAnswer

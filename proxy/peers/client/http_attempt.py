@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodeapi.http_head import END, ResponseHead, parse_head
+from lodefs.chunkstore.protocol.http_head import END, ResponseHead, parse_head
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.peers.client.phases import Phase
 from lodefs.proxy.peers.membership.peer_standing import Fault

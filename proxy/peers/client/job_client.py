@@ -11,9 +11,9 @@ import msgspec
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, WarmStatus
-from lodefs.chunkstore.nodeapi.http_head import encode_request
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.cache_control import WarmRequest, WarmStatus
+from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer

@@ -15,12 +15,12 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.data_plane import Landing
+from lodefs.proxy.fetch.data_plane import WriteReservation
 from lodefs.proxy.fetch.pack_source import OnTransferStarted, PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
@@ -77,40 +77,40 @@ class PeerPacks:
 
     def read(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted = lambda _origin: None,
     ) -> list[Buffer]:
-        origin = partial(self._origin.read, loaded, first, count, begun)
-        return self._read(loaded, first, count, begun, origin)
+        origin = partial(self._origin.read, pack_index, first, count, begun)
+        return self._read(pack_index, first, count, begun, origin)
 
     def read_to(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted,
-        landing: Landing,
+        landing: WriteReservation,
     ) -> list[Buffer] | None:
         """As of PackSource: what peers send is read here."""
-        origin = partial(self._origin.read_to, loaded, first, count, begun, landing)
-        return self._read(loaded, first, count, begun, origin)
+        origin = partial(self._origin.read_to, pack_index, first, count, begun, landing)
+        return self._read(pack_index, first, count, begun, origin)
 
     def _read(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted,
         read_origin: Callable[[], Raws],
     ) -> list[Buffer] | Raws:
         """Chunks of a peer, else what ``read_origin`` gives."""
-        index = loaded.index
+        index = pack_index.index
         if not index.has_gone:
-            found = self._chunks_of_peers(loaded, first, count, begun)
+            found = self._chunks_of_peers(pack_index, first, count, begun)
         else:
-            found = self._runs_of_peers(loaded, first, count, begun)
+            found = self._runs_of_peers(pack_index, first, count, begun)
         if found is not None:
             return found
         clock_s = self._context.clock_s
@@ -121,24 +121,24 @@ class PeerPacks:
         return raws
 
     def _runs_of_peers(
-        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
+        self, pack_index: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
     ) -> list[Buffer] | None:
         """Chunks of which some are gone: the others run by run, unless there are many."""
-        runs = loaded.index.live_runs(first, count)
+        runs = pack_index.index.live_runs(first, count)
         if len(runs) > RUNS_MAX:
             return None
         raws: list[Buffer] = [b""] * count
         for at, some in runs:
-            found = self._chunks_of_peers(loaded, at, some, begun)
+            found = self._chunks_of_peers(pack_index, at, some, begun)
             if found is None:
                 return None
             raws[at - first : at - first + some] = found
         return raws
 
     def _chunks_of_peers(
-        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
+        self, pack_index: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
     ) -> list[Buffer] | None:
-        index = loaded.index
+        index = pack_index.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
         request = PeerRequest(
             wire.peer_chunks(index.pack_id.hex(), first, count),

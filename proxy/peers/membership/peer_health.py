@@ -187,7 +187,7 @@ class PeerHealth:
             self._record(address).sent_bytes += size_bytes
 
     def refused(self, address: str, why: str, now_s: float) -> None:
-        """A request in its name was refused. Anybody who can reach this node can bring that about,
+        """A request in its name was refused. Anybody who can reach this node can fetch that about,
         so that it changes nothing but what is shown."""
         with self._changing(address) as record:
             record.refused, record.refused_s = why, now_s

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.http_head import encode_request
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.proxy.peers.membership.addresses import SocketAddress, place_of
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.peers.security.request_signing import Authenticator

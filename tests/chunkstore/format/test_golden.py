@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.composite import (
     CompositeName,
-    Looked,
+    PurgeScanState,
     decode_looked,
     decode_table,
     decode_tail,
@@ -23,12 +23,12 @@ from lodefs.chunkstore.format.composite import (
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
 from lodefs.chunkstore.format.journal import (
-    Fate,
+    DeletionOutcome,
     decode_beat,
     decode_end,
     decode_entry,
-    decode_fate,
     decode_ledger,
+    decode_outcome,
 )
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
@@ -81,7 +81,7 @@ def test_reads_a_golden_pack_without_some_chunks() -> None:
     index = PackIndex.decode(whole.pack_id, data)
     assert index.live_runs(0, 3) == [(1, 1)]
     assert unpack(index.place(1), data[: index.offsets[2]]) == golden.PACK_CHUNKS[1]
-    with pytest.raises(Corrupt, match="collection"):
+    with pytest.raises(Corrupt, match="gc"):
         index.check_there(0, 2)
     with pytest.raises(Purged, match="purged"):
         index.check_there(1, 2)
@@ -152,12 +152,12 @@ def test_reads_a_golden_journal() -> None:
     """The documents of the journal say what their examples say."""
     assert JOURNAL["journal-entry"](read("journal-entry")) == golden.journal_entry()
     chunks = golden.garbage_chunks()
-    thin = replace(golden.journal_entry(), condemned=chunks)
+    thin = replace(golden.journal_entry(), tombstoned=chunks)
     assert JOURNAL["journal-entry-2"](read("journal-entry-2")) == thin
-    assert JOURNAL["journal-fate-2"](read("journal-fate-2")) == Fate(7, chunks)
+    assert JOURNAL["journal-fate-2"](read("journal-fate-2")) == DeletionOutcome(7, chunks)
     assert JOURNAL["journal-end"](read("journal-end")) == golden.journal_end()
     assert JOURNAL["journal-beat"](read("journal-beat")) == 2
-    assert JOURNAL["journal-fate"](read("journal-fate")) == Fate(7, golden.garbage())
+    assert JOURNAL["journal-fate"](read("journal-fate")) == DeletionOutcome(7, golden.garbage())
     assert JOURNAL["journal-ledger"](read("journal-ledger")) == golden.ledger()
 
 
@@ -168,7 +168,7 @@ def test_a_document_of_another_entry_is_refused(name: str) -> None:
         "journal-entry": decode_entry,
         "journal-end": decode_end,
         "journal-beat": decode_beat,
-        "journal-fate": decode_fate,
+        "journal-fate": decode_outcome,
     }[name]
     with pytest.raises(Corrupt, match="of entry"):
         decode(read(name), 99, name)
@@ -177,10 +177,10 @@ def test_a_document_of_another_entry_is_refused(name: str) -> None:
 JOURNAL: dict[str, Callable[[bytes], object]] = {
     "journal-entry": lambda data: decode_entry(data, 7, "it"),
     "journal-entry-2": lambda data: decode_entry(data, 7, "it"),
-    "journal-fate-2": lambda data: decode_fate(data, 7, "it"),
+    "journal-fate-2": lambda data: decode_outcome(data, 7, "it"),
     "journal-end": lambda data: decode_end(data, 6, "it"),
     "journal-beat": lambda data: decode_beat(data, 6, "it"),
-    "journal-fate": lambda data: decode_fate(data, 7, "it"),
+    "journal-fate": lambda data: decode_outcome(data, 7, "it"),
     "journal-done": lambda data: unseal("journal-done", {1: dict}, data, "it"),
     "journal-ledger": lambda data: decode_ledger(data, "it"),
 }
@@ -207,7 +207,9 @@ def test_reads_a_golden_purge() -> None:
 
 def test_reads_golden_looks_at_composites() -> None:
     """Which composites were looked at, after which purge; no other name is taken for one."""
-    assert decode_looked(read("composites-looked"), "it") == Looked(3, {golden.COMPOSITE: 17})
+    assert decode_looked(read("composites-looked"), "it") == PurgeScanState(
+        3, {golden.COMPOSITE: 17}
+    )
     other = seal("composites-looked", 1, {"purge": 3, "unused": {"6-00": 17}})
     with pytest.raises(Corrupt, match="no composite"):
         decode_looked(other, "it")

@@ -19,9 +19,9 @@ from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
     FILE_SEGMENTS_MAX,
     SAME_PACK,
-    Entry,
     Kind,
     Segment,
+    TreeEntry,
     decode_tree,
     encode_tree,
     symlink,
@@ -36,7 +36,7 @@ DATA = PackId(b"\x08" * 32)
 D32 = Digest(b"d" * 32)
 
 
-def moved(found: list[Entry], before: PackId, after: PackId) -> list[Entry]:
+def moved(found: list[TreeEntry], before: PackId, after: PackId) -> list[TreeEntry]:
     """The entries with one pack's id changed in their segments."""
 
     def new(segment: Segment) -> Segment:
@@ -48,10 +48,10 @@ def moved(found: list[Entry], before: PackId, after: PackId) -> list[Entry]:
     ]
 
 
-def small_files(count: int) -> list[Entry]:
+def small_files(count: int) -> list[TreeEntry]:
     """Files of one chunk each that lie in a row in one pack."""
     return [
-        Entry(
+        TreeEntry(
             b"image_%07d.jpg" % n,
             Kind.FILE,
             size_bytes=1000 + n * 7919 % 50_000,
@@ -64,14 +64,14 @@ def small_files(count: int) -> list[Entry]:
 
 @pytest.mark.slow
 @given(directories)
-def test_round_trip(found: list[Entry]) -> None:
+def test_round_trip(found: list[TreeEntry]) -> None:
     """Entries come back by name; what lay in the tree's own pack lies in the pack told."""
     assert decode_tree(encode_tree(found[::-1]), OWN) == moved(found, SAME_PACK, OWN)
 
 
 @pytest.mark.slow
 @given(directories)
-def test_own_pack_by_its_id(found: list[Entry]) -> None:
+def test_own_pack_by_its_id(found: list[TreeEntry]) -> None:
     """Segments of the tree's own pack are stored as such, by whichever name they come."""
     own = PackId(b"\x01" * 32)
     data = encode_tree(found, own_pack=own)
@@ -82,7 +82,7 @@ def test_own_pack_by_its_id(found: list[Entry]) -> None:
 @pytest.mark.slow
 @given(st.lists(entries(st.integers(0, 10**6).map(b"%06d".__mod__)), min_size=1, max_size=2000,
                 unique_by=lambda entry: entry.name))  # fmt: skip
-def test_directories_of_many_groups(found: list[Entry]) -> None:
+def test_directories_of_many_groups(found: list[TreeEntry]) -> None:
     """Directories of several groups come back too."""
     ordered = sorted(found, key=lambda entry: entry.name)
     assert decode_tree(encode_tree(found), SAME_PACK) == ordered
@@ -90,7 +90,7 @@ def test_directories_of_many_groups(found: list[Entry]) -> None:
 
 def test_segments_that_follow_each_other_become_one() -> None:
     """Segments of a file that follow each other come back as one, of their sizes together."""
-    split = Entry(b"a", Kind.FILE, size_bytes=16, digest=D32,
+    split = TreeEntry(b"a", Kind.FILE, size_bytes=16, digest=D32,
                   segments=(Segment(DATA, 3, 2, 8), Segment(DATA, 5, 1, 1),
                             Segment(OWN, 0, 1, 3), Segment(OWN, 1, 1, 4)))  # fmt: skip
     joined = replace(split, segments=(Segment(DATA, 3, 3, 9), Segment(OWN, 0, 2, 7)))
@@ -99,11 +99,11 @@ def test_segments_that_follow_each_other_become_one() -> None:
 
 def test_files_that_follow_each_other_keep_their_sizes() -> None:
     """Files of several segments, the second where the first ends: each has its own sizes."""
-    first = Entry(b"a", Kind.FILE, size_bytes=9, digest=D32,
+    first = TreeEntry(b"a", Kind.FILE, size_bytes=9, digest=D32,
                   segments=(Segment(DATA, 9, 1, 2), Segment(OWN, 0, 2, 7)))  # fmt: skip
     second = replace(first, name=b"b",
                      segments=(Segment(OWN, 2, 2, 5), Segment(DATA, 0, 1, 4)))  # fmt: skip
-    folder = Entry(b"aa", Kind.DIRECTORY, size_bytes=7, digest=D32,
+    folder = TreeEntry(b"aa", Kind.DIRECTORY, size_bytes=7, digest=D32,
                    segments=(Segment(DATA, 1, 1, 6), Segment(OWN, 7, 1, 1)))  # fmt: skip
     found = [first, folder, second]
     assert decode_tree(encode_tree(found), None) == found
@@ -111,7 +111,7 @@ def test_files_that_follow_each_other_keep_their_sizes() -> None:
 
 @pytest.mark.slow
 @given(directories)
-def test_digest_is_of_the_content(found: list[Entry]) -> None:
+def test_digest_is_of_the_content(found: list[TreeEntry]) -> None:
     """The digest does not depend on the order or on where bytes lie."""
     digest = tree_digest(found)
     nowhere = [replace(entry, segments=()) for entry in found]
@@ -134,7 +134,7 @@ def test_digest_is_of_the_content(found: list[Entry]) -> None:
 )
 def test_digest_depends_on(change: dict[str, object]) -> None:
     """Name, mode, size, digest and kind of every entry are in the digest."""
-    entry = Entry(b"a", Kind.FILE, size_bytes=7, digest=D32)
+    entry = TreeEntry(b"a", Kind.FILE, size_bytes=7, digest=D32)
     assert tree_digest([entry]) != tree_digest([replace(entry, **change)])
 
 
@@ -170,7 +170,7 @@ def test_a_change_in_a_huge_directory_stays_local() -> None:
     """One file changed and one added among 50,000: a few chunks of the stored form are new."""
     params = ChunkingParams()
 
-    def chunks(found: list[Entry]) -> dict[bytes, int]:
+    def chunks(found: list[TreeEntry]) -> dict[bytes, int]:
         data = encode_tree(found)
         ends = cut(data, params)
         pieces = [data[a:b] for a, b in zip([0, *ends], ends, strict=False)]
@@ -180,7 +180,7 @@ def test_a_change_in_a_huge_directory_stays_local() -> None:
     before = chunks(found)
     moved = found[30_000].segments[0]._replace(pack=OWN, first=0)
     found[30_000] = replace(found[30_000], digest=D32, segments=(moved,))
-    added = Entry(b"image_0010000.png", Kind.FILE, size_bytes=5, digest=D32,
+    added = TreeEntry(b"image_0010000.png", Kind.FILE, size_bytes=5, digest=D32,
                   segments=(Segment(OWN, 1, 1, 5),))  # fmt: skip
     after = chunks([*found, added])
     new = [size for digest, size in after.items() if digest not in before]
@@ -189,25 +189,29 @@ def test_a_change_in_a_huge_directory_stays_local() -> None:
 
 
 BAD_ENTRIES = [
-    Entry(b"", Kind.FILE, digest=EMPTY_DIGEST),
-    Entry(b".", Kind.FILE, digest=EMPTY_DIGEST),
-    Entry(b"..", Kind.FILE, digest=EMPTY_DIGEST),
-    Entry(b"a/b", Kind.FILE, digest=EMPTY_DIGEST),
-    Entry(b"a\0b", Kind.FILE, digest=EMPTY_DIGEST),
-    Entry(b"n" * 256, Kind.FILE, digest=EMPTY_DIGEST),
-    Entry(b"a", Kind.FILE, digest=D32),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32),
-    Entry(b"a", Kind.FILE, size_bytes=-5, digest=D32, segments=(Segment(DATA, 0, 1, -5),)),
-    Entry(b"a", Kind.FILE, size_bytes=2**63, digest=D32, segments=(Segment(DATA, 0, 1, 2**63),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=Digest(b"x"), segments=(Segment(DATA, 0, 1, 5),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, -1, 1, 5),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, 0, 0, 5),)),
-    Entry(b"a", Kind.FILE, digest=EMPTY_DIGEST, segments=(Segment(DATA, 0, 1, 0),)),
-    Entry(b"a", Kind.DIRECTORY, digest=D32),
-    Entry(b"a", Kind.DIRECTORY, executable=True, size_bytes=2, digest=D32,
+    TreeEntry(b"", Kind.FILE, digest=EMPTY_DIGEST),
+    TreeEntry(b".", Kind.FILE, digest=EMPTY_DIGEST),
+    TreeEntry(b"..", Kind.FILE, digest=EMPTY_DIGEST),
+    TreeEntry(b"a/b", Kind.FILE, digest=EMPTY_DIGEST),
+    TreeEntry(b"a\0b", Kind.FILE, digest=EMPTY_DIGEST),
+    TreeEntry(b"n" * 256, Kind.FILE, digest=EMPTY_DIGEST),
+    TreeEntry(b"a", Kind.FILE, digest=D32),
+    TreeEntry(b"a", Kind.FILE, size_bytes=5, digest=D32),
+    TreeEntry(b"a", Kind.FILE, size_bytes=-5, digest=D32, segments=(Segment(DATA, 0, 1, -5),)),
+    TreeEntry(
+        b"a", Kind.FILE, size_bytes=2**63, digest=D32, segments=(Segment(DATA, 0, 1, 2**63),)
+    ),
+    TreeEntry(
+        b"a", Kind.FILE, size_bytes=5, digest=Digest(b"x"), segments=(Segment(DATA, 0, 1, 5),)
+    ),
+    TreeEntry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, -1, 1, 5),)),
+    TreeEntry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, 0, 0, 5),)),
+    TreeEntry(b"a", Kind.FILE, digest=EMPTY_DIGEST, segments=(Segment(DATA, 0, 1, 0),)),
+    TreeEntry(b"a", Kind.DIRECTORY, digest=D32),
+    TreeEntry(b"a", Kind.DIRECTORY, executable=True, size_bytes=2, digest=D32,
           segments=(Segment(DATA, 0, 1, 2),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, 0, 1, 6),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32,
+    TreeEntry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, 0, 1, 6),)),
+    TreeEntry(b"a", Kind.FILE, size_bytes=5, digest=D32,
           segments=(Segment(DATA, 0, 1, 5), Segment(OWN, 0, 1, 0))),
     replace(symlink(b"a", b"b"), digest=D32),
     replace(symlink(b"a", b"b"), executable=True),
@@ -219,7 +223,7 @@ BAD_ENTRIES = [
 
 
 @pytest.mark.parametrize("entry", BAD_ENTRIES, ids=range(len(BAD_ENTRIES)))
-def test_impossible_entries_are_not_encoded(entry: Entry) -> None:
+def test_impossible_entries_are_not_encoded(entry: TreeEntry) -> None:
     """What would not come back as it was is refused before it is written."""
     with pytest.raises(InvalidInput):
         encode_tree([entry])
@@ -227,7 +231,7 @@ def test_impossible_entries_are_not_encoded(entry: Entry) -> None:
 
 def test_a_name_twice() -> None:
     """A directory cannot hold a name twice."""
-    entry = Entry(b"a", Kind.FILE, digest=EMPTY_DIGEST)
+    entry = TreeEntry(b"a", Kind.FILE, digest=EMPTY_DIGEST)
     with pytest.raises(InvalidInput, match="twice"):
         encode_tree([entry, entry])
 
@@ -254,7 +258,9 @@ def group(**columns: object) -> bytes:
 def test_the_group_is_good_unchanged() -> None:
     """The next test changes columns of what is a right tree."""
     segments = (Segment(DATA, 5, 2, 70_000),)
-    file = Entry(b"b", Kind.FILE, executable=True, size_bytes=70_000, digest=D32, segments=segments)
+    file = TreeEntry(
+        b"b", Kind.FILE, executable=True, size_bytes=70_000, digest=D32, segments=segments
+    )
     assert decode_tree(group(), OWN) == [file, symlink(b"s", b"t")]
     parts = (Segment(DATA, 5, 1, 69_999), Segment(OWN, 0, 1, 1))
     apart = group(runs=[1, 5, 1, 0, 0, 1], parts=[69_999])
@@ -364,7 +370,7 @@ def test_newer_version() -> None:
 
 @pytest.mark.slow
 @given(directories, st.data())
-def test_damage_never_gives_the_same_digest(found: list[Entry], data: st.DataObject) -> None:
+def test_damage_never_gives_the_same_digest(found: list[TreeEntry], data: st.DataObject) -> None:
     """A flipped bit is refused, or gives entries that differ, or are in other places."""
     encoded = bytearray(encode_tree(found))
     bit = data.draw(st.integers(0, 8 * len(encoded) - 1))
@@ -409,7 +415,7 @@ def test_a_group_ends_after_many_segments(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tree, "_GROUP_SEGMENTS_MAX", 20)
     names = [b"a%d" % number for number in range(8)]
     found = [
-        Entry(
+        TreeEntry(
             name,
             Kind.FILE,
             size_bytes=100,
@@ -449,6 +455,6 @@ def test_more_parts_than_any_file_has() -> None:
         decode_tree(data + group + b"\0", PackId(bytes(32)))
     packs = (PackId(bytes(32)), PackId(b"x" * 32))
     segments = tuple(Segment(packs[n % 2], n, 1, 1) for n in range(FILE_SEGMENTS_MAX + 1))
-    entry = Entry(b"f", Kind.FILE, False, len(segments), Digest(b"D" * 32), segments)
+    entry = TreeEntry(b"f", Kind.FILE, False, len(segments), Digest(b"D" * 32), segments)
     with pytest.raises(InvalidInput, match="more parts"):
         encode_tree([entry])

@@ -46,7 +46,7 @@ def objects() -> MemoryObjects:
 
 
 def _collect(store: Store, day: int) -> int:
-    """The packs that a collection on a day deletes."""
+    """The packs that a gc run on a day deletes."""
     return collect(store, CollectOptions(clock=lambda: 2e9 + day * DAY_S)).deleted.packs
 
 
@@ -85,7 +85,7 @@ def test_what_was_deleted_long_before_stays_deleted(objects: MemoryObjects) -> N
 
 
 def test_it_comes_back_as_it_was(objects: MemoryObjects) -> None:
-    """Branches and tags are where they were, also after a collection; one that was deleted before
+    """Branches and tags are where they were, also after a gc run; one that was deleted before
     stays deleted."""
     store = open_store(objects)
     before = {kind: store.refs("r").list(kind) for kind in ("branches", "tags")}
@@ -170,7 +170,7 @@ def test_a_branch_of_a_deleted_repository(objects: MemoryObjects) -> None:
 
 
 def test_removed_by_hand(objects: MemoryObjects) -> None:
-    """A collection stops where a log that it knew is gone, and names the way out; that helps."""
+    """A gc run stops where a log that it knew is gone, and names the way out; that helps."""
     store = open_store(objects)
     _collect(store, 0)
     for key in [key for key in objects.objects if key.startswith("repos/r/")]:

@@ -9,11 +9,19 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.journal import IDS_MAX, End, Fate, Garbage, Ledger, RefName, Silence
+from lodefs.chunkstore.format.journal import (
+    IDS_MAX,
+    DeletionOutcome,
+    End,
+    Garbage,
+    LastHeartbeat,
+    Ledger,
+    RefName,
+)
 from lodefs.chunkstore.format.names import PackId, digest_of
-from lodefs.chunkstore.journal.condemned import MemoryCondemned
 from lodefs.chunkstore.journal.journal import OlderJournal, StoreJournal
 from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.journal.tombstoned import MemoryCondemned
 from lodefs.chunkstore.objects.interface import ObjectInfo
 from lodefs.chunkstore.repo.gallop import last_of_row
 from lodefs.chunkstore.repo.store import create_store
@@ -33,7 +41,7 @@ class Forgetful(MemoryObjects):
 
 
 def test_entries_are_numbered() -> None:
-    """Each entry has the next number and names the newest one that condemns before it."""
+    """Each entry has the next number and names the newest one that tombstones before it."""
     journal = StoreJournal(MemoryObjects(), clock=lambda: 5.5)
     assert journal.newest() is None
     made = [journal.append(), journal.append(GARBAGE), journal.append(), journal.append()]
@@ -44,7 +52,7 @@ def test_entries_are_numbered() -> None:
         (3, 1, 5),
     ]
     assert journal.newest() == made[3]
-    assert journal.entry(1).condemned == GARBAGE
+    assert journal.entry(1).tombstoned == GARBAGE
     with pytest.raises(NotFound):
         journal.entry(4)
 
@@ -66,32 +74,36 @@ def test_many_at_once() -> None:
 
 
 def test_what_comes_first_counts() -> None:
-    """Of two ends or fates of one entry the first stays, and both callers are told it."""
+    """Of two ends or outcomes of one entry the first stays, and both callers are told it."""
     journal = StoreJournal(MemoryObjects())
-    assert journal.end(3) is journal.fate(3) is None
-    assert journal.put_fate(Fate(3, GARBAGE)) == Fate(3, GARBAGE)
-    assert journal.put_fate(Fate(3, None)) == Fate(3, GARBAGE) == journal.fate(3)
+    assert journal.end(3) is journal.outcome(3) is None
+    assert journal.put_outcome(DeletionOutcome(3, GARBAGE)) == DeletionOutcome(3, GARBAGE)
+    assert (
+        journal.put_outcome(DeletionOutcome(3, None))
+        == DeletionOutcome(3, GARBAGE)
+        == journal.outcome(3)
+    )
     assert journal.put_end(End(3, None)) == End(3, None) == journal.end(3)
 
 
-def test_what_condemns_is_found_back_to_what_is_known() -> None:
-    """The entries that condemn are followed from the newest on; a journal that lacks what is known
-    is told, since it is an older copy."""
+def test_what_tombstones_is_found_back_to_what_is_known() -> None:
+    """The entries that tombstone are followed from the newest on; a journal that lacks what is
+    known is told, since it is an older copy."""
     journal = StoreJournal(MemoryObjects())
     for n in range(6):
         journal.append(GARBAGE if n % 2 else None)
-    assert [one.number for one in journal.condemning(5)] == [5, 3, 1]
-    assert [one.number for one in journal.condemning(5, known=1)] == [5, 3]
-    assert [*journal.condemning(None)] == [*journal.condemning(3, known=3)] == []
+    assert [one.number for one in journal.tombstoning(5)] == [5, 3, 1]
+    assert [one.number for one in journal.tombstoning(5, known=1)] == [5, 3]
+    assert [*journal.tombstoning(None)] == [*journal.tombstoning(3, known=3)] == []
     for known in (2, 7):
         with pytest.raises(OlderJournal):
-            list(journal.condemning(5, known=known))
+            list(journal.tombstoning(5, known=known))
     with pytest.raises(Corrupt):
-        list(journal.condemning(4))
+        list(journal.tombstoning(4))
 
 
 def test_many_are_read_ahead() -> None:
-    """What condemns is read several at once, by a list that may lack some; the chain is the
+    """What tombstones is read several at once, by a list that may lack some; the chain is the
     same, and few other entries are read."""
     objects = FaultyObjects(MemoryObjects())
     journal = StoreJournal(objects)
@@ -99,11 +111,11 @@ def test_many_are_read_ahead() -> None:
         journal.append(GARBAGE if n % 3 == 0 else None)
     wanted = [*range(57, -1, -3)]
     objects.forget()
-    assert [one.number for one in journal.condemning(57)] == wanted
+    assert [one.number for one in journal.tombstoning(57)] == wanted
     assert objects.count("get") == len(wanted)
-    assert [one.number for one in journal.condemning(57, known=9)] == wanted[:-4]
+    assert [one.number for one in journal.tombstoning(57, known=9)] == wanted[:-4]
     objects.add(lambda perform: [*perform()][::2], "list")
-    assert [one.number for one in journal.condemning(57)] == wanted
+    assert [one.number for one in journal.tombstoning(57)] == wanted
 
 
 def test_a_journal_that_grew_again_is_told() -> None:
@@ -140,13 +152,13 @@ def test_beats_and_ledger() -> None:
     journal.put_beat(2, 7)
     assert journal.beats(2) == 7
     assert journal.ledger() == Ledger()
-    ledger = Ledger(3, {RefName("r", "tags", "v1"): 0}, {2: Silence(7, 1)})
+    ledger = Ledger(3, {RefName("r", "tags", "v1"): 0}, {2: LastHeartbeat(7, 1)})
     journal.put_ledger(ledger)
     assert journal.ledger() == ledger
 
 
 def test_an_entry_has_a_bound() -> None:
-    """No entry condemns more ids than readers take."""
+    """No entry tombstones more ids than readers take."""
     packs = tuple(PackId(digest_of(b"%d" % n)) for n in range(IDS_MAX + 1))
     journal = StoreJournal(MemoryObjects())
     with pytest.raises(InvalidInput):

@@ -29,7 +29,7 @@ def _packs(store: Store) -> int:
 
 
 def _free(store: Store) -> int:
-    """The bytes that two collections delete."""
+    """The bytes that two gc runs delete."""
     before = _packs(store)
     for days in (1, 3):
         collect(store, CollectOptions(clock=lambda: 2e9 + days * 86400))  # noqa: B023

@@ -1,4 +1,4 @@
-"""A collection: what it deletes and says, and what stops it."""
+"""A gc run: what it deletes and says, and what stops it."""
 
 from __future__ import annotations
 
@@ -29,22 +29,26 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_garbage_goes_in_two_steps(world: World) -> None:
-    """What a deleted branch alone led to is condemned by the next collection, and deleted by one
+    """What a deleted branch alone led to is tombstoned by the next gc run, and deleted by one
     after the grace time; all else stays, and the figures say so."""
     assert world.collect().garbage == Amount()
     before = dict(world.memory.objects)
     world.delete("dev")
     first = world.collect()
-    assert first.condemned == first.garbage == Amount(2, 1, first.garbage.size_bytes)
+    assert first.tombstoned == first.garbage == Amount(2, 1, first.garbage.size_bytes)
     assert (first.deleted, first.ripe_at_s) == (Amount(), int(world.clock()) + 24 * HOUR_S)
     assert set(before) <= set(world.memory.objects)
     world.hours += 23
     early = world.collect()
-    assert (early.waiting, early.deleted, early.condemned) == (first.condemned, Amount(), Amount())
+    assert (early.waiting, early.deleted, early.tombstoned) == (
+        first.tombstoned,
+        Amount(),
+        Amount(),
+    )
     world.hours += 2
     second = world.collect()
-    assert (second.deleted, second.condemned, second.waiting) == (
-        first.condemned,
+    assert (second.deleted, second.tombstoned, second.waiting) == (
+        first.tombstoned,
         Amount(),
         Amount(),
     )
@@ -64,11 +68,11 @@ def test_shards_name_no_pack_that_is_gone(world: World) -> None:
 
 
 def test_a_clock_that_is_far_ahead_holds_nothing_up(world: World) -> None:
-    """What it condemned is deleted a grace time after a sane collection has seen it, and so is
-    what was condemned later."""
+    """What it tombstoned is deleted a grace time after a sane collection has seen it, and so is
+    what was tombstoned later."""
     world.delete("dev")
     world.hours += 24 * 365 * 10
-    assert world.collect().condemned.packs == 2
+    assert world.collect().tombstoned.packs == 2
     world.hours -= 24 * 365 * 10
     world.push(world.source("late", x=b"x" * 9000), "late")
     world.delete("late")
@@ -84,10 +88,10 @@ def test_a_clock_that_is_far_ahead_holds_nothing_up(world: World) -> None:
 
 
 def test_a_dry_run_changes_nothing(world: World) -> None:
-    """It tells what would be condemned and deleted, and writes nothing."""
+    """It tells what would be tombstoned and deleted, and writes nothing."""
     world.delete("dev")
     before = dict(world.memory.objects)
-    assert world.collect(dry_run=True).condemned.packs == 2
+    assert world.collect(dry_run=True).tombstoned.packs == 2
     assert world.memory.objects == before
     world.collect()
     world.hours += 25
@@ -112,7 +116,7 @@ def test_refused_deletes(world: World) -> None:
 
 @pytest.mark.parametrize("what", ["tree", "commit"])
 def test_damage_stops_it(world: World, what: str) -> None:
-    """Where a ref leads to something that cannot be read, nothing is condemned or deleted: what it
+    """Where a ref leads to something that cannot be read, nothing is tombstoned or deleted: what it
     needs is not known. The error names the commit."""
     world.delete("dev")
     world.collect()
@@ -156,7 +160,7 @@ def test_a_push_of_a_branch_that_was_collected(world: World, tmp_path: Path) -> 
 
 
 def test_collected_content_is_sent_once_by_a_new_machine(world: World, tmp_path: Path) -> None:
-    """A machine that knows nothing of the collection learns it before its first pack, so what was
+    """A machine that knows nothing of the gc run learns it before its first pack, so what was
     deleted is stored under another id at once."""
     first = world.packs()
     world.push(world.source("gone", b=b"B" * 7000), "dev")
@@ -172,7 +176,7 @@ def test_collected_content_is_sent_once_by_a_new_machine(world: World, tmp_path:
 
 
 def test_a_store_of_before(world: World, tmp_path: Path) -> None:
-    """A machine that has seen a collection which the store knows nothing of (it was restored from a
+    """A machine that has seen a gc run which the store knows nothing of (it was restored from a
     backup) takes a new index."""
     backup = dict(world.memory.objects)
     world.delete("dev")
@@ -206,7 +210,7 @@ def test_a_repository_of_commits_alone(world: World) -> None:
 
 def test_requests_of_a_push(world: World) -> None:
     """A push asks the store four times more than without the journal: a list, a get, two puts; once
-    more for each pack's index and tree that it has written, where something was ever condemned."""
+    more for each pack's index and tree that it has written, where something was ever tombstoned."""
     world.push(world.source("kept", more=b"1"), "main")
     world.objects.calls.clear()
     world.push(world.source("kept", more=b"2"), "main")

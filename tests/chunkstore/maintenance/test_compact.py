@@ -39,8 +39,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def condemn(world: World) -> None:
-    """Two collections that delete what is garbage as a whole, and condemn b and c in their pack."""
+def tombstone(world: World) -> None:
+    """Two gc runs that delete what is garbage as a whole, and tombstone b and c in their pack."""
     world.collect(min_used=0.9)
     world.hours += 25
 
@@ -81,7 +81,7 @@ def test_a_pack_loses_what_nothing_leads_to(world: World) -> None:
     before_bytes = sum(map(len, world.memory.objects.values()))
     assert world.collect(min_used=0.9, dry_run=True).compacted.packs == 1
     assert thin_packs(world) == []
-    result = world.collect()  # carries out what was condemned, whatever is asked for now
+    result = world.collect()  # carries out what was tombstoned, whatever is asked for now
     assert (result.compacted.packs, result.compacted.size_bytes) == (1, len(B) + len(C))
     assert sum(map(len, world.memory.objects.values())) < before_bytes
     assert files_of(reader, "one") == {b"a": A}
@@ -91,7 +91,7 @@ def test_a_pack_loses_what_nothing_leads_to(world: World) -> None:
 
 
 def test_a_pack_of_which_more_is_not_used_any_more(world: World) -> None:
-    """What comes to be unused while other chunks of the pack wait is condemned by the next
+    """What comes to be unused while other chunks of the pack wait is tombstoned by the next
     collection; when all are ripe, the pack is written once."""
     world.push(world.source("two", a=A, b=B), branch="two")
     assert world.collect(min_used=0.9).sparse.packs == 1
@@ -118,20 +118,20 @@ def test_a_share_that_is_none(world: World, share: float) -> None:
         world.collect(min_used=share)
 
 
-def test_a_push_that_uses_condemned_chunks_again_saves_them(world: World) -> None:
+def test_a_push_that_uses_tombstoned_chunks_again_saves_them(world: World) -> None:
     """The pack keeps them, and the push has sent nothing of them."""
-    condemn(world)
+    tombstone(world)
     result = world.push(world.source("two", a=A, b=B), branch="two", machine="other")
     assert result.lost_packs == 0
     assert world.collect(min_used=0.9).compacted.packs == 0
-    world.needs.check("after the collection")
+    world.needs.check("after the gc run")
     assert files_of(world.store, "two") == {b"a": A, b"b": B}
 
 
 def test_a_push_that_uses_dropped_chunks_stores_them_again(world: World) -> None:
     """It stores what is gone, in another pack, and goes on using what is there; so does the push
     of the very files whose pack it was."""
-    condemn(world)
+    tombstone(world)
     world.collect()
     result = world.push(world.source("two", a=A, b=B), branch="two")
     assert result.lost_packs == 1
@@ -149,7 +149,7 @@ def test_a_push_that_uses_dropped_chunks_stores_them_again(world: World) -> None
 def test_the_same_pack_is_stored_under_another_id(world: World) -> None:
     """A machine that never heard of the pack, and would make it again, finds its id taken by what
     is left of it: the pack that it puts has another one."""
-    condemn(world)
+    tombstone(world)
     world.collect()
     for info in list(world.memory.list(keys.INDEX)):
         world.memory.delete(info.key)  # so that nobody knows which chunks there are
@@ -160,9 +160,9 @@ def test_the_same_pack_is_stored_under_another_id(world: World) -> None:
 
 
 def test_a_compaction_that_writes_late(world: World) -> None:
-    """A collection that stands still before it writes a pack, while another one does it, a push
+    """A gc run that stands still before it writes a pack, while another one does it, a push
     stores the dropped bytes again and days go by: its write takes nothing away."""
-    condemn(world)
+    tombstone(world)
     late = world.actor("late", lambda store: world.collect(store=store))
     go_on_to(late, "put packs/")
     assert world.collect().compacted.packs == 1
@@ -176,8 +176,8 @@ def test_a_compaction_that_writes_late(world: World) -> None:
 
 
 def test_a_late_write_of_a_pack_that_was_deleted(world: World) -> None:
-    """It comes back as garbage, which is condemned and deleted as any other."""
-    condemn(world)
+    """It comes back as garbage, which is tombstoned and deleted as any other."""
+    tombstone(world)
     late = world.actor("late", lambda store: world.collect(store=store))
     go_on_to(late, "put packs/")
     world.delete("one")
@@ -194,14 +194,14 @@ def test_a_late_write_of_a_pack_that_was_deleted(world: World) -> None:
 
 
 def test_a_push_that_began_before_is_waited_for(world: World) -> None:
-    """A push that has found chunks in a pack, before they were condemned, and stands still for
+    """A push that has found chunks in a pack, before they were tombstoned, and stands still for
     long: its chunks are not dropped until it has ended, and then not at all."""
     push = world.actor(
         "push",
         lambda store: world.push(world.source("two", a=A, b=B), "two", "other", store=store),
     )
     go_on_to(push, "put repos/r/commits/")
-    condemn(world)
+    tombstone(world)
     world.beat(push)
     assert world.collect().compacted.packs == 0
     finish(push)
@@ -211,9 +211,9 @@ def test_a_push_that_began_before_is_waited_for(world: World) -> None:
     assert files_of(world.store, "two") == {b"a": A, b"b": B}
 
 
-def test_the_first_fate_counts(world: World) -> None:
-    """A push that saves chunks right before a collection says that it drops them: they stay."""
-    condemn(world)
+def test_the_first_outcome_counts(world: World) -> None:
+    """A push that saves chunks right before a gc run says that it drops them: they stay."""
+    tombstone(world)
     late = world.actor("late", lambda store: world.collect(store=store))
     go_on_to(late, "put journal/fates/")
     world.push(world.source("two", a=A, b=B), branch="two")
@@ -224,8 +224,8 @@ def test_the_first_fate_counts(world: World) -> None:
 
 
 def test_a_crash_at_any_write(world: World, tmp_path: Path) -> None:
-    """Whichever of a collection's writes is its last, the next one goes on, and all is there."""
-    condemn(world)
+    """Whichever of a gc run's writes is its last, the next one goes on, and all is there."""
+    tombstone(world)
     before = dict(world.memory.objects)
     for writes in range(1, 20):
         world.memory.objects.clear()
@@ -244,7 +244,7 @@ def test_a_crash_at_any_write(world: World, tmp_path: Path) -> None:
 
 def test_a_damaged_pack_is_left_as_it_is(world: World) -> None:
     """Where the bytes that are to stay are wrong, nothing is written over them."""
-    condemn(world)
+    tombstone(world)
     [key] = [key for key in world.packs() if A in world.memory.objects[key]]
     damaged = b"x" + world.memory.objects[key][1:]
     world.memory.objects[key] = damaged
@@ -263,14 +263,14 @@ def partial_copy(tmp_path: Path) -> tuple[World, Store]:
     whole.objects = dict(elsewhere.memory.objects)
     for branch in ("all", "ac"):
         elsewhere.delete(branch)
-    condemn(elsewhere)
+    tombstone(elsewhere)
     elsewhere.collect()
     rest = MemoryObjects("memory:rest")
     rest.objects = dict(elsewhere.memory.objects)
     for branch in ("ab", "a"):
         copy(open_store(rest), world.store, [REPO], branch, CopyOptions(clock=world.clock))
     world.delete("ab")
-    condemn(world)
+    tombstone(world)
     assert [bytes(index.codecs).count(DROPPED) for index in thin_packs(world)] == [1]
     return world, open_store(whole)
 
@@ -290,14 +290,14 @@ def test_a_copy_beside_a_compaction_that_writes_late(tmp_path: Path) -> None:
 
 
 def test_a_copy_before_a_compaction(tmp_path: Path) -> None:
-    """One that adds a chunk to a pack of which others are condemned keeps these: nobody writes the
+    """One that adds a chunk to a pack of which others are tombstoned keeps these: nobody writes the
     pack again without all that was added."""
     with one_at_a_time():
         world, whole = partial_copy(tmp_path)
         copy(whole, world.store, [REPO], "ac", CopyOptions(clock=world.clock))
         assert world.collect().compacted.packs == 0
         assert files_of(world.store, "ac") == {b"a": A, b"c": C}
-        condemn(world)
+        tombstone(world)
         world.collect(min_used=0.9)
         world.needs.check("after another compaction")
         assert files_of(world.store, "ac") == {b"a": A, b"c": C}
@@ -308,7 +308,7 @@ def test_a_dry_run_foresees_what_is_purged_too(world: World) -> None:
     """A compaction also drops what was purged and came back: what is sparse afterwards, the dry run
     says."""
     world.push(world.source("two", a=A, b=B), branch="two")
-    condemn(world)
+    tombstone(world)
     world.delete("two")
     Purges(world.memory).append([ChunkId(digest_of(A))], "", 0)
     would = world.collect(min_used=0.4, dry_run=True)

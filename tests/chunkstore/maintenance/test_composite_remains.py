@@ -175,20 +175,20 @@ def test_bytes_are_verified_before_a_composite_goes(world: World) -> None:
     merge(world)
     plan = plan_path(world.store, REPO, b"f2")
     [composite] = composites(world)
-    spoilt: list[bool] = []
+    damaged: list[bool] = []
 
     def spoil(perform: Callable[[], Any]) -> Any:
         part: Part = perform()
         if len(part.data) < 1000 or not world.objects.count("put", COMPOSITES):
             return part
-        spoilt.append(len(spoilt) % 2 == 0)
+        damaged.append(len(damaged) % 2 == 0)
         data = bytes([part.data[0] ^ 1]) + bytes(part.data[1:])
-        return msgspec.structs.replace(part, data=data) if spoilt[-1] else part
+        return msgspec.structs.replace(part, data=data) if damaged[-1] else part
 
     world.objects.forget()
     world.objects.add(spoil, "get", composite)
     result = purge(world.store, plan, clock=world.clock)
-    assert spoilt.count(True) > 3
+    assert damaged.count(True) > 3
     assert result.left == []
     assert holders(world, FILES[b"f2"]) == []
     world.objects.forget()
@@ -217,7 +217,7 @@ def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
 
 
 def test_a_full_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no room stays outside; the collection does all else, and leaves nothing over."""
+    """What has no room stays outside; the gc run does all else, and leaves nothing over."""
     for module in ("maintenance.merge", "objects.composite_tables"):
         monkeypatch.setattr(f"lodefs.chunkstore.{module}.TABLE_PACKS_MAX", 5)
     assert merge(world) == 5
@@ -472,7 +472,7 @@ def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_looked_at_is_not_read_again(world: World) -> None:
-    """After a purge a collection looks once for its bytes at what counts no more in composites; and
+    """After a purge a gc run looks once for its bytes at what counts no more in composites; and
     again after another purge, or when more counts no more."""
     world.push(world.source("other", y=GONE), branch="other", machine="two")
     world.push(world.source("more", z=b"z" * 900), branch="more", machine="two")
@@ -503,7 +503,7 @@ def test_what_was_looked_at_is_not_read_again(world: World) -> None:
 
 
 def test_a_composite_of_which_little_counts_is_put_again(world: World) -> None:
-    """What was deleted and compacted stays in it, and is told as such, until a collection with
+    """What was deleted and compacted stays in it, and is told as such, until a gc run with
     --min-used puts it again; a dry run says the same right before."""
     world.push(world.source("other", x=SECRET, y=GONE), branch="other", machine="two")
     merge(world)
@@ -564,7 +564,7 @@ def test_a_dry_run_foresees_what_is_joined(
 
 def test_a_hidden_composite_is_looked_at_again(world: World) -> None:
     """One that a list shows, and that a read does not find, may have what was purged: it is not
-    noted as one without, and the next collection removes it."""
+    noted as one without, and the next gc run removes it."""
     world.push(world.source("other", y=GONE), "other", "two")
     world.push(world.source("more", z=b"z" * 900), "more", "two")
     merge(world)

@@ -31,7 +31,7 @@ def test_a_writer_that_is_about_to_put_its_ref(world: World) -> None:
     source = world.source("source", a=b"a" * 9000)
     push = world.actor("push", lambda store: world.push(source, store=store))
     go_on_to(push, "put index/")
-    world.collect()  # condemns what the push has sent
+    world.collect()  # tombstones what the push has sent
     go_on_to(push, "put repos/r/refs/")
     world.hours += 25
     world.beat(push)
@@ -40,12 +40,12 @@ def test_a_writer_that_is_about_to_put_its_ref(world: World) -> None:
     assert push.error is None
     world.needs.check("at the end")
     world.collect_all()
-    world.needs.check("after more collections")
+    world.needs.check("after more gc runs")
     assert world.needs.refs() == [("branches", "main")]
 
 
 def test_a_writer_that_is_silent_for_long_is_given_up(world: World) -> None:
-    """A push that stands still before its end, from one collection to another after the grace time,
+    """A push that stands still before its end, from one gc run to another after the grace time,
     is refused then, with nothing lost; its repetition goes through."""
     source = world.source("source", a=b"a" * 9000)
     push = world.actor("push", lambda store: world.push(source, store=store))
@@ -121,7 +121,7 @@ def test_a_writer_that_died_with_an_intent(world: World) -> None:
 
 
 def test_a_collection_that_deletes_late(world: World) -> None:
-    """A collection that stands still before its deletes, while another carries them out, may delete
+    """A gc run that stands still before its deletes, while another carries them out, may delete
     the same packs hours later: no push puts anything under their ids again."""
     source = world.source("source", a=b"a" * 9000, b=b"b" * 200)
     world.push(source)
@@ -142,14 +142,14 @@ def test_a_collection_that_deletes_late(world: World) -> None:
     assert len(world.packs()) == 2
 
 
-def test_a_push_saves_what_is_condemned(world: World) -> None:
-    """A push of the same content, by another machine too, between being condemned and deleted:
+def test_a_push_saves_what_is_tombstoned(world: World) -> None:
+    """A push of the same content, by another machine too, between being tombstoned and deleted:
     nothing is sent again, and nothing is deleted."""
     source = world.source("source", a=b"a" * 9000)
     world.push(source)
     packs = world.packs()
     world.delete()
-    assert world.collect().condemned.packs == len(packs)
+    assert world.collect().tombstoned.packs == len(packs)
     for machine in ("one", "two"):
         world.push(source, machine, machine=machine)
     world.hours += 25
@@ -158,8 +158,8 @@ def test_a_push_saves_what_is_condemned(world: World) -> None:
     world.needs.check("at the end")
 
 
-def test_a_condemned_commit_can_be_got_back_until_it_is_deleted(world: World) -> None:
-    """A branch at a commit that is condemned saves it, with its parent and their data; once it is
+def test_a_tombstoned_commit_can_be_got_back_until_it_is_deleted(world: World) -> None:
+    """A branch at a commit that is tombstoned saves it, with its parent and their data; once it is
     deleted, the branch is refused with a clear error."""
     source = world.source("source", a=b"a" * 9000)
     world.push(source)
@@ -181,7 +181,7 @@ def test_a_condemned_commit_can_be_got_back_until_it_is_deleted(world: World) ->
     assert world.needs.refs() == []
 
 
-def test_changes_of_a_commit_that_is_condemned(world: World) -> None:
+def test_changes_of_a_commit_that_is_tombstoned(world: World) -> None:
     """Changes to a new branch, of a commit that no ref leads to, save that and all before it from a
     collection that has marked already; once it is deleted they are refused."""
     world.push(world.source("source", a=b"a" * 9000))
@@ -193,7 +193,7 @@ def test_changes_of_a_commit_that_is_condemned(world: World) -> None:
     go_on_to(late, "put journal/fates/")
     assert world.change("new", base, Put("c", b"c" * 9000)).created_branch
     finish(late)
-    world.needs.check("after the collection")
+    world.needs.check("after the gc run")
     world.delete("new")
     world.collect_all()
     with pytest.raises(NotFound):
@@ -202,7 +202,7 @@ def test_changes_of_a_commit_that_is_condemned(world: World) -> None:
 
 
 def test_a_commit_that_was_deleted_is_not_made_again(world: World) -> None:
-    """A push that would make the very commit that a collection has deleted makes another one."""
+    """A push that would make the very commit that a gc run has deleted makes another one."""
     source = world.source("source", a=b"a" * 9000)
     world.push(source, "kept")
     deleted = world.push(source, "main").commit
@@ -221,7 +221,7 @@ def test_a_commit_that_was_deleted_is_not_made_again(world: World) -> None:
 
 
 def test_a_tag_of_what_a_collection_deletes_meanwhile(tmp_path: Path) -> None:
-    """A commit that was condemned while its push was under way, and whose branch is deleted and
+    """A commit that was tombstoned while its push was under way, and whose branch is deleted and
     collected while somebody tags it: wherever the tag stands then, it is whole or refused."""
     standing = 0
     has_ended = False
@@ -261,7 +261,7 @@ def _tag(world: World, commit: CommitId, store: Store) -> None:
 
 
 def test_two_pushes_of_one_machine(world: World) -> None:
-    """One that began before a collection goes on with the index that another has brought up to
+    """One that began before a gc run goes on with the index that another has brought up to
     date since: nothing is read again, and both commits are whole."""
     world.push(world.source("old", q=b"z" * 9000), "old")
     world.delete("old")
@@ -269,7 +269,7 @@ def test_two_pushes_of_one_machine(world: World) -> None:
     first = world.actor("first", lambda store: world.push(source, "first", store=store))
     go_on_to(first, "put packs/")
     first.step()
-    assert world.collect().condemned.packs > 0
+    assert world.collect().tombstoned.packs > 0
     world.push(world.source("second", b=b"b" * 9000), "second")
     finish(first)
     assert first.error is None

@@ -36,7 +36,7 @@ class ShortLists(MemoryObjects):
 
 
 def test_a_list_that_lacks_an_object(tmp_path: Path) -> None:
-    """Each object of a store in turn, and each kind of object as a whole: collections that delete,
+    """Each object of a store in turn, and each kind of object as a whole: gc runs that delete,
     expire and compact lose nothing that a ref leads to; with whole lists the garbage goes."""
     with one_at_a_time():
         world = _store_with_garbage(tmp_path)
@@ -45,7 +45,7 @@ def test_a_list_that_lacks_an_object(tmp_path: Path) -> None:
         hidden = [*objects, *sorted(folders), ""]
         deleted = [_collect_with(objects, world.clock(), prefix) for prefix in hidden]
     assert len(hidden) > 30
-    assert sum(deleted) > len(hidden), "collections have deleted something"
+    assert sum(deleted) > len(hidden), "gc runs have deleted something"
 
 
 def _store_with_garbage(directory: Path) -> World:
@@ -68,7 +68,7 @@ def _store_with_garbage(directory: Path) -> World:
 
 
 def _collect_with(objects: dict[str, bytes], now_s: float, hidden: str) -> int:
-    """Collections of a copy, first with lists that lack what begins so; how much those deleted."""
+    """Gc runs of a copy, first with lists that lack what begins so; how much those deleted."""
     memory = ShortLists(objects, lambda key: key.startswith(hidden))
     needs = Needs(memory)
     deleted = 0

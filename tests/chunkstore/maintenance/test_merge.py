@@ -323,7 +323,7 @@ def test_a_lost_table_is_no_empty_one(world: World) -> None:
 
 
 def test_all_tables_are_lost(world: World) -> None:
-    """Neither a collection nor a purge takes composites for what a dead merge left, and none
+    """Neither a gc run nor a purge takes composites for what a dead merge left, and none
     invents a table: they stop, until a repair has made it again."""
     world.push(world.source("other", x=b"x" * 5000), branch="other", machine="two")
     plan = plan_path(world.store, REPO, b"x")

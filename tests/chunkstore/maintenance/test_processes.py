@@ -1,4 +1,4 @@
-"""Collections beside pushes, in processes of their own, over a real Ceph RGW."""
+"""Gc runs beside pushes, in processes of their own, over a real Ceph RGW."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def end(process: subprocess.Popen[str]) -> str:
 @pytest.mark.rgw
 @pytest.mark.slow
 def test_beside_each_other(rgw: S3Server, rgw_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two writers that push, tag and delete branches, and two collections with hardly a grace time,
+    """Two writers that push, tag and delete branches, and two gc runs with hardly a grace time,
     all in processes of their own: no command fails, every reference resolves, every byte is
     right, and the garbage goes."""
     monkeypatch.setenv("LODEFS_STORE", f"s3://{rgw_bucket}/store")
@@ -86,7 +86,7 @@ def test_beside_each_other(rgw: S3Server, rgw_bucket: str, monkeypatch: pytest.M
 
 
 def _last(home: Path) -> str:
-    """What a collection finds when all that was condemned is ripe."""
+    """What a gc run finds when all that was tombstoned is ripe."""
     found = ""
     for _ in range(20):
         found = end(lodefs(home, "gc", "--grace", "1s", "--json"))

@@ -157,7 +157,7 @@ def test_a_push_that_ends_while_packs_are_written_again(world: World) -> None:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_compaction_that_writes_late(world: World, dies: bool) -> None:
-    """What a collection puts back, which had read the pack before the purge, it removes itself; if
+    """What a gc run puts back, which had read the pack before the purge, it removes itself; if
     it dies right after the put, a check does."""
     secret, more = MORE[:6000][::-1], MORE[:5000][::-1]
     world.push(world.source("pair", a=secret, b=more), branch="pair")
@@ -309,7 +309,7 @@ def test_a_pack_too_large_for_memory(world: World, monkeypatch: pytest.MonkeyPat
     assert purge(world.store, plan, clock=world.clock).left == list(plan.packs)
 
 
-def test_a_spoilt_commit_that_no_branch_leads_to(world: World) -> None:
+def test_a_damaged_commit_that_no_branch_leads_to(world: World) -> None:
     """A purge goes on without it, and says so; one that a branch leads to ends it."""
     gone = world.store.refs(REPO).entry("branches", "gone", 0).commit
     head = world.store.resolve(REPO, "main")

@@ -96,7 +96,7 @@ def second_composite(world: World) -> str:
 
 @pytest.mark.parametrize("is_purged", [False, True])
 def test_a_composite_that_a_list_lacked(world: World, is_purged: bool) -> None:
-    """A repair does not know of it, and the next collection takes it into the table: nothing is
+    """A repair does not know of it, and the next gc run takes it into the table: nothing is
     lost, and what was purged meanwhile is not in it any more."""
     second = second_composite(world)
     lost = files_of(world.store, "other1")

@@ -1,4 +1,4 @@
-"""Collections and retention policies: history expires, and nothing else."""
+"""Gc runs and retention policies: history expires, and nothing else."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def _history(world: World) -> list[CommitId]:
 
 
 def test_history_expires(world: World) -> None:
-    """Two collections delete what the policy does not keep; log and verify take the rest for whole,
+    """Two gc runs delete what the policy does not keep; log and verify take the rest for whole,
     and what is gone is told by its name."""
     all_of_it = _history(world)
     _set(world, Retention(keep_last=2))
     assert world.collect(dry_run=True).expired_commits == 3
     first = world.collect()
-    assert (first.condemned.commits, first.expired_commits) == (3, 3)
+    assert (first.tombstoned.commits, first.expired_commits) == (3, 3)
     assert _history(world) == all_of_it
     world.hours += 25
     assert world.collect().deleted.commits == 3
@@ -75,7 +75,7 @@ def test_a_policy_is_looked_at_again_before_anything_is_deleted(world: World) ->
     """A policy that is cleared in time costs nothing."""
     all_of_it = _history(world)
     _set(world, Retention(keep_last=1))
-    assert world.collect().condemned.commits == 4
+    assert world.collect().tombstoned.commits == 4
     _set(world, None)
     world.hours += 25
     assert world.collect().deleted.commits == 0
@@ -87,7 +87,7 @@ def test_a_clock_that_is_a_year_ahead(world: World) -> None:
     all_of_it = _history(world)
     _set(world, Retention(keep_within_s=int(world.clock()) + 90 * 86_400))  # pushed about 1970
     world.hours += 365 * 24
-    assert world.collect().condemned.commits == 4
+    assert world.collect().tombstoned.commits == 4
     world.hours -= 365 * 24
     for _ in range(3):
         world.hours += 25
@@ -96,7 +96,7 @@ def test_a_clock_that_is_a_year_ahead(world: World) -> None:
 
 
 def test_an_expired_commit_that_is_named_in_time_stays_whole(world: World) -> None:
-    """A branch at a condemned commit keeps it; what is before it may go or stay, but whole."""
+    """A branch at a tombstoned commit keeps it; what is before it may go or stay, but whole."""
     all_of_it = _history(world)
     _set(world, Retention(keep_last=1))
     world.collect()
@@ -111,7 +111,7 @@ def test_an_expired_commit_that_is_named_in_time_stays_whole(world: World) -> No
 
 
 def test_a_policy_that_no_list_shows(world: World) -> None:
-    """A policy counts where no list ever shows that one is set: two collections carry it out."""
+    """A policy counts where no list ever shows that one is set: two gc runs carry it out."""
     all_of_it = _history(world)
     _set(world, Retention(keep_last=2))
     world.objects.add(lambda perform: [], "list", keys.settings(REPO))
@@ -120,8 +120,8 @@ def test_a_policy_that_no_list_shows(world: World) -> None:
     assert world.garbage() == set()
 
 
-def test_a_writer_between_the_fates_of_commits_and_packs(world: World) -> None:
-    """A collection that has decided about a commit, and stands still before its packs, agrees with
+def test_a_writer_between_the_outcomes_of_commits_and_packs(world: World) -> None:
+    """A gc run that has decided about a commit, and stands still before its packs, agrees with
     a writer that comes meanwhile: the commit is gone, or whole."""
     all_of_it = _history(world)
     _set(world, Retention(keep_last=1))
@@ -139,7 +139,7 @@ def test_a_writer_between_the_fates_of_commits_and_packs(world: World) -> None:
 
 def test_a_copy_that_puts_expired_history_back_too_late(world: World) -> None:
     """Commits that a copy puts back after they were deleted, to be refused only then, stay the end
-    of history also without a policy: a branch can be put after them, and collections delete them
+    of history also without a policy: a branch can be put after them, and gc runs delete them
     again."""
     all_of_it = _history(world)
     elsewhere = MemoryObjects("memory:elsewhere")
@@ -163,7 +163,7 @@ def test_a_copy_that_puts_expired_history_back_too_late(world: World) -> None:
     assert collector.error is None
     world.needs.check("after a copy that was late")
     _set(world, None)
-    assert world.collect().condemned.commits == 4
+    assert world.collect().tombstoned.commits == 4
     world.point("new", all_of_it[0])
     for _ in range(2):
         world.hours += 25

@@ -1,4 +1,4 @@
-"""Whatever happens beside collections, no ref comes to lack a byte, and garbage goes."""
+"""Whatever happens beside gc runs, no ref comes to lack a byte, and garbage goes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MEMORY = Path("/dev/shm")  # push indexes are synced very often
 
 @pytest.mark.slow
 def test_any_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pushes, changes, copies, tags, deletions, purges, repairs, merges and collections in random
+    """Pushes, changes, copies, tags, deletions, purges, repairs, merges and gc runs in random
     orders, a request at a time; with crashes, stalls of hours, wrong clocks, lists that lack
     objects, refused deletes and lost answers: everything that a ref leads to and that was not
-    purged is there at all times, and two undisturbed collections (three if a writer died right
-    before its last put) leave no garbage. Dry runs say what a collection then does."""
+    purged is there at all times, and two undisturbed gc runs (three if a writer died right
+    before its last put) leave no garbage. Dry runs say what a gc run then does."""
     sources = write_sources(tmp_path / "sources")
     if MEMORY.is_dir():
         monkeypatch.setattr("tempfile.tempdir", str(MEMORY))

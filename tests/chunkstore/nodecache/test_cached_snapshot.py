@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lodefs.chunkstore.nodeapi import read_client
-from lodefs.chunkstore.nodeapi.connection import header
-from lodefs.chunkstore.nodeapi.wire import Place as CacheExtent
+from lodefs.chunkstore.protocol import read_client
+from lodefs.chunkstore.protocol.connection import header
+from lodefs.chunkstore.protocol.wire import CacheExtent as CacheExtent
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.read import flat_completion
 from tests.support.mount.cached_place import DATA, FILES, Place, place_on

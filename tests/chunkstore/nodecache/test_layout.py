@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState, PinRow
+from lodefs.chunkstore.protocol.wire import Snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cache-rows"
 ID = bytes(range(32))
@@ -24,7 +24,7 @@ COMMIT = CommitId(bytes(range(200, 232)))
 KEY = name_rows.snapshot_key(COMMIT)
 FLAT = FileRow(FileKind.FLAT, FileState.COMPLETE, layout.DURABLE, ID, 2**33, 2**33, 1_700_000_000)
 SLAB = FileRow(FileKind.SLAB, FileState.OPEN, OTHER[:16], bytes(32), 700, 650, 1_700_000_001)
-FILE = Entry(
+FILE = TreeEntry(
     b"\xff name",
     Kind.FILE,
     executable=True,
@@ -32,7 +32,7 @@ FILE = Entry(
     digest=Digest(ID),
     segments=(Segment(PackId(OTHER), 7, 1000, 2**33 - 5), Segment(PackId(ID), 0, 1, 5)),
 )
-LINK = Entry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b"../x")
+LINK = TreeEntry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b"../x")
 PIN_ID = ID[:8]
 PIN = PinRow("a/b", COMMIT.hex(), b"d\xff", b"d\xff/*.jpg", 1_800_000_000, 2**40, is_complete=True)
 SNAPSHOT = Snapshot("a/b", COMMIT.hex(), name_rows.node_of(1, 1, LINK), 17, 3, 1, 99)

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import Digest
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.nodeapi.wire import PAGE_BYTES_MAX, Node
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol.wire import PAGE_BYTES_MAX, Entry
 from tests.support.chunkstore.strategies import segments
 
 ID = bytes(range(32))
-FILE = Entry(b"\xff name", Kind.FILE, executable=True, digest=Digest(ID))
+FILE = TreeEntry(b"\xff name", Kind.FILE, executable=True, digest=Digest(ID))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_segments_that_are_not_those_of_the_row(size_bytes: int, joined: bytes) 
 
 def test_nodes_are_small() -> None:
     """A page of 256 children of usual names stays below 32 KiB: one row of it is one read."""
-    node = Node(2**62, 2**62, b"train_000001.jpg", 1, False, 123_456, ID, b"")
+    node = Entry(2**62, 2**62, b"train_000001.jpg", 1, False, 123_456, ID, b"")
     assert len(name_rows.encode_page([node] * name_rows.PAGE_NODES)) < 32 * 1024
 
 
@@ -71,11 +71,11 @@ def test_a_page_is_bounded_by_its_bytes() -> None:
     """Long targets make pages shorter, one that alone is too long comes alone, and all come."""
     sizes = [4000] * 200 + [PAGE_BYTES_MAX + 1] + [10] * 200
     nodes = [
-        Node(n, 1, b"%04d" % n, int(Kind.SYMLINK), False, 0, ID, b"x" * size, b"")
+        Entry(n, 1, b"%04d" % n, int(Kind.SYMLINK), False, 0, ID, b"x" * size, b"")
         for n, size in enumerate(sizes)
     ]
     rows = [name_rows.encode_page(nodes[first : first + 50]) for first in range(0, 401, 50)]
-    found: list[Node] = []
+    found: list[Entry] = []
     more = True
     while more:
         page = name_rows.page_of(rows, found[-1].name if found else b"", 4096)

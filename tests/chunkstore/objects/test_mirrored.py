@@ -243,21 +243,21 @@ def test_a_pack_that_a_store_without_its_file_system_lacks(pair: Pair) -> None:
 
 @pytest.mark.parametrize("place", [0, 40, -10])
 def test_wrong_bytes(pair: Pair, place: int) -> None:
-    """Objects that are spoilt in the store are read from the mirror, all of them, and the store is
+    """Objects that are damaged in the store are read from the mirror, all of them, and the store is
     asked last for them from then on."""
     first = pair.first.inner
     assert isinstance(first, MemoryObjects)
     for key in [key for key in first.objects if is_content(key)]:
-        spoilt = bytearray(first.objects[key])
-        spoilt[place] ^= 0xFF
-        first.objects[key] = bytes(spoilt)
+        damaged = bytearray(first.objects[key])
+        damaged[place] ^= 0xFF
+        first.objects[key] = bytes(damaged)
     assert pair.read() == FILES
     pair.first.forget()
     assert pair.read() == FILES
     assert pair.first.count("get", keys.PACKS) == 0
 
 
-def test_spoilt_on_the_way(pair: Pair) -> None:
+def test_damaged_on_the_way(pair: Pair) -> None:
     """One that sends every byte wrong, at both stores, is told as damage, and soon."""
     for objects in (pair.first, pair.second):
         objects.add(flip_byte(0), "get", keys.PACKS)

@@ -17,11 +17,11 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
-from lodefs.chunkstore.nodeapi.trace_context import TraceContext, current_trace
 from lodefs.chunkstore.objects.interface import NoSuchBucket
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.s3_range_reader import RequestTemplate, request_template
+from lodefs.chunkstore.protocol.trace_context import TraceContext, current_trace
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 from tests.support.chunkstore.certificates import certificate

@@ -28,7 +28,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.pull.target import STATE_DIR, part_name
@@ -458,13 +458,13 @@ def test_zeros_become_holes(tmp_path: Path) -> None:
     check(tmp_path / "u")
 
 
-def test_a_spoilt_tree_names_the_version_and_the_way_out(tmp_path: Path) -> None:
+def test_a_damaged_tree_names_the_version_and_the_way_out(tmp_path: Path) -> None:
     """A directory that cannot be read ends the pull, and a look into it, with both."""
     store, objects = counting_store()
     key = keys.pack(_root(store).segments[0].pack)
-    spoilt = bytearray(objects.objects[key])
-    spoilt[: len(spoilt) // 2] = bytes(len(spoilt) // 2)
-    objects.objects[key] = bytes(spoilt)
+    damaged = bytearray(objects.objects[key])
+    damaged[: len(damaged) // 2] = bytes(len(damaged) // 2)
+    objects.objects[key] = bytes(damaged)
     for path in (b"", b"bin/large"):
         with pytest.raises(Corrupt, match=r"r@main.*; `lodefs repair` says"):
             pull(open_store(objects), Spec("r", path=path), tmp_path / "t")
@@ -558,5 +558,5 @@ def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(tmp_path / "t", FILES)
 
 
-def _root(store: Store) -> Entry:
+def _root(store: Store) -> TreeEntry:
     return store.commit("r", store.resolve("r", "main")).root

@@ -12,7 +12,7 @@ import pytest
 from lodefs.chunkstore.errors import Conflict, TooManyRemovals
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.push.limits import Changes, Removals, allow_all
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.history import ChangeKind, diff
@@ -111,7 +111,7 @@ def test_equal_directories_are_not_read(machine: Machine, monkeypatch: pytest.Mo
     write_files(machine.source, {"d1/e1/new": b"new"})
     read: list[bytes] = []
 
-    def read_tree(packs: PackReader, entry: Entry) -> list[Entry]:
+    def read_tree(packs: PackReader, entry: TreeEntry) -> list[TreeEntry]:
         read.append(entry.name)
         return original(packs, entry)
 

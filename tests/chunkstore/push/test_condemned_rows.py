@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.journal.condemned import CondemnedIds
-from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
+from lodefs.chunkstore.journal.tombstoned import CondemnedIds
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
-from tests.support.chunkstore.condemned_suite import PACKS, CondemnedSuite, entry
+from lodefs.chunkstore.push.index.tombstoned_rows import CondemnedRows
+from tests.support.chunkstore.tombstoned_suite import PACKS, CondemnedSuite, entry
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ class TestRows(CondemnedSuite):
     """The suite."""
 
     @pytest.fixture
-    def condemned(self, index: PushIndex) -> CondemnedIds:
+    def tombstoned(self, index: PushIndex) -> CondemnedIds:
         return CondemnedRows(index)
 
 

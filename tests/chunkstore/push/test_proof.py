@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.store import Store, create_store
@@ -27,7 +27,7 @@ FILES: Files = {
 }
 
 
-def root_of(store: Store, made: Handmade, files: Files) -> Entry:
+def root_of(store: Store, made: Handmade, files: Files) -> TreeEntry:
     return store.commit("r", made.commit("r", files)).root
 
 

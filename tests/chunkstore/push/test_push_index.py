@@ -20,7 +20,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of_columns
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, encode_tree
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.index import push_index, stat_cache
@@ -265,7 +265,7 @@ def test_lost_packs_are_forgotten_with_all_that_names_them(tmp_path: Path) -> No
 
     def in_pack(key: bytes, pack: PackId) -> DirectoryRow:
         segment = Segment(pack, 0, 1, 1)
-        entry = Entry(b"f", Kind.FILE, False, 1, digest_of(b"f"), (segment,))
+        entry = TreeEntry(b"f", Kind.FILE, False, 1, digest_of(b"f"), (segment,))
         return remembered(key, files=encode_tree([entry]))
 
     with index_in(tmp_path) as index:

@@ -35,7 +35,7 @@ def found(world: World, *, dry_run: bool) -> dict[str, str]:
     """One look at the journal, and its repair."""
     repair = JournalRepair(world.memory, dry_run=dry_run, clock=world.clock)
     repair.look()
-    repair.heal({}, set(), {})
+    repair.repair({}, set(), {})
     return repair.problems
 
 
@@ -51,8 +51,8 @@ def test_nothing_is_lost(world: World) -> None:
 
 @pytest.mark.parametrize("what", ["ends/", "beats/", "done/", "ledger"])
 def test_what_is_lost_is_named(world: World, what: str) -> None:
-    """How a writer ended, that one is alive, that fates were carried out, the ledger: each of them
-    alone, but for the newest fate; a dry run changes nothing, and a repair is enough."""
+    """How a writer ended, that one is alive, that outcomes were carried out, the ledger: each of
+    them alone, but for the newest outcome; a dry run changes nothing, and a repair is enough."""
     lost = journal_of(world, what)
     assert lost
     if what == "done/":
@@ -69,8 +69,8 @@ def test_what_is_lost_is_named(world: World, what: str) -> None:
         world.collect()
 
 
-def test_a_newest_fate_that_was_carried_out_twice(world: World) -> None:
-    """Nothing tells that the newest "done" is lost; the next collection does the same again."""
+def test_a_newest_outcome_that_was_carried_out_twice(world: World) -> None:
+    """Nothing tells that the newest "done" is lost; the next gc run does the same again."""
     newest = journal_of(world, "done/")[0]
     del world.memory.objects[newest]
     assert found(world, dry_run=False) == {}

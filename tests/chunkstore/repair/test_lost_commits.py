@@ -71,7 +71,7 @@ def test_the_word_that_a_commit_has_expired(world: World, tmp_path: Path, has_so
         (keys.expired(REPO, log_before[1].hex()), "lost")
     ]
     assert verify(world.store).problems
-    assert _repaired(world, *sources)[0].healed_from == "the journal"
+    assert _repaired(world, *sources)[0].repaired_from == "the journal"
     assert _history(world) == log_before[:1]
     assert verify(world.store, data=True).problems == []
     assert world.packs() == {key for key in objects if key.startswith(keys.PACKS)}

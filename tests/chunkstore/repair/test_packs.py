@@ -12,7 +12,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.maintenance.purge import PurgeResult, plan_path, purge
-from lodefs.chunkstore.repair.pack_healing import heal
+from lodefs.chunkstore.repair.pack_repair import repair_packs
 from lodefs.chunkstore.repair.packs import examine
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import Search, StoreSource
@@ -27,7 +27,7 @@ from tests.support.maintenance.baton import InlineExecutor
 
 
 def test_purged_chunks_stay_gone() -> None:
-    """A purged chunk is no damage; where another chunk of its pack is spoilt, that one alone comes
+    """A purged chunk is no damage; where another chunk of its pack is damaged, that one alone comes
     back, although the source has both."""
     store = memory_store()
     assert isinstance(store.objects, MemoryObjects)
@@ -46,10 +46,10 @@ def test_purged_chunks_stay_gone() -> None:
     damage = examine(store.objects, pack_id, data=True)
     assert damage is not None
     assert damage.bad == {1}
-    heal(store.objects, [damage], [StoreSource(whole)], InlineExecutor(), dry_run=False)
-    assert damage.healed_from == whole.url
-    healed = read_index(store.objects, pack_id).index
-    assert (healed.is_gone(0), healed.is_gone(1)) == (True, False)
+    repair_packs(store.objects, [damage], [StoreSource(whole)], InlineExecutor(), dry_run=False)
+    assert damage.repaired_from == whole.url
+    repaired = read_index(store.objects, pack_id).index
+    assert (repaired.is_gone(0), repaired.is_gone(1)) == (True, False)
     assert examine(store.objects, pack_id, data=True) is None
 
 
@@ -139,7 +139,7 @@ class _Asked(StoreSource):
 
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "spoilt"])
 def test_many_packs_in_batches(lost: bool) -> None:
-    """Of packs that are healed at once, a few are looked for at a time, and the chunks of one are
+    """Of packs that are repaired at once, a few are looked for at a time, and the chunks of one are
     read; what of them is good is not asked for. A second source looks only for what is missing."""
     store = memory_store()
     objects = store.objects
@@ -159,8 +159,8 @@ def test_many_packs_in_batches(lost: bool) -> None:
     assert len(damages) > 10
     source, second = _Asked(whole), _Asked(whole)
     executor = InlineExecutor()
-    heal(objects, damages, [source, second], executor, dry_run=False, chunks_max=9)
-    assert all(damage.healed_from == whole.url for damage in damages)
+    repair_packs(objects, damages, [source, second], executor, dry_run=False, chunks_max=9)
+    assert all(damage.repaired_from == whole.url for damage in damages)
     assert (second.searches, second.asked) == ([], [])
     assert len(source.searches) > 3
     assert max(source.searches) <= 12

@@ -206,7 +206,7 @@ def test_a_copy_lands_nothing_that_the_source_lacks(trio: Trio) -> None:
     create_bundle(trio.one.store, REPO, "main", None, BytesIO())
 
 
-def test_a_store_heals_from_its_own_packs(trio: Trio) -> None:
+def test_a_store_repairs_from_its_own_packs(trio: Trio) -> None:
     """A later push has stored the chunks again: the versions before it get them from there."""
     trio.lose(trio.one, DROPPED, "b", "c")
     trio.one.push(trio.one.source("more", **FILES, d=b"d" * 5000), "other", machine="fresh")
@@ -272,7 +272,7 @@ def with_part(trio: Trio, name: str) -> World:
 
 @pytest.mark.parametrize("codec", [DROPPED, PURGED])
 def test_a_repair_takes_no_good_chunks_away(trio: Trio, codec: int) -> None:
-    """One chunk is spoilt, and the source lacks others: the store keeps those, and gets that one.
+    """One chunk is damaged, and the source lacks others: the store keeps those, and gets that one.
     What the source has purged is not purged here."""
     trio.copy_all()
     trio.rot(trio.two)
@@ -297,8 +297,8 @@ def test_a_lost_pack_is_joined_from_all_sources(trio: Trio, codec: int) -> None:
 
 @pytest.mark.parametrize("way", ["lost", "cut off"])
 def test_a_lost_pack_that_comes_back_in_part(trio: Trio, way: str) -> None:
-    """What versions name is missing: that is not healed, and told; what is there is there, and the
-    pack in no shard. A later source brings the rest."""
+    """What versions name is missing: that is not repaired, and told; what is there is there, and
+    the pack in no shard. A later source brings the rest."""
     trio.copy_all()
     trio.two.memory.delete(key := keys.pack(trio.pack))
     if way == "cut off":
@@ -328,7 +328,7 @@ def test_chunks_that_are_named_and_dropped_come_back(trio: Trio) -> None:
 
 
 @pytest.mark.parametrize("way", ["spoilt", "lost", "cut off"])
-def test_a_compacted_pack_is_healed_from_one_like_it(trio: Trio, way: str) -> None:
+def test_a_compacted_pack_is_repaired_from_one_like_it(trio: Trio, way: str) -> None:
     """What versions name is there in the source; what none names need not be."""
     trio.one.push(trio.one.source("part", a=FILES["a"]), "part")
     trio.one.delete("main")
@@ -359,7 +359,7 @@ def test_a_shard_forgets_a_damaged_pack_that_nothing_names(trio: Trio) -> None:
 
 
 def test_a_bit_of_a_packs_version(trio: Trio) -> None:
-    """No newer lodefs wrote it, as its checksum shows: the repair goes on, and heals it too."""
+    """No newer lodefs wrote it, as its checksum shows: the repair goes on, and repairs it too."""
     trio.copy_all()
     key = keys.pack(trio.pack)
     data = bytearray(trio.one.memory.objects[key])
@@ -382,7 +382,7 @@ def test_a_purge_made_again_takes_no_good_chunks(trio: Trio) -> None:
 
 
 def test_a_ledger_that_no_collection_came_to_put(trio: Trio) -> None:
-    """A collection that deletes something, and fails then, leaves a sound journal."""
+    """A gc run that deletes something, and fails then, leaves a sound journal."""
     trio.one.delete("main")
     ledgers = trio.one.objects.add(fail(NoSpace("full")), "put", keys.LEDGER)
     with pytest.raises(NoSpace):

@@ -26,7 +26,7 @@ class _Node:
         self._store = store
         self.error: LodefsError | None = None
         self.together_max = 1 << 30  # more bytes than this are not in its cache
-        self.spoilt = False
+        self.damaged = False
         self.asked = 0
 
     def file_range(self, repo: str, rev: str, path: bytes, first: int, size_bytes: int) -> Buffer:
@@ -34,7 +34,7 @@ class _Node:
         if size_bytes > self.together_max:
             raise Corrupt("the store has lost it")
         data = FILES[path][first : first + size_bytes]
-        return bytes(len(data)) if self.spoilt else data
+        return bytes(len(data)) if self.damaged else data
 
     def tree(self, repo: str, rev: str, path: bytes) -> Buffer:
         self._count()
@@ -89,9 +89,9 @@ def test_all_chunks_of_files_and_trees() -> None:
 def test_bytes_that_are_others() -> None:
     """What does not match its id does not count."""
     node, source, search = _searched()
-    node.spoilt = True
+    node.damaged = True
     found = _found(source, search)
-    node.spoilt = False
+    node.damaged = False
     assert found
     assert found < _found(source, search)
 

@@ -1,4 +1,4 @@
-"""What machines that pushed before make of index shards that went: by a repair, or a collection."""
+"""What machines that pushed before make of index shards that went: by a repair, or a gc run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _shards(world: World) -> set[str]:
 
 @pytest.mark.parametrize("way", ["collected", "repaired", "untold"])
 def test_a_shard_of_which_nothing_is_left(tmp_path: Path, way: str) -> None:
-    """It goes, by the collection that deletes its packs, or later by a repair of the index. The
+    """It goes, by the gc run that deletes its packs, or later by a repair of the index. The
     machine that put it goes on with what it knows, and reads no file again; only if nothing says
     why the shard went does it begin anew."""
     with one_at_a_time():
@@ -60,7 +60,7 @@ def test_a_shard_of_which_nothing_is_left(tmp_path: Path, way: str) -> None:
         world.delete("gone")
         world.collect_all()
         assert _shards(world) == before
-        if way == "repaired":  # as collections left it once
+        if way == "repaired":  # as gc runs left it once
             world.memory.objects[own] = encode_shard([])
             del world.memory.objects[keys.REMOVED_SHARDS]
             with ThreadPoolExecutor(1) as executor:
@@ -105,7 +105,7 @@ def test_a_document_of_a_newer_lodefs_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_what_removed_shards_are_told(tmp_path: Path) -> None:
-    """The newest are kept; a spoilt document is told, and goes."""
+    """The newest are kept; a damaged document is told, and goes."""
     world = World(tmp_path)
     names = [f"{n:016x}-00000000-g7" for n in range(3)]
     for name in names:
@@ -115,5 +115,5 @@ def test_what_removed_shards_are_told(tmp_path: Path) -> None:
     assert removed_shards(world.memory) == {name.removesuffix("-g7") for name in names}
     world.memory.objects[keys.REMOVED_SHARDS] = b"rubbish"
     with ThreadPoolExecutor(1) as executor:
-        assert repair_index(world.memory, executor, Progress()).spoilt == [keys.REMOVED_SHARDS]
+        assert repair_index(world.memory, executor, Progress()).damaged == [keys.REMOVED_SHARDS]
     assert keys.REMOVED_SHARDS not in world.memory.objects

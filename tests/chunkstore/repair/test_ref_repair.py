@@ -33,14 +33,14 @@ def test_entries_are_read_side_by_side() -> None:
     objects = _Slow()
     for name in ("one", "two"):
         Refs(objects, "r").restore(BRANCHES, name, COMMIT, 1)
-    spoilt = keys.ref_entry("r", BRANCHES, "two", 1)
-    objects.objects[spoilt] = b"rubbish"
+    damaged = keys.ref_entry("r", BRANCHES, "two", 1)
+    objects.objects[damaged] = b"rubbish"
     objects.both = Barrier(2)
     one, two = (RefName("r", BRANCHES, name) for name in ("one", "two"))
     refs, damages = ref_damages(objects, [], {}, [])
     assert refs == {one: 1, two: 1}
-    told = [(damage.ref, damage.sequence, damage.what[:6]) for damage in damages]
-    assert told == [(one, 0, "lost"), (two, 0, "lost"), (two, 1, "spoilt")]
+    told = [(damage.ref, damage.sequence, damage.what[:7]) for damage in damages]
+    assert told == [(one, 0, "lost"), (two, 0, "lost"), (two, 1, "damaged")]
 
 
 def test_an_entry_that_may_never_have_been_written() -> None:

@@ -1,4 +1,4 @@
-"""Every single object of a store, lost or spoilt: it is named, and healed by whatever has it."""
+"""Every single object of a store, lost or damaged: it is named, and repaired by whatever has it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.local_sources import CacheSource, DirectorySource
 from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
@@ -141,7 +141,7 @@ def test_what_a_push_left_is_no_damage(years: Years) -> None:
 
 
 def _check(memory: MemoryObjects, years: Years, what: str) -> None:
-    """The store is whole, its branch is where it was, and pushes and collections find nothing
+    """The store is whole, its branch is where it was, and pushes and gc runs find nothing
     wrong with the journal."""
     store = open_store(memory)
     assert verify(store, data=True).problems == [], what
@@ -192,8 +192,8 @@ def test_every_object_from_another_store(years: Years, lost: bool) -> None:
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "spoilt"])
 def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> None:
     """From the files themselves, and from a node that has listed them, every pack of data
-    is healed, and the tree of the version that they are; without any source what the store tells of
-    itself is. Older trees, and commits, are named, with their versions."""
+    is repaired, and the tree of the version that they are; without any source what the store tells
+    of itself is. Older trees, and commits, are named, with their versions."""
     with one_at_a_time():
         whole = MemoryObjects()
         whole.objects = dict(years.objects)
@@ -202,7 +202,7 @@ def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> Non
             is_content = key.startswith(keys.PACKS) or "/commits/" in key
             if (lost and key.startswith(UNSEEN)) or key.startswith("journal/done/"):
                 continue
-            # all else heals without any source, and content alike
+            # all else repairs without any source, and content alike
             if is_content == (kind == "nothing") and (number % 5 or not is_content):
                 continue
             memory = years.store(key, lost=lost)

@@ -1,4 +1,5 @@
-"""A scrub reads everything within so many runs, at its rate, and goes on finding what is spoilt."""
+"""A scrub reads everything within so many runs, at its rate, and goes on finding what is
+damaged."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ def run(objects: FaultyObjects | MemoryObjects, share: str = f"1/{RUNS}") -> Scr
 
 
 def test_all_is_read_within_the_runs(memory: MemoryObjects) -> None:
-    """So many runs of a share read each pack once, those with a spoilt byte among them; the next
+    """So many runs of a share read each pack once, those with a damaged byte among them; the next
     round begins after the last, and packs that come in between have their turn."""
     packs = sorted(key for key in memory.objects if key.startswith(keys.PACKS))
-    spoilt = packs[len(packs) // 2]
-    memory.objects[spoilt] = b"\0" + memory.objects[spoilt][1:]
+    damaged = packs[len(packs) // 2]
+    memory.objects[damaged] = b"\0" + memory.objects[damaged][1:]
     objects = FaultyObjects(memory)
     results: list[ScrubResult] = []
     while not results or results[-1].ledger.rounds == 0:
@@ -45,16 +46,17 @@ def test_all_is_read_within_the_runs(memory: MemoryObjects) -> None:
     read = {call.key for call in objects.calls if call.operation == "get"} - {keys.SCRUB}
     assert sorted(read) == packs
     assert sum(result.packs for result in results) >= len(packs)
-    assert [len(result.spoilt) for result in results][-1] == 1
-    assert results[-1].spoilt[0].pack_id.hex() in spoilt
-    memory.objects[spoilt] = memory.objects[packs[0]]  # still wrong
-    assert len(run(objects).spoilt) == 1
-    del memory.objects[spoilt]  # collected
-    assert run(objects).spoilt == []
+    assert [len(result.damaged) for result in results][-1] == 1
+    assert results[-1].damaged[0].pack_id.hex() in damaged
+    memory.objects[damaged] = memory.objects[packs[0]]  # still wrong
+    assert len(run(objects).damaged) == 1
+    del memory.objects[damaged]  # collected
+    assert run(objects).damaged == []
 
 
 def test_an_interrupted_run_counts(memory: MemoryObjects) -> None:
-    """A store that fails half way: the next run goes on from there. A spoilt ledger begins anew."""
+    """A store that fails half way: the next run goes on from there. A damaged ledger begins
+    anew."""
     objects = FaultyObjects(memory)
     objects.add(fail(Unavailable("gone")), "get", keys.PACKS, first=9, times=1)
     with pytest.raises(Unavailable):
@@ -82,7 +84,7 @@ def test_an_empty_pack_is_read(memory: MemoryObjects) -> None:
     """A pack that was cut off to nothing has no bytes to count, and is found all the same."""
     last = max(key for key in memory.objects if key.startswith(keys.PACKS))
     memory.objects[last] = b""
-    assert len(run(memory, "1/1").spoilt) == 1
+    assert len(run(memory, "1/1").damaged) == 1
 
 
 def test_an_empty_store() -> None:

@@ -1,4 +1,4 @@
-"""What a store keeps besides data: what of it is lost or spoilt is named, with what mends it."""
+"""What a store keeps besides data: what of it is lost or damaged is named, with what mends it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_each_document_in_turn(world: World, lost: bool) -> None:
             if key.startswith("journal/done/"):
                 continue  # that it is there is all that it says
             if key.startswith(COMPOSITES) and not lost:
-                continue  # its packs are what is spoilt: `verify --data` finds them
+                continue  # its packs are what is damaged: `verify --data` finds them
             if key.startswith(TABLES) and not lost and key != table:
                 continue  # nobody reads one that is superseded
             memory = _with(world, key, lost=lost)

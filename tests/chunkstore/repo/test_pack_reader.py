@@ -15,9 +15,9 @@ from lodefs.chunkstore.format.names import ChunkId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
     SAME_PACK,
-    Entry,
     Kind,
     Segment,
+    TreeEntry,
     encode_tree,
     symlink,
     tree_digest,
@@ -63,9 +63,9 @@ def uncompressed(raws: list[bytes]) -> FinishedPack:
     return builder.finish()
 
 
-def file_of(raws: list[bytes], *segments: Segment) -> Entry:
+def file_of(raws: list[bytes], *segments: Segment) -> TreeEntry:
     content = b"".join(raws)
-    return Entry(b"file", Kind.FILE, size_bytes=len(content), digest=digest_of(content),
+    return TreeEntry(b"file", Kind.FILE, size_bytes=len(content), digest=digest_of(content),
                  segments=segments)  # fmt: skip
 
 
@@ -74,12 +74,12 @@ def segment_of(pack_id: PackId, first: int, raws: list[bytes]) -> Segment:
     return Segment(pack_id, first, len(raws), sum(len(raw) for raw in raws))
 
 
-def put_tree(objects: Objects, entries: list[Entry], name: bytes = b"dir") -> Entry:
+def put_tree(objects: Objects, entries: list[TreeEntry], name: bytes = b"dir") -> TreeEntry:
     """Stores a tree alone in a pack, cut into chunks of 100 bytes; gives its entry."""
     data = encode_tree(entries)
     pieces = [data[n : n + 100] for n in range(0, len(data), 100)]
     segment = segment_of(objects.put_pack(pack_of(pieces)), 0, pieces)
-    return Entry(name, Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest(entries),
+    return TreeEntry(name, Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest(entries),
                  segments=(segment,))  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def test_read_file(raws: list[bytes], more: list[bytes]) -> None:
 
 def test_an_empty_file_needs_no_store(objects: Objects) -> None:
     """An empty file has no chunks and is read without a request."""
-    empty = Entry(b"e", Kind.FILE, digest=EMPTY_DIGEST)
+    empty = TreeEntry(b"e", Kind.FILE, digest=EMPTY_DIGEST)
     assert list(PackReader(objects).read_file(empty)) == []
     assert objects.gets == []
 
@@ -310,7 +310,7 @@ def test_neighbouring_trees_come_with_one_read(
     reader = PackReader(objects, windows_max=2)
     for n, tree in enumerate(trees):
         size = pack.index.raw_sizes[n]
-        entry = Entry(b"d", Kind.DIRECTORY, size_bytes=size, digest=tree_digest(tree),
+        entry = TreeEntry(b"d", Kind.DIRECTORY, size_bytes=size, digest=tree_digest(tree),
                       segments=(Segment(pack_id, n, 1, size),))  # fmt: skip
         assert reader.read_tree(entry) == tree
     assert len(objects.gets) == 1 + windows
@@ -342,7 +342,7 @@ def test_a_tree_that_is_not_what_its_entry_says(
 def test_bytes_that_are_no_tree(objects: Objects, data: bytes, error: type[Exception]) -> None:
     """A chunk that is no tree is refused; directory, chunk and pack are named."""
     pack_id = objects.put_pack(pack_of([data]))
-    entry = Entry(b"dir", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest([]),
+    entry = TreeEntry(b"dir", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest([]),
                   segments=(segment_of(pack_id, 0, [data]),))  # fmt: skip
     with pytest.raises(error, match=f"'dir', in chunks 0 to 0 of packs/.*{pack_id.hex()}"):
         PackReader(objects).read_tree(entry)
@@ -382,12 +382,12 @@ def test_walk_is_as_deep_as_a_path_may_be(objects: Objects) -> None:
 def test_a_tree_in_its_own_pack(objects: Objects) -> None:
     """Segments of "the pack that holds this tree" are read from there."""
     leaf = encode_tree([symlink(b"s", b"t")])
-    child = Entry(b"child", Kind.DIRECTORY, size_bytes=len(leaf),
+    child = TreeEntry(b"child", Kind.DIRECTORY, size_bytes=len(leaf),
                   digest=tree_digest([symlink(b"s", b"t")]),
                   segments=(segment_of(SAME_PACK, 0, [leaf]),))  # fmt: skip
     data = encode_tree([child])
     pack_id = objects.put_pack(pack_of([leaf, data]))
-    root = Entry(b"", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest([child]),
+    root = TreeEntry(b"", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest([child]),
                  segments=(segment_of(pack_id, 1, [data]),))  # fmt: skip
     assert [path for path, _ in PackReader(objects).walk(root)] == [b"child", b"child/s"]
 
@@ -399,7 +399,7 @@ def test_a_tree_in_two_packs(objects: Objects) -> None:
         data = encode_tree(entries)
         pieces = (data[:30], data[30:])
         segments = tuple(segment_of(objects.put_pack(pack_of([p])), 0, [p]) for p in pieces)
-        tree = Entry(b"dir", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest(entries),
+        tree = TreeEntry(b"dir", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest(entries),
                      segments=segments)  # fmt: skip
         if good:
             assert PackReader(objects).read_tree(tree) == entries

@@ -233,7 +233,7 @@ def test_repos(pushed: set[str], unfinished: set[str]) -> None:
     assert sorted(store.repos()) == sorted(pushed)
 
 
-def test_a_repository_whose_settings_are_spoilt(store: Store) -> None:
+def test_damaged_settings_of_a_repository(store: Store) -> None:
     """It is there, with all that leads to its versions; only who needs its settings is told how to
     mend them."""
     [commit_id] = commits(store, "r", 1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.tree import Entry, Kind, decode_tree, encode_tree
+from lodefs.chunkstore.format.tree import Kind, TreeEntry, decode_tree, encode_tree
 from lodefs.chunkstore.repo.tree_outline import outline
 from tests.support.chunkstore.strategies import directories
 
@@ -16,7 +16,7 @@ OWN = PackId(b"own pack".ljust(32, b"."))
 
 @settings(max_examples=60)
 @given(directories)
-def test_outline_and_tree_agree(entries: list[Entry]) -> None:
+def test_outline_and_tree_agree(entries: list[TreeEntry]) -> None:
     """It names the packs of all segments and the same directories as the whole tree does."""
     data = encode_tree(entries)
     found = outline(data, OWN)

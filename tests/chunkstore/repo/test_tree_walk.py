@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, Unavailable
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.repo import entry_set
 from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.store import Store, create_store
@@ -158,12 +158,12 @@ def test_a_set_of_entries_is_a_set(
     count, a size does."""
     monkeypatch.setattr(entry_set, "IN_MEMORY_MAX", in_memory_max)
     rng, entry = Random(1), root_of(store).entry
-    entries = [Entry(b"n", entry.kind, size_bytes=n, digest=entry.digest) for n in range(40)]
+    entries = [TreeEntry(b"n", entry.kind, size_bytes=n, digest=entry.digest) for n in range(40)]
     asked = rng.choices(entries, k=300)
     known: set[int] = set()
     with EntrySet() as seen:
         for one in asked:
-            other = Entry(
+            other = TreeEntry(
                 b"%d" % rng.randrange(9), one.kind, size_bytes=one.size_bytes, digest=one.digest
             )
             assert (other in seen) is (one.size_bytes in known)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.history import find
@@ -56,7 +56,7 @@ class Damaged:
         """What verify finds."""
         return verify(self.store(), spec, data=data)
 
-    def entry(self, path: bytes) -> Entry:
+    def entry(self, path: bytes) -> TreeEntry:
         """An entry of r@main."""
         return find(self.store(), Spec("r", path=path))
 
@@ -132,7 +132,7 @@ def test_a_missing_pack(damaged: Damaged) -> None:
     assert any(p.startswith("index/") and key in p for p in problems)
 
 
-def test_every_place_of_a_spoilt_file_is_told(damaged: Damaged) -> None:
+def test_every_place_of_a_damaged_file_is_told(damaged: Damaged) -> None:
     """A file of several segments in a lost pack is one line, which has its other paths, the
     branches and tags that have it, and the number of commits; of one revision it is told that
     older commits were not looked into."""
@@ -189,13 +189,13 @@ def test_a_spoiled_tree(damaged: Damaged) -> None:
     assert result.files >= 4
 
 
-def _of_size(entry: Entry, size_bytes: int) -> Entry:
+def _of_size(entry: TreeEntry, size_bytes: int) -> TreeEntry:
     (segment,) = entry.segments
     segments = (segment._replace(size_bytes=size_bytes),)
     return replace(entry, size_bytes=size_bytes, segments=segments)
 
 
-Spoil = Callable[[Entry, Entry], Entry]
+Spoil = Callable[[TreeEntry, TreeEntry], TreeEntry]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import encode_commit
-from lodefs.chunkstore.format.journal import Fate, RefName
+from lodefs.chunkstore.format.journal import DeletionOutcome, RefName
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.journal.existing_commit import point_ref
@@ -32,7 +32,7 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.bundle import Unpacked, create_bundle, standing, unpack_bundle
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter, check_bundle
-from lodefs.chunkstore.transfer.landing import Landing
+from lodefs.chunkstore.transfer.import_session import ImportSession
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.handmade import Handmade, memory_store
 from tests.support.maintenance.schedules import one_at_a_time
@@ -189,7 +189,7 @@ def test_a_ref_that_a_bundle_makes_is_never_elsewhere(
         unpacked(remade(data, lambda head: head, leave_out=PACK), store)
     assert store.refs("r").latest(TAGS, "v2") is None
     with monkeypatch.context() as patch:
-        patch.setattr(Landing, "advance", killed)
+        patch.setattr(ImportSession, "advance", killed)
         with pytest.raises(KeyboardInterrupt):
             unpacked(data, store)
     assert store.refs("r").latest(TAGS, "v2") is None
@@ -199,8 +199,8 @@ def test_a_ref_that_a_bundle_makes_is_never_elsewhere(
 
 
 def test_a_bundle_saves_what_it_builds_on(source: Source) -> None:
-    """A commit that a bundle builds on, and that no ref leads to, is saved from a collection that
-    has condemned it, also where the branch is at another parent of what comes."""
+    """A commit that a bundle builds on, and that no ref leads to, is saved from a gc run that
+    has tombstoned it, also where the branch is at another parent of what comes."""
     aside = source.made.commit("r", {b"b": b"b" * 3000}, branch="aside")
     parents = (source.second, aside)
     commit = replace(source.store.commit("r", source.second), parents=parents)
@@ -211,13 +211,13 @@ def test_a_bundle_saves_what_it_builds_on(source: Source) -> None:
         unpacked(source.bundle(rev), store)
     for kind, name, start in ((BRANCHES, "aside", None), (BRANCHES, "main", source.first)):
         store.refs("r").advance(kind, name, start, expected_sequence=0 if start is None else None)
-    assert collect(store, CollectOptions(clock=lambda: 0)).condemned.commits == 1
+    assert collect(store, CollectOptions(clock=lambda: 0)).tombstoned.commits == 1
     unpacked(source.bundle(since="aside"), store)
     journal = StoreJournal(store.objects)
     newest = journal.newest()
     assert newest is not None
     assert newest.previous is not None
-    assert journal.fate(newest.previous) == Fate(newest.previous, None)
+    assert journal.outcome(newest.previous) == DeletionOutcome(newest.previous, None)
     assert verify(store, data=True).problems == []
 
 
@@ -290,7 +290,7 @@ def test_a_pack_that_is_there_in_part(source: Source) -> None:
 
 
 def test_a_pack_that_was_compacted(source: Source) -> None:
-    """A pack of which a collection has dropped chunks gets none of them back, and needs none: what
+    """A pack of which a gc run has dropped chunks gets none of them back, and needs none: what
     is unpacked beside it is whole."""
     source.made.commit("s", {b"1": b"1" * 900, b"2": b"2" * 900}, branch="both")
     for n in range(2):

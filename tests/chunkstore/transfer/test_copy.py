@@ -330,8 +330,8 @@ def test_all_but_what_is_damaged(stores: Stores) -> None:
     and left, and all else arrives, also of later repositories; alone it is an error."""
     refs, memory = stores.source.refs("r"), stores.source_memory
     refs.advance(TAGS, "v1", stores.commits[0], expected_sequence=None)
-    spoilt = stores.made.commit("r", {b"p": b"p" * 3000}, branch="dev")
-    refs.advance(BRANCHES, "entry", spoilt, expected_sequence=None)
+    damaged = stores.made.commit("r", {b"p": b"p" * 3000}, branch="dev")
+    refs.advance(BRANCHES, "entry", damaged, expected_sequence=None)
     memory.put(keys.ref_entry("r", BRANCHES, "entry", 0), [b"rubbish"])
     stores.made.commit("q", {b"gone": A})
     for key in [key for key in memory.objects if key.startswith(keys.commits("q"))]:
@@ -375,8 +375,8 @@ def test_one_name_at_two_servers(stores: Stores) -> None:
 
 
 def test_what_passes_through_is_checked(stores: Stores) -> None:
-    """Bytes that come spoilt once are read again; a pack that is spoilt in the source is named, and
-    no ref moves."""
+    """Bytes that come damaged once are read again; a pack that is damaged in the source is named,
+    and no ref moves."""
     stores.source_objects.add(flip_byte(0), "get", keys.PACKS, first=2, times=1)
     pack = max(
         (key for key in stores.source_memory.objects if key.startswith(keys.PACKS)),
@@ -385,9 +385,9 @@ def test_what_passes_through_is_checked(stores: Stores) -> None:
     stores.copy()
     stores.check()
     fresh = Stores()
-    spoilt = bytearray(fresh.source_memory.objects[pack])
-    spoilt[0] ^= 1  # of the magic number of zstd
-    fresh.source_memory.objects[pack] = bytes(spoilt)
+    damaged = bytearray(fresh.source_memory.objects[pack])
+    damaged[0] ^= 1  # of the magic number of zstd
+    fresh.source_memory.objects[pack] = bytes(damaged)
     with pytest.raises(Corrupt, match=pack.rpartition("/")[2]):
         fresh.copy()
     assert fresh.at() is None
@@ -420,11 +420,11 @@ def source() -> Store:
     return open_store(objects)
 
 
-def test_condemned_packs_are_saved(world: World, source: Store) -> None:
-    """What a collection has condemned in the destination, a copy uses again, and it stays."""
+def test_tombstoned_packs_are_saved(world: World, source: Store) -> None:
+    """What a gc run has tombstoned in the destination, a copy uses again, and it stays."""
     copied(world, source)
     world.delete()
-    assert world.collect().condemned.packs
+    assert world.collect().tombstoned.packs
     assert copied(world, source).packs == 0
     world.hours += 25
     world.collect_all()
@@ -433,7 +433,7 @@ def test_condemned_packs_are_saved(world: World, source: Store) -> None:
 
 
 def test_dead_ids_do_not_come_back(world: World, source: Store) -> None:
-    """Packs that a collection has deleted cannot land under their ids again: the copy says so, and
+    """Packs that a gc run has deleted cannot land under their ids again: the copy says so, and
     sends nothing."""
     copied(world, source)
     world.delete()

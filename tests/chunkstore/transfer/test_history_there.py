@@ -91,7 +91,7 @@ def at(store: Store, name: str, kind: str = BRANCHES) -> CommitId | None:
 
 
 def check(store: Store) -> None:
-    """All that refs lead to is there, or has expired, also for a collection."""
+    """All that refs lead to is there, or has expired, also for a gc run."""
     fresh = open_store(store.objects)
     assert verify(fresh, data=True).problems == []
     gc(fresh)
@@ -236,7 +236,7 @@ def test_a_merge_of_what_forked_at_what_never_came(source: Source) -> None:
 
 
 def test_a_branch_at_nothing(source: Source) -> None:
-    """No ref is made to a commit that is not there, also where no collection ever ran."""
+    """No ref is made to a commit that is not there, also where no gc run ever ran."""
     ref, nothing = RefName("r", BRANCHES, "new"), CommitId(b"\1" * 32)
     with pytest.raises(NotFound, match="has no commit r@0101"):
         point_ref(source.store, ref, nothing, expected_sequence=None)

@@ -152,11 +152,11 @@ def _cut(data: bytes) -> bytes:
     return data[:-1]
 
 
-def _spoilt(data: bytes) -> bytes:
+def _damaged(data: bytes) -> bytes:
     return bytes([data[0] ^ 1]) + data[1:]
 
 
-@pytest.mark.parametrize("spoil", [_nothing, _cut, _spoilt])
+@pytest.mark.parametrize("spoil", [_nothing, _cut, _damaged])
 def test_a_server_that_copies_badly(stores: Stores, spoil: Callable[[bytes], bytes]) -> None:
     """What did not arrive as it was is put over from here."""
 
@@ -187,7 +187,7 @@ def test_an_etag_that_is_no_md5(stores: Stores, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory_objects, "_etag", lambda data: f'{etag_of(data)[:-1]}-2"')
 
     def copied(key: str, etag: str) -> str:
-        stores.memory.put(key, [_spoilt(stores.source.objects[key])])
+        stores.memory.put(key, [_damaged(stores.source.objects[key])])
         return etag
 
     stores.server.instead = copied

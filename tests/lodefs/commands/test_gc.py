@@ -25,12 +25,12 @@ def garbage(objects: MemoryObjects) -> None:
 def test_for_people(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run says what would be done; a run what was, and when more will be."""
     out = lodefs("gc", "--dry-run").out
-    assert "to condemn  2 packs, 1 commit" in out
+    assert "to tombstone  2 packs, 1 commit" in out
     assert "next" not in out
     out = lodefs("gc").out
     assert "in use      2 packs, 1 commit" in out
     assert "deleted     nothing" in out
-    assert "condemned   2 packs, 1 commit" in out
+    assert "tombstoned  2 packs, 1 commit" in out
     assert "next        lodefs gc deletes more from 20" in out
     monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
     assert "deleted     2 packs, 1 commit" in lodefs("gc").out
@@ -39,9 +39,9 @@ def test_for_people(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_for_scripts(lodefs: Lodefs, objects: MemoryObjects) -> None:
     """--json has every figure; a lost branch can be got back until it is deleted."""
     found = lodefs("gc", "--json", "--dry-run").json
-    assert (found["dry_run"], found["condemned_packs"], found["garbage_commits"]) == (True, 2, 1)
-    assert found["condemned_bytes"] == found["garbage_bytes"] > 0
-    assert lodefs("gc", "--json", "--grace", "7d").json["condemned_packs"] == 2
+    assert (found["dry_run"], found["tombstoned_packs"], found["garbage_commits"]) == (True, 2, 1)
+    assert found["tombstoned_bytes"] == found["garbage_bytes"] > 0
+    assert lodefs("gc", "--json", "--grace", "7d").json["tombstoned_packs"] == 2
     assert lodefs("branch", "--undelete", "r", "main").code == 0
     assert lodefs("gc", "--json").json["garbage_packs"] == 0
     assert open_store(objects).refs("r").read("branches", "main").commit is not None
@@ -103,7 +103,7 @@ def test_refused_deletes(
 def test_deletes_that_are_not_allowed(
     lodefs: Lodefs, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A role that may not delete at all learns it before any fate is decided."""
+    """A role that may not delete at all learns it before any outcome is decided."""
     lodefs("gc")
     monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
 

@@ -21,8 +21,8 @@ from tests.support.proxy.fake_node import start_proxy
 from tests.support.proxy.rig import read_path
 
 
-def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Lost packs are named with their files; the directory that was pushed heals data and trees,
+def test_name_and_repair(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Lost packs are named with their files; the directory that was pushed repairs data and trees,
     another store also what has changed there; bad sources are refused."""
 
     def lodefs(*line: str) -> tuple[int, str, str]:
@@ -41,12 +41,12 @@ def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     data.write_bytes(bytes(data.stat().st_size))
     code, out, _ = lodefs("repair", "--json")
     (problem,) = json.loads(out)["problems"]
-    assert (code, problem["healed_from"]) == (1, None)
+    assert (code, problem["repaired_from"]) == (1, None)
     assert ":a" in problem["concerns"][0]
     assert lodefs("repair", "--from", str(source), "--dry-run")[0] == 1
     code, out, _ = lodefs("repair", "--from", str(source))
     assert code == 0
-    assert f"healed from {source}" in out
+    assert f"repaired from {source}" in out
     trees.unlink()
     assert lodefs("repair", "--from", str(source))[0] == 0
     trees.unlink()
@@ -56,7 +56,7 @@ def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     trees.write_bytes(Path(copy, trees.relative_to(store)).read_bytes())
     code, out, _ = lodefs("repair", "--from", str(source))
     assert code == 1
-    assert "not healed: no source has 1 of its 1 chunks, of x/y@" in out
+    assert "not repaired: no source has 1 of its 1 chunks, of x/y@" in out
     assert ":a; `lodefs push --check`" in out
     assert lodefs("repair", "--from", str(copy))[0] == 0
     assert lodefs("verify", "--data")[0] == 0
@@ -103,5 +103,5 @@ def test_a_proxy_with_a_token(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         code, out, _ = lodefs("repair", "--from", proxy.url, token=other)
         assert (code, "may not read the repository" in out) == (1, True)
         code, out, _ = lodefs("repair", "--from", proxy.url, token=good)
-        assert (code, out.count(f"healed from {proxy.url}")) == (0, 2)
+        assert (code, out.count(f"repaired from {proxy.url}")) == (0, 2)
     assert lodefs("verify", "--data")[0] == 0

@@ -10,7 +10,7 @@ from tests.support.lodefs.command_line import Lodefs
 
 
 def test_scrub(lodefs: Lodefs, objects: MemoryObjects) -> None:
-    """It says how much it read; what is spoilt is listed, and makes the exit code 1."""
+    """It says how much it read; what is damaged is listed, and makes the exit code 1."""
     Handmade(create_store(objects)).commit("r", {b"a": bytes(range(256)) * 9})
     ran = lodefs("scrub", "--share", "1/1", "--json")
     assert (ran.code, ran.json["packs"], ran.json["rounds"]) == (0, ran.json["store_packs"], 1)

@@ -12,8 +12,8 @@ import pytest
 
 from lodefs.api.warming import GONE_S_MAX, STARTS_MAX, Follower
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
-from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmRequest, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.protocol.cache_control import PinView, WarmRequest, WarmStatus
+from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.commands.warm import pin_line

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WARM, PinsView, WarmJobs, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.chunkstore.nodeapi.wire import FILES, file_path
+from lodefs.chunkstore.protocol.cache_control import RUNNING, WARM, PinsView, WarmJobs, WarmStatus
+from lodefs.chunkstore.protocol.control_client import ControlClient
+from lodefs.chunkstore.protocol.wire import FILES, file_path
 from tests.support.chunkstore.child_process import TIMEOUT_S, Child, private_directory
 from tests.support.mount.mounts import until
 from tests.support.proxy.fake_node import Client

@@ -13,7 +13,7 @@ from threading import Event
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.mount.lifecycle.mounter import trace_of
 from tests.support.lodefs.command_line import Lodefs
 from tests.support.mount.fake_proxy import FakeProxy

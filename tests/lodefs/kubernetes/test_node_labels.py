@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import check_repo
-from lodefs.chunkstore.nodeapi.cache_control import PinView
+from lodefs.chunkstore.protocol.cache_control import PinView
 from lodefs.kubernetes import PREFIX, changes, label_key, labels
 
 # k8s.io/apimachinery: validation of qualified names

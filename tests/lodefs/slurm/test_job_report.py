@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lodefs.chunkstore.nodeapi.figures.job_counts import FIGURES, Word
+from lodefs.chunkstore.protocol.figures.job_counts import FIGURES, JobColumn
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.kernel.mount_table import FS_TYPE, Mount
 from lodefs.mount.shm.job_counters import JobCounter, JobTable
@@ -77,7 +77,7 @@ def test_what_other_mounts_brought_is_the_least_that_was_read(tmp_path: Path) ->
     """One of the job's two mounts counts."""
     fd = JobTable.create(tmp_path, DEVICE)
     counter = counting(fd, {50: 7})
-    counter.add(50, Word.CACHE_BYTES, 2)
+    counter.add(50, JobColumn.CACHE_BYTES, 2)
     counter.settle()
     report = report_of(RECORD, tmp_path, [DEVICE, "0:58"])
     assert report is not None
@@ -122,15 +122,15 @@ def test_what_is_nobodys_known_may_be_the_jobs(tmp_path: Path) -> None:
     """Where it was read while the job ran; the line then says so."""
     fd = JobTable.create(tmp_path, DEVICE)
     counter = counting(fd, {50: 7})
-    counter.add(60, Word.CACHE_BYTES, 1)
-    counter.add(50, Word.CACHE_BYTES, 2)
+    counter.add(60, JobColumn.CACHE_BYTES, 1)
+    counter.add(50, JobColumn.CACHE_BYTES, 2)
     counter.settle()
     record = msgspec.structs.replace(RECORD, before=figures_of(7, tmp_path))
     assert line_of(RECORD, tmp_path).startswith("job 7 read at least: uid=5 cache_bytes=2 ")
-    counter.add(50, Word.CACHE_BYTES, 5)
+    counter.add(50, JobColumn.CACHE_BYTES, 5)
     counter.settle()
     assert line_of(record, tmp_path).startswith("job 7 read: uid=5 cache_bytes=5 ")
-    counter.add(60, Word.CACHE_BYTES, 1)
+    counter.add(60, JobColumn.CACHE_BYTES, 1)
     counter.settle()
     assert line_of(record, tmp_path).startswith("job 7 read at least: uid=5 cache_bytes=5 ")
     os.close(fd)
@@ -142,8 +142,8 @@ def test_a_job_that_is_requeued_is_told_what_this_run_read(tmp_path: Path) -> No
     counter = counting(fd, {50: 7, 60: 8})
     for amount in (100, 20):
         before = figures_of(7, tmp_path)
-        counter.add(50, Word.STORE_BYTES, amount)
-        counter.add(60, Word.STORE_BYTES, amount)
+        counter.add(50, JobColumn.STORE_BYTES, amount)
+        counter.add(60, JobColumn.STORE_BYTES, amount)
         counter.settle()
     assert all(jobs.keys() <= {0, 7} for jobs in before.values())
     records = JobRecords(tmp_path / "jobs")

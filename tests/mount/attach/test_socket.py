@@ -11,8 +11,8 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec, parse_spec
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.access import AccessRule, AccessRules, hidden
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.access import AccessRule, AccessRules, hidden
 from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.attach import server
 from lodefs.mount.attach.client import AttachClient

@@ -8,7 +8,7 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.csi.attributes import VALID, parse_token, parse_volume
 from lodefs.mount.csi.capabilities import check_capability
 from lodefs.mount.csi.generated import csi_pb2 as pb
-from lodefs.mount.service.interface import Source, Wanted
+from lodefs.mount.service.interface import MountClaim, Source
 from tests.support.csi.kubelet import MODE, capability
 
 REPO = {"repo": "vision/cats"}
@@ -38,13 +38,13 @@ def test_all_attributes() -> None:
         gid=2000,
         mode=0o550,
     )
-    assert options.wanted == Wanted(source=source, rev="v1.0", pin_s=12 * 3600)
+    assert options.wanted == MountClaim(source=source, rev="v1.0", pin_s=12 * 3600)
     assert options.noexec
 
 
 def test_least_attributes() -> None:
     """A repository is enough: the root of its main branch."""
-    assert parse_volume(REPO).wanted == Wanted(source=Source(repo="vision/cats"), rev="main")
+    assert parse_volume(REPO).wanted == MountClaim(source=Source(repo="vision/cats"), rev="main")
     assert parse_volume({**REPO, "cachePin": "true"}).wanted.pin_s == 0
     assert parse_volume({**REPO, "cachePin": "false"}).wanted.pin_s is None
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.csi.admission import CALLS_MAX, THREADS_MAX, Admission
 from lodefs.mount.csi.generated import csi_pb2, registration_pb2
 from lodefs.mount.csi.identity import Identity

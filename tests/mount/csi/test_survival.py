@@ -117,13 +117,13 @@ def test_a_mount_whose_processes_die(node: RealDriver) -> None:
     until(lambda: kill_all(mounted.mountpoint))
     until(lambda: node.kubelet.stats("v1", node.target("v1")).volume_condition.abnormal)
 
-    def healed() -> bool:
+    def repaired() -> bool:
         with suppress(grpc.RpcError):
             node.kubelet.publish("v1", node.target("v1"), DEMO)
             return (node.target("v1") / "a").read_bytes() == b"hello"
         return False
 
-    until(healed)
+    until(repaired)
     assert not node.kubelet.stats("v1", node.target("v1")).volume_condition.abnormal
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
+from lodefs.chunkstore.protocol.cache_control import WarmRequest
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.interface import Source
 from lodefs.mount.node.kernel_mounts import KernelMounts

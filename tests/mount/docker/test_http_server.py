@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.docker import http_server
 from lodefs.mount.docker.http_server import Limits
 from lodefs.mount.docker.status import by_state

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import child_ino
-from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.chunkstore.protocol.wire import Entry
 from lodefs.mount.fs.filesystem import PAGE_ENTRIES, ROOT_INO, FileSystem, Listed, Memory, MountView
 from tests.support.mount.dict_tree import DictTree, Link, Program, Tree
 
@@ -32,7 +32,7 @@ trees: st.SearchStrategy[Tree] = st.dictionaries(
 )
 
 
-def view_of(tree: DictTree, root: Node | None = None) -> MountView:
+def view_of(tree: DictTree, root: Entry | None = None) -> MountView:
     return MountView(tree.snapshot, root or tree.snapshot.root, uid=7, gid=8, pid=99)
 
 

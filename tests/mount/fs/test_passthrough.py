@@ -12,7 +12,7 @@ import pytest
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.system import libc
 from lodefs.mount.fs import passthrough
 from lodefs.mount.fs.dispatch import Dispatcher

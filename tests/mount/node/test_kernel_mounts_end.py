@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi.cache_control import decoded
-from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.protocol.cache_control import decoded
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.mount.kernel import features, mount_syscalls, mount_table
 from lodefs.mount.lifecycle import control_socket, handover
 from lodefs.mount.mount_spec import MountRequest
@@ -170,7 +170,7 @@ def test_mounts_of_others_are_seen(node: KernelMounts, mounts: Mounts) -> None:
     mounted = mounts.mount()
 
     def alive() -> list[bool]:
-        return [s.alive for s in node.standing(WAIT_S) if s.place == str(mounts.place)]
+        return [s.alive for s in node.list_mounts(WAIT_S) if s.place == str(mounts.place)]
 
     assert alive() == [True]
     for pid in (mounted.pid, *workers_of(mounted.pid)):
@@ -185,7 +185,7 @@ def test_a_stuck_mount_holds_nobody_up(node: KernelMounts, given: Kernel) -> Non
     node.mount(SOURCE, COMMIT, place, WAIT_S)
     for pid in given.processes():
         os.kill(pid, signal.SIGSTOP)
-    [standing] = [s for s in node.standing(1.0) if s.place == place]
+    [standing] = [s for s in node.list_mounts(1.0) if s.place == place]
     assert standing.alive
     with pytest.raises(Unavailable):
         node.traffic(place, 0.2)
@@ -239,7 +239,7 @@ def test_a_mount_that_a_killed_plugin_left_half_made(
         with theirs:
             helper._send(HelperRequest(operation, time.monotonic() + WAIT_S), theirs.fileno())
         assert came.wait(WAIT_S)
-        [left] = [one for one in node.standing(WAIT_S) if one.place == place]
+        [left] = [one for one in node.list_mounts(WAIT_S) if one.place == place]
         assert not left.ready
         first = mount_table.on_top(place)
         until(lambda: len(workers_of(helper.pid)) == 1)  # whoever looked for ``standing`` has ended
@@ -259,7 +259,7 @@ def test_a_mount_that_a_killed_plugin_left_half_made(
     for pid_fd in makers:
         assert select.select([pid_fd], [], [], WAIT_S)[0]
         os.close(pid_fd)
-    [standing] = [one for one in node.standing(WAIT_S) if one.place == place]
+    [standing] = [one for one in node.list_mounts(WAIT_S) if one.place == place]
     assert standing.ready
     assert (Path(place) / "a").read_bytes() == b"hello"
     for mount_id in ("a" * 64, "b" * 64):

@@ -106,7 +106,7 @@ def verify(node: NodeProcess, *words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("harm", ["deleted", "cut", "emptied"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_cache_file_that_was_harmed(make: Makes, harm: str, restarted: bool) -> None:
+def test_a_cache_file_that_was_damaged(make: Makes, harm: str, restarted: bool) -> None:
     """Cache files that are deleted or cut under a mount are noticed and fetched again: every byte
     is right, with a proxy that had them open and with one that was started since."""
     node, mounts = make()

@@ -6,10 +6,10 @@ import errno
 from typing import TYPE_CHECKING
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodeapi.connection import Address
-from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Snapshot
 from lodefs.chunkstore.nodecache.cached_snapshot import RETRY_S
+from lodefs.chunkstore.protocol.connection import Address
+from lodefs.chunkstore.protocol.read_client import Client
+from lodefs.chunkstore.protocol.wire import CachePlace, Snapshot
 from lodefs.mount.read.cache_monitor import CacheMonitor
 from tests.support.mount.mounts import SAMPLE, until
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import LodefsError, NotADirectory, NotFound, Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import view as view_module
 from lodefs.chunkstore.nodecache.cached_snapshot import RETRY_S
 from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftovers
+from lodefs.chunkstore.protocol.wire import CachePlace, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
 from lodefs.proxy.read import flat_completion
@@ -193,7 +193,7 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [os.unlink, cut], ids=["deleted", "truncated"])
-def test_a_harmed_cache_file_is_asked_for(place: Place, harm: Callable[[Path], None]) -> None:
+def test_a_damaged_cache_file_is_asked_for(place: Place, harm: Callable[[Path], None]) -> None:
     """A file that somebody deletes or cuts gives right bytes, before and after it is opened."""
     place.warm()
     place.warm()
@@ -455,7 +455,7 @@ ACTIONS = st.one_of(
 def test_bytes_are_always_right(
     actions: list[tuple[object, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever is read, filled, evicted or harmed in between: the bytes are the file's."""
+    """Whatever is read, filled, evicted or damaged in between: the bytes are the file's."""
     with place_on(tmp_path_factory.mktemp("place"), size_bytes_max=4 * MIB) as place:
         place.turn()
         for action in actions:

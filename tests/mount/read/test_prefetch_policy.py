@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
+from lodefs.chunkstore.protocol.wire import Entry
 from lodefs.mount.read import prefetch_policy
 from lodefs.mount.read.prefetch_policy import (
     AGAIN_S,
@@ -35,8 +35,8 @@ class Clock:
         return self.now_s
 
 
-def node(ino: int, size_bytes: int, kind: Kind = Kind.FILE) -> Node:
-    return Node(ino, 1, b"%06d" % ino, int(kind), False, size_bytes, b"d" * 32, b"")
+def node(ino: int, size_bytes: int, kind: Kind = Kind.FILE) -> Entry:
+    return Entry(ino, 1, b"%06d" % ino, int(kind), False, size_bytes, b"d" * 32, b"")
 
 
 @given(

@@ -11,8 +11,8 @@ import pytest
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device
 from lodefs.mount.read.cache_monitor import CacheMonitor

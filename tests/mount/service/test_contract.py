@@ -9,7 +9,7 @@ import pytest
 
 from lodefs.mount.node.kernel_mounts import KernelMounts
 from lodefs.mount.service.client import RemoteMounts
-from lodefs.mount.service.interface import MountService, Source, Wanted
+from lodefs.mount.service.interface import MountClaim, MountService, Source
 from tests.mount.conftest import SECRET_STORE, TOKEN
 from tests.support.docker.rig import memory_mounts
 from tests.support.service.memory_service import MemoryService
@@ -20,10 +20,10 @@ from tests.support.service.service_rig import ServiceRig, served
 def of_memory(service: MountService) -> ServiceGiven:
     return ServiceGiven(
         service,
-        Wanted(source=Source(repo="vision/cats"), rev="main"),
+        MountClaim(source=Source(repo="vision/cats"), rev="main"),
         b"train",
         b"a-file",
-        Wanted(source=Source(repo="secret"), rev="main"),
+        MountClaim(source=Source(repo="secret"), rev="main"),
         "right-token",
     )
 
@@ -56,10 +56,10 @@ class TestKernelMounts(MountServiceSuite):
         rig = ServiceRig(tmp_path / "service", node, stores=(SECRET_STORE,))
         yield ServiceGiven(
             rig.mounts,
-            Wanted(source=Source(repo="demo"), rev="main"),
+            MountClaim(source=Source(repo="demo"), rev="main"),
             b"deep",
             b"a",
-            Wanted(source=Source(repo="demo", store=SECRET_STORE), rev="main"),
+            MountClaim(source=Source(repo="demo", store=SECRET_STORE), rev="main"),
             TOKEN,
         )
         rig.clear()

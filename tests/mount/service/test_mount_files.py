@@ -13,7 +13,7 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, InUse, UnknownFormat
 from lodefs.mount.node import state_files
 from lodefs.mount.node.interface import ResolvedCommit, Source
-from lodefs.mount.service.interface import User, Wanted
+from lodefs.mount.service.interface import MountClaim, User
 from lodefs.mount.service.mount_files import MountFiles, decode_mount, encode_mount
 from lodefs.mount.service.shared_mount import SharedMount, Usage, made, new_key, used
 
@@ -23,7 +23,7 @@ COMMIT = "c1" * 32
 
 def mount() -> SharedMount:
     source = Source(repo="vision/cats", path=b"train", gid=7)
-    wanted = Wanted(source=source, rev="main", pin_s=0)
+    wanted = MountClaim(source=source, rev="main", pin_s=0)
     fresh = made("vision_cats-1", source, ResolvedCommit(COMMIT, 3, 3000), "boot", has_token=True)
     return used(fresh, Usage(User("v1", "/t1"), wanted, 1_700_000_000.0))
 

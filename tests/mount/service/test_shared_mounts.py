@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, NoSpace, NotFound, Unavailable
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.service.client import RemoteMounts
-from lodefs.mount.service.interface import Source, User, Wanted
+from lodefs.mount.service.interface import MountClaim, Source, User
 from lodefs.mount.service.shared_mount import SharedMount
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.mount.mounts import until
 from tests.support.service.service_rig import WAIT_S, ServiceRig, served
 
-CATS = Wanted(source=Source(repo="vision/cats"), rev="main")
+CATS = MountClaim(source=Source(repo="vision/cats"), rev="main")
 USER = User("v1", "/t1")
 
 
-def of_store(store: str) -> Wanted:
-    return Wanted(source=Source(repo="vision/cats", store=store), rev="main")
+def of_store(store: str) -> MountClaim:
+    return MountClaim(source=Source(repo="vision/cats", store=store), rev="main")
 
 
 @pytest.mark.parametrize(

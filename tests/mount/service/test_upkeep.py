@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, NoSpace, NotFound, Unavailable
-from lodefs.mount.service.interface import Source, User, Wanted
+from lodefs.mount.service.interface import MountClaim, Source, User
 from lodefs.mount.service.mount_files import MountFiles
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.service.service_rig import WAIT_S, ServiceRig
 
-CATS = Wanted(source=Source(repo="vision/cats"), rev="main")
-SECRET = Wanted(source=Source(repo="secret"), rev="main")
+CATS = MountClaim(source=Source(repo="vision/cats"), rev="main")
+SECRET = MountClaim(source=Source(repo="secret"), rev="main")
 USER = User("v1", "/t1")
 
 
-def acquire(rig: ServiceRig, user: User = USER, wanted: Wanted = CATS) -> str:
+def acquire(rig: ServiceRig, user: User = USER, wanted: MountClaim = CATS) -> str:
     return rig.mounts.acquire(user, wanted, None, WAIT_S).place
 
 
 def test_one_mount_for_each_snapshot(rig: ServiceRig, memory: MemoryMounts) -> None:
     """A hundred volumes of two snapshots are two mounts, made once each."""
-    part = Wanted(source=Source(repo="vision/cats", path=b"train"), rev="main")
+    part = MountClaim(source=Source(repo="vision/cats", path=b"train"), rev="main")
     for number in range(100):
         acquire(rig, User(f"v{number}", f"/t{number}"), (CATS, part)[number % 2])
     assert len(memory.mounts) == 2
@@ -151,7 +151,7 @@ def test_a_release_on_a_full_disk(
     """A disk that takes nothing keeps no user: who is released is gone for the service, also for
     its next start where it was the last one, and is written down when there is space again. A new
     user is NoSpace, and holds nothing."""
-    other = Wanted(source=Source(repo="vision/cats", path=b"train"), rev="main")
+    other = MountClaim(source=Source(repo="vision/cats", path=b"train"), rev="main")
     for user in (USER, User("v2", "/t2")):
         acquire(rig, user)
     last = User("v3", "/t3")
@@ -187,7 +187,7 @@ def test_a_release_on_a_full_disk(
 def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:
     """Data is pinned while a volume that wants it is there; for a fixed time it stays pinned."""
     commit = "c1" * 32
-    pinned = Wanted(source=Source(repo="vision/cats"), rev="main", pin_s=0)
+    pinned = MountClaim(source=Source(repo="vision/cats"), rev="main", pin_s=0)
     acquire(rig, wanted=pinned)
     rig.round()
     assert memory.pins == {("vision/cats", commit, b""): 86400}
@@ -196,7 +196,7 @@ def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:
     rig.mounts.release(USER, WAIT_S)
     rig.idle()
     assert memory.pins == {}
-    fixed = Wanted(source=Source(repo="vision/cats"), rev="main", pin_s=7200)
+    fixed = MountClaim(source=Source(repo="vision/cats"), rev="main", pin_s=7200)
     acquire(rig, wanted=fixed)
     rig.round()
     rig.mounts.release(USER, WAIT_S)

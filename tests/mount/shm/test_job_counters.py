@@ -12,18 +12,18 @@ from threading import Event
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.figures.figure_files import private_directory_of
-from lodefs.chunkstore.nodeapi.figures.job_counts import (
+from lodefs.chunkstore.protocol.figures.figure_files import private_directory_of
+from lodefs.chunkstore.protocol.figures.job_counts import (
     GAP_NOW,
     OTHERS,
     PROCESS_ROWS,
     PROCESSES,
+    JobColumn,
     Jobs,
     MountJobs,
-    Word,
     read_files,
 )
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
+from lodefs.chunkstore.protocol.figures.mount_counts import Column
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.shm import job_counters
 from lodefs.mount.shm.job_counters import (
@@ -160,7 +160,7 @@ def test_a_request_counts_for_the_mount_too(table: JobTable, tmp_path: Path) -> 
 
 def count(counter: JobCounter, pid: int, amount: int) -> None:
     """Bytes of the store, which are counted at once."""
-    counter.add(pid, Word.STORE_BYTES, amount)
+    counter.add(pid, JobColumn.STORE_BYTES, amount)
     counter.settle()
 
 
@@ -180,11 +180,13 @@ def test_a_read_waits_for_nobody_and_is_counted_once_its_job_is_known(
 
     def slow(pid: int) -> int:
         asked.append(pid)
-        counter.add(pid, Word.STORE_BYTES, 20)  # a reader meanwhile: it needs no lock that we hold
+        counter.add(
+            pid, JobColumn.STORE_BYTES, 20
+        )  # a reader meanwhile: it needs no lock that we hold
         return 7
 
     counter = JobCounter(rows_of(table), slow)
-    counter.add(50, Word.STORE_BYTES, 1)
+    counter.add(50, JobColumn.STORE_BYTES, 1)
     assert not asked
     assert not reads(tmp_path)
     counter.settle()
@@ -197,7 +199,7 @@ def test_a_thread_settles_what_waits(table: JobTable, tmp_path: Path) -> None:
     is_asked = Event()
     counter = JobCounter(rows_of(table), lambda _pid: is_asked.set() or 7)
     counter.start()
-    counter.add(50, Word.STORE_BYTES, 3)
+    counter.add(50, JobColumn.STORE_BYTES, 3)
     assert is_asked.wait(60)
     until(lambda: 7 in reads(tmp_path) and reads(tmp_path)[7].store_bytes == 3)
 
@@ -240,8 +242,8 @@ def test_more_processes_than_are_looked_up_are_nobodys_known(
     """Memory stays bounded where the look-ups wait."""
     monkeypatch.setattr(job_counters, "WAITING_MAX", 1)
     counter = counter_of(table, 1, {50: 7, 51: 7})
-    counter.add(50, Word.STORE_BYTES, 1)
-    counter.add(51, Word.STORE_BYTES, 2)
+    counter.add(50, JobColumn.STORE_BYTES, 1)
+    counter.add(51, JobColumn.STORE_BYTES, 2)
     counter.settle()
     found = reads(tmp_path)
     assert (found[7].store_bytes, found[OTHERS].store_bytes) == (1, 2)

@@ -292,8 +292,8 @@ def test_a_full_table_costs_passthrough_and_nothing_else() -> None:
     os.close(handles.fd)
 
 
-def test_a_spoilt_file_is_not_opened_again_before_its_last_close() -> None:
-    """Its rows and its backing file are given back as ever; cached files are never spoilt."""
+def test_a_damaged_file_is_not_opened_again_before_its_last_close() -> None:
+    """Its rows and its backing file are given back as ever; cached files are never damaged."""
     handles = OpenFileTable.create(rows_max=8)
     one, two, other = handles.enter(2, 10, 7), handles.enter(2, 12), handles.enter(4, 14, CACHED)
     assert one is not None and two is not None and other is not None

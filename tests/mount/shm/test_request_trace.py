@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.nodeapi.read_client import Waited
+from lodefs.chunkstore.protocol.read_client import WaitTimes
 from lodefs.mount.shm.request_trace import RECORDS_MAX, SLOTS, RequestTrace, TraceWriter
 
 
@@ -29,7 +29,7 @@ def writer_of(trace: RequestTrace, slot: int = 0) -> TraceWriter:
 
 def write(writer: TraceWriter, ino: int) -> None:
     """A request of an inode that began at 1 s and took 2."""
-    waited = Waited()
+    waited = WaitTimes()
     waited.for_proxy(b"store", 1.5)
     waited.for_disk(0.25)
     writer.add(1.0, waited, opcode=15, ino=ino, pid=7, first=ino << 33, size_bytes=9,

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import UnknownFormat
-from lodefs.chunkstore.nodeapi.figures import figure_files
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
-from lodefs.chunkstore.nodeapi.figures.mount_counts import (
+from lodefs.chunkstore.protocol.figures import figure_files
+from lodefs.chunkstore.protocol.figures.figure_files import directory_of
+from lodefs.chunkstore.protocol.figures.mount_counts import (
     ENDING,
     HEAD_BYTES,
     ROW_WORDS,
@@ -32,8 +32,8 @@ from lodefs.chunkstore.nodeapi.figures.mount_counts import (
     decode,
     read_all,
 )
-from lodefs.chunkstore.nodeapi.read_client import Waited
-from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
+from lodefs.chunkstore.protocol.read_client import WaitTimes
+from lodefs.chunkstore.protocol.wire import ORIGIN_HEADER
 from lodefs.mount.lifecycle.mounter import traffic_of, unmount
 from lodefs.mount.shm import traffic_counters
 from lodefs.mount.shm.process_table import SLOTS
@@ -81,7 +81,7 @@ def test_waiting_is_told_by_layer() -> None:
         counter.answered(Operation.READ, 3 * 10**9)
     counter.failed(Operation.READ)
     counter.brought(b"store", 100)
-    waited = Waited()
+    waited = WaitTimes()
     for origin, elapsed_s in ((b"store", 2.0), (b"peers", 1.0), (b"", 0.5)):
         waited.for_proxy(origin, elapsed_s)
     waited.for_disk(1.0)

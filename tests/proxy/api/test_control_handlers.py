@@ -10,8 +10,8 @@ import socket
 import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
-from lodefs.chunkstore.nodeapi.access import AccessRule, AccessRules
-from lodefs.chunkstore.nodeapi.cache_control import EvictRequest, WarmRequest
+from lodefs.chunkstore.protocol.access import AccessRule, AccessRules
+from lodefs.chunkstore.protocol.cache_control import EvictRequest, WarmRequest
 from lodefs.proxy.api import routes
 from lodefs.proxy.api.control_handlers import CacheControlHandlers
 from lodefs.proxy.api.request import EVERYBODY, Reader, Request

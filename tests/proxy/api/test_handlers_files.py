@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from blake3 import blake3
 
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from tests.support.proxy.fake_node import (
     Client,
     DictNode,
@@ -60,7 +60,7 @@ def files(path: str, rev: str = "main") -> str:
 
 
 def test_whole_file(client: Client, commit: str) -> None:
-    """A GET brings the bytes, a strong tag, the digest that the commit tells, and the commit."""
+    """A GET fetches the bytes, a strong tag, the digest that the commit tells, and the commit."""
     reply = client.get(files("a.txt"))
     digest = blake3(TEXT).hexdigest()
     assert (reply.status, reply.body) == (200, TEXT)
@@ -160,7 +160,7 @@ def test_two_range_headers_are_one_malformed_list(client: Client, proxy: Running
     assert exchange(proxy.connect(), request.encode()).startswith(b"HTTP/1.1 416 ")
 
 
-def test_unknown_unit_brings_the_file(client: Client) -> None:
+def test_unknown_unit_fetches_the_file(client: Client) -> None:
     """A unit that nobody knows is ignored."""
     assert client.get(files("a.txt"), Range="lines=1-2").status == 200
 

@@ -12,7 +12,7 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.api.views import LIST_BYTES_MAX
 from tests.support.proxy.fake_node import (
     COMMIT_TIME_S,
@@ -50,10 +50,10 @@ def client(proxy: RunningProxy) -> Iterator[Client]:
         yield made
 
 
-def node_of(client: Client, target: str) -> wire.Node:
+def node_of(client: Client, target: str) -> wire.Entry:
     reply = client.get(target)
     assert (reply.status, reply.header("Content-Type")) == (200, wire.MSGPACK), reply.body
-    return msgspec.msgpack.decode(reply.body, type=wire.Node)
+    return msgspec.msgpack.decode(reply.body, type=wire.Entry)
 
 
 def test_stat_of_a_file(client: Client) -> None:
@@ -91,7 +91,7 @@ def test_stat_of_others(client: Client, path: str, key: str, value: object) -> N
 
 
 def test_pages_of_a_listing_make_the_directory(client: Client) -> None:
-    """Following ``next`` brings every name once, in order of bytes, and hrefs are exact."""
+    """Following ``next`` fetches every name once, in order of bytes, and hrefs are exact."""
     target: str | None = "/list/demo@main/dir?limit=10"
     hrefs: list[str] = []
     while target is not None:

@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.nodeapi import cache_control, wire
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
+from lodefs.chunkstore.protocol import cache_control, wire
+from lodefs.chunkstore.protocol.cache_control import WarmRequest
 from lodefs.proxy.api import openapi, routes
 from tests.support.proxy.fake_cache_control import MemoryCacheControl
 from tests.support.proxy.fake_node import DictNode, RunningProxy, Symlink, start_proxy

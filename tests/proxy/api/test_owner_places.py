@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.api.answer_places import LOOKS_KEPT, OwnerPlaces
+from lodefs.proxy.api.response_slots import LOOKS_KEPT, FairQueue
 
 OWNERS = "abc"
 STEPS = st.lists(
@@ -23,7 +23,7 @@ class Model:
     """Users of the places, who do what they should: come, perhaps wait, and go."""
 
     def __init__(self, places: int) -> None:
-        self.places: OwnerPlaces[tuple[str, int]] = OwnerPlaces(places)
+        self.places: FairQueue[tuple[str, int]] = FairQueue(places)
         self.has_place: defaultdict[str, list[int]] = defaultdict(list)
         self.waits: defaultdict[str, list[int]] = defaultdict(list)
         self.number = 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.api import routes
 from lodefs.proxy.api.routes import Route, page_of, parse_route
 

@@ -60,7 +60,7 @@ def check(cache: Cache, chunks: list[NewChunk], *, found: bool) -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_slab_that_was_harmed_is_not_written_to(
+def test_a_slab_that_was_damaged_is_not_written_to(
     cache: Cache, counts: Counts, harm: str, is_open: bool
 ) -> None:
     """Nothing is written behind the end of a slab that was cut: it is dropped, and the next chunks
@@ -79,7 +79,7 @@ def test_a_slab_that_was_harmed_is_not_written_to(
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_flat_file_that_was_harmed_is_not_written_to(cache: Cache, harm: str) -> None:
+def test_a_flat_file_that_was_damaged_is_not_written_to(cache: Cache, harm: str) -> None:
     """The same with a flat file, which would look complete and hold zeros."""
     assert cache.store(part(0), FLAT)
     (flat,) = cache.files.values()

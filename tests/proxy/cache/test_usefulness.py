@@ -1,4 +1,4 @@
-"""The running share of what was brought unasked and read before it was evicted."""
+"""The running share of what was fetched unasked and read before it was evicted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.cache.eviction import EVIDENCE_PARTS, Usefulness
+from lodefs.proxy.cache.eviction import EVIDENCE_PARTS, PrefetchAccuracy
 
 MIB = 1024 * 1024
 CACHE = 1024 * MIB
@@ -16,8 +16,8 @@ SLAB = 64 * MIB
 
 
 def test_nothing_is_known_at_first() -> None:
-    """Without evictions, and with one of a few bytes, all that is brought counts as useful."""
-    usefulness = Usefulness(CACHE)
+    """Without evictions, and with one of a few bytes, all that is fetched counts as useful."""
+    usefulness = PrefetchAccuracy(CACHE)
     assert usefulness.share == 1.0
     usefulness.evicted(MIB // 2, 0, 0)
     assert not usefulness.is_low
@@ -26,7 +26,7 @@ def test_nothing_is_known_at_first() -> None:
 def test_what_was_asked_for_is_no_evidence() -> None:
     """A cache of bytes that readers waited for changes nothing, however small a part of the rest
     was read before."""
-    usefulness = Usefulness(CACHE)
+    usefulness = PrefetchAccuracy(CACHE)
     usefulness.evicted(SLAB, 2 * MIB, 4 * MIB)
     before = usefulness.share
     for _ in range(CACHE // SLAB):
@@ -39,7 +39,7 @@ def test_what_was_asked_for_is_no_evidence() -> None:
 def test_evidence_fades_while_only_what_was_asked_for_goes(cache_bytes: int) -> None:
     """After a job that read at random for long, a known set comes with its neighbours again, once
     some caches of others have gone: how many does not depend on the cache's size."""
-    usefulness, slab = Usefulness(cache_bytes), cache_bytes // 128
+    usefulness, slab = PrefetchAccuracy(cache_bytes), cache_bytes // 128
     for _ in range(1000):
         usefulness.evicted(slab, 0, 0)
     evicted_bytes = 0
@@ -50,8 +50,8 @@ def test_evidence_fades_while_only_what_was_asked_for_goes(cache_bytes: int) -> 
 
 
 def test_readers_at_random_seldom_learn_it_anew() -> None:
-    """Faded evidence has them bring a cache of neighbours in vain, of eight caches or more."""
-    usefulness, asked_bytes = Usefulness(CACHE), 0
+    """Faded evidence has them fetch a cache of neighbours in vain, of eight caches or more."""
+    usefulness, asked_bytes = PrefetchAccuracy(CACHE), 0
     slabs: deque[int] = deque([SLAB] * (CACHE // SLAB))  # what was asked for of each
     count = 200 * len(slabs)
     for _ in range(count):
@@ -63,14 +63,14 @@ def test_readers_at_random_seldom_learn_it_anew() -> None:
 
 def test_who_reads_on_finds_all_of_it() -> None:
     """A sequential reader, of whose bytes a 32nd was asked for: most of the rest is useful."""
-    usefulness = Usefulness(CACHE)
+    usefulness = PrefetchAccuracy(CACHE)
     usefulness.evicted(SLAB, 2 * MIB, SLAB)
     assert usefulness.share > 0.95
 
 
 def test_readers_of_the_same_bytes_again_do_not_make_the_rest_useful() -> None:
     """Bytes that were asked for and are read a second time: their neighbours were not."""
-    usefulness = Usefulness(CACHE)
+    usefulness = PrefetchAccuracy(CACHE)
     usefulness.evicted(SLAB, 16 * MIB, 32 * MIB)
     assert usefulness.is_low
 
@@ -78,7 +78,7 @@ def test_readers_of_the_same_bytes_again_do_not_make_the_rest_useful() -> None:
 @pytest.mark.parametrize(("before", "after"), [(0, SLAB), (SLAB, 0)])
 def test_news_outweigh_what_was(before: int, after: int) -> None:
     """A long time of the one is outweighed by evictions of an eighth of the cache of the other."""
-    usefulness = Usefulness(CACHE)
+    usefulness = PrefetchAccuracy(CACHE)
     for _ in range(1000):
         usefulness.evicted(SLAB, 0, before)
     was_low = usefulness.is_low
@@ -90,7 +90,7 @@ def test_news_outweigh_what_was(before: int, after: int) -> None:
 @given(st.lists(st.tuples(*[st.integers(0, 4 * SLAB)] * 3)))
 def test_it_is_a_share(files: list[tuple[int, int, int]]) -> None:
     """Whatever is told of files, the share lies between 0 and 1."""
-    usefulness = Usefulness(CACHE)
+    usefulness = PrefetchAccuracy(CACHE)
     for file in files:
         usefulness.evicted(*file)
         assert 0.0 <= usefulness.share <= 1.0

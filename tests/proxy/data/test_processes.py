@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InUse
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodeapi import rpc
+from lodefs.chunkstore.protocol import rpc
 from lodefs.proxy.cache.directory import CacheDir
 from lodefs.proxy.data import order as orders
-from lodefs.proxy.data.order import FetchOrder, WriteTarget
+from lodefs.proxy.data.order import FetchTask, WriteTarget
 from lodefs.proxy.data.processes import (
     PAUSE_S_FIRST,
     PAUSE_S_MAX,
@@ -63,10 +63,10 @@ def running(data: DataSettings | None = None) -> Iterator[DataProcesses]:
         processes.close()
 
 
-def stored(raws: Sequence[bytes]) -> tuple[bytes, FetchOrder]:
+def stored(raws: Sequence[bytes]) -> tuple[bytes, FetchTask]:
     """What a pack holds of chunks, and an order for all of them, one after the other."""
     packed = [compress(raw) for raw in raws]
-    order = FetchOrder(
+    order = FetchTask(
         None,
         0,
         b"".join(map(digest_of, raws)),
@@ -149,12 +149,12 @@ def test_a_wrong_chunk_is_named(processes: DataProcesses, tmp_path: Path, bad: i
     """A chunk that is not what its id says is reported, and is not written."""
     raws = [os.urandom(200_000) for _ in range(8)]
     pack, order = stored(raws)
-    spoilt = bytearray(pack)
-    spoilt[bad * 200_000 + 5] ^= 1
-    with files(tmp_path, bytes(spoilt)) as (fds, target):
+    damaged = bytearray(pack)
+    damaged[bad * 200_000 + 5] ^= 1
+    with files(tmp_path, bytes(damaged)) as (fds, target):
         report = processes.carry_out(order, fds, WAIT_S)
         assert (report.outcome, report.number) == (orders.WRONG, bad)
-        assert bytes(spoilt[bad * 200_000 :][:200_000]) not in target.read_bytes()
+        assert bytes(damaged[bad * 200_000 :][:200_000]) not in target.read_bytes()
 
 
 def test_a_short_pack_is_not_done(processes: DataProcesses, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_many_bytes_of_few_take_little_memory(processes: DataProcesses) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "removed"])
-def test_a_file_that_was_harmed_is_not_written_to(
+def test_a_file_that_was_damaged_is_not_written_to(
     processes: DataProcesses, tmp_path: Path, harm: str
 ) -> None:
     """Nothing is written to a file that is shorter than it was, or gone; the report names it."""
@@ -197,7 +197,7 @@ def test_a_file_that_was_harmed_is_not_written_to(
         else:
             target.unlink()
         report = processes.carry_out(order, fds, WAIT_S)
-        assert (report.outcome, report.number) == (orders.HARMED, 0)
+        assert (report.outcome, report.number) == (orders.DAMAGED, 0)
         assert harm in report.why
 
 

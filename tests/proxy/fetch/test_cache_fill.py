@@ -1,4 +1,4 @@
-"""Bringing chunks that are damaged: what is whole, or whole elsewhere, is served."""
+"""Fetching chunks that are damaged: what is whole, or whole elsewhere, is served."""
 
 from __future__ import annotations
 
@@ -113,15 +113,15 @@ def test_damage_costs_no_other_part_of_a_file(tmp_path: Path) -> None:
 
 
 def test_damage_costs_other_nodes_no_neighbours(tmp_path: Path) -> None:
-    """A chunk that another node asks for is brought, though one that came along is wrong."""
+    """A chunk that another node asks for is fetched, though one that came along is wrong."""
     rig = Rig(tmp_path, FILES, chunk_size_bytes=CHUNK_SIZE_BYTES)
     damage(rig, FILES[b"c"])
     ((pack, number), *_) = rig.maker._places.values()
 
     async def run() -> None:
         async with rig.node() as node:
-            loaded = await node.packs.index(pack, cached=False, from_origin=True)
-            pieces = node.packs.chunks(loaded, number, 2, from_origin=True, more_bytes=MIB)
+            pack_index = await node.packs.index(pack, cached=False, from_origin=True)
+            pieces = node.packs.chunks(pack_index, number, 2, from_origin=True, more_bytes=MIB)
             data = b"".join([bytes(piece) async for piece in pieces])
             assert data == FILES[b"a"] + FILES[b"b"]
 
@@ -129,7 +129,7 @@ def test_damage_costs_other_nodes_no_neighbours(tmp_path: Path) -> None:
 
 
 class GoodPeers:
-    """Other nodes that have what the store has spoilt, and answer unless they are away."""
+    """Other nodes that have what the store has damaged, and answer unless they are away."""
 
     def __init__(self, objects: ObjectStore, origin: StorePacks) -> None:
         self._whole = StorePacks(objects, Counts(), DamagedChunks())
@@ -150,65 +150,65 @@ class GoodPeers:
 
     def read(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted = lambda _origin: None,
     ) -> list[Buffer]:
         """As of PackSource."""
-        return self._source().read(loaded, first, count, begun)
+        return self._source().read(pack_index, first, count, begun)
 
     def read_to(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted,
         landing: object,
     ) -> list[Buffer]:
         """As of PackSource: never elsewhere."""
-        return self.read(loaded, first, count, begun)
+        return self.read(pack_index, first, count, begun)
 
 
 @asynccontextmanager
 async def owner(rig: Rig) -> AsyncIterator[tuple[CacheFill, PackIndexes, GoodPeers]]:
     """The fetching parts of a node that is a pack's owner, over the store of a rig."""
-    counts, spoilt, pools = Counts(), DamagedChunks(), Pools()
+    counts, damaged, pools = Counts(), DamagedChunks(), Pools()
     cache = Cache(rig.settings().cache, counts)
-    origin = StorePacks(rig.objects, counts, spoilt)
+    origin = StorePacks(rig.objects, counts, damaged)
     peers = GoodPeers(rig.objects.below, origin)
     indexes = PackIndexes(peers, origin, cache.kv, pools, deadline_s=60.0)
     try:
-        yield CacheFill(cache, indexes, peers, origin, spoilt), indexes, peers
+        yield CacheFill(cache, indexes, peers, origin, damaged), indexes, peers
     finally:
         await pools.close()
         cache.close()
 
 
-def test_a_store_that_is_spoilt_does_not_hide_peers(tmp_path: Path) -> None:
-    """A node that found a chunk spoilt in the store, for a peer, still reads it from other nodes;
+def test_a_store_that_is_damaged_does_not_hide_peers(tmp_path: Path) -> None:
+    """A node that found a chunk damaged in the store, for a peer, still reads it from other nodes;
     where these have nothing, it fails without a read of the store."""
     rig = Rig(tmp_path, FILES, chunk_size_bytes=CHUNK_SIZE_BYTES)
     ((pack, number), *_) = rig.maker._places.values()
 
     async def run() -> None:
         async with owner(rig) as (filler, indexes, peers):
-            loaded = await indexes.get(pack)
+            pack_index = await indexes.get(pack)
             damage(rig, FILES[b"a"])
             with pytest.raises(Corrupt, match="wrong bytes twice"):
-                filler.read(loaded, number, 1, from_origin=True)
-            assert list(map(bytes, filler.read(loaded, number, 1))) == [FILES[b"a"]]
+                filler.read(pack_index, number, 1, from_origin=True)
+            assert list(map(bytes, filler.read(pack_index, number, 1))) == [FILES[b"a"]]
             peers.is_away, gets = True, rig.objects.gets
             for from_origin in (False, True):
                 with pytest.raises(Corrupt, match="found a moment ago"):
-                    filler.read(loaded, number, 1, from_origin=from_origin)
+                    filler.read(pack_index, number, 1, from_origin=from_origin)
             assert rig.objects.gets == gets
 
     asyncio.run(run())
 
 
-def test_an_index_that_is_spoilt_does_not_hide_peers(tmp_path: Path) -> None:
-    """A node that found a pack's index spoilt in the store, for a peer, still reads it from other
+def test_an_index_that_is_damaged_does_not_hide_peers(tmp_path: Path) -> None:
+    """A node that found a pack's index damaged in the store, for a peer, still reads it from other
     nodes; where these have nothing, it fails without a read of the store."""
     rig = Rig(tmp_path, FILES, chunk_size_bytes=CHUNK_SIZE_BYTES)
     ((pack, _), *_) = rig.maker._places.values()

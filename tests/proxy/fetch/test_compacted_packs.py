@@ -69,7 +69,7 @@ def test_what_was_purged_is_named_so(tmp_path: Path, *, is_known: bool) -> None:
 
 @pytest.mark.parametrize("by_processes", [True, False])
 def test_all_that_is_left_is_read_right(tmp_path: Path, *, by_processes: bool) -> None:
-    """Large and small files around chunks that are gone are right, cold and warm, whoever brings
+    """Large and small files around chunks that are gone are right, cold and warm, whoever fetches
     them."""
     rig = DiskRig(tmp_path)
     gone = [name for n, name in enumerate(sorted(MANY)) if name.startswith(b"small/") and n % 3]

@@ -257,7 +257,7 @@ def test_without_space_readers_get_their_bytes(rig: DiskRig) -> None:
     asyncio.run(read())
 
 
-def test_what_is_not_brought_leaves_no_hole(rig: DiskRig) -> None:
+def test_what_is_not_fetched_leaves_no_hole(rig: DiskRig) -> None:
     """Places in slabs that nothing was written to are used by what comes next."""
 
     async def read() -> None:

@@ -1,4 +1,4 @@
-"""The memory of what is spoilt."""
+"""The memory of what is damaged."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from lodefs.chunkstore.errors import Corrupt
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 
 
-def is_known(spoilt: DamagedChunks, key: str, first: int = 0, end: int = 1) -> bool:
+def is_known(damaged: DamagedChunks, key: str, first: int = 0, end: int = 1) -> bool:
     try:
-        spoilt.check(key, first, end)
+        damaged.check(key, first, end)
     except Corrupt:
         return True
     return False
 
 
-def test_what_holds_a_spoilt_part_fails() -> None:
-    """A read that holds all of a spoilt part cannot succeed; one that holds less of it may."""
-    spoilt = DamagedChunks()
-    spoilt.note("a", Corrupt("bad"), 10, 12)
-    found = [is_known(spoilt, "a", *part) for part in [(0, 10), (10, 11), (10, 12), (0, 99)]]
+def test_what_holds_a_damaged_part_fails() -> None:
+    """A read that holds all of a damaged part cannot succeed; one that holds less of it may."""
+    damaged = DamagedChunks()
+    damaged.note("a", Corrupt("bad"), 10, 12)
+    found = [is_known(damaged, "a", *part) for part in [(0, 10), (10, 11), (10, 12), (0, 99)]]
     assert found == [False, False, True, True]
-    assert not is_known(spoilt, "b", 0, 99)
+    assert not is_known(damaged, "b", 0, 99)
     with pytest.raises(Corrupt, match=r"bad \(found a moment ago"):
-        spoilt.check("a", 0, 99)
+        damaged.check("a", 0, 99)
 
 
 def test_it_is_forgotten_soon() -> None:
-    """After its time a spoilt thing is read again, and if it still is spoilt, known anew."""
+    """After its time a damaged thing is read again, and if it still is damaged, known anew."""
     now_s = 0.0
-    spoilt = DamagedChunks(kept_for_s=5.0, clock_s=lambda: now_s)
+    damaged = DamagedChunks(kept_for_s=5.0, clock_s=lambda: now_s)
     for _ in range(2):
-        spoilt.note("a", Corrupt("bad"))
+        damaged.note("a", Corrupt("bad"))
         now_s += 4.9
-        assert is_known(spoilt, "a")
+        assert is_known(damaged, "a")
         now_s += 0.1
-        assert not is_known(spoilt, "a")
+        assert not is_known(damaged, "a")
 
 
 def test_it_is_bounded() -> None:
-    """Of too many spoilt things the oldest are forgotten."""
-    spoilt = DamagedChunks(entries_max=3)
+    """Of too many damaged things the oldest are forgotten."""
+    damaged = DamagedChunks(entries_max=3)
     for key in "abcad":
-        spoilt.note(key, Corrupt("bad"))
-    assert [key for key in "abcd" if is_known(spoilt, key)] == ["a", "c", "d"]
+        damaged.note(key, Corrupt("bad"))
+    assert [key for key in "abcd" if is_known(damaged, key)] == ["a", "c", "d"]

@@ -26,20 +26,20 @@ from tests.support.proxy.rig import Rig
 class CutOffPeers(GoodPeers):
     """Nodes with a pack as it was."""
 
-    def __init__(self, rig: Rig, origin: StorePacks, loaded: PackIndexVersion) -> None:
+    def __init__(self, rig: Rig, origin: StorePacks, pack_index: PackIndexVersion) -> None:
         super().__init__(rig.objects, origin)
-        self._loaded = loaded
-        self._raws = origin.read(loaded, 0, len(loaded.index))
+        self._loaded = pack_index
+        self._raws = origin.read(pack_index, 0, len(pack_index.index))
 
     def read(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         begun: OnTransferStarted = lambda _origin: None,
     ) -> list[Buffer]:
         """As of PackSource."""
-        assert loaded.index.ids == self._loaded.index.ids
+        assert pack_index.index.ids == self._loaded.index.ids
         return self._raws[first : first + count]
 
 
@@ -50,22 +50,26 @@ def test_they_are_not_taken(tmp_path: Path) -> None:
     ((pack, _), *_) = rig.maker._places.values()
 
     async def run() -> None:
-        counts, spoilt, pools, purged = Counts(), DamagedChunks(), Pools(), PurgedChunks()
+        counts, damaged, pools, purged = Counts(), DamagedChunks(), Pools(), PurgedChunks()
         cache = Cache(rig.settings().cache, counts)
-        origin = StorePacks(rig.objects, counts, spoilt)
-        loaded = origin.index(pack)
-        peers = CutOffPeers(rig, origin, loaded)
+        origin = StorePacks(rig.objects, counts, damaged)
+        pack_index = origin.index(pack)
+        peers = CutOffPeers(rig, origin, pack_index)
         indexes = PackIndexes(peers, origin, cache.kv, pools, deadline_s=60.0)
-        filler = CacheFill(cache, indexes, peers, origin, spoilt, purged)
-        count = len(loaded.index)
-        before = filler.read(loaded, 0, count)
+        filler = CacheFill(cache, indexes, peers, origin, damaged, purged)
+        count = len(pack_index.index)
+        before = filler.read(pack_index, 0, count)
         number = list(map(bytes, before)).index(FILES[b"c"])
         drop(rig, b"c", codec=PURGED)
-        purged.add([loaded.index.chunk_id(number)])
+        purged.add([pack_index.index.chunk_id(number)])
         try:
-            assert filler.read(loaded, 0, count) == [*before[:number], b"", *before[number + 1 :]]
-            filler.fill(loaded, Unit(pack, 0, count))
-            places = cache.find(layout.chunk_keys(loaded.index.ids, 0, count))
+            assert filler.read(pack_index, 0, count) == [
+                *before[:number],
+                b"",
+                *before[number + 1 :],
+            ]
+            filler.fill(pack_index, Unit(pack, 0, count))
+            places = cache.find(layout.chunk_keys(pack_index.index.ids, 0, count))
             assert [n for n, place in enumerate(places) if place is None] == [number]
             renewed = indexes.in_memory(pack)
             assert renewed is not None

@@ -15,8 +15,8 @@ from lodefs.proxy.fetch.readahead_policy import (
     PACK_MEMORY_S,
     UNIT_SIZE_BYTES_MAX,
     WINDOW_SIZE_BYTES_MAX,
+    RandomReadWindow,
     ReadAhead,
-    Regions,
     SmallFiles,
     missing_runs,
     unit_size,
@@ -26,7 +26,7 @@ GIB = 1024 * MIB
 CHUNK = 64 * KIB
 
 
-def test_the_first_read_brings_nothing_ahead() -> None:
+def test_the_first_read_fetches_nothing_ahead() -> None:
     """Latency first: what was asked for, alone."""
     assert ReadAhead(GIB).advance(5 * MIB, 5 * MIB + 4096, 5 * MIB + 4096) == (None, 0)
 
@@ -51,13 +51,13 @@ def test_sequential_small_reads_double_the_window_as_they_use_it() -> None:
 
 
 def test_one_long_read_is_sequential_from_the_start() -> None:
-    """A request for a whole file streams: its later parts are brought while the first are sent."""
+    """A request for a whole file streams: its later parts are fetched while the first are sent."""
     wanted, unit = ReadAhead(GIB).advance(0, MIB, GIB)
     assert wanted == (MIB, 3 * MIB)
     assert unit == 512 * KIB
 
 
-def test_nothing_is_brought_past_the_end() -> None:
+def test_nothing_is_fetched_past_the_end() -> None:
     """The last window ends with the file."""
     ahead = ReadAhead(3 * MIB)
     assert ahead.advance(0, MIB, 3 * MIB)[0] == (MIB, 3 * MIB)
@@ -74,7 +74,7 @@ def test_random_access_starts_anew() -> None:
 
 
 def test_refused_bytes_are_asked_for_again() -> None:
-    """What was not brought for lack of room is part of the next window."""
+    """What was not fetched for lack of room is part of the next window."""
     ahead = ReadAhead(GIB)
     ahead.advance(0, MIB, GIB)
     ahead.refused(2 * MIB)
@@ -91,9 +91,9 @@ def test_units_grow_to_the_best_size() -> None:
 
 
 def amplification(file_bytes: int, reads: int, seed: int) -> float:
-    """Chunks brought for each distinct chunk that random 4 KiB reads of a file want."""
+    """Chunks fetched for each distinct chunk that random 4 KiB reads of a file want."""
     rng = random.Random(seed)
-    ahead, regions = ReadAhead(file_bytes), Regions(file_bytes)
+    ahead, regions = ReadAhead(file_bytes), RandomReadWindow(file_bytes)
     here: set[int] = set()
     wanted: set[int] = set()
     for _ in range(reads):
@@ -103,40 +103,40 @@ def amplification(file_bytes: int, reads: int, seed: int) -> float:
         if more is not None:
             here |= set(range(more.first // CHUNK, -(-more.end // CHUNK)))
         if at // CHUNK not in here:
-            brought = regions.miss(at, at + 4096)
-            here |= set(range(brought.first // CHUNK, -(-brought.end // CHUNK)))
+            fetched_for = regions.miss(at, at + 4096)
+            here |= set(range(fetched_for.first // CHUNK, -(-fetched_for.end // CHUNK)))
     return len(here) / len(wanted)
 
 
-def test_sparse_random_reads_of_huge_files_bring_little_more_than_they_want() -> None:
+def test_sparse_random_reads_of_huge_files_fetch_little_more_than_they_want() -> None:
     """The price of guessing: under 1.2 for sparse reads, never above 3."""
     assert amplification(64 * GIB, 2000, seed=1) < 1.2
     for reads in (200, 1000, 3000, 10_000):
         assert amplification(GIB, reads, seed=2) < 3
 
 
-def test_a_region_that_is_read_a_lot_is_brought_whole() -> None:
-    """The second miss nearby brings more, the fifth all of the region's MiB."""
-    regions = Regions(GIB)
+def test_a_region_that_is_read_a_lot_is_fetched_whole() -> None:
+    """The second miss nearby fetches more, the fifth all of the region's MiB."""
+    regions = RandomReadWindow(GIB)
     sizes = []
     for n in range(6):
         at = 10 * MIB + n * 100 * KIB
-        brought = regions.miss(at, at + 4096)
-        assert brought.first <= at < at + 4096 <= brought.end
-        assert brought.first >= 10 * MIB or brought.first == at
-        sizes.append(brought.end - brought.first)
+        fetched_for = regions.miss(at, at + 4096)
+        assert fetched_for.first <= at < at + 4096 <= fetched_for.end
+        assert fetched_for.first >= 10 * MIB or fetched_for.first == at
+        sizes.append(fetched_for.end - fetched_for.first)
     assert sizes == [4096, 128 * KIB, 256 * KIB, 512 * KIB, MIB, MIB]
 
 
 @given(first=st.integers(0, 5 * MIB), size=st.integers(1, MIB), misses=st.integers(1, 9))
 def test_a_region_contains_what_was_asked(first: int, size: int, misses: int) -> None:
-    """Whatever is brought includes the miss and lies in the file."""
+    """Whatever is fetched includes the miss and lies in the file."""
     file_bytes = 6 * MIB + 1
-    regions = Regions(file_bytes)
+    regions = RandomReadWindow(file_bytes)
     for _ in range(misses):
-        brought = regions.miss(first, first + size)
-    assert 0 <= brought.first <= first
-    assert first + size <= brought.end <= file_bytes
+        fetched_for = regions.miss(first, first + size)
+    assert 0 <= fetched_for.first <= first
+    assert first + size <= fetched_for.end <= file_bytes
 
 
 def small_files_cost(order: list[int], packs: int, files_in_pack: int) -> int:
@@ -170,8 +170,8 @@ def test_small_files_do_not_cost_a_request_each() -> None:
     assert small_files_cost(order, packs, files) < 20 * packs
 
 
-def test_a_few_small_files_of_many_packs_bring_themselves_alone() -> None:
-    """One miss a pack, or misses that lie far apart in time, bring no neighbours."""
+def test_a_few_small_files_of_many_packs_fetch_themselves_alone() -> None:
+    """One miss a pack, or misses that lie far apart in time, fetch no neighbours."""
     small = SmallFiles()
     for n in range(1000):
         assert small.miss(b"%d" % n, 0) == (0, False)
@@ -180,7 +180,7 @@ def test_a_few_small_files_of_many_packs_bring_themselves_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 300 * KIB)), max_size=60))
-def test_missing_runs_bring_all_that_is_missing(chunks: list[tuple[bool, int]]) -> None:
+def test_missing_runs_fetch_all_that_is_missing(chunks: list[tuple[bool, int]]) -> None:
     """Every missing chunk is in one run; runs begin and end with missing ones, in order."""
     present = [here for here, _ in chunks]
     runs = missing_runs(present, [size for _, size in chunks])

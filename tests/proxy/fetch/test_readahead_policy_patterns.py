@@ -15,8 +15,8 @@ from lodefs.proxy.fetch.readahead_policy import (
     MIB,
     UNIT_SIZE_BYTES_MAX,
     WINDOW_SIZE_BYTES_MAX,
+    RandomReadWindow,
     ReadAhead,
-    Regions,
 )
 
 GIB = 1024 * MIB
@@ -30,7 +30,7 @@ class Reader:
 
     def __init__(self, size_bytes: int = GIB) -> None:
         self.size_bytes = size_bytes
-        self.ahead, self.regions = ReadAhead(size_bytes), Regions(size_bytes)
+        self.ahead, self.regions = ReadAhead(size_bytes), RandomReadWindow(size_bytes)
         self.here: set[int] = set()
         self.wanted: set[int] = set()
         self.waits = 0
@@ -47,7 +47,7 @@ class Reader:
 
     @property
     def amplification(self) -> float:
-        """Bytes brought for each byte of the chunks that were wanted."""
+        """Bytes fetched for each byte of the chunks that were wanted."""
         return len(self.here) / len(self.wanted)
 
     def _step(self, first: int, end: int, chunks: set[int]) -> None:
@@ -55,14 +55,14 @@ class Reader:
         if not chunks <= self.here:
             self.waits += 1
             if unit:
-                self._bring(first, max(end, first + unit))
+                self._fetch(first, max(end, first + unit))
             else:
-                self._bring(*self.regions.miss(first, end))
+                self._fetch(*self.regions.miss(first, end))
         if wanted is not None:
             assert wanted.end <= self.size_bytes
-            self._bring(*wanted)
+            self._fetch(*wanted)
 
-    def _bring(self, first: int, end: int) -> None:
+    def _fetch(self, first: int, end: int) -> None:
         self.here |= self._chunks(first, min(end, self.size_bytes))
 
     def _chunks(self, first: int, end: int) -> set[int]:
@@ -182,7 +182,7 @@ def test_a_columnar_file() -> None:
 
 
 def test_rows_of_an_array_in_random_order() -> None:
-    """Sparse rows bring hardly more than themselves; dense ones soon all of it, with far fewer
+    """Sparse rows fetch hardly more than themselves; dense ones soon all of it, with far fewer
     waits than rows."""
     source = random.Random(8)
     rows = [(source.randrange(GIB // 6144) * 6144, 6144) for _ in range(1000)]
@@ -213,7 +213,7 @@ def test_readers_that_serve_themselves_and_come_by() -> None:
 
 
 def test_who_is_served_by_others_is_due_before_the_end() -> None:
-    """Half a window before what was brought is used up, and not where the file ends."""
+    """Half a window before what was fetched is used up, and not where the file ends."""
     ahead = ReadAhead(64 * MIB)
     assert not ahead.is_due(MIB)
     for at, size in steps(0, 16 * MIB, MIB):

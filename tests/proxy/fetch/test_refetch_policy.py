@@ -1,4 +1,4 @@
-"""Policy of chunks that were here before: what recorded patterns of misses bring."""
+"""Policy of chunks that were here before: what recorded patterns of misses fetch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lodefs.proxy.fetch.readahead_policy import (
     UNIT_SIZE_BYTES_MAX,
     ReadAhead,
 )
-from lodefs.proxy.fetch.refetch_policy import MISSES_KEPT, PACKS_MAX, Refetches
+from lodefs.proxy.fetch.refetch_policy import MISSES_KEPT, PACKS_MAX, RefaultTracker
 
 PACK_BYTES = 64 * MIB
 FILE_BYTES = 100 * KIB
@@ -27,19 +27,19 @@ def pack(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-def test_chunks_are_known_that_were_brought() -> None:
+def test_chunks_are_known_that_were_fetched() -> None:
     """Those of each note, and no others, also of other packs."""
-    refetches = Refetches()
+    refetches = RefaultTracker()
     refetches.note(pack(1), 10, 5)
     refetches.note(pack(1), 100, 1)
-    known = [n for n in range(200) if refetches.was_brought(pack(1), n)]
+    known = [n for n in range(200) if refetches.was_fetched(pack(1), n)]
     assert known == [10, 11, 12, 13, 14, 100]
-    assert not refetches.was_brought(pack(2), 10)
+    assert not refetches.was_fetched(pack(2), 10)
 
 
-def test_only_what_was_never_brought_comes_along() -> None:
+def test_only_what_was_never_fetched_comes_along() -> None:
     """The neighbours of a new chunk up to those that were here before, or the unit's ends."""
-    refetches = Refetches()
+    refetches = RefaultTracker()
     refetches.note(pack(1), 10, 5)
     refetches.note(pack(1), 40, 1)
     assert refetches.new_around(pack(1), 0, 100, range(20, 22)) == range(15, 40)
@@ -54,7 +54,7 @@ def test_only_what_was_never_brought_comes_along() -> None:
 def test_it_reaches_to_the_next_known_chunk(known: set[int], bounds: list[int]) -> None:
     """On each side all that comes along is new, and the next is known or beyond the bounds."""
     first, start, stop, end = bounds
-    refetches = Refetches()
+    refetches = RefaultTracker()
     for chunk in known:
         refetches.note(pack(1), chunk, 1)
     found = refetches.new_around(pack(1), first, end, range(start, stop))
@@ -66,26 +66,26 @@ def test_it_reaches_to_the_next_known_chunk(known: set[int], bounds: list[int]) 
 
 def test_packs_used_long_ago_are_forgotten() -> None:
     """Memory is bounded, whatever is read."""
-    refetches = Refetches()
+    refetches = RefaultTracker()
     for number in range(PACKS_MAX + 1):
         refetches.note(pack(number), 0, 1)
-    assert not refetches.was_brought(pack(0), 0)
-    assert refetches.was_brought(pack(1), 0)
+    assert not refetches.was_fetched(pack(0), 0)
+    assert refetches.was_fetched(pack(1), 0)
 
 
 def test_shuffled_files_come_alone() -> None:
-    """Files of a hundred packs at random: hardly more is brought than is read."""
-    refetches, source, brought = Refetches(), random.Random(1), 0
+    """Files of a hundred packs at random: hardly more is fetched than is read."""
+    refetches, source, fetched_for = RefaultTracker(), random.Random(1), 0
     for _ in range(5_000):
         first = source.randrange(FILES) * FILE_BYTES
         got = refetches.miss(pack(source.randrange(100)), first, first + FILE_BYTES)
-        brought += got.end - got.first
-    assert brought < 1.05 * 5_000 * FILE_BYTES
+        fetched_for += got.end - got.first
+    assert fetched_for < 1.05 * 5_000 * FILE_BYTES
 
 
 def test_files_in_order_come_in_large_units() -> None:
     """Who reads a pack's files one after the other has few misses, also beside random ones."""
-    refetches, source, misses, reach = Refetches(), random.Random(2), 0, 0
+    refetches, source, misses, reach = RefaultTracker(), random.Random(2), 0, 0
     for at in range(0, PACK_BYTES, FILE_BYTES):
         other = source.randrange(FILES) * FILE_BYTES
         refetches.miss(pack(source.randrange(1, 100)), other, other + FILE_BYTES)
@@ -99,24 +99,24 @@ def test_files_in_order_come_in_large_units() -> None:
 
 def test_files_of_one_folder_come_together() -> None:
     """Files that are shuffled within 12 MiB of a pack: fewer misses than files, a bounded waste."""
-    refetches, source = Refetches(), random.Random(3)
+    refetches, source = RefaultTracker(), random.Random(3)
     files = [n * FILE_BYTES for n in range(200, 320)]
     here: set[int] = set()
-    misses = brought = 0
+    misses = fetched_for = 0
     for first in source.sample(files, len(files)):
         if first in here:
             continue
         got = refetches.miss(pack(0), first, first + FILE_BYTES)
-        brought += got.end - got.first
+        fetched_for += got.end - got.first
         here.update(range(got.first // FILE_BYTES * FILE_BYTES, got.end, FILE_BYTES))
         misses += 1
     assert misses < len(files) // 2
-    assert brought < 3 * len(files) * FILE_BYTES
+    assert fetched_for < 3 * len(files) * FILE_BYTES
 
 
 def test_misses_of_long_ago_say_nothing() -> None:
     """As many misses elsewhere as are remembered, and a miss beside earlier ones is a first one."""
-    refetches = Refetches()
+    refetches = RefaultTracker()
     for n in range(10):
         refetches.miss(pack(0), n * MIB // 4, n * MIB // 4 + FILE_BYTES)
     for number in range(1, MISSES_KEPT + 1):
@@ -131,15 +131,17 @@ def blocks_ahead(size_bytes: int, *, is_sure: bool) -> float:
     places = range(0, size_bytes, block)
     wanted = 0
     for at in [at for _ in range(4) for at in source.sample(places, len(places))]:
-        brought, _ = ahead.advance(at, at + block, at + block, is_sure=is_sure)
-        wanted += 0 if brought is None else brought.end - brought.first
-        if brought is not None:
-            ahead.refused(brought.first)  # evicted before it is read: it will be asked for again
+        fetched_for, _ = ahead.advance(at, at + block, at + block, is_sure=is_sure)
+        wanted += 0 if fetched_for is None else fetched_for.end - fetched_for.first
+        if fetched_for is not None:
+            ahead.refused(
+                fetched_for.first
+            )  # evicted before it is read: it will be asked for again
     return wanted / (4 * size_bytes)
 
 
 def test_shuffled_blocks_are_not_taken_for_reading_on() -> None:
-    """Where what is brought is evicted unread, random reads of a file bring little ahead."""
+    """Where what is fetched is evicted unread, random reads of a file fetch little ahead."""
     assert blocks_ahead(256 * MIB, is_sure=True) < 0.3
 
 
@@ -162,7 +164,7 @@ def test_who_is_sure_sees_readers_read_on() -> None:
 
 
 def misses_in_turn(ahead: ReadAhead, readers: int, random_reads: int) -> tuple[int, int]:
-    """Steps of sequential readers of one file, each after those of all others, that brought nothing
+    """Steps of sequential readers of one file, each after those of all others, that fetched nothing
     ahead of their reader before they were made; and all steps. Between two rounds others read here
     and there, out of their way."""
     part, step, source = 16 * MIB, 256 * KIB, random.Random(6)

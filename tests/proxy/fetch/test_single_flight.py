@@ -14,11 +14,11 @@ import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.cache.extents import PackExtents
-from lodefs.proxy.fetch.cache_fill import Destination, Filled, RawChunks, Unit
+from lodefs.proxy.fetch.cache_fill import CacheTarget, FetchResult, RawChunks, Unit
 from lodefs.proxy.fetch.pack_source import OnTransferStarted
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -177,7 +177,7 @@ class Fills:
         begun: OnTransferStarted,
         _held: range,
         _on_read: Callable[[RawChunks], None],
-    ) -> Filled:
+    ) -> FetchResult:
         with self._may_end:
             number = len(self.begun)
             self.begun.append(unit)
@@ -185,7 +185,7 @@ class Fills:
             assert self._may_end.wait_for(lambda: self._ends > number, timeout=60)
         if self.error is not None:
             raise self.error
-        return Filled()
+        return FetchResult()
 
     def waits_for_peers(self, unit: Unit) -> bool:
         return not unit.from_origin
@@ -230,18 +230,20 @@ async def fetching(
             await pool.close()
 
 
-def unit_of(loaded: PackIndexVersion, first: int, count: int = 1) -> Unit:
-    return Unit(loaded.index.pack_id, first, count)
+def unit_of(pack_index: PackIndexVersion, first: int, count: int = 1) -> Unit:
+    return Unit(pack_index.index.pack_id, first, count)
 
 
 def test_what_is_read_ahead_takes_turns(rig: Rig) -> None:
     """So much at a time as is allowed to run, in the order in which it was asked for."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, counts):
+        async with fetching(rig) as (fetcher, fills, pack_index, counts):
             for first in range(10):
-                assert fetcher.ahead(loaded, unit_of(loaded, first))
-            assert not fetcher.ahead(loaded, unit_of(loaded, 10))  # 100,000 bytes are in flight
+                assert fetcher.ahead(pack_index, unit_of(pack_index, first))
+            assert not fetcher.ahead(
+                pack_index, unit_of(pack_index, 10)
+            )  # 100,000 bytes are in flight
             await until(lambda: len(fills.begun) == 2)
             for done in range(1, 9):
                 fills.end()
@@ -260,20 +262,20 @@ def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
     """However much runs: what is new, and what was waiting for its turn and is needed now."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, counts):
+        async with fetching(rig) as (fetcher, fills, pack_index, counts):
             for first in range(6):
-                fetcher.ahead(loaded, unit_of(loaded, first))
+                fetcher.ahead(pack_index, unit_of(pack_index, first))
             await until(lambda: len(fills.begun) == 2)
-            new = fetcher.demand(loaded, unit_of(loaded, 50), 50)
-            needed = fetcher.join(loaded.index.pack_id, 5)
+            new = fetcher.demand(pack_index, unit_of(pack_index, 50), 50)
+            needed = fetcher.join(pack_index.index.pack_id, 5)
             assert needed is not None
             await until(lambda: len(fills.begun) == 4)
             assert set(fills.firsts) == {0, 1, 50, 5}
             assert counts.values[Counter.JOINED] == 1
-            assert fetcher.join(loaded.index.pack_id, 60) is None
+            assert fetcher.join(pack_index.index.pack_id, 60) is None
             assert counts.values[Counter.JOINED] == 1
             fills.end(100)
-            assert (await new.landed(), await needed.landed()) == (Filled(), Filled())
+            assert (await new.landed(), await needed.landed()) == (FetchResult(), FetchResult())
             await until(lambda: not fetcher.in_flight_bytes)
             assert sorted(fills.firsts) == [0, 1, 2, 3, 4, 5, 50]
             assert fetcher._running_bytes == 0
@@ -283,15 +285,15 @@ def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
 
 def test_what_was_started_out_of_turn_is_not_kept(rig: Rig) -> None:
     """A flight that somebody came to need leaves the queue at once, also if its head never moves:
-    nothing holds what it brought."""
+    nothing holds what it fetched."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
             for first in range(4):
-                assert fetcher.ahead(loaded, unit_of(loaded, first))
+                assert fetcher.ahead(pack_index, unit_of(pack_index, first))
             await until(lambda: len(fills.begun) == 2)  # the others wait for them
             assert [flight.first for flight in fetcher._waiting] == [2, 3]
-            assert fetcher.join(loaded.index.pack_id, 3) is not None
+            assert fetcher.join(pack_index.index.pack_id, 3) is not None
             assert [flight.first for flight in fetcher._waiting] == [2]
 
     asyncio.run(run())
@@ -301,9 +303,9 @@ def test_a_unit_larger_than_what_may_run_still_runs(rig: Rig) -> None:
     """Alone."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
-            fetcher.ahead(loaded, unit_of(loaded, 0, 9))
-            fetcher.ahead(loaded, unit_of(loaded, 9))
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            fetcher.ahead(pack_index, unit_of(pack_index, 0, 9))
+            fetcher.ahead(pack_index, unit_of(pack_index, 9))
             await until(lambda: len(fills.begun) == 1)
             fills.end(2)
             await until(lambda: not fetcher.in_flight_bytes)
@@ -316,9 +318,9 @@ def test_closing_ends_what_waits_for_its_turn(rig: Rig) -> None:
     """It is never begun, and nobody hangs on it."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
             for first in range(6):
-                fetcher.ahead(loaded, unit_of(loaded, first))
+                fetcher.ahead(pack_index, unit_of(pack_index, first))
             await until(lambda: len(fills.begun) == 2)
             fills.end(2)
             await fetcher.close()
@@ -331,9 +333,9 @@ def test_many_small_fetches_run_at_once(rig: Rig) -> None:
     """As many as there are threads: random readers of a store that is far away wait together."""
 
     async def run() -> None:
-        async with fetching(rig, threads=20) as (fetcher, fills, loaded, _):
+        async with fetching(rig, threads=20) as (fetcher, fills, pack_index, _):
             for first in range(0, 60, 2):
-                fetcher.demand(loaded, unit_of(loaded, first), first)
+                fetcher.demand(pack_index, unit_of(pack_index, first), first)
             await until(lambda: len(fills.begun) == 20)
             fills.end(30)
             await until(lambda: not fetcher.in_flight_bytes)
@@ -346,12 +348,12 @@ def test_large_fetches_leave_room_for_small_ones(rig: Rig) -> None:
     """However many large ones are demanded: few run, and a small one beside them."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
             count = LARGE_SIZE_BYTES_MIN // 10_000 + 1
-            small = fetcher.demand(loaded, unit_of(loaded, 200), 200)
-            large = [fetcher.demand(loaded, unit_of(loaded, 0, count), 0)]
+            small = fetcher.demand(pack_index, unit_of(pack_index, 200), 200)
+            large = [fetcher.demand(pack_index, unit_of(pack_index, 0, count), 0)]
             large += [
-                fetcher.demand(loaded, replace(unit_of(loaded, 0, count), pack=pack), 0)
+                fetcher.demand(pack_index, replace(unit_of(pack_index, 0, count), pack=pack), 0)
                 for pack in (PackId(bytes([n]) * 32) for n in range(20))
             ]
             await until(lambda: len(fills.begun) == LARGE_THREADS + 1)
@@ -379,15 +381,15 @@ def test_bulk_flights_cover_a_unit_between_others(rig: Rig) -> None:
     have read ahead is not less for it."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
-            fetcher.demand(loaded, unit_of(loaded, 3, 2), 3)
-            fetcher.demand(loaded, unit_of(loaded, 8), 8)
-            flights = fetcher.bulk(loaded, unit_of(loaded, 0, 10))
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            fetcher.demand(pack_index, unit_of(pack_index, 3, 2), 3)
+            fetcher.demand(pack_index, unit_of(pack_index, 8), 8)
+            flights = fetcher.bulk(pack_index, unit_of(pack_index, 0, 10))
             assert [(flight.first, flight.end) for flight in flights] == [
                 *((0, 3), (3, 5), (5, 8), (8, 9), (9, 10)),
             ]
             assert fetcher.bulk_bytes == 70_000
-            assert fetcher.ahead(loaded, unit_of(loaded, 20, 7))
+            assert fetcher.ahead(pack_index, unit_of(pack_index, 20, 7))
             await until(lambda: len(fills.begun) == 5)
             fills.end(6)
             for flight in flights:
@@ -398,18 +400,18 @@ def test_bulk_flights_cover_a_unit_between_others(rig: Rig) -> None:
     asyncio.run(run())
 
 
-def test_bulk_flights_bring_nothing_without_a_destination(rig: Rig) -> None:
+def test_bulk_flights_fetch_nothing_without_a_destination(rig: Rig) -> None:
     """Between others, a stretch in which nothing is wanted is not begun."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
-            fetcher.demand(loaded, unit_of(loaded, 4), 4)
-            wanted = (Destination(0, 2), Destination(4, 5))
-            unit = replace(unit_of(loaded, 0, 10), destinations=wanted)
-            flights = fetcher.bulk(loaded, unit)
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            fetcher.demand(pack_index, unit_of(pack_index, 4), 4)
+            wanted = (CacheTarget(0, 2), CacheTarget(4, 5))
+            unit = replace(unit_of(pack_index, 0, 10), destinations=wanted)
+            flights = fetcher.bulk(pack_index, unit)
             assert [(flight.first, flight.end) for flight in flights] == [(0, 4), (4, 5)]
             await until(lambda: len(fills.begun) == 2)
-            assert fills.begun[1].destinations == (Destination(0, 2),)
+            assert fills.begun[1].destinations == (CacheTarget(0, 2),)
             fills.end(2)
             await until(lambda: not fetcher.in_flight_bytes)
 
@@ -421,14 +423,14 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
     it; once its bytes come, and where it comes from the origin, a peer may wait for it."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
-            pack = loaded.index.pack_id
-            ours = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            pack = pack_index.index.pack_id
+            ours = fetcher.demand(pack_index, Unit(pack, 0, 4), 0)
             await until(lambda: len(fills.begun) == 1)
             assert fetcher.join(pack, 1) is ours
             assert fetcher.join(pack, 1, for_peer=True) is None
             assert not fetcher.is_coming(pack, 1)
-            theirs = fetcher.demand(loaded, Unit(pack, 1, 2, from_origin=True), 1)
+            theirs = fetcher.demand(pack_index, Unit(pack, 1, 2, from_origin=True), 1)
             assert (theirs.first, theirs.end) == (1, 3)
             assert fetcher.join(pack, 1, for_peer=True) is theirs
             assert fetcher.is_coming(pack, 1)
@@ -448,19 +450,19 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
     one would fail him again, as often as he asks."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
-            pack = loaded.index.pack_id
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            pack = pack_index.index.pack_id
             fills.error = WrongChunk("bad bytes", 2)
-            failed = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
+            failed = fetcher.demand(pack_index, Unit(pack, 0, 4), 0)
             fills.end()
             await until(failed.task.done, poll_s=0)
             assert fetcher._flights[pack] == [failed]  # the turn in question
             assert fetcher.join(pack, 0) is None
             assert not fetcher.is_coming(pack, 0)
             fills.error = None
-            again = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
+            again = fetcher.demand(pack_index, Unit(pack, 0, 4), 0)
             assert (again.first, again.end) == (0, 4)
-            (bulk,) = fetcher.bulk(loaded, Unit(pack, 0, 4))
+            (bulk,) = fetcher.bulk(pack_index, Unit(pack, 0, 4))
             assert bulk is again
             fills.end()
             await again.landed()
@@ -470,22 +472,22 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
 
 def test_a_reader_whose_flight_failed_joins_none_with_the_bad_chunk(rig: Rig) -> None:
     """A flight that will fail by the chunk that failed the first one is not waited for, and a new
-    flight brings nothing that is known to be damaged."""
+    flight fetches nothing that is known to be damaged."""
 
     async def run() -> None:
-        async with fetching(rig) as (fetcher, fills, loaded, _):
-            pack = loaded.index.pack_id
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            pack = pack_index.index.pack_id
             fills.error = WrongChunk("bad bytes", 2)
-            first = fetcher.demand(loaded, Unit(pack, 0, 6), 0)
-            reader = asyncio.create_task(fetcher.arrived(loaded, first, 0))
+            first = fetcher.demand(pack_index, Unit(pack, 0, 6), 0)
+            reader = asyncio.create_task(fetcher.arrived(pack_index, first, 0))
             await until(lambda: len(fills.begun) == 1)
-            fetcher.demand(loaded, Unit(pack, 0, 8), 0)  # that has the chunk, too
+            fetcher.demand(pack_index, Unit(pack, 0, 8), 0)  # that has the chunk, too
             await until(lambda: len(fills.begun) == 2)
             fills.end(2)
             await until(lambda: len(fills.begun) == 3)
             assert (fills.begun[2].first, fills.begun[2].end) == (0, 2)
             fills.error, fills.damaged = None, (2, 3)
-            later = fetcher.demand(loaded, Unit(pack, 0, 6), 4)
+            later = fetcher.demand(pack_index, Unit(pack, 0, 6), 4)
             assert (later.first, later.end) == (3, 6)
             fills.end(3)
             assert (await reader).unit.end == 2

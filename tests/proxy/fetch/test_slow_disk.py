@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
+from lodefs.chunkstore.protocol.cache_control import WarmRequest
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -107,7 +107,7 @@ def test_memory_of_what_is_left_out_is_bounded(rig: Rig, disk: Disk) -> None:
 
 
 def test_a_warm_job_waits_for_the_disk(rig: Rig, disk: Disk) -> None:
-    """A job that is to bring a dataset to the disk leaves nothing out: it goes on when the disk
+    """A job that is to fetch a dataset to the disk leaves nothing out: it goes on when the disk
     does."""
 
     async def run() -> None:

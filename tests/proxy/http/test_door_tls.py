@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client as ReadClient
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client as ReadClient
 from lodefs.proxy.http import door_tls
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.tokens import create_token

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.access import LOOK_AGAIN_S, AccessRule, AccessRules, CurrentRules
-from lodefs.chunkstore.nodeapi.wire import USER_HEADER
+from lodefs.chunkstore.protocol.access import LOOK_AGAIN_S, AccessRule, AccessRules, CurrentRules
+from lodefs.chunkstore.protocol.wire import USER_HEADER
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.proxy.http.local_readers import LocalReaders
 from tests.support.mount.mounts import until

@@ -14,10 +14,10 @@ import pytest
 
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.api.answer_places import AnswerPlaces
 from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.response_slots import ResponseSlots
 from lodefs.proxy.api.responses import (
     IMMUTABLE,
     OCTETS,
@@ -219,7 +219,7 @@ class GatedNode(DictNode):
         yield BIG[first + 1000 : first + size_bytes]
 
 
-class NobodyForgotten(AnswerPlaces):
+class NobodyForgotten(ResponseSlots):
     """Who has read once counts as a reader for ever, and an answer keeps its place till its end."""
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ def report(body: bytes, *, size: int | None = None, method: bytes = b"POST") -> 
     return head + body
 
 
-GOOD_REPORT = msgspec.msgpack.encode(wire.Used([7, 9], 3, 4096))
+GOOD_REPORT = msgspec.msgpack.encode(wire.UsageReport([7, 9], 3, 4096))
 
 
 def test_reports_of_use_reach_the_node() -> None:
@@ -336,7 +336,7 @@ def test_reports_of_use_reach_the_node() -> None:
     node = DictNode({b"a": b"hello"})
     with start_proxy(node) as proxy:
         assert exchange(proxy.connect(), report(GOOD_REPORT)).startswith(b"HTTP/1.1 204 ")
-    assert node.reports == [wire.Used([7, 9], 3, 4096)]
+    assert node.reports == [wire.UsageReport([7, 9], 3, 4096)]
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     UnknownFormat,
 )
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Entry as Entry
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.token_watch import TokenWatch

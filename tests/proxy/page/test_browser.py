@@ -38,7 +38,7 @@ FILES = {
 }
 FOLDER = f"#/browse/{REPO}@main/"
 VIEWS = {  # and what is there once all is
-    "#/": "document.querySelector('meter') && document.querySelectorAll('h2').length > 6",
+    "#/": "document.querySelector('counts') && document.querySelectorAll('h2').length > 6",
     "#/repositories": "document.querySelector('.list time')",
     f"#/repository/{REPO}": "document.querySelector('.list time')",
     FOLDER: "document.querySelector('td a')",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
+from lodefs.chunkstore.protocol.cache_control import WarmRequest
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.page import live_feed
 from lodefs.proxy.page.live_feed import LISTENERS_MAX, LiveFeed, Sample

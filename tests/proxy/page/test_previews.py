@@ -153,7 +153,7 @@ def test_large_parquet_shows_its_columns(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow the page names the extra that brings it."""
+    """Without pyarrow the page names the extra that fetches it."""
     monkeypatch.setattr(previews, "find_spec", lambda _: None)
     found = view(b"a.parquet", parquet(10))
     assert (found.kind, found.may_retry) == ("none", False)

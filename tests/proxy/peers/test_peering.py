@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import read_index
-from lodefs.proxy.fetch import pack_chunks
+from lodefs.proxy.fetch import chunk_reader
 from lodefs.proxy.peers import server as peer_server
 from lodefs.proxy.peers.client.rate_limit import BURST_S
 from lodefs.proxy.peers.client.request_plan import RequestPlan
@@ -77,7 +77,7 @@ def test_all_nodes_together_read_the_store_once(rig: Rig) -> None:
 
 
 def test_one_node_after_the_other(rig: Rig) -> None:
-    """What the first node brought, the others get without the store."""
+    """What the first node fetched, the others get without the store."""
 
     async def run() -> None:
         async with cluster_of(rig, 3, clock_s=slow_clock_s) as members:
@@ -358,18 +358,18 @@ def test_an_owner_without_space_serves_all_the_same(
 ) -> None:
     """What an owner finds no space for it sends without keeping it, however many fetches one answer
     takes."""
-    monkeypatch.setattr(pack_chunks, "UNIT_SIZE_BYTES", 40_000)
+    monkeypatch.setattr(chunk_reader, "UNIT_SIZE_BYTES", 40_000)
 
     async def run() -> None:
         async with cluster_of(rig, 1, cache_size_bytes_max=1000) as owners:
             owner = owners[0]
             segment = rig.maker.entry(b"big", BIG).segments[0]
             found = owner.node.packs
-            loaded = await found.index(segment.pack, cached=False, from_origin=True)
+            pack_index = await found.index(segment.pack, cached=False, from_origin=True)
             pieces = [
                 bytes(piece)
                 async for piece in found.chunks(
-                    loaded, segment.first, segment.count, from_origin=True
+                    pack_index, segment.first, segment.count, from_origin=True
                 )
             ]
             assert b"".join(pieces) == BIG[: segment.size_bytes]

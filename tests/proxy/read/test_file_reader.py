@@ -14,11 +14,11 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.fetch.cache_fill import Destination, Unit, cut_units
+from lodefs.proxy.fetch.cache_fill import CacheTarget, Unit, cut_units
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
@@ -240,7 +240,7 @@ def test_repeated_chunks_land_once(tmp_path: Path) -> None:
 
 def test_hits_do_not_hide_who_reads_on(tmp_path: Path) -> None:
     """Where a reader is served from what is known, and has used up half of its window, it is no
-    hit: so that more is brought before the end."""
+    hit: so that more is fetched before the end."""
     content = random.Random(5).randbytes(4 * MIB)
     rig = Rig(tmp_path, {b"big": content}, chunk_size_bytes=10_000, pack_chunks=500)
 
@@ -277,10 +277,10 @@ def test_units_are_cut_evenly(tmp_path: Path, size_bytes: int) -> None:
     others."""
     rig = Rig(tmp_path, {b"big": BIGS[b"big/0"]}, pack_chunks=500)
     segment = rig.maker.entry(b"big", BIGS[b"big/0"]).segments[0]
-    loaded = read_index(rig.objects, segment.pack)
-    whole = Unit(segment.pack, 3, segment.count - 3, (Destination(3, segment.count, None, 7000),))
-    units = cut_units(whole, loaded, size_bytes)
-    offsets = loaded.index.raw_offsets
+    pack_index = read_index(rig.objects, segment.pack)
+    whole = Unit(segment.pack, 3, segment.count - 3, (CacheTarget(3, segment.count, None, 7000),))
+    units = cut_units(whole, pack_index, size_bytes)
+    offsets = pack_index.index.raw_offsets
     assert [unit.first for unit in units] == [3, *(u.first + u.count for u in units[:-1])]
     assert units[-1].first + units[-1].count == segment.count
     for unit in units:
@@ -302,7 +302,7 @@ def test_segments_that_do_not_fit_are_corrupt(rig: Rig, fault: str) -> None:
         "too many": (Segment(first.pack, first.first, 10_000, entry.size_bytes),),
         "no pack": (Segment(pack_id_of([]), 0, 1, entry.size_bytes),),
     }[fault]
-    bad = Entry(b"f", Kind.FILE, False, entry.size_bytes, digest_of(b"?"), segments)
+    bad = TreeEntry(b"f", Kind.FILE, False, entry.size_bytes, digest_of(b"?"), segments)
     rig.maker.commit_root(REPO, rig.maker.tree(b"", [bad]), branch="bad")
 
     async def run() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodeapi.wire import Used
 from lodefs.chunkstore.nodecache import layout
+from lodefs.chunkstore.protocol.wire import UsageReport
 from lodefs.proxy.cache.chunk_cache import Flat, NewChunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.read import flat_completion
@@ -48,9 +48,9 @@ async def scatter(node: StoreNode, path: bytes, first: int = 0, count: int | Non
     file = await file_of(node, path)
     known = await node.files._add_file(file)
     for segment in known.segments:
-        loaded = await node.packs.index(segment.pack, cached=False, from_origin=False)
+        pack_index = await node.packs.index(segment.pack, cached=False, from_origin=False)
         at, wanted = segment.first + first, segment.count - first if count is None else count
-        async for _ in node.packs.chunks(loaded, at, wanted, from_origin=False):
+        async for _ in node.packs.chunks(pack_index, at, wanted, from_origin=False):
             pass
 
 
@@ -58,7 +58,7 @@ async def report(node: StoreNode, path: bytes) -> None:
     """A mount tells that it read a file by chunks."""
     file = await file_of(node, path)
     commit = file.snapshot.commit
-    await node.used(Used([], 1, 1, REPO, commit, [file.entry.ino]))
+    await node.used(UsageReport([], 1, 1, REPO, commit, [file.entry.ino]))
 
 
 def test_a_file_read_whole_becomes_whole(rig: Rig) -> None:
@@ -153,7 +153,7 @@ def test_reports_of_nonsense_are_harmless(rig: Rig) -> None:
             (REPO, file.snapshot.commit, 1),
             (REPO, file.snapshot.commit, 4711),
         ):
-            await node.used(Used([], 0, 0, repo, commit, [ino]))
+            await node.used(UsageReport([], 0, 0, repo, commit, [ino]))
         assert not node._cache.files
 
     run(rig, work)

@@ -42,7 +42,7 @@ class Site:
         return self.maker.commit("r", {b"f": b"x"}, branch=branch, message=str(self.pushes))
 
     def copy(self) -> None:
-        """The mirror is brought up to date."""
+        """The mirror is fetched up to date."""
         source = self.maker.store.objects
         assert isinstance(source, MemoryObjects)
         self.mirror.objects = dict(source.objects)

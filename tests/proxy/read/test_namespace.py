@@ -12,7 +12,7 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, NotFound, TooLarge, Unavailable
 from lodefs.chunkstore.format import inodes
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.read import directory_loader, directory_rows, namespace
@@ -234,20 +234,20 @@ def test_a_walk_finds_directories_loaded(tmp_path: Path) -> None:
     async def run() -> None:
         async with rig.node() as node:
             snapshot = await node.names.snapshot(REPO, "main")
-            loaded = node.counts.values
+            pack_index = node.counts.values
             page = await node.names.children(snapshot, 1, limit=100)
             await node.names.children(snapshot, page.nodes[0].ino, limit=100)
             await at_rest(node)
-            assert loaded[Counter.TREES_LOADED] == 2  # down a path is no walk
+            assert pack_index[Counter.TREES_LOADED] == 2  # down a path is no walk
             rig.reset()
             await node.names.children(snapshot, page.nodes[1].ino, limit=100)
             await at_rest(node)
-            assert loaded[Counter.TREES_LOADED] == 6
+            assert pack_index[Counter.TREES_LOADED] == 6
             for child in page.nodes:
                 for below in (await node.names.children(snapshot, child.ino, limit=100)).nodes:
                     assert names(await node.names.children(snapshot, below.ino, limit=9)) == [b"f"]
                     await at_rest(node)
-            assert loaded[Counter.TREES_LOADED] == 81
+            assert pack_index[Counter.TREES_LOADED] == 81
             assert rig.objects.gets <= 3
 
     asyncio.run(run())
@@ -289,7 +289,7 @@ def test_a_spoiled_directory_is_no_harm_to_those_beside_it(tmp_path: Path) -> No
             trees = node.names._loader._trees
             read_all = trees.read_all
 
-            async def spoiled(entries: Sequence[Entry]) -> list[Outcome]:
+            async def spoiled(entries: Sequence[TreeEntry]) -> list[Outcome]:
                 found = await read_all(entries)
                 bad = Corrupt("zeros")
                 return [bad if e.name == b"3" else f for e, f in zip(entries, found, strict=True)]
@@ -358,7 +358,7 @@ def test_a_round_that_fails_fails_nobody(tmp_path: Path) -> None:
             trees = node.names._loader._trees
             read_all = trees.read_all
 
-            async def refused(entries: Sequence[Entry]) -> list[Outcome]:
+            async def refused(entries: Sequence[TreeEntry]) -> list[Outcome]:
                 if len(entries) > 1:
                     raise Unavailable("the store is away")
                 return await read_all(entries)

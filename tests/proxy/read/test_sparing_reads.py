@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.wire import Used
-from lodefs.proxy.cache.eviction import Usefulness
+from lodefs.chunkstore.protocol.wire import UsageReport
+from lodefs.proxy.cache.eviction import PrefetchAccuracy
 from lodefs.proxy.fetch import refetch_policy
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.runtime.counters import Counter
@@ -63,7 +63,7 @@ def test_shuffled_files_of_a_set_of_three_caches_are_fetched_about_once(
     rig.directory = tmp_path / "sparing"
     (_, later), unread_bytes = asyncio.run(ratios())
     assert later < 1.5
-    monkeypatch.setattr(Usefulness, "is_low", False)
+    monkeypatch.setattr(PrefetchAccuracy, "is_low", False)
     rig.directory = tmp_path / "before"
     (_, later), unread_before_bytes = asyncio.run(ratios())
     assert later > 3
@@ -71,7 +71,7 @@ def test_shuffled_files_of_a_set_of_three_caches_are_fetched_about_once(
 
 
 def test_files_in_order_come_in_few_requests(rig: Rig, tmp_path: Path) -> None:
-    """After a shuffled epoch has spoilt the share, who reads in order still has few requests."""
+    """After a shuffled epoch has damaged the share, who reads in order still has few requests."""
 
     async def run() -> None:
         async with rig.node(rig.settings(CACHE_BYTES)) as node:
@@ -110,7 +110,7 @@ def test_what_mounts_read_counts_as_read(rig: Rig, tmp_path: Path) -> None:
             (slab,) = node._cache.files.values()
             unread_bytes = slab.unread_bytes
             assert 0 < unread_bytes < slab.present_bytes
-            await node.used(Used([slab.number], 1, 600, stored_bytes=400))
+            await node.used(UsageReport([slab.number], 1, 600, stored_bytes=400))
             assert slab.unread_bytes == unread_bytes - 1000
             node._cache.eviction.free(64 * MIB)
             assert node.counts.values[Counter.EVICTED_UNREAD_BYTES] == unread_bytes - 1000

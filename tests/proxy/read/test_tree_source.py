@@ -10,13 +10,13 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Unavailable
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.read.tree_source import SHARES, Outcome, StoreTrees
 from lodefs.proxy.runtime.thread_pools import Pools
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
-ENTRIES = [Entry(b"%03d" % n, Kind.DIRECTORY, digest=digest_of(b"%d" % n)) for n in range(80)]
+ENTRIES = [TreeEntry(b"%03d" % n, Kind.DIRECTORY, digest=digest_of(b"%d" % n)) for n in range(80)]
 
 
 class Reader:
@@ -29,7 +29,7 @@ class Reader:
         self._together = threading.Barrier(SHARES, timeout=60)
         self.raised = threading.Event()
 
-    def read_tree(self, entry: Entry) -> list[Entry]:
+    def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
         self.read.append(entry.name)
         if len(self.read) <= SHARES:
             self._together.wait()

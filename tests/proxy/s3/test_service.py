@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.http.tokens import create_s3_token, create_token, delete_token
 from lodefs.proxy.node import NamePage
@@ -153,7 +153,7 @@ def test_every_byte(rig: Rig, bucket: str, base: str) -> None:
     ],
 )
 def test_ranges(rig: Rig, wanted: str, part: slice) -> None:
-    """Each form of a range brings its bytes."""
+    """Each form of a range fetches its bytes."""
     for _ in range(2):
         got = rig.client().get_object(Bucket="data", Key="big", Range=wanted)
         assert got["ResponseMetadata"]["HTTPStatusCode"] == 206
@@ -163,7 +163,7 @@ def test_ranges(rig: Rig, wanted: str, part: slice) -> None:
 
 @pytest.mark.parametrize("key", ["big", "zero"])
 def test_ranges_that_are_not_there(rig: Rig, key: str) -> None:
-    """A range beyond the end is refused; what is no range, or several, brings all."""
+    """A range beyond the end is refused; what is no range, or several, fetches all."""
     s3 = rig.client()
     assert code_of(s3.get_object, Bucket="data", Key=key, Range="bytes=9999999-") == (
         "InvalidRange",

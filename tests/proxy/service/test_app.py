@@ -87,7 +87,7 @@ def start(folder: Path, **more: object) -> Child:
 
 
 def test_a_store_with_mirrors(folder: Path) -> None:
-    """A node whose store has lost one pack and spoilt the others reads every byte from the mirror,
+    """A node whose store has lost one pack and damaged the others reads every byte from the mirror,
     and metrics tell the two apart."""
     make_store(folder)
     shutil.copytree(folder / "store", folder / "mirror")

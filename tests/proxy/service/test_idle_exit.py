@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodeapi import lease
+from lodefs.chunkstore.protocol import lease
 from lodefs.proxy.config import Config
 from lodefs.proxy.runtime.metrics import Use
 from lodefs.proxy.service.idle_exit import IdleExit, IdleTimer

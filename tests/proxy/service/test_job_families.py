@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.figures import component_counts, figure_files, mount_counts
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
-from lodefs.chunkstore.nodeapi.figures.figure_files import (
+from lodefs.chunkstore.protocol.figures import component_counts, figure_files, mount_counts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.figure_files import (
     directories_for,
     directories_of,
     directory_of,
     private_directory_of,
 )
-from lodefs.chunkstore.nodeapi.figures.job_counts import Word
-from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
+from lodefs.chunkstore.protocol.figures.job_counts import JobColumn
+from lodefs.chunkstore.protocol.figures.mount_counts import MountDescription
 from lodefs.mount.shm.job_counters import JobCounter, JobTable
 from lodefs.mount.shm.traffic_counters import TrafficTable
 from lodefs.proxy.config import Config
@@ -59,10 +59,10 @@ def read_bytes(families: JobFamilies, job: int | str, source: str) -> float | No
 def test_a_job_is_shown_with_what_it_read_through_all_mounts(tmp_path: Path) -> None:
     """By source, with the opens that went past them."""
     with counting(tmp_path) as one, counting(tmp_path) as two:
-        count(one, 7, Word.STORE_BYTES, 100)
-        count(two, 7, Word.STORE_BYTES, 20)
-        count(two, 7, Word.KERNEL_OPENS, 2)
-        count(two, 7, Word.KERNEL_OPENED_BYTES, 3000)
+        count(one, 7, JobColumn.STORE_BYTES, 100)
+        count(two, 7, JobColumn.STORE_BYTES, 20)
+        count(two, 7, JobColumn.KERNEL_OPENS, 2)
+        count(two, 7, JobColumn.KERNEL_OPENED_BYTES, 3000)
         families = JobFamilies(tmp_path)
         found = samples(exposition.text(families()))
     assert found[NAME, labels_of(job="7", source="store")] == 120
@@ -77,8 +77,8 @@ def test_no_figure_goes_back_when_a_mount_ends_and_all_go_after_an_hour(tmp_path
     families = JobFamilies(tmp_path, now_s=lambda: times[0])
     with counting(tmp_path) as other:
         with counting(tmp_path) as ending:
-            count(ending, 7, Word.PEERS_BYTES, 100)
-            count(other, 7, Word.PEERS_BYTES, 1)
+            count(ending, 7, JobColumn.PEERS_BYTES, 100)
+            count(other, 7, JobColumn.PEERS_BYTES, 1)
             assert read_bytes(families, 7, "peers") == 101
         del ending
         assert read_bytes(families, 7, "peers") == 101
@@ -98,12 +98,12 @@ def test_no_figure_goes_back_when_a_row_becomes_anothers(tmp_path: Path) -> None
     assert rows is not None
     counter = JobCounter(rows, lambda pid: pid)
     with counting(tmp_path) as other:
-        count(counter, 7, Word.STORE_BYTES, 1000)
-        count(other, 7, Word.STORE_BYTES, 5)
+        count(counter, 7, JobColumn.STORE_BYTES, 1000)
+        count(other, 7, JobColumn.STORE_BYTES, 5)
         assert read_bytes(families, 7, "store") == 1005
-        rows.words[rows.of(7) + Word.STORE_BYTES] = 0
+        rows.words[rows.of(7) + JobColumn.STORE_BYTES] = 0
         assert read_bytes(families, 7, "store") == 1005
-        count(counter, 7, Word.STORE_BYTES, 3)
+        count(counter, 7, JobColumn.STORE_BYTES, 3)
         assert read_bytes(families, 7, "store") == 1008
         os.close(fd)
     del rows, counter
@@ -115,7 +115,7 @@ def test_jobs_without_series_of_their_own_count_together(tmp_path: Path, jobs_ma
     families = JobFamilies(tmp_path, jobs_max)
     with counting(tmp_path) as counter:
         for job, size_bytes in ((7, 500), (8, 10), (9, 1)):
-            count(counter, job, Word.CACHE_BYTES, size_bytes)
+            count(counter, job, JobColumn.CACHE_BYTES, size_bytes)
         assert read_bytes(families, 7, "cache") == 500
         assert read_bytes(families, 8, "cache") == (10 if jobs_max == 2 else None)
         assert read_bytes(families, "other", "cache") == (1 if jobs_max == 2 else 11)
@@ -142,8 +142,8 @@ def test_users_of_the_proxy_can_neither_hide_nor_hold_files_of_jobs(socket_path:
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     with counting(private) as counter, counting(shared) as forged:
-        count(counter, 7, Word.STORE_BYTES, 100)
-        count(forged, 7, Word.STORE_BYTES, 5)
+        count(counter, 7, JobColumn.STORE_BYTES, 100)
+        count(forged, 7, JobColumn.STORE_BYTES, 5)
         found = samples(exposition.text(families_beside(socket_path)()))
     assert found[NAME, labels_of(job="7", source="store")] == 100
 

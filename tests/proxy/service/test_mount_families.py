@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.figures.mount_counts import Column, MountDescription, Operation
+from lodefs.chunkstore.protocol.figures.mount_counts import Column, MountDescription, Operation
 from lodefs.mount.shm.traffic_counters import RowCounter, TrafficTable
 from lodefs.proxy.page.live_feed import mounts_in
 from lodefs.proxy.runtime import exposition

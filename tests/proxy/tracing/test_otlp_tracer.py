@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.nodeapi.trace_context import TraceContext
+from lodefs.chunkstore.protocol.trace_context import TraceContext
 from lodefs.proxy.config import Config
 from lodefs.proxy.service.app import open_tracer
 from lodefs.proxy.tracing import otlp_tracer

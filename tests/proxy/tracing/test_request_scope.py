@@ -15,12 +15,12 @@ from random import Random
 import pytest
 
 from lodefs.chunkstore.format.inodes import ROOT_INO
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client as ReadClient
-from lodefs.chunkstore.nodeapi.trace_context import TraceContext, current_trace
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
-from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client as ReadClient
+from lodefs.chunkstore.protocol.trace_context import TraceContext, current_trace
+from lodefs.chunkstore.protocol.wire import Entry as Entry
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.s3.buckets import S3Settings

@@ -17,7 +17,7 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
-from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WarmRequest, WarmStatus
+from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmRequest, WarmStatus
 from lodefs.proxy.cache.pins import Pin
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm.cluster_jobs import (

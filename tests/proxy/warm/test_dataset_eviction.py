@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.nodeapi.cache_control import EvictRequest, WarmRequest
+from lodefs.chunkstore.protocol.cache_control import EvictRequest, WarmRequest
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, run, until
 

@@ -11,13 +11,13 @@ import pytest
 from msgspec import structs
 
 from lodefs.chunkstore.errors import Conflict, NotFound
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.nodecache.layout import PinRow
+from lodefs.chunkstore.protocol.cache_control import (
     RUNNING,
     EvictRequest,
     WarmRequest,
 )
-from lodefs.chunkstore.nodeapi.wire import Snapshot
-from lodefs.chunkstore.nodecache.layout import PinRow
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.pack_gate import Gate
 from tests.support.proxy.rig import MIB, REPO, Rig, ended, run, until

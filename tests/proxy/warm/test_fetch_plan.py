@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
@@ -35,7 +35,7 @@ def pending_file(first: int, count: int) -> PendingFile:
     size_bytes = count * CHUNK_BYTES
     digest = Digest(digest_of(b"%d %d" % (first, count)))
     segment = Segment(INDEX.pack_id, first, count, size_bytes)
-    entry = Entry(b"f", Kind.FILE, False, size_bytes, digest, (segment,))
+    entry = TreeEntry(b"f", Kind.FILE, False, size_bytes, digest, (segment,))
     return PendingFile(b"f", entry, size_bytes)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lodefs.chunkstore.errors import Corrupt
-from lodefs.chunkstore.nodeapi.cache_control import ERRORS_MAX, WarmRequest
-from lodefs.chunkstore.nodeapi.wire import Node, Snapshot
+from lodefs.chunkstore.protocol.cache_control import ERRORS_MAX, WarmRequest
+from lodefs.chunkstore.protocol.wire import Entry, Snapshot
 from lodefs.proxy.warm.job import Job, Rate, eta_s
 from lodefs.proxy.warm.path_patterns import Selection
 
-ROOT = Node(1, 1, b"", 2, executable=False, size_bytes=0, digest=b"", target=b"")
+ROOT = Entry(1, 1, b"", 2, executable=False, size_bytes=0, digest=b"", target=b"")
 SNAPSHOT = Snapshot("data/set", "ab" * 32, ROOT, 0, 3, 1, 3000)
 
 

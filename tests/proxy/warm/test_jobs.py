@@ -14,12 +14,12 @@ from msgspec import structs
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.protocol.cache_control import (
     WarmRequest,
     WarmStatus,
     encoded,
 )
-from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.cache.chunk_cache import Cache, StoredRun
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.runtime.backoff import Backoff
@@ -68,7 +68,7 @@ async def check_all_here(rig: Rig, node: StoreNode, paths: list[bytes] | None = 
 
 
 def test_everything_is_here_afterwards(rig: Rig) -> None:
-    """A job brings all names and bytes; reading them needs no store, figures are right."""
+    """A job fetches all names and bytes; reading them needs no store, figures are right."""
 
     async def work(node: StoreNode) -> None:
         status = await warm(node)
@@ -212,7 +212,7 @@ def test_pinned_data_survives_eviction_and_restart(rig: Rig) -> None:
 
 
 def test_data_that_is_here_is_pinned_too(rig: Rig) -> None:
-    """A pin holds what was read before, flat files and all, and not only what it brings."""
+    """A pin holds what was read before, flat files and all, and not only what it fetches."""
 
     async def work(node: StoreNode) -> None:
         await warm(node)
@@ -297,14 +297,14 @@ def test_damage_costs_only_its_files(rig: Rig) -> None:
     whole again these do, too."""
     bad = max(rig.objects.list(keys.PACKS), key=lambda info: info.size_bytes).key
 
-    def spoilt(key: str, part: Part) -> Part:
+    def damaged(key: str, part: Part) -> Part:
         if key == bad and part.data:
             return structs.replace(part, data=bytes(len(part.data)))
         return part
 
     async def work(node: StoreNode) -> None:
         await node.names.snapshot(REPO, "main")
-        rig.objects.answer = spoilt
+        rig.objects.answer = damaged
         status = await warm(node)
         assert status.state == "failed"
         assert {error.error for error in status.errors} == {"Corrupt"}
@@ -324,11 +324,11 @@ def test_a_damaged_directory_costs_what_is_below(rig: Rig) -> None:
     (small,) = [entry for entry in rig.store.packs.read_tree(root) if entry.name == b"small"]
     bad = keys.pack(small.segments[0].pack)
 
-    def spoilt(key: str, part: Part) -> Part:
+    def damaged(key: str, part: Part) -> Part:
         return structs.replace(part, data=bytes(len(part.data))) if key == bad else part
 
     async def work(node: StoreNode) -> None:
-        rig.objects.answer = spoilt
+        rig.objects.answer = damaged
         status = await warm(node)
         assert status.state == "failed"
         assert [(error.error, error.path) for error in status.errors] == [("Corrupt", "small")]

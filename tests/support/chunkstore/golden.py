@@ -21,7 +21,7 @@ from lodefs.chunkstore.format.composite import (
     CompositeName,
     CompositePlace,
     CompositeTable,
-    Looked,
+    PurgeScanState,
     encode_looked,
     encode_table,
     encode_tail,
@@ -46,9 +46,9 @@ from lodefs.chunkstore.format.repo_settings import encode_settings as encode_rep
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
     SAME_PACK,
-    Entry,
     Kind,
     Segment,
+    TreeEntry,
     encode_tree,
     symlink,
 )
@@ -90,7 +90,7 @@ def thin_pack() -> bytes:
     return TEXT_FRAME + index.encode()
 
 
-def tree() -> list[Entry]:
+def tree() -> list[TreeEntry]:
     """A directory of every kind of entry, with awkward names."""
     digest = Digest(bytes(range(32, 64)))
     one = (Segment(OTHER_PACK, 0, 1, 3),)
@@ -98,18 +98,18 @@ def tree() -> list[Entry]:
     many = (Segment(OTHER_PACK, 1, 40, 2**40 - 9), Segment(SAME_PACK, 7, 1, 9))
     subtree = (Segment(SAME_PACK, 300, 2, 90_000),)
     return [
-        Entry(b"\n", Kind.FILE, digest=EMPTY_DIGEST),
-        Entry(b"a", Kind.FILE, executable=True, size_bytes=3, digest=digest, segments=one),
-        Entry(b"b", Kind.FILE, size_bytes=2**40, digest=digest, segments=many),
-        Entry(b"c", Kind.DIRECTORY, size_bytes=90_000, digest=digest, segments=subtree),
+        TreeEntry(b"\n", Kind.FILE, digest=EMPTY_DIGEST),
+        TreeEntry(b"a", Kind.FILE, executable=True, size_bytes=3, digest=digest, segments=one),
+        TreeEntry(b"b", Kind.FILE, size_bytes=2**40, digest=digest, segments=many),
+        TreeEntry(b"c", Kind.DIRECTORY, size_bytes=90_000, digest=digest, segments=subtree),
         symlink(b"d", b"../over there"),
-        Entry(b"\xff not UTF-8", Kind.FILE, size_bytes=5, digest=digest, segments=three),
+        TreeEntry(b"\xff not UTF-8", Kind.FILE, size_bytes=5, digest=digest, segments=three),
     ]
 
 
 def commit() -> Commit:
     """A commit with a parent and text beyond ASCII."""
-    root = Entry(
+    root = TreeEntry(
         name=b"",
         kind=Kind.DIRECTORY,
         size_bytes=77,
@@ -146,7 +146,7 @@ def garbage_chunks() -> journal.Garbage:
 
 
 def journal_entry() -> journal.JournalEntry:
-    """An entry that condemns."""
+    """An entry that tombstones."""
     token = "000102030405060708090a0b0c0d0e0f"
     return journal.JournalEntry(7, 3, 1_700_000_000, token, garbage())
 
@@ -164,9 +164,9 @@ def journal_end() -> journal.End:
 
 
 def ledger() -> journal.Ledger:
-    """What a collection knew, with a writer that it waits for."""
+    """What a gc run knew, with a writer that it waits for."""
     refs = {journal.RefName("vision/flickr30k", BRANCHES, "main"): 1}
-    return journal.Ledger(6, refs, {6: journal.Silence(2, 1_700_000_000)})
+    return journal.Ledger(6, refs, {6: journal.LastHeartbeat(2, 1_700_000_000)})
 
 
 def cut_inputs() -> dict[str, bytes]:
@@ -222,8 +222,8 @@ def bundle() -> bytes:
 
 def scrub_ledger() -> ScrubLedger:
     """A scrub in the middle of its third round."""
-    spoilt = (PackId(bytes(range(9, 41))),)
-    return ScrubLedger(OTHER_PACK, 2, 1_700_000_000, 1_690_000_000, 17, 1 << 30, spoilt)
+    damaged = (PackId(bytes(range(9, 41))),)
+    return ScrubLedger(OTHER_PACK, 2, 1_700_000_000, 1_690_000_000, 17, 1 << 30, damaged)
 
 
 COMPOSITE = CompositeName(6, "00112233445566ff")
@@ -262,18 +262,18 @@ def examples() -> dict[str, bytes]:
         "store-2-new.json": encode_settings(settings()),
         "composite": composite(),
         "composite-mark": encode_tail(CompositeName(256, COMPOSITE.token), []),
-        "composites-looked": encode_looked(Looked(3, {COMPOSITE: 17})),
+        "composites-looked": encode_looked(PurgeScanState(3, {COMPOSITE: 17})),
         "composite-table": encode_table(composite_table()),
         "composite-table-restored": encode_table(replace(composite_table(), is_restored=True)),
         "composite-table-superseded": encode_table(CompositeTable(6, is_superseded=True)),
         "journal-entry": journal.encode_entry(journal_entry()),
         "journal-entry-2": journal.encode_entry(
-            replace(journal_entry(), condemned=garbage_chunks())
+            replace(journal_entry(), tombstoned=garbage_chunks())
         ),
-        "journal-fate-2": journal.encode_fate(journal.Fate(7, garbage_chunks())),
+        "journal-fate-2": journal.encode_outcome(journal.DeletionOutcome(7, garbage_chunks())),
         "journal-end": journal.encode_end(journal_end()),
         "journal-beat": journal.encode_beat(6, 2),
-        "journal-fate": journal.encode_fate(journal.Fate(7, garbage())),
+        "journal-fate": journal.encode_outcome(journal.DeletionOutcome(7, garbage())),
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
         "expired": encode_expired("vision/flickr30k", CommitId(bytes(range(32))), 1_700_000_000),

@@ -16,7 +16,14 @@ from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, digest_of
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree, symlink, tree_digest
+from lodefs.chunkstore.format.tree import (
+    Kind,
+    Segment,
+    TreeEntry,
+    encode_tree,
+    symlink,
+    tree_digest,
+)
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, create_store
@@ -76,7 +83,7 @@ class Handmade:
     def commit_root(
         self,
         repo: str,
-        root: Entry,
+        root: TreeEntry,
         *,
         branch: str = "main",
         message: str = "by hand",
@@ -102,7 +109,7 @@ class Handmade:
         refs.advance(BRANCHES, branch, commit_id, expected_sequence=sequence)
         return commit_id
 
-    def entry(self, name: bytes, content: bytes, *, executable: bool = False) -> Entry:
+    def entry(self, name: bytes, content: bytes, *, executable: bool = False) -> TreeEntry:
         """The entry of a file whose chunks are written."""
         segments: list[Segment] = []
         for chunk in self._cut(content):
@@ -115,21 +122,21 @@ class Handmade:
                 segments.append(Segment(pack, number, 1, len(chunk)))
         size_bytes = len(content)
         digest = digest_of(content)
-        return Entry(name, Kind.FILE, executable, size_bytes, digest, tuple(segments))
+        return TreeEntry(name, Kind.FILE, executable, size_bytes, digest, tuple(segments))
 
-    def file(self, name: bytes, content: bytes, *, executable: bool = False) -> Entry:
+    def file(self, name: bytes, content: bytes, *, executable: bool = False) -> TreeEntry:
         """The entry of a file; its chunks are written where they are not yet."""
         self._write_chunks([content])
         return self.entry(name, content, executable=executable)
 
-    def tree(self, name: bytes, entries: Sequence[Entry]) -> Entry:
+    def tree(self, name: bytes, entries: Sequence[TreeEntry]) -> TreeEntry:
         """The entry of a directory that holds ``entries``; its tree is written."""
         data = encode_tree(entries)
         self._write_chunks([data])
         entry = self.entry(name, data)
         return replace(entry, kind=Kind.DIRECTORY, digest=tree_digest(entries))
 
-    def _directory(self, name: bytes, nested: dict[bytes, object]) -> Entry:
+    def _directory(self, name: bytes, nested: dict[bytes, object]) -> TreeEntry:
         entries = []
         for child, value in sorted(nested.items()):
             if isinstance(value, dict):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
-from lodefs.chunkstore.format.tree import EMPTY_DIGEST, SAME_PACK, Entry, Kind, Segment, symlink
+from lodefs.chunkstore.format.tree import EMPTY_DIGEST, SAME_PACK, Kind, Segment, TreeEntry, symlink
 from lodefs.chunkstore.push.fragmentation import join
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
 
@@ -44,26 +44,28 @@ segments = st.lists(_segment, min_size=1, max_size=4).map(join)
 
 def _stored(
     name: st.SearchStrategy[bytes], kind: Kind, executable: st.SearchStrategy[bool]
-) -> st.SearchStrategy[Entry]:
+) -> st.SearchStrategy[TreeEntry]:
     """Entries of a kind that have bytes: as many as their segments."""
 
-    def sized(entry: Entry) -> Entry:
+    def sized(entry: TreeEntry) -> TreeEntry:
         return replace(entry, size_bytes=sum(segment.size_bytes for segment in entry.segments))
 
     nothing = st.just(0)
-    return st.builds(Entry, name, st.just(kind), executable, nothing, digests, segments).map(sized)
+    return st.builds(TreeEntry, name, st.just(kind), executable, nothing, digests, segments).map(
+        sized
+    )
 
 
-def files(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[Entry]:
+def files(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[TreeEntry]:
     """Files that are not empty."""
     return _stored(name, Kind.FILE, st.booleans())
 
 
-def entries(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[Entry]:
+def entries(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[TreeEntry]:
     """Entries of all kinds, in the form that decoding gives."""
     nothing = st.just(0)
     empty = st.builds(
-        Entry, name, st.just(Kind.FILE), st.booleans(), nothing, st.just(EMPTY_DIGEST)
+        TreeEntry, name, st.just(Kind.FILE), st.booleans(), nothing, st.just(EMPTY_DIGEST)
     )
     directory = _stored(name, Kind.DIRECTORY, st.just(value=False))
     return st.one_of(files(name), empty, directory, st.builds(symlink, name, targets))

@@ -115,7 +115,7 @@ class MemoryMounts:
         if abort:
             self.aborted.append(place)
 
-    def standing(self, timeout_s: float) -> list[MountStatus]:
+    def list_mounts(self, timeout_s: float) -> list[MountStatus]:
         """All mounts."""
         return self._call("standing", timeout_s, self._standing)
 

@@ -89,20 +89,20 @@ class NodeMountsSuite:
         """A mount stands, alive and supervised, until it is taken away; away twice is fine."""
         place = str(given.place)
         given.node.mount(given.source, given.commit, place, TIMEOUT_S)
-        [standing] = [one for one in given.node.standing(TIMEOUT_S) if one.place == place]
+        [standing] = [one for one in given.node.list_mounts(TIMEOUT_S) if one.place == place]
         assert (standing.repo, standing.commit) == (given.source.repo, given.commit)
         assert standing.alive
         assert standing.supervised
         given.node.unmount(place, TIMEOUT_S)
         given.node.unmount(place, TIMEOUT_S)
-        assert place not in [one.place for one in given.node.standing(TIMEOUT_S)]
+        assert place not in [one.place for one in given.node.list_mounts(TIMEOUT_S)]
         assert given.place.is_dir()
 
     def test_a_part_is_mounted(self, given: Given) -> None:
         """A mount of a directory says so."""
         part = msgspec.structs.replace(given.source, path=given.directory)
         given.node.mount(part, given.commit, str(given.place), TIMEOUT_S)
-        found = {one.place: one.path for one in given.node.standing(TIMEOUT_S)}
+        found = {one.place: one.path for one in given.node.list_mounts(TIMEOUT_S)}
         assert found[str(given.place)] == given.directory
         given.node.unmount(str(given.place), TIMEOUT_S)
 
@@ -112,7 +112,7 @@ class NodeMountsSuite:
         given.node.mount(given.source, given.commit, place, TIMEOUT_S)
         with pytest.raises(InUse):
             given.node.mount(given.source, given.commit, place, TIMEOUT_S)
-        assert place in [one.place for one in given.node.standing(TIMEOUT_S) if one.alive]
+        assert place in [one.place for one in given.node.list_mounts(TIMEOUT_S) if one.alive]
         given.node.unmount(place, TIMEOUT_S)
 
     def test_a_dead_mount_is_seen_and_replaced(self, given: Given) -> None:
@@ -120,23 +120,23 @@ class NodeMountsSuite:
         place = str(given.place)
         given.node.mount(given.source, given.commit, place, TIMEOUT_S)
         given.lose()
-        assert {one.place: one.alive for one in given.node.standing(TIMEOUT_S)}[place] is False
+        assert {one.place: one.alive for one in given.node.list_mounts(TIMEOUT_S)}[place] is False
         given.node.mount(given.source, given.commit, place, TIMEOUT_S)
-        assert {one.place: one.alive for one in given.node.standing(TIMEOUT_S)}[place] is True
+        assert {one.place: one.alive for one in given.node.list_mounts(TIMEOUT_S)}[place] is True
         given.lose()
         given.node.unmount(place, TIMEOUT_S)
-        assert place not in [one.place for one in given.node.standing(TIMEOUT_S)]
+        assert place not in [one.place for one in given.node.list_mounts(TIMEOUT_S)]
 
     def test_a_mount_is_revived(self, given: Given) -> None:
         """A mount that lost its supervisor is alive, and gets another one."""
         place = str(given.place)
         given.node.mount(given.source, given.commit, place, TIMEOUT_S)
         given.lose_supervisor()
-        [standing] = [one for one in given.node.standing(TIMEOUT_S) if one.place == place]
+        [standing] = [one for one in given.node.list_mounts(TIMEOUT_S) if one.place == place]
         assert standing.alive
         assert not standing.supervised
         given.node.revive(place, TIMEOUT_S)
-        [standing] = [one for one in given.node.standing(TIMEOUT_S) if one.place == place]
+        [standing] = [one for one in given.node.list_mounts(TIMEOUT_S) if one.place == place]
         assert standing.supervised
         given.node.unmount(place, TIMEOUT_S)
 
@@ -154,14 +154,14 @@ class NodeMountsSuite:
         for bad in (link, file, full, given.place / "nothing"):
             with pytest.raises(InvalidInput, match=bad.name):
                 given.node.mount(given.source, given.commit, str(bad), TIMEOUT_S)
-        assert not [s for s in given.node.standing(TIMEOUT_S) if s.place.startswith(place)]
+        assert not [s for s in given.node.list_mounts(TIMEOUT_S) if s.place.startswith(place)]
 
     def test_a_mount_that_fails_leaves_nothing(self, given: Given) -> None:
         """A commit that is not there is NotFound, and nothing is mounted."""
         place = str(given.place)
         with pytest.raises(NotFound):
             given.node.mount(given.source, NO_SUCH_COMMIT, place, TIMEOUT_S)
-        assert not [s for s in given.node.standing(TIMEOUT_S) if s.place.startswith(place)]
+        assert not [s for s in given.node.list_mounts(TIMEOUT_S) if s.place.startswith(place)]
 
     def test_traffic_and_who_shows_it(self, given: Given) -> None:
         """A mount that nobody used is shown nowhere, and its traffic can be asked; without a mount
@@ -197,4 +197,4 @@ class NodeMountsSuite:
                 continue
         given.node.unmount(place, TIMEOUT_S)
         assert time.monotonic() - begun_s < TIMEOUT_S
-        assert place not in [one.place for one in given.node.standing(TIMEOUT_S) if one.alive]
+        assert place not in [one.place for one in given.node.list_mounts(TIMEOUT_S) if one.alive]

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.mount.docker.http_server import Limits, Server
 from lodefs.mount.docker.plugin import answering

@@ -1,4 +1,4 @@
-"""A collection that only says what it would do says what one does right afterwards."""
+"""A gc run that only says what it would do says what one does right afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRACE_S = 24 * HOUR_S
 
 
 def check_dry_runs(objects: Mapping[str, bytes], now_s: float, min_used: float | None) -> int:
-    """Collections of a copy of those objects, hours after each other; how many writers they gave
+    """Gc runs of a copy of those objects, hours after each other; how many writers they gave
     up. Raises: AssertionError if a dry run changes anything, or says what does not come."""
     memory = MemoryObjects()
     memory.objects = dict(objects)
@@ -35,8 +35,8 @@ def check_dry_runs(objects: Mapping[str, bytes], now_s: float, min_used: float |
 def check_dry_run(
     memory: MemoryObjects, options: CollectOptions, *, is_foreseen: bool = True
 ) -> CollectResult | type[LodefsError]:
-    """What a collection does, or how it fails. Raises: AssertionError if a dry run right before it
-    changes anything, or (where it ``is_foreseen``: no pack is spoilt) says what does not come."""
+    """What a gc run does, or how it fails. Raises: AssertionError if a dry run right before it
+    changes anything, or (where it ``is_foreseen``: no pack is damaged) says what does not come."""
     before = dict(memory.objects)
     said = _outcome(memory, replace(options, dry_run=True))
     assert memory.objects == before, "a dry run has changed something"

@@ -16,10 +16,10 @@ from lodefs.chunkstore.format.composite import (
     decode_table,
     table_number,
 )
-from lodefs.chunkstore.format.journal import RefName, decode_end, decode_fate
+from lodefs.chunkstore.format.journal import RefName, decode_end, decode_outcome
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex
-from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -200,8 +200,8 @@ class Needs:
     def kept(self) -> int:
         """Entries of the journal whose garbage is kept."""
         kept = b'"deleted":null'
-        fates = [k for k in self._objects.objects if k.startswith("journal/fates/")]
-        return sum(kept in self._objects.objects[key] for key in fates)
+        outcomes = [k for k in self._objects.objects if k.startswith("journal/fates/")]
+        return sum(kept in self._objects.objects[key] for key in outcomes)
 
     def dangling_intents(self) -> bool:
         """Whether a writer has said what it would write, and has not written it."""
@@ -262,15 +262,15 @@ class Needs:
         return is_gone or (repo, commit_id) in self._deleted()
 
     def _deleted(self) -> set[tuple[str, CommitId]]:
-        """Commits that fates have deleted."""
+        """Commits that outcomes have deleted."""
         found: set[tuple[str, CommitId]] = set()
         for key, data in self._objects.objects.items():
             if key.startswith("journal/fates/"):
-                fate = decode_fate(data, keys.SEQUENCE_MAX - int(key.rpartition("/")[2]), key)
-                found |= set(fate.deleted.commits) if fate.deleted is not None else set()
+                outcome = decode_outcome(data, keys.SEQUENCE_MAX - int(key.rpartition("/")[2]), key)
+                found |= set(outcome.deleted.commits) if outcome.deleted is not None else set()
         return found
 
-    def _read(self, packs: PackReader, entry: Entry) -> None:
+    def _read(self, packs: PackReader, entry: TreeEntry) -> None:
         """Reads a file; of one that was purged what is left."""
         try:
             deque(packs.read_file(entry), 0)

@@ -1,4 +1,4 @@
-"""Random schedules of pushes, changes, copies, tags, deletions, purges, repairs, collections,
+"""Random schedules of pushes, changes, copies, tags, deletions, purges, repairs, gc runs,
 compactions and reads with the real code over a store in memory, and what must always hold.
 
 ``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
@@ -37,7 +37,7 @@ from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
-from lodefs.chunkstore.repair.pack_healing import heal
+from lodefs.chunkstore.repair.pack_repair import repair_packs
 from lodefs.chunkstore.repair.packs import PackDamage
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
@@ -84,7 +84,7 @@ class Played:
 
     steps: int = 0
     pushes: int = 0  # that made a commit
-    stored_again: int = 0  # of these, that met packs which a collection had deleted
+    stored_again: int = 0  # of these, that met packs which a gc run had deleted
     given_up: int = 0  # writers, that dry runs had said would be
     kept: int = 0  # entries of the journal whose garbage was kept: saved, or in use after all
     copies: int = 0  # that ended well
@@ -405,7 +405,9 @@ class Schedule:
         ]
         source = StoreSource(copied)
         with mock.patch.object(source, "pack", self._slowly(actor, source.pack)):
-            heal(self._store(actor).objects, lost, [source], InlineExecutor(), dry_run=False)
+            repair_packs(
+                self._store(actor).objects, lost, [source], InlineExecutor(), dry_run=False
+            )
         self.played.repaired += len(lost)
 
     def _slowly(self, actor: Actor, act: Callable[[PackId], T]) -> Callable[[PackId], T]:
@@ -438,7 +440,7 @@ class Schedule:
         self._needs.check(f"seed {self._seed}, step {self.played.steps}, after {what} of {key}")
 
     def _clean(self) -> None:
-        """Collections that nothing disturbs, a day after each other."""
+        """Gc runs that nothing disturbs, a day after each other."""
         self.played.kept = self._needs.kept()
         dangling = self._needs.dangling_intents()
         for count in range(1, 5):

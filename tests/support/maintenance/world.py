@@ -95,7 +95,7 @@ class World:
         min_used: float | None = None,
         merge_below_bytes: int | None = None,
     ) -> CollectResult:
-        """One collection."""
+        """One gc run."""
         options = CollectOptions(
             grace_s,
             dry_run=dry_run,
@@ -107,7 +107,7 @@ class World:
         return collect(store or self.store, options)
 
     def collect_all(self) -> None:
-        """Two collections, more than the grace time apart: garbage is gone."""
+        """Two gc runs, more than the grace time apart: garbage is gone."""
         for _ in range(2):
             self.collect()
             self.hours += 25

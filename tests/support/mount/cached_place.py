@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Snapshot
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client
+from lodefs.chunkstore.protocol.wire import CachePlace, Entry, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.fs.filesystem import NODES_MAX
 from lodefs.mount.read.cache_monitor import CacheMonitor
@@ -63,7 +63,7 @@ class Place:
         self.cache = rig.directory / "cache"
         self.clients = [self._client(), self._client()]
         self.snapshot = self.clients[0].snapshot(REPO, "main")
-        self.remembered: Lru[int, Node] = Lru(NODES_MAX)
+        self.remembered: Lru[int, Entry] = Lru(NODES_MAX)
         self.monitor = CacheMonitor(
             self.clients[1], self.snapshot, self.lines.append, nodes=self.remembered,
             opener=self.open, clock=self.clock,

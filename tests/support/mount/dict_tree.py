@@ -12,11 +12,11 @@ from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
-from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.nodeapi.read_client import Waited
-from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
+from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
+from lodefs.chunkstore.protocol.read_client import WaitTimes
+from lodefs.chunkstore.protocol.wire import Entry, Page, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,22 @@ class Program:
 Tree = Mapping[bytes, "bytes | Link | Program | Tree"]
 
 
-def entry_of(node: Node) -> Entry:
+def entry_of(node: Entry) -> TreeEntry:
     """A file as a tree has it, with its content in one chunk of a pack that is not there."""
     digest = Digest(node.digest)
     segment = Segment(PackId(digest), 0, 1, node.size_bytes)
-    return Entry(node.name, Kind(node.kind), node.executable, node.size_bytes, digest, (segment,))
+    return TreeEntry(
+        node.name, Kind(node.kind), node.executable, node.size_bytes, digest, (segment,)
+    )
 
 
 class DictTree:
     """The nodes and bytes of a tree; ``begin``, ``node``, ``lookup``, ``children`` and ``read`` as
-    chunkstore.nodeapi.read_client has them. ``calls`` counts what was asked."""
+    chunkstore.protocol.read_client has them. ``calls`` counts what was asked."""
 
     def __init__(self, tree: Tree, *, repo: str = "demo", time_s: int = 1_700_000_000) -> None:
-        self.waited = Waited()
-        self.nodes: dict[int, Node] = {}
+        self.waited = WaitTimes()
+        self.nodes: dict[int, Entry] = {}
         self.names: dict[int, list[int]] = {}  # directory -> its children, by name
         self.data: dict[int, bytes] = {}
         self.calls: dict[str, int] = {}
@@ -83,7 +85,7 @@ class DictTree:
             self.data[ino], size = content, len(content)
         digest = digest_of(target or content)
         program = isinstance(what, Program)
-        node = Node(ino, parent, name, kind, program, size, digest, target)
+        node = Entry(ino, parent, name, kind, program, size, digest, target)
         named = content_id(entry_of(node)) if size >= FLAT_SIZE_BYTES_MIN else b""
         self.nodes[ino] = replace(node, content=named)
 
@@ -96,7 +98,7 @@ class DictTree:
     def _count(self, what: str) -> None:
         self.calls[what] = self.calls.get(what, 0) + 1
 
-    def node(self, ino: int) -> Node:
+    def node(self, ino: int) -> Entry:
         """NotFound."""
         self._count("node")
         try:
@@ -104,7 +106,7 @@ class DictTree:
         except KeyError:
             raise NotFound(f"no inode {ino}") from None
 
-    def lookup(self, parent_ino: int, name: bytes) -> Node:
+    def lookup(self, parent_ino: int, name: bytes) -> Entry:
         """NotFound, NotADirectory."""
         self._count("lookup")
         self._listing(parent_ino)

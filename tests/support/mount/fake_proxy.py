@@ -1,4 +1,4 @@
-"""A proxy that serves a DictTree over a Unix socket or TCP, as chunkstore/nodeapi/wire.py says it.
+"""A proxy that serves a DictTree over a Unix socket or TCP, as chunkstore/protocol/wire.py says it.
 
 One thread per connection. What it does wrong can be set, so that clients can be tested against it.
 """
@@ -17,8 +17,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound
-from lodefs.chunkstore.nodeapi import cache_control, wire
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
+from lodefs.chunkstore.protocol import cache_control, wire
+from lodefs.chunkstore.protocol.cache_control import WarmRequest
 from tests.support.mount.dict_tree import DictTree
 
 Reply = tuple[int, bytes, bytes]  # status, headers, body
@@ -170,7 +170,7 @@ class FakeProxy:
         if path == wire.CACHE and self.cache is not None:
             return packed(self.cache)
         if path == wire.CACHE_USED:
-            self.used += msgspec.msgpack.decode(sent, type=wire.Used).numbers
+            self.used += msgspec.msgpack.decode(sent, type=wire.UsageReport).numbers
             return 204, b"", b""
         if path in (cache_control.WARM, cache_control.EVICT):
             return self._keep(path, sent)

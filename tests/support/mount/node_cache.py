@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Node
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv_rocks import RocksKeyValues
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
+from lodefs.chunkstore.protocol.wire import CachePlace, Entry
 from tests.support.mount.dict_tree import DictTree, entry_of
 
 
@@ -105,7 +105,7 @@ class NodeCache:
         self._kv.close()
 
 
-def _pages(nodes: list[Node]) -> Iterator[list[Node]]:
+def _pages(nodes: list[Entry]) -> Iterator[list[Entry]]:
     left = iter(nodes)
     while page := list(islice(left, name_rows.PAGE_NODES)):
         yield page

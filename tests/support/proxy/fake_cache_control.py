@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
-from lodefs.chunkstore.nodeapi.cache_control import (
+from lodefs.chunkstore.protocol.cache_control import (
     RUNNING,
     EvictRequest,
     EvictView,

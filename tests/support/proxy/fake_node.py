@@ -24,9 +24,9 @@ from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Origin, Page, Snapshot, Used
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol.wire import CachePlace, Origin, Page, Snapshot, UsageReport
+from lodefs.chunkstore.protocol.wire import Entry as Entry
 from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.http.admission import ClientLimits
@@ -35,7 +35,7 @@ from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
-from lodefs.proxy.node import CacheControl, Catalog, Extent, NamePage, Node, SnapshotFile
+from lodefs.proxy.node import CacheControl, Catalog, Extent, NamePage, NodeService, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.s3.buckets import S3Settings
@@ -126,7 +126,7 @@ class DictNode:
         self.counts = Counts()
         self.figures: dict[str, object] = {}
         self.place: CachePlace | None = None
-        self.reports: list[Used] = []
+        self.reports: list[UsageReport] = []
         self.cache_control: CacheControl | None = None
         self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
         for path in sorted(files):
@@ -346,7 +346,7 @@ class DictNode:
         """See proxy.node.Node."""
         return self.place
 
-    async def used(self, report: Used) -> None:
+    async def used(self, report: UsageReport) -> None:
         """See proxy.node.Node."""
         self.reports.append(report)
 
@@ -479,7 +479,7 @@ def _on_tcp(tokens: TokenBook | None, certificate: DoorTls | None) -> Endpoint:
 
 @contextmanager
 def start_proxy(
-    node: Node | Callable[[], AbstractAsyncContextManager[Node]],
+    node: NodeService | Callable[[], AbstractAsyncContextManager[NodeService]],
     *,
     tokens_file: Path | None = None,
     metrics_anonymous: bool = False,
@@ -509,7 +509,7 @@ def start_proxy(
             async with node() if callable(node) else nullcontext(node) as opened:
                 await serve_node(opened)
 
-        async def serve_node(node: Node) -> None:
+        async def serve_node(node: NodeService) -> None:
             server = ProxyServer(
                 node, version="test", metric_inputs=inputs, limits=limits, hot_path=hot_path
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.node import (
     Catalog,
     ChangesView,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.nodeapi.trace_context import TraceContext
+from lodefs.chunkstore.protocol.trace_context import TraceContext
 from lodefs.proxy.tracing.spans import Span, SpanCounts
 
 

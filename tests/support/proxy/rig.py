@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WarmStatus
-from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmStatus
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.local_readers import LocalReaders
-from lodefs.proxy.node import Node, SnapshotFile
+from lodefs.proxy.node import NodeService, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
@@ -138,7 +138,7 @@ class Rig:
 
 
 async def read_path(
-    node: Node,
+    node: NodeService,
     path: bytes,
     first: int = 0,
     size_bytes: int | None = None,
@@ -152,7 +152,7 @@ async def read_path(
 
 
 async def read_file(
-    node: Node, file: SnapshotFile, first: int = 0, size_bytes: int | None = None
+    node: NodeService, file: SnapshotFile, first: int = 0, size_bytes: int | None = None
 ) -> tuple[bytes, Origin | None]:
     """Bytes of a file through a node, and where they were fetched from."""
     size = file.entry.size_bytes - first if size_bytes is None else size_bytes
@@ -161,7 +161,9 @@ async def read_file(
         return b"".join(pieces), stream.origin
 
 
-async def file_of(node: Node, path: bytes, *, rev: str = "main", repo: str = REPO) -> SnapshotFile:
+async def file_of(
+    node: NodeService, path: bytes, *, rev: str = "main", repo: str = REPO
+) -> SnapshotFile:
     """A file of a repository."""
     file = await node.names.file(await node.names.snapshot(repo, rev), path)
     assert isinstance(file, SnapshotFile)

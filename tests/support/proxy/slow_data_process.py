@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import process
-from lodefs.proxy.data.order import FetchOrder
+from lodefs.proxy.data.order import FetchTask
 
 _PROGRAM = (sys.executable, "-P", str(Path(__file__)))
 SLOW = (*_PROGRAM, "0.02")  # orders take long enough for something to happen to them
@@ -19,7 +19,7 @@ DEAD = (*_PROGRAM, "600")
 
 
 def _slowly(
-    order: FetchOrder,
+    order: FetchTask,
     raw_starts: Sequence[int],
     first: int,
     raws: Sequence[Buffer],

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.access import NO_RULES
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.access import NO_RULES
 from lodefs.mount.attach.attachments import GRACE_S, Attachments, Handed
 from lodefs.mount.attach.server import AttachServer
 from lodefs.mount.node.interface import Source

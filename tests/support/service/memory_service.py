@@ -24,7 +24,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.mount.kernel.mount_table import FS_TYPE, Mount
 from lodefs.mount.node.interface import ResolvedCommit
-from lodefs.mount.service.interface import Health, Held, Holding, User, Wanted
+from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 from tests.support.docker.memory_mounts import Gate, Repo
 
 
@@ -32,13 +32,13 @@ from tests.support.docker.memory_mounts import Gate, Repo
 class MemoryHeld:
     """A mount, what its users asked for, and the token that opened it."""
 
-    wanted: Wanted
-    held: Held
+    wanted: MountClaim
+    held: MountHandle
     token: str | None
-    users: dict[User, Wanted] = field(default_factory=dict)
+    users: dict[User, MountClaim] = field(default_factory=dict)
     counts: Counter[User] = field(default_factory=Counter)
 
-    def add(self, user: User, wanted: Wanted) -> None:
+    def add(self, user: User, wanted: MountClaim) -> None:
         """One user more; one that is counted once more."""
         self.users[user] = wanted
         self.counts[user] += 1 if user.is_counted else 1 - self.counts[user]
@@ -73,7 +73,7 @@ class MemoryService:
             self._gate.open.set()
             self._gate = None
 
-    def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
+    def resolve(self, wanted: MountClaim, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
         self.ping(timeout_s)
         source = wanted.source
@@ -90,7 +90,9 @@ class MemoryService:
             raise InvalidInput(f"{source.repo} has no directory {source.path.decode()!r}")
         return ResolvedCommit(commit, repo.files, repo.size_bytes)
 
-    def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
+    def acquire(
+        self, user: User, wanted: MountClaim, token: str | None, timeout_s: float
+    ) -> MountHandle:
         """See MountService."""
         if self._gate is not None:
             self._gate.reached.set()
@@ -112,7 +114,7 @@ class MemoryService:
     def adopt(
         self,
         user: User,
-        wanted: Wanted,
+        wanted: MountClaim,
         token: str | None,
         place: str,
         found: ResolvedCommit,
@@ -172,8 +174,8 @@ class MemoryService:
         return {user for mount in self.mounts for user in mount.users}
 
     def _again(
-        self, mount: MemoryHeld, user: User, wanted: Wanted, token: str | None, timeout_s: float
-    ) -> Held:
+        self, mount: MemoryHeld, user: User, wanted: MountClaim, token: str | None, timeout_s: float
+    ) -> MountHandle:
         if token is not None and token != mount.token:
             self.resolve(wanted, token, timeout_s)
             mount.token = token
@@ -181,13 +183,13 @@ class MemoryService:
         mount.add(user, wanted)
         return msgspec.structs.replace(mount.held, is_new=is_new)
 
-    def _of(self, wanted: Wanted, found: ResolvedCommit, token: str | None) -> MemoryHeld:
+    def _of(self, wanted: MountClaim, found: ResolvedCommit, token: str | None) -> MemoryHeld:
         for mount in self.mounts:
             same = (mount.wanted.source, mount.held.commit, mount.token)
             if same == (wanted.source, found.commit, token):
                 return mount
         place = str(self.root / f"m{len(self.mounts)}")
-        held = Held(place, found.commit, found.files, found.size_bytes)
+        held = MountHandle(place, found.commit, found.files, found.size_bytes)
         self.mounts.append(MemoryHeld(wanted, held, token))
         return self.mounts[-1]
 

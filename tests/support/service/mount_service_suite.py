@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import AlreadyExists, Denied, InvalidInput, NotFound
-from lodefs.mount.service.interface import DOCKER, MountService, Source, User, Wanted
+from lodefs.mount.service.interface import DOCKER, MountClaim, MountService, Source, User
 
 TIMEOUT_S = 60.0
 
@@ -22,10 +22,10 @@ class ServiceGiven:
     """
 
     service: MountService
-    wanted: Wanted
+    wanted: MountClaim
     directory: bytes
     file: bytes
-    secret: Wanted
+    secret: MountClaim
     token: str
 
 
@@ -177,7 +177,7 @@ class MountServiceSuite:
         service.ping(TIMEOUT_S)
 
 
-def with_source(wanted: Wanted, **changes: object) -> Wanted:
+def with_source(wanted: MountClaim, **changes: object) -> MountClaim:
     """The same of another source."""
     source: Source = msgspec.structs.replace(wanted.source, **changes)
     return msgspec.structs.replace(wanted, source=source)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service import shared_mount

@@ -12,8 +12,8 @@ import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WarmRequest, WarmStatus
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmRequest, WarmStatus
 from lodefs.proxy.warm import cluster_jobs
 from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.peers.server import ChunkRequest, parse_request
 
 PACK = "ab" * 32

@@ -1,6 +1,6 @@
-"""Packs that are lost or spoilt are written again under their ids, from whatever has their bytes.
+"""Packs that are lost or damaged are written again under their ids, from whatever has their bytes.
 
-Of all packs that are healed at once, no more is held than where the chunks of some lie, the bytes
+Of all packs that are repaired at once, no more is held than where the chunks of some lie, the bytes
 of one, and of those that were merged what goes into one object.
 """
 
@@ -40,7 +40,7 @@ CHUNKS_MAX = 500_000  # that are looked for at once, and those of one pack; some
 Roots = Callable[[], Iterable[Root]]
 
 
-def heal(
+def repair_packs(
     objects: ObjectStore,
     damages: Sequence[PackDamage],
     sources: Sequence[RepairSource],
@@ -55,7 +55,7 @@ def heal(
     packs, then chunk by chunk, for ``chunks_max`` chunks at a time. No good chunk is lost by that,
     and none of a source counts as dropped or purged here. What is purged meanwhile does not come
     back, after an error neither. ``named``: the chunks that versions name (bits of their numbers),
-    without which no pack is healed; None: all. ``roots``: the commits that are known by now."""
+    without which no pack is repaired; None: all. ``roots``: the commits that are known by now."""
     purged = known_purged(objects)
     inside = None if dry_run else PackBatch(locations_of(objects))
     damages = [damage for damage in damages if not damage.is_newer]
@@ -179,12 +179,12 @@ class _Mending:
         self._purged = purged
 
     def by_packs(self, damage: PackDamage) -> bool:
-        """Heals a pack if it and those of the sources have all of its chunks together."""
+        """Repairs a pack if it and those of the sources have all of its chunks together."""
         joined = self._joined(damage, None)
         if joined.columns is None or joined.missing():
             return False
         self._write(damage, joined.columns, joined)
-        damage.healed_from = ", ".join(sorted(joined.places)) or "its own bytes"
+        damage.repaired_from = ", ".join(sorted(joined.places)) or "its own bytes"
         return True
 
     def by_chunks(self, damage: PackDamage, columns: PackChunks, hunt: _Hunt) -> None:
@@ -207,7 +207,7 @@ class _Mending:
             joined.pieces[number] = stored.get(number, (DROPPED, b""))
         self._write(damage, columns, joined)
         if not needed:
-            damage.healed_from = ", ".join(sorted(joined.places)) or "its own bytes"
+            damage.repaired_from = ", ".join(sorted(joined.places)) or "its own bytes"
 
     def _joined(self, damage: PackDamage, columns: PackChunks | None) -> _JoinedPieces:
         own = find_pieces(self._objects, damage.pack_id)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.nodeapi import access
-from lodefs.chunkstore.nodeapi.access import AccessRules, parse_rules
+from lodefs.chunkstore.protocol import access
+from lodefs.chunkstore.protocol.access import AccessRules, parse_rules
 from lodefs.chunkstore.system.sockets import Peer
 
 TABLE = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, NotFound, Unavailable
-from lodefs.chunkstore.nodeapi import lease
+from lodefs.chunkstore.protocol import lease
 from tests.support.chunkstore.child_process import Child
 
 
@@ -45,7 +45,7 @@ def test_nobody_is_alone_while_there_is_a_lease(listening: Path) -> None:
 def test_no_lease_of_a_proxy_that_is_ending(listening: Path) -> None:
     """Who comes later is told so, and has one as soon as the proxy's process is gone."""
     code = (
-        "import sys; from pathlib import Path; from lodefs.chunkstore.nodeapi import lease;"
+        "import sys; from pathlib import Path; from lodefs.chunkstore.protocol import lease;"
         "assert lease.revoke(Path(sys.argv[1])); print('alone', flush=True); "
         "import signal; signal.pause()"
     )

@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from lodefs.chunkstore.errors import LodefsError, UnknownFormat
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi.figures import figure_files
+from lodefs.chunkstore.protocol.figures import figure_files
 
 ENDING = ".component"
 MAGIC = b"lodefsCC"

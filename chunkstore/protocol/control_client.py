@@ -9,9 +9,9 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi.connection import Connection, Response, parse_address
-from lodefs.chunkstore.nodeapi.http_head import encode_request
-from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.chunkstore.protocol.connection import Connection, Response, parse_address
+from lodefs.chunkstore.protocol.http_head import encode_request
+from lodefs.chunkstore.protocol.wire import Failure, error_of
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_msgpack
-from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.chunkstore.protocol.wire import Failure, error_of
 from lodefs.chunkstore.system.sockets import Peer, listen_unix, peer_of
 
 PACKET_BYTES_MAX = 131072  # what a socket takes at once is a little more (net.core.wmem_default)

@@ -1,9 +1,9 @@
 """What arrives in a store from elsewhere, with its ids kept: packs, shards, commits, refs.
 
-In the order of a push, and safe beside collections in the same way (docs/decisions/0036): whoever
+In the order of a push, and safe beside gc runs in the same way (docs/decisions/0036): whoever
 will write a ref has a place in the journal before it looks at what the commit will rely on, and
-saves what is condemned. A push stores chunks of a dead pack again under another id. Here ids are to
-be kept, so a commit that needs a pack whose id is dead cannot land (docs/decisions/0041).
+saves what is tombstoned. A push stores chunks of a dead pack again under another id. Here ids are
+to be kept, so a commit that needs a pack whose id is dead cannot land (docs/decisions/0041).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
-from lodefs.chunkstore.journal.condemned import MemoryCondemned, NamedChunks, commit_key
 from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
+from lodefs.chunkstore.journal.tombstoned import MemoryCondemned, NamedChunks, commit_key
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
 from lodefs.chunkstore.push.pack_check import REQUESTS_MAX, missing_packs, packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
@@ -35,14 +35,14 @@ from lodefs.chunkstore.repo.store import Store
 _ALL_CHUNKS = (1 << 0x10000) - 1  # by the bits of their numbers: no pack has more
 
 
-class Landing:
+class ImportSession:
     """Brings commits to a store, and moves refs to them, one after the other. ``landed`` may be
     called by many threads, all else by one."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self._clock = clock
-        self._condemned = MemoryCondemned()
+        self._tombstoned = MemoryCondemned()
         self._named: set[bytes] = set()  # ids, as of CondemnedIds, that refs will rely on
         self._named_chunks: dict[PackId, int] = {}  # bits of their numbers
         self._write: RefWrite | None = None
@@ -65,7 +65,7 @@ class Landing:
         self._write.begin()
         self._heartbeat = Heartbeat(self._write.beat)
         self._heartbeat.start()
-        self._write.learn(self._condemned)
+        self._write.learn(self._tombstoned)
         self.purged = Purges(self.store.objects).chunks()
         self._save(self._named, self._named_chunks)
 
@@ -80,7 +80,7 @@ class Landing:
     ) -> set[PackId]:
         """Those of the packs of a commit that are not there, or lack chunks that it names;
         ``offered``: gives the index of a pack where the commit comes from. Raises:
-        Conflict, as ``require_first``; Collected, also where a collection has deleted other chunks
+        Conflict, as ``require_first``; Collected, also where a gc run has deleted other chunks
         of one that lacks some: it may be about to write the pack again, as it was before some are
         added."""
         before = self._named_chunks
@@ -115,8 +115,8 @@ class Landing:
             number, journal = self._write.begin().number, self._write.journal
             with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-writers") as executor:
                 check = WriterCheck(self.store, journal, executor)
-                condemning = newest_of(journal)[1]
-                found = check.look(journal.ledger(), number - 1, condemning)
+                tombstoning = newest_of(journal)[1]
+                found = check.look(journal.ledger(), number - 1, tombstoning)
             if not found.have_ended_before(number):
                 raise Conflict(
                     f"a push, copy or purge of {self.store.url} that began before is under way, "
@@ -204,7 +204,7 @@ class Landing:
             )
 
     def close(self) -> None:
-        """After an error too: what landed can be found again, and no collection waits."""
+        """After an error too: what landed can be found again, and no gc run waits."""
         with contextlib.suppress(LodefsError):  # the first error is the one to report
             self.publish()
         self._end()
@@ -220,7 +220,7 @@ class Landing:
     def _save(self, ids: Collection[bytes], chunks: NamedChunks) -> None:
         assert self._write is not None, "begin comes first"
         try:
-            self._write.save(self._condemned, ids, chunks)
+            self._write.save(self._tombstoned, ids, chunks)
         except Collected as error:
             error.add_note(
                 "ids of packs and commits are kept here, and one that was deleted, or a part of a "

@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi import client_tls
-from lodefs.chunkstore.nodeapi.wire import PORT_DEFAULT
+from lodefs.chunkstore.protocol import client_tls
+from lodefs.chunkstore.protocol.wire import PORT_DEFAULT
 
 HEAD_BYTES_MAX = 16384
 BODY_BYTES_MAX = 64 << 20

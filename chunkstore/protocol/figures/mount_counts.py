@@ -21,7 +21,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import UnknownFormat
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.nodeapi.figures.figure_files import living
+from lodefs.chunkstore.protocol.figures.figure_files import living
 
 ENDING = ".mount"
 VERSION = 2

@@ -1,4 +1,4 @@
-"""Chunks of packs by number, from the cache or brought to it: for peers, and for trees.
+"""Chunks of packs by number, from the cache or fetched to it: for peers, and for trees.
 
 Reads of dataset files use file_reader.py instead. Here it is unknown to which files chunks belong,
 so they go to slabs.
@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import Corrupt, NotFound
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import Place
+from lodefs.proxy.cache.chunk_cache import ChunkLocation
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
@@ -26,7 +26,7 @@ UNIT_SIZE_BYTES = 2 * MIB  # smaller than a file's, since the client gets them o
 TRIES = 3  # for one chunk: evicted as soon as it came, it is not served
 
 
-class Packs:
+class ChunkReader:
     """Packs as this node can serve them. Used from the event loop alone."""
 
     def __init__(
@@ -50,17 +50,17 @@ class Packs:
             raise NotFound(f"this node does not know pack {pack.hex()}")
         return found
 
-    async def is_here(self, loaded: PackIndexVersion, first: int, count: int) -> bool:
+    async def is_here(self, pack_index: PackIndexVersion, first: int, count: int) -> bool:
         """Whether all these chunks are in the cache or on their way to it."""
-        pack = loaded.index.pack_id
+        pack = pack_index.index.pack_id
         coming = [self._fetcher.is_coming(pack, n) for n in range(first, first + count)]
         # after that: chunks that were on their way may have arrived
-        places = await self._reads.find(loaded.index, first, count)
+        places = await self._reads.find(pack_index.index, first, count)
         return all(place is not None or comes for place, comes in zip(places, coming, strict=True))
 
     async def chunks(
         self,
-        loaded: PackIndexVersion,
+        pack_index: PackIndexVersion,
         first: int,
         count: int,
         *,
@@ -72,13 +72,15 @@ class Packs:
         of fetching."""
         at, end, tries = first, first + count, 0
         while at < end:
-            run = await self._run(loaded, at, end)
+            run = await self._run(pack_index, at, end)
             if not run:
                 if tries == TRIES:
-                    raise Corrupt(f"chunk {at} of pack {loaded.index.pack_id.hex()} does not stay")
+                    raise Corrupt(
+                        f"chunk {at} of pack {pack_index.index.pack_id.hex()} does not stay"
+                    )
                 tries += 1
-                wanted = self._wanted(loaded, at, end, more_bytes)
-                kept = await self._bring(loaded, at, wanted, from_origin=from_origin)
+                wanted = self._wanted(pack_index, at, end, more_bytes)
+                kept = await self._fetch(pack_index, at, wanted, from_origin=from_origin)
                 for n in takewhile(kept.__contains__, range(at, end)):
                     yield kept[n]
                     at += 1
@@ -90,13 +92,13 @@ class Packs:
                 at += len(run)
                 tries = 0
 
-    async def _run(self, loaded: PackIndexVersion, at: int, end: int) -> list[Place]:
+    async def _run(self, pack_index: PackIndexVersion, at: int, end: int) -> list[ChunkLocation]:
         """The chunks from ``at`` on that lie together in one file, up to a piece of them."""
-        raw_offsets = loaded.index.raw_offsets
+        raw_offsets = pack_index.index.raw_offsets
         limit = raw_offsets[at] + PIECE_SIZE_BYTES
         last = next((n for n in range(at + 1, end) if raw_offsets[n + 1] > limit), end)
-        run: list[Place] = []
-        for place in await self._reads.find(loaded.index, at, last - at):
+        run: list[ChunkLocation] = []
+        for place in await self._reads.find(pack_index.index, at, last - at):
             if place is None:
                 break
             if run and (
@@ -104,38 +106,38 @@ class Packs:
             ):
                 break
             run.append(place)
-        ids = map(loaded.index.chunk_id, range(at, at + len(run)))
+        ids = map(pack_index.index.chunk_id, range(at, at + len(run)))
         return run[: await self._reads.good(list(zip(run, ids, strict=True)))]
 
-    def _wanted(self, loaded: PackIndexVersion, at: int, end: int, more_bytes: int) -> int:
-        """Where to stop bringing chunks that somebody wants [at, end) of."""
-        raw_offsets = loaded.index.raw_offsets
+    def _wanted(self, pack_index: PackIndexVersion, at: int, end: int, more_bytes: int) -> int:
+        """Where to stop fetching chunks that somebody wants [at, end) of."""
+        raw_offsets = pack_index.index.raw_offsets
         return max(end, bisect_right(raw_offsets, raw_offsets[at] + more_bytes) - 1)
 
-    async def _bring(
-        self, loaded: PackIndexVersion, at: int, end: int, *, from_origin: bool
+    async def _fetch(
+        self, pack_index: PackIndexVersion, at: int, end: int, *, from_origin: bool
     ) -> RawChunks:
         """Fetches the chunk ``at``, and starts to fetch the missing ones after it. Returns chunks
         that are not in the cache, or not yet."""
-        pack = loaded.index.pack_id
-        (self._indexes.in_memory(pack) or loaded).index.check_there(at, 1)
+        pack = pack_index.index.pack_id
+        (self._indexes.in_memory(pack) or pack_index).index.check_there(at, 1)
         flight = self._fetcher.join(pack, at, for_peer=from_origin)
         if flight is None:
-            places = await self._reads.find(loaded.index, at, end - at)
+            places = await self._reads.find(pack_index.index, at, end - at)
             missing = sum(1 for _ in takewhile(lambda place: place is None, places))
             if not missing:  # it came meanwhile
                 return {}
             flight = self._fetcher.join(pack, at, for_peer=from_origin)  # begun meanwhile
         if flight is None:
             whole = Unit(pack, at, missing, from_origin=from_origin)
-            units = cut_units(whole, loaded, UNIT_SIZE_BYTES)
-            flight = self._fetcher.demand(loaded, units[0], at)
+            units = cut_units(whole, pack_index, UNIT_SIZE_BYTES)
+            flight = self._fetcher.demand(pack_index, units[0], at)
             for unit in units[1:]:
-                self._fetcher.ahead(loaded, unit)
-        flight = await self._fetcher.arrived(loaded, flight, at, for_peer=from_origin)
+                self._fetcher.ahead(pack_index, unit)
+        flight = await self._fetcher.arrived(pack_index, flight, at, for_peer=from_origin)
         filled = await flight.readable()
         return filled.uncached_chunks or filled.held_chunks
 
 
-def _size(run: list[Place]) -> int:
+def _size(run: list[ChunkLocation]) -> int:
     return sum(place.size_bytes for place in run)

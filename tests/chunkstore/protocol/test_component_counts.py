@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotADirectory, UnknownFormat
-from lodefs.chunkstore.nodeapi.figures.component_counts import (
+from lodefs.chunkstore.protocol.figures.component_counts import (
     ENDING,
     FILE_BYTES,
     NAMES_MAX,

@@ -16,7 +16,7 @@ log = logging.getLogger("lodefs.cache")
 ROWS_SIZE_BYTES_MAX = 32 * 1024 * 1024
 
 
-class Unwritten:
+class WriteBuffer:
     """KeyValues over others whose writes may fail. Rows that they refuse are kept in memory until
     ``size_bytes_max`` is reached; then the write fails as it does below. Nothing is deleted.
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable, UnknownFormat
-from lodefs.chunkstore.nodeapi import rpc
-from lodefs.chunkstore.nodeapi.wire import Failure, failure_of
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.protocol.wire import Failure, failure_of
 from lodefs.chunkstore.system.sockets import Peer
 
 WAIT_S = 60.0

@@ -26,9 +26,9 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
 )
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.connection import Address, Connection, parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client, Outage
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.connection import Address, Connection, parse_address
+from lodefs.chunkstore.protocol.read_client import Client, Outage
 from tests.support.mount.dict_tree import DictTree
 from tests.support.mount.fake_proxy import FakeProxy, HangUpError, failure, http
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lodefs.chunkstore.nodeapi.access import LOOK_AGAIN_S, AccessRules, CurrentRules
+from lodefs.chunkstore.protocol.access import LOOK_AGAIN_S, AccessRules, CurrentRules
 from lodefs.chunkstore.system.sockets import Peer
 
 TABLE = {"medical/*": ("cardiology", "1200"), "law/*": ("lawyers",)}

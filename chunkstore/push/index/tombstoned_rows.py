@@ -1,15 +1,15 @@
-"""What collections have condemned, in the push index: read once by each machine."""
+"""What gc runs have tombstoned, in the push index: read once by each machine."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from zlib import crc32
 
-from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
+from lodefs.chunkstore.format.journal import DeletionOutcome, Garbage, JournalEntry
 from lodefs.chunkstore.format.names import ID_BYTES, PackId
-from lodefs.chunkstore.journal.condemned import NamedChunks, chunks_of, ids_of
 from lodefs.chunkstore.journal.journal import OlderJournal
 from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.journal.tombstoned import NamedChunks, chunks_of, ids_of
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 
 _TABLE = """CREATE TABLE IF NOT EXISTS condemned
@@ -48,11 +48,11 @@ class CondemnedRows:
         return str(rows[0][0]) if rows else None
 
     def add(self, entries: Sequence[JournalEntry]) -> None:
-        rows = [_row(entry.number, ids_of(entry.condemned)) for entry in entries]
+        rows = [_row(entry.number, ids_of(entry.tombstoned)) for entry in entries]
         with self._index.writing() as db:
             db.executemany("INSERT OR REPLACE INTO condemned VALUES (?, ?, ?)", rows)
             for entry in entries:
-                db.executemany(_ADD_CHUNKS, _chunk_rows(entry.number, entry.condemned))
+                db.executemany(_ADD_CHUNKS, _chunk_rows(entry.number, entry.tombstoned))
             if entries:
                 newest = entries[-1].number, entries[-1].token
                 db.execute("DELETE FROM condemned_newest WHERE number < ?", newest[:1])
@@ -64,7 +64,7 @@ class CondemnedRows:
         for number, joined, checksum in self._index.select("SELECT * FROM condemned"):
             if crc32(joined, number & 0xFFFFFFFF) != checksum or len(joined) % ID_BYTES:
                 raise IndexBroken(
-                    f"the push index {self._index.path} is broken: condemned ids are damaged"
+                    f"the push index {self._index.path} is broken: tombstoned ids are damaged"
                 )
             some = {joined[at : at + ID_BYTES] for at in range(0, len(joined), ID_BYTES)}
             if some := some.intersection(wanted):
@@ -81,20 +81,20 @@ class CondemnedRows:
             for pack, number, bits, checksum in self._index.select(statement, some):
                 if crc32(bits, crc32(pack, number & 0xFFFFFFFF)) != checksum:
                     raise IndexBroken(
-                        f"the push index {self._index.path} is broken: condemned chunks are damaged"
+                        f"the push index {self._index.path} is broken: tombstones are damaged"
                     )
                 if both := int.from_bytes(bits, "little") & named[pack]:
                     found.setdefault(number, {})[pack] = both
         return found
 
-    def settle(self, fate: Fate) -> None:
+    def settle(self, outcome: DeletionOutcome) -> None:
         with self._index.writing() as db:
             db.execute(
                 "UPDATE condemned SET ids = ?2, sum = ?3 WHERE number = ?1",
-                _row(fate.number, ids_of(fate.deleted)),
+                _row(outcome.number, ids_of(outcome.deleted)),
             )
-            db.execute("DELETE FROM condemned_chunks WHERE number = ?", (fate.number,))
-            db.executemany(_ADD_CHUNKS, _chunk_rows(fate.number, fate.deleted))
+            db.execute("DELETE FROM condemned_chunks WHERE number = ?", (outcome.number,))
+            db.executemany(_ADD_CHUNKS, _chunk_rows(outcome.number, outcome.deleted))
 
 
 def _chunk_rows(number: int, garbage: Garbage | None) -> list[tuple[bytes, int, bytes, int]]:
@@ -110,10 +110,10 @@ def _row(number: int, ids: Sequence[bytes]) -> tuple[int, bytes, int]:
     return number, joined, crc32(joined, number & 0xFFFFFFFF)
 
 
-def learn(write: RefWrite, condemned: CondemnedRows, index: PushIndex) -> None:
-    """Adds what was condemned before the writer began. Raises: IndexBroken if the index is of a
+def learn(write: RefWrite, tombstoned: CondemnedRows, index: PushIndex) -> None:
+    """Adds what was tombstoned before the writer began. Raises: IndexBroken if the index is of a
     newer store."""
     try:
-        write.learn(condemned)
+        write.learn(tombstoned)
     except OlderJournal as error:
         raise IndexBroken(f"the push index {index.path} is of a newer store: {error}") from error

@@ -20,7 +20,7 @@ LOOKS_KEPT = 3  # after an owner wanted something, until it counts as gone
 T = TypeVar("T")
 
 
-class OwnerPlaces(Generic[T]):
+class FairQueue(Generic[T]):
     """The places of all owners, and what waits for one, in the order in which it came: an owner
     that wants little meets no queue of another. Decisions alone: no input or output, no clock.
     Places are for those alone who come while ``is_shared``: an owner that is alone needs none."""
@@ -84,12 +84,12 @@ HELD_S_MAX = 0.001  # what takes longer waits for something else: a store, a dis
 SMALL_SIZE_BYTES = 65536  # answers of this size are given at once, whoever else reads
 
 
-class AnswerPlaces:
+class ResponseSlots:
     """The places of one event loop. Used from it alone."""
 
     def __init__(self, places: int = PLACES, *, held_s_max: float = HELD_S_MAX) -> None:
         """``held_s_max``: an answer that is written for longer gives its place to another."""
-        self.owners: OwnerPlaces[Future[None]] = OwnerPlaces(places)
+        self.owners: FairQueue[Future[None]] = FairQueue(places)
         self.held_s_max = held_s_max
 
     @property
@@ -126,7 +126,7 @@ class AnswerPlace:
 
     __slots__ = ("_held", "_is_small", "_owner", "_places")
 
-    def __init__(self, places: AnswerPlaces, owner: str, size_bytes: int) -> None:
+    def __init__(self, places: ResponseSlots, owner: str, size_bytes: int) -> None:
         """``size_bytes``: of the whole answer."""
         self._places = places
         self._owner = owner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.trace_context import (
+from lodefs.chunkstore.protocol.trace_context import (
     TraceContext,
     current_trace,
     new_trace,

@@ -58,7 +58,7 @@ _Ino = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
-class Node(msgspec.Struct, array_like=True, frozen=True):
+class Entry(msgspec.Struct, array_like=True, frozen=True):
     """One entry of a snapshot, as mounts see it. ``target`` is a symlink's; b"" otherwise.
 
     ``digest`` is the commit's claim, not compared with the bytes. ``content`` names
@@ -80,7 +80,7 @@ class Node(msgspec.Struct, array_like=True, frozen=True):
 class Page(msgspec.Struct, array_like=True, frozen=True):
     """Entries of a directory in the order of their names; ``more`` after the last of them."""
 
-    nodes: list[Node]
+    nodes: list[Entry]
     more: bool
 
 
@@ -89,7 +89,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
 
     repo: str
     commit: str  # 64 hex characters
-    root: Node
+    root: Entry
     time_s: int  # of the commit, Unix
     files: int
     directories: int
@@ -104,7 +104,7 @@ class CachePlace(msgspec.Struct, array_like=True, frozen=True):
     version: int
 
 
-class Place(msgspec.Struct, array_like=True, frozen=True):
+class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
     """Where bytes of a dataset file lie: ``size_bytes`` of them, from ``first`` on, at ``offset``
     of the cache's file ``number``, which is the flat file of ``content``, or a slab if that is
     empty. ``file_size_bytes``: of the whole dataset file."""
@@ -117,7 +117,7 @@ class Place(msgspec.Struct, array_like=True, frozen=True):
     file_size_bytes: int
 
 
-class Used(msgspec.Struct, array_like=True, frozen=True):
+class UsageReport(msgspec.Struct, array_like=True, frozen=True):
     """What a program read from the cache's files by itself since its last report.
 
     ``numbers``: the files; ``reads`` and ``read_bytes``: how many reads of them, and their bytes.

@@ -8,7 +8,7 @@ import pytest
 
 from lodefs.chunkstore.errors import NoSpace
 from lodefs.chunkstore.nodecache.kv import Row
-from lodefs.proxy.cache.overflow_rows import Unwritten
+from lodefs.proxy.cache.write_buffer import WriteBuffer
 from tests.support.chunkstore.memory_key_values import MemoryKeyValues
 
 
@@ -55,10 +55,10 @@ def disk() -> Disk:
     ],
 )
 def test_a_row_is_in_sight_while_it_goes_to_the_disk(
-    disk: Disk, sees: Callable[[Unwritten], bool]
+    disk: Disk, sees: Callable[[WriteBuffer], bool]
 ) -> None:
     """Whoever looks while another thread has the disk take what it refused finds the row."""
-    rows = Unwritten(disk)
+    rows = WriteBuffer(disk)
     rows.write([(b"k1", b"one")])
 
     def has_room() -> None:
@@ -75,7 +75,7 @@ def test_a_row_is_in_sight_while_it_goes_to_the_disk(
 def test_rows_of_memory_and_disk_are_one_sequence(disk: Disk) -> None:
     """A scan gives each key once, in order, wherever its row is."""
     disk.is_full = False
-    rows = Unwritten(disk)
+    rows = WriteBuffer(disk)
     rows.write([(b"k1", b"one"), (b"k3", b"three"), (b"x", b"other")])
     disk.is_full = True
     rows.write([(b"k2", b"two"), (b"k3", b"three")])
@@ -85,7 +85,7 @@ def test_rows_of_memory_and_disk_are_one_sequence(disk: Disk) -> None:
 
 def test_memory_has_a_limit(disk: Disk) -> None:
     """Beyond it a write fails as the disk does."""
-    rows = Unwritten(disk, size_bytes_max=10)
+    rows = WriteBuffer(disk, size_bytes_max=10)
     rows.write([(b"k1", b"12345678")])
     with pytest.raises(NoSpace):
         rows.write([(b"k2", b"")])

@@ -1,11 +1,11 @@
-"""What collections have condemned, as a writer of a ref knows it."""
+"""What gc runs have tombstoned, as a writer of a ref knows it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
+from lodefs.chunkstore.format.journal import DeletionOutcome, Garbage, JournalEntry
 from lodefs.chunkstore.format.names import CommitId, PackId, digest_of
 
 NamedChunks = Mapping[PackId, int]  # chunks of packs, by the bits of their numbers
@@ -13,10 +13,10 @@ NamedChunks = Mapping[PackId, int]  # chunks of packs, by the bits of their numb
 
 class CondemnedIds(Protocol):
     """Ids of packs, keys of commits (``commit_key``), and chunks of packs, by the entry that
-    condemns them.
+    tombstones them.
 
     Implementations: MemoryCondemned; push/index/condemned_rows.py. They pass
-    ``tests.support.chunkstore.condemned_suite``.
+    ``tests.support.chunkstore.tombstoned_suite``.
     """
 
     @property
@@ -32,12 +32,12 @@ class CondemnedIds(Protocol):
         """Adds entries, in the order of their numbers: all of them or none."""
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
-        """Those of ``ids`` that are condemned, by entry."""
+        """Those of ``ids`` that are tombstoned, by entry."""
 
     def find_chunks(self, named: NamedChunks) -> dict[int, dict[PackId, int]]:
-        """Those of the chunks that are condemned, by entry."""
+        """Those of the chunks that are tombstoned, by entry."""
 
-    def settle(self, fate: Fate) -> None:
+    def settle(self, outcome: DeletionOutcome) -> None:
         """Forgets what of an entry was not deleted."""
 
 
@@ -58,26 +58,26 @@ class MemoryCondemned:
         return self._token
 
     def add(self, entries: Sequence[JournalEntry]) -> None:
-        self._ids |= {entry.number: set(ids_of(entry.condemned)) for entry in entries}
-        self._chunks |= {entry.number: chunks_of(entry.condemned) for entry in entries}
+        self._ids |= {entry.number: set(ids_of(entry.tombstoned)) for entry in entries}
+        self._chunks |= {entry.number: chunks_of(entry.tombstoned) for entry in entries}
         self._token = entries[-1].token if entries else self._token
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
-        found = {number: condemned.intersection(ids) for number, condemned in self._ids.items()}
+        found = {number: tombstoned.intersection(ids) for number, tombstoned in self._ids.items()}
         return {number: some for number, some in found.items() if some}
 
     def find_chunks(self, named: NamedChunks) -> dict[int, dict[PackId, int]]:
         found: dict[int, dict[PackId, int]] = {}
-        for number, condemned in self._chunks.items():
-            for pack in condemned.keys() & named.keys():
-                if both := condemned[pack] & named[pack]:
+        for number, tombstoned in self._chunks.items():
+            for pack in tombstoned.keys() & named.keys():
+                if both := tombstoned[pack] & named[pack]:
                     found.setdefault(number, {})[pack] = both
         return found
 
-    def settle(self, fate: Fate) -> None:
-        if fate.number in self._ids:
-            self._ids[fate.number] = set(ids_of(fate.deleted))
-            self._chunks[fate.number] = chunks_of(fate.deleted)
+    def settle(self, outcome: DeletionOutcome) -> None:
+        if outcome.number in self._ids:
+            self._ids[outcome.number] = set(ids_of(outcome.deleted))
+            self._chunks[outcome.number] = chunks_of(outcome.deleted)
 
 
 def ids_of(garbage: Garbage | None) -> list[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from lodefs.proxy.api.answer_places import SMALL_SIZE_BYTES, AnswerPlace, AnswerPlaces
+from lodefs.proxy.api.response_slots import SMALL_SIZE_BYTES, AnswerPlace, ResponseSlots
 from lodefs.proxy.runtime.thread_pools import NOBODY
 from tests.support.proxy.rig import until
 
@@ -18,7 +18,7 @@ LARGE_SIZE_BYTES = SMALL_SIZE_BYTES + 1
 class Answers:
     """Answers that go on when they are told to, and what became of them, in order."""
 
-    def __init__(self, places: AnswerPlaces) -> None:
+    def __init__(self, places: ResponseSlots) -> None:
         self.places = places
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
@@ -54,7 +54,7 @@ def test_alone_nobody_waits() -> None:
     """Of an owner who is alone any number of answers is under way."""
 
     async def test() -> None:
-        answers = Answers(AnswerPlaces(1, held_s_max=LONG_S))
+        answers = Answers(ResponseSlots(1, held_s_max=LONG_S))
         tasks = [answers.start("5001", str(n)) for n in range(20)]
         await until(lambda: len(answers.begun) == 20)
         for gate in answers.gates.values():
@@ -69,7 +69,7 @@ def test_beside_another_owner_answers_go_one_after_the_other() -> None:
     does not wait for them."""
 
     async def test() -> None:
-        answers = Answers(AnswerPlaces(1, held_s_max=LONG_S))
+        answers = Answers(ResponseSlots(1, held_s_max=LONG_S))
         answers.places.see("5002")
         tasks = [answers.start("5001", f"a{n}") for n in range(3)]
         await until(lambda: answers.begun == ["a0"])
@@ -91,7 +91,7 @@ def test_a_place_that_is_held_for_long_is_given_on() -> None:
     place again for its next piece."""
 
     async def test() -> None:
-        places = AnswerPlaces(1, held_s_max=0.001)
+        places = ResponseSlots(1, held_s_max=0.001)
         answers = Answers(places)
         places.see("5002")
         tasks = [answers.start("5001", f"a{n}") for n in range(3)]
@@ -117,7 +117,7 @@ def test_a_client_that_goes_while_it_waits_gives_its_place_on() -> None:
     """An answer that is cancelled before its turn, or just as it comes, takes no place with it."""
 
     async def test() -> None:
-        answers = Answers(AnswerPlaces(1, held_s_max=LONG_S))
+        answers = Answers(ResponseSlots(1, held_s_max=LONG_S))
         answers.places.see("5002")
         tasks = [answers.start("5001", f"a{n}") for n in range(4)]
         await until(lambda: answers.begun == ["a0"])
@@ -138,7 +138,7 @@ def test_small_answers_wait_for_nobody() -> None:
     """Beside another owner's reads, and behind any number of large ones of its own."""
 
     async def test() -> None:
-        answers = Answers(AnswerPlaces(1, held_s_max=LONG_S))
+        answers = Answers(ResponseSlots(1, held_s_max=LONG_S))
         answers.places.see("5002")
         tasks = [answers.start("5001", name) for name in ("large", "waits")]
         tasks += [answers.start("5001", f"s{n}", SMALL_SIZE_BYTES) for n in range(3)]
@@ -153,7 +153,7 @@ def test_small_answers_wait_for_nobody() -> None:
 
 def test_the_node_itself_is_no_other_reader() -> None:
     """A user beside what root's programs and mounts read for nobody in particular is alone."""
-    places = AnswerPlaces(1)
+    places = ResponseSlots(1)
     for owner in ("5001", NOBODY, "5001"):
         assert places.passes(owner, LARGE_SIZE_BYTES)
     assert not places.is_shared
@@ -163,7 +163,7 @@ def test_the_node_itself_is_no_other_reader() -> None:
 
 def test_a_hit_of_any_size_passes_where_its_owner_has_none_under_way() -> None:
     """Of a large one the owner has one at a time, made in one turn or in many; small ones pass."""
-    places = AnswerPlaces(1)
+    places = ResponseSlots(1)
     places.see("5002")
     assert places.passes("5001", LARGE_SIZE_BYTES)
     assert places.owners.enter("5001")

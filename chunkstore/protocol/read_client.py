@@ -19,9 +19,9 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
 )
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
-from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.connection import Address, Connection, Response, header
-from lodefs.chunkstore.nodeapi.trace_context import TraceContext
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.connection import Address, Connection, Response, header
+from lodefs.chunkstore.protocol.trace_context import TraceContext
 from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.chunkstore.types import Buffer
 
@@ -31,7 +31,7 @@ _STORE, _PEERS = wire.Origin.STORE.encode(), wire.Origin.PEERS.encode()
 T = TypeVar("T")
 
 
-class Waited:
+class WaitTimes:
     """Seconds that one thread waited since ``clear``, by layer: for the proxy while it fetched from
     the store or from peers, for the proxy alone, for the cache's disk."""
 
@@ -118,7 +118,7 @@ class Client:
         self._sleep = clock.sleep
         self._deadline_s: float | None = None
         self._cancelled = False
-        self.waited = Waited()
+        self.waited = WaitTimes()
         self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
         if token is not None:
             self._tail += b"Authorization: Bearer %b\r\n" % token.encode("ascii")
@@ -167,7 +167,7 @@ class Client:
         """Where the node's cache lies. Raises: NotFound if the proxy does not say."""
         return self._get(b"GET %b" % wire.CACHE.encode(), wire.CachePlace)
 
-    def report(self, used: wire.Used) -> None:
+    def report(self, used: wire.UsageReport) -> None:
         """Reports to the proxy what was read from its cache. The report is sent again after a lost
         answer, and may then count twice."""
         body = msgspec.msgpack.encode(used)
@@ -182,11 +182,11 @@ class Client:
         accept = b"Accept: %b\r\n" % wire.MSGPACK.encode()  # people get JSON on this path
         return _decode(self._ask(b"GET " + path.encode(), accept), wire.Snapshot)
 
-    def node(self, ino: int) -> wire.Node:
+    def node(self, ino: int) -> wire.Entry:
         """The entry with an inode number. Raises: NotFound if the proxy does not know it."""
-        return self._get(b"%b%d" % (self._nodes, ino), wire.Node)
+        return self._get(b"%b%d" % (self._nodes, ino), wire.Entry)
 
-    def lookup(self, parent_ino: int, name: bytes) -> wire.Node:
+    def lookup(self, parent_ino: int, name: bytes) -> wire.Entry:
         """The child of a directory. Raises: NotFound only if the directory surely has none;
         NotADirectory.
 
@@ -205,7 +205,7 @@ class Client:
                 except NotFound as lost:
                     raise Unavailable("the proxy does not know the snapshot any more") from lost
             raise error
-        return _decode(answer, wire.Node)
+        return _decode(answer, wire.Entry)
 
     def children(self, ino: int, after: bytes, limit: int) -> wire.Page:
         """Children whose names sort after ``after``, at most ``limit``. Raises: NotADirectory."""
@@ -246,7 +246,7 @@ class Client:
             raise _unexpected(answer)
         return answer.body
 
-    def locate(self, ino: int, first: int, size_bytes: int) -> list[wire.Place] | Buffer:
+    def locate(self, ino: int, first: int, size_bytes: int) -> list[wire.CacheExtent] | Buffer:
         """Where the cache has the bytes of a file from ``first`` on, in their order: perhaps fewer,
         perhaps more than asked for; or, if the proxy does not say, the bytes, as ``read``."""
         request = b"%b%d/data" % (self._nodes, ino)
@@ -350,11 +350,11 @@ def _decode(answer: Response, kind: type[T]) -> T:
         raise Unavailable(f"the proxy's answer is no {kind.__name__}: {error}") from error
 
 
-def _places(answer: Response) -> list[wire.Place]:
+def _places(answer: Response) -> list[wire.CacheExtent]:
     """A proxy of before ALL_PLACES answers one."""
     if header(answer.head, wire.PLACE_HEADER.lower().encode()):
-        return _decode(answer, list[wire.Place])
-    return [_decode(answer, wire.Place)]
+        return _decode(answer, list[wire.CacheExtent])
+    return [_decode(answer, wire.CacheExtent)]
 
 
 def _unexpected(answer: Response) -> LodefsError:

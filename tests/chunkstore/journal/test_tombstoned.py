@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.chunkstore.journal.condemned import CondemnedIds, MemoryCondemned
-from tests.support.chunkstore.condemned_suite import CondemnedSuite
+from lodefs.chunkstore.journal.tombstoned import CondemnedIds, MemoryCondemned
+from tests.support.chunkstore.tombstoned_suite import CondemnedSuite
 
 
 class TestMemory(CondemnedSuite):
     """The suite."""
 
     @pytest.fixture
-    def condemned(self) -> CondemnedIds:
+    def tombstoned(self) -> CondemnedIds:
         return MemoryCondemned()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import UnknownFormat
-from lodefs.chunkstore.nodeapi.figures.figure_files import FigureFile, living
+from lodefs.chunkstore.protocol.figures.figure_files import FigureFile, living
 
 ENDING = ".jobs"
 MAGIC = b"lodefsJ2"
@@ -41,7 +41,7 @@ JOB_MAX = (1 << 32) - 1
 _DEVICE = struct.Struct("=II")
 
 
-class Word(IntEnum):
+class JobColumn(IntEnum):
     """A word of a row. Bytes are by where they came from, as mount_counts.Column has them."""
 
     JOB = 0  # OTHERS in the first row of a process
@@ -54,7 +54,7 @@ class Word(IntEnum):
     KERNEL_OPENED_BYTES = 7
 
 
-FIGURES = tuple(Word)[Word.DIRECT_BYTES :]
+FIGURES = tuple(JobColumn)[JobColumn.DIRECT_BYTES :]
 
 
 class JobReads(NamedTuple):
@@ -131,7 +131,7 @@ def decode(rows: bytes) -> Jobs:
     words = array.array("Q", rows[: len(rows) // (8 * ROW_WORDS) * 8 * ROW_WORDS])
     found: Jobs = {}
     for at in range(0, len(words), ROW_WORDS):
-        job, last_s = words[at + Word.JOB], words[at + Word.LAST]
+        job, last_s = words[at + JobColumn.JOB], words[at + JobColumn.LAST]
         if last_s and (job == OTHERS) == (at == 0):
             reads = JobReads._make((*(words[at + word] for word in FIGURES), last_s))
             found[job] = found.get(job, JobReads()).plus(reads)
