@@ -42,7 +42,7 @@ def test_a_purge_that_takes_the_gap_meanwhile_stays() -> None:
     assert list(Purges(objects).after(-1)) == [THEIRS]
 
 
-@pytest.mark.parametrize("spoilt", [None, b"rubbish"])
+@pytest.mark.parametrize("damaged", [None, b"rubbish"])
 def test_a_purge_that_is_wrong_is_put_again(damaged: bytes | None) -> None:
     """One that is not there, or cannot be read by anybody, ends no row of purges any more."""
     objects = MemoryObjects()
