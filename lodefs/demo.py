@@ -25,7 +25,7 @@ from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.refs import TAGS
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.cli import text
-from lodefs.mount.lifecycle.mounter import MountOptions, mount, unmount
+from lodefs.mount.process.mounter import MountOptions, mount, unmount
 from lodefs.proxies.own_proxy import OwnProxy, serve_command, start
 
 REPO = "python/stdlib"

@@ -17,7 +17,7 @@ class Job(msgspec.Struct, frozen=True, tag="mount"):
 
 
 class MountRequest(msgspec.Struct, frozen=True, tag="mount"):
-    """Mount a snapshot. The requester acknowledges the reply (mount.lifecycle.startup)."""
+    """Mount a snapshot. The requester acknowledges the reply (mount.process.startup)."""
 
     options: MountOptions
 

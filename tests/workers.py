@@ -21,7 +21,7 @@ TOGETHER = (
         "tests/lodefs/commands/test_docker_plugin",
     ),
     (  # processes that are stopped, and mount namespaces, which copy the mounts of those
-        "tests/mount/lifecycle/",
+        "tests/mount/process/",
         "tests/mount/node/",
         "tests/mount/fs/test_passing",
         "tests/mount/fs/test_interrupts",

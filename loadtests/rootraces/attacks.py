@@ -19,9 +19,9 @@ from lodefs.doctor import cache_checks
 from lodefs.mount.attach.client import Attached
 from lodefs.mount.csi import targets
 from lodefs.mount.kernel import detached_mounts, mount_syscalls, mountpoints, namespaces
-from lodefs.mount.lifecycle import control_socket
-from lodefs.mount.lifecycle.mount_log import Logs
-from lodefs.mount.lifecycle.mount_target import check_mountpoint
+from lodefs.mount.process import control_socket
+from lodefs.mount.process.mount_log import Logs
+from lodefs.mount.process.mount_target import check_mountpoint
 from lodefs.mount.service.interface import MountClaim, MountHandle, MountService, User
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.slurm import job_namespace

@@ -35,7 +35,7 @@ def attach_door(
     from lodefs.chunkstore.protocol import rpc
     from lodefs.mount.attach.attachments import Attachments
     from lodefs.mount.attach.server import AttachServer
-    from lodefs.mount.lifecycle import process_scan
+    from lodefs.mount.process import process_scan
     from lodefs.proxies.own_proxy import node_proxy, serves
     from lodefs.settings.access_rules import current_rules
 

@@ -21,8 +21,8 @@ from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import mountpoints, namespaces
 from lodefs.mount.kernel.device import check_device
-from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.options import MountOptions
+from lodefs.mount.process.mount_target import check_mountpoint
 from lodefs.settings.datasets import Dataset, check_places
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
@@ -176,7 +176,7 @@ def _mount_in_child(mounts: Sequence[MountOptions]) -> None:
 
 
 def _mount(options: MountOptions) -> None:
-    from lodefs.mount.lifecycle.mounter import mount  # a third of all imports, often not needed
+    from lodefs.mount.process.mounter import mount  # a third of all imports, often not needed
 
     mount(options, fork=True)
 

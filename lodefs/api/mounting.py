@@ -11,10 +11,10 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.mount.kernel import features
 from lodefs.mount.kernel.device import check_device
-from lodefs.mount.lifecycle.mount_target import check_mountpoint
-from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, unmount
-from lodefs.mount.lifecycle.mounter import mount as mount_apart
 from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, Wanted, check_mode
+from lodefs.mount.process.mount_target import check_mountpoint
+from lodefs.mount.process.mounter import Mounted, Unmounted, unmount
+from lodefs.mount.process.mounter import mount as mount_apart
 from lodefs.proxies.own_proxy import UNUSED_TIMEOUT_S, proxy_url
 from lodefs.settings.access_rules import access_rules
 from lodefs.settings.mount_file import MountFile

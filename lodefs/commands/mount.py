@@ -22,10 +22,10 @@ from lodefs.commands.mounts import json_of, line_of
 from lodefs.mount.kernel import mountpoints
 from lodefs.mount.kernel.device import check_device
 from lodefs.mount.kernel.passed_device import passed
-from lodefs.mount.lifecycle.mount_target import check_mountpoint
-from lodefs.mount.lifecycle.mounter import Mounted, mount_here, state_of, take_over, take_over_here
-from lodefs.mount.lifecycle.mounter import mount as mount_apart
 from lodefs.mount.options import MountOptions, check_mode
+from lodefs.mount.process.mount_target import check_mountpoint
+from lodefs.mount.process.mounter import Mounted, mount_here, state_of, take_over, take_over_here
+from lodefs.mount.process.mounter import mount as mount_apart
 from lodefs.settings import mount_file
 from lodefs.settings.mount_file import MountFile, on_off
 from lodefs.settings.session import Session

@@ -16,9 +16,9 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import exit_codes, text
 from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import UntouchedPath
-from lodefs.mount.lifecycle.handover import State
-from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, list_mounts, state_of
-from lodefs.mount.lifecycle.mounter import unmount as unmount_directory
+from lodefs.mount.process.handover import State
+from lodefs.mount.process.mounter import Mounted, Unmounted, list_mounts, state_of
+from lodefs.mount.process.mounter import unmount as unmount_directory
 from lodefs.settings.session import Session
 
 PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed

@@ -13,7 +13,7 @@ from lodefs.chunkstore.system.private_file import check_private
 from lodefs.cli import text
 from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
 from lodefs.doctor.subject import USER, Subject, unreadable
-from lodefs.mount.lifecycle.mounter import list_mounts, state_of
+from lodefs.mount.process.mounter import list_mounts, state_of
 from lodefs.proxies.own_proxy import ready, why_not_started
 from lodefs.proxies.tokens_in_use import UNREAD, untaken
 from lodefs.proxy.http.tokens import list_tokens

@@ -17,8 +17,8 @@ from lodefs.job_profile.layers import Layer, Shares, named, waiting
 from lodefs.job_profile.reads import Operation, ReadPattern, SlowFile, operations, pattern, slowest
 from lodefs.job_profile.watching import watch
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle.mounter import state_of, trace_of
-from lodefs.mount.lifecycle.process_scan import processes_using
+from lodefs.mount.process.mounter import state_of, trace_of
+from lodefs.mount.process.process_scan import processes_using
 from lodefs.proxies.own_proxy import ask
 
 TIMEOUT_S = 5.0

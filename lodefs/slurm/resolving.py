@@ -14,7 +14,7 @@ import msgspec
 from lodefs.api.mounting import options_of
 from lodefs.chunkstore.protocol.access import AccessRules
 from lodefs.chunkstore.system.sockets import Peer
-from lodefs.mount.lifecycle import mount_target
+from lodefs.mount.process import mount_target
 from lodefs.settings.access_rules import access_rules, user_of
 from lodefs.settings.datasets import Dataset
 from lodefs.settings.mount_file import MountFile

@@ -20,10 +20,10 @@ from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.wire import error_of
 from lodefs.chunkstore.system import processes
-from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.mount_spec import MountRequest, Reply
 from lodefs.mount.node.helper_process import HelperRequest
 from lodefs.mount.node.helper_requests import Operation
+from lodefs.mount.process import spawn, startup
 
 MARGIN_S = (
     1.0  # for an answer to come after the time limit, before the mount helper counts as hanging

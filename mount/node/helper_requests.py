@@ -16,9 +16,9 @@ import msgspec
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.system import processes
 from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints
-from lodefs.mount.lifecycle import control_socket, daemon, handover, process_scan
-from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
+from lodefs.mount.process import control_socket, daemon, handover, process_scan
+from lodefs.mount.process.startup import Requester
 
 STATE_TIMEOUT_S = 0.25  # for the processes of a mount to say who they are
 STACKED_MAX = 16  # mounts on one directory

@@ -22,19 +22,19 @@ from lodefs.chunkstore.protocol.cache_control import (
 from lodefs.chunkstore.protocol.connection import parse_address
 from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.mount.kernel import features, mount_table, mountpoints
-from lodefs.mount.lifecycle import (
-    control_socket,
-    handover,
-    mount_target,
-    mounter,
-    process_scan,
-)
 from lodefs.mount.mount_spec import MountRequest, TakeOver
 from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Traffic
 from lodefs.mount.node.tokens import read_token
 from lodefs.mount.options import MountOptions
+from lodefs.mount.process import (
+    control_socket,
+    handover,
+    mount_target,
+    mounter,
+    process_scan,
+)
 
 OWNER = "docker"  # of the plugin's pins: `lodefs warm --pin` has its own
 STATE_TIMEOUT_S = 0.2  # for one mount to say who answers for it

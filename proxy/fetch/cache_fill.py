@@ -32,10 +32,11 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnTransferStarted, PackSource
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
-from lodefs.proxy.fetch.readahead_policy import missing_runs
 from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
+
+BRIDGE_SIZE_BYTES = 128 * 1024  # stored bytes fetched again rather than sending another request
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,3 +377,19 @@ def cut_units(unit: Unit, pack_index: PackIndexVersion, size_bytes: int) -> list
             units.append(part_of(unit, first, cut))
             first = cut
     return units
+
+
+def missing_runs(present: Sequence[bool], stored_sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs (first, count) to fetch: all that is missing, with small present gaps bridged."""
+    runs: list[tuple[int, int]] = []
+    gap_bytes = 0
+    for n, is_present in enumerate(present):
+        if is_present:
+            gap_bytes += stored_sizes[n]
+            continue
+        if runs and gap_bytes <= BRIDGE_SIZE_BYTES:
+            runs[-1] = (runs[-1][0], n + 1 - runs[-1][0])
+        else:
+            runs.append((n, 1))
+        gap_bytes = 0
+    return runs

@@ -18,11 +18,10 @@ from lodefs.proxy.cache.chunk_cache import ChunkLocation
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.readahead_policy import MIB
 from lodefs.proxy.fetch.single_flight import Fetcher
 
-PIECE_SIZE_BYTES = MIB  # what a reader holds at once
-UNIT_SIZE_BYTES = 2 * MIB  # smaller than a file's, since the client gets them one by one
+PIECE_SIZE_BYTES = 1024 * 1024  # what a reader holds at once
+UNIT_SIZE_BYTES = 2 * 1024 * 1024  # smaller than a file's, since the client gets them one by one
 TRIES = 3  # for one chunk: evicted as soon as it came, it is not served
 
 

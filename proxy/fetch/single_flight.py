@@ -19,19 +19,19 @@ from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
+from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
 from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, RawChunks, Unit, part_of
-from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 
-AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
+AHEAD_SIZE_BYTES_MAX = 8 * UNIT_STORED_BYTES_MAX  # in flight, from where on nothing is read ahead
 JOINED_MAX = 8  # flights of others that a reader may see fail by chunks that it did not want
 KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache did not take
 KEPT_S = 30.0
 LATE_S = 0.1  # after which bytes that wait for the cache's disk are read from memory
-RUNNING_SIZE_BYTES_MAX = 4 * UNIT_SIZE_BYTES_MAX  # under way, from where on what is ahead waits
+RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, from where on what is ahead waits
 
 
 class Flight:

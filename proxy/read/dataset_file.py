@@ -13,7 +13,7 @@ from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Flat
 from lodefs.proxy.cache.extents import Extents
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.readahead_policy import RandomReadWindow, ReadAhead
+from lodefs.proxy.read.readahead_policy import RandomReadWindow, ReadAhead
 
 
 class DatasetFile:

@@ -25,13 +25,13 @@ from lodefs.proxy.cache.extents import PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import RawChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.readahead_policy import MIB, Range
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.node import Extent, Located, SnapshotFile
 from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
 from lodefs.proxy.read.flat_completion import FlatCompletion
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.readahead import ReadaheadScheduler, unit_around
+from lodefs.proxy.read.readahead_policy import MIB, Range
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner, is_remote

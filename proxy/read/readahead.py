@@ -12,10 +12,10 @@ from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.eviction import PrefetchAccuracy
 from lodefs.proxy.fetch.cache_fill import CacheTarget, Unit, cut_units, part_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX, Range, SmallFiles
-from lodefs.proxy.fetch.refetch_policy import RefaultTracker
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
+from lodefs.proxy.read.readahead_policy import UNIT_SIZE_BYTES_MAX, Range, SmallFiles
+from lodefs.proxy.read.refetch_policy import RefaultTracker
 
 log = logging.getLogger("lodefs.cache")
 

@@ -10,8 +10,8 @@ import pytest
 
 from lodefs.chunkstore.protocol.cache_control import EvictView, PinsView, PinView
 from lodefs.commands.mounts import MountListing
-from lodefs.mount.lifecycle.handover import State
-from lodefs.mount.lifecycle.mounter import Mounted
+from lodefs.mount.process.handover import State
+from lodefs.mount.process.mounter import Mounted
 from tests.support.lodefs.command_line import Lodefs
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scripting.md"

@@ -126,9 +126,7 @@ def test_a_mount_that_the_node_hands_out_waits_for_no_import_of_those_that_it_do
     None
 ):
     """Imports are most of what a container waits for."""
-    heavy = (
-        "lodefs.chunkstore.protocol.read_client lodefs.mount.lifecycle.handover lodefs.mount.shm"
-    )
+    heavy = "lodefs.chunkstore.protocol.read_client lodefs.mount.process.handover lodefs.mount.shm"
     script = f"import sys, lodefs.api.job_mounts; print(set({heavy.split()}) & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True

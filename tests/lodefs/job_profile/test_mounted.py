@@ -14,7 +14,7 @@ from threading import Event
 import pytest
 
 from lodefs.chunkstore.protocol.wire import Origin
-from lodefs.mount.lifecycle.mounter import trace_of
+from lodefs.mount.process.mounter import trace_of
 from tests.support.lodefs.command_line import Lodefs
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import SAMPLE, Mounts, until

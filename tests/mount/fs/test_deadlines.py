@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle import mounter
+from lodefs.mount.process import mounter
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import BIG, WAIT_S, Mounts, hold_reads, kernel_since, kill, until
 

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 )
 
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.mount.lifecycle.mounter import Mounted
+from lodefs.mount.process.mounter import Mounted
 from lodefs.proxies.own_proxy import ask
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.kernels import KERNELS

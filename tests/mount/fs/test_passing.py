@@ -17,7 +17,7 @@ import pytest
 
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle.mounter import list_mounts
+from lodefs.mount.process.mounter import list_mounts
 from tests.support.mount.dict_tree import DictTree
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import (
@@ -272,7 +272,7 @@ def test_workers_die_while_files_are_opened(mounts: Mounts, cache: NodeCache) ->
 
 SCRIPT = """
 import os, sys
-from lodefs.mount.lifecycle import daemon, mount_target, mounter
+from lodefs.mount.process import daemon, mount_target, mounter
 from lodefs.mount.kernel import mount_table as mounttable
 from lodefs.mount.fs import passthrough
 from lodefs.mount.options import MountOptions

@@ -20,11 +20,11 @@ import pytest
 import lodefs
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
-from lodefs.mount.lifecycle import control_socket, mounter, process_scan
 from lodefs.mount.mount_spec import TakeOver
 from lodefs.mount.node import helper_client as nurseries
 from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import MountHelper
+from lodefs.mount.process import control_socket, mounter, process_scan
 from lodefs.mount.shm.traffic_counters import Traffic
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import WAIT_S, alive, hold_reads, until, workers_of
@@ -309,7 +309,7 @@ from lodefs.mount.node import helper_process as forkserver, helper_requests as o
 forkserver.main()
 """
 SLOW_TAKE_BACK = """
-from lodefs.mount.lifecycle import daemon
+from lodefs.mount.process import daemon
 take_away = daemon._take_away
 def slow(*given, **more):
     for _ in range(6000):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
-from lodefs.mount.lifecycle import startup
 from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.helper_process import HelperRequest
+from lodefs.mount.process import startup
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import WAIT_S, alive, hold_reads, until, workers_of
 from tests.support.mount.places import Places

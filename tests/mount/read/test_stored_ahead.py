@@ -14,7 +14,7 @@ from threading import Thread
 
 import pytest
 
-from lodefs.mount.lifecycle.mounter import Mounted
+from lodefs.mount.process.mounter import Mounted
 from lodefs.mount.read.read_events import QUIET
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import (

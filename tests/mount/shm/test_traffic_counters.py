@@ -34,7 +34,7 @@ from lodefs.chunkstore.protocol.figures.mount_counts import (
 )
 from lodefs.chunkstore.protocol.read_client import WaitTimes
 from lodefs.chunkstore.protocol.wire import ORIGIN_HEADER
-from lodefs.mount.lifecycle.mounter import traffic_of, unmount
+from lodefs.mount.process.mounter import traffic_of, unmount
 from lodefs.mount.shm import traffic_counters
 from lodefs.mount.shm.process_table import SLOTS
 from lodefs.mount.shm.traffic_counters import Traffic, TrafficTable

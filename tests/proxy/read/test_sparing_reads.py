@@ -11,8 +11,8 @@ import pytest
 
 from lodefs.chunkstore.protocol.wire import UsageReport
 from lodefs.proxy.cache.eviction import PrefetchAccuracy
-from lodefs.proxy.fetch import refetch_policy
 from lodefs.proxy.node import SnapshotFile
+from lodefs.proxy.read import refetch_policy
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, Rig, file_of, read_file

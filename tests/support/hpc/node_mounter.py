@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle import mounter
+from lodefs.mount.process import mounter
 from tests.support.hpc.job_user import ROOT
 from tests.support.mount.mounts import WAIT_S, until
 

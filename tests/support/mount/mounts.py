@@ -19,9 +19,9 @@ import lodefs
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.kernel.features import Feature
-from lodefs.mount.lifecycle import mounter
-from lodefs.mount.lifecycle.mounter import Mounted
 from lodefs.mount.options import MountOptions
+from lodefs.mount.process import mounter
+from lodefs.mount.process.mounter import Mounted
 from tests.support.mount.dict_tree import DictTree, Link, Program
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.kernels import THIS_ONE, Kernel

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover
 from lodefs.mount.mount_spec import MountRequest
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.helper_requests import Unmount
 from lodefs.mount.options import MountOptions
+from lodefs.mount.process import control_socket, handover
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import SAMPLE, WAIT_S, until, workers_of
 

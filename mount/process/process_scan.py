@@ -1,0 +1,203 @@
+"""Who on this machine uses a mount, and who serves it, as /proc tells (proc(5))."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.mount.kernel import mount_table
+from lodefs.mount.process.supervisor import ended
+
+PROC = Path("/proc")
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, linux/proc_ns.h
+LINE_BYTES_MAX = 64 * 1024  # of a mount: path and source, with each byte escaped
+TABLE_BYTES_MAX = 8 * 1024 * 1024  # of a mount namespace: 20,000 mounts
+USER_BYTES_MAX = 64 * 1024 * 1024  # of all of a user, but root
+_PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alpha
+
+
+def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]:
+    """Whose processes see mounts in other mount namespaces, those of containers above all, by
+    device MAJOR:MINOR; ``places``: where each device is mounted here.
+
+    A mount that is at its own place there, or at that below another directory, only came along with
+    the host's tree (services with mount namespaces of their own; containers that watch the host,
+    which is their /rootfs) and does not count. Unavailable where this process does not see all
+    processes of the machine.
+    """
+    if not sees_all(proc):
+        raise Unavailable("not all processes of this machine can be seen from here (hostPID?)")
+    found: dict[str, set[int]] = {}
+    for process, mounts in _others(proc, places) if places else ():
+        held = {m.device for m in mounts if not m.mountpoint.endswith(places[m.device])}
+        with suppress(OSError):  # it ended meanwhile
+            for device in held:
+                found.setdefault(device, set()).add(_uid(process))
+    return found
+
+
+def runs_as(pid: int, uid: int | None, proc: Path = PROC) -> bool:
+    """Whether there is such a process, and it is that user's."""
+    with suppress(OSError):
+        return _uid(proc / str(pid)) == uid
+    return False
+
+
+def _uid(process: Path) -> int:
+    """Whose process it is; its directory may be root's. Raises: OSError."""
+    _, _, rest = (process / "status").read_bytes().partition(b"\nUid:")
+    return int(rest.split(maxsplit=1)[0])
+
+
+def sees_all(proc: Path = PROC) -> bool:
+    """Whether this process is in the machine's first process namespace."""
+    try:
+        return os.stat(proc / "self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+class MountUser(NamedTuple):
+    """A process that has a directory or a file of a mount open."""
+
+    pid: int
+    name: str  # as ps(1) shows it
+
+
+def processes_using(place: str, proc: Path = PROC) -> list[MountUser]:
+    """The processes of this mount namespace that use what lies at or below ``place``, as far as
+    this process may see them. It reads links alone, so that a dead mount cannot block it."""
+    found = []
+    for process in _processes(proc):
+        if _uses(process, place):
+            with suppress(OSError):
+                name = (process / "comm").read_bytes().decode("utf-8", "replace").strip()
+                found.append(MountUser(int(process.name), name))
+    return sorted(found)
+
+
+def _uses(process: Path, place: str) -> bool:
+    for folder in ("fd", "map_files"):
+        with suppress(OSError):
+            for link in os.listdir(process / folder):
+                if _leads_below(process / folder / link, place):
+                    return True
+    return any(_leads_below(process / link, place) for link in ("cwd", "root", "exe"))
+
+
+def _leads_below(link: Path, place: str) -> bool:
+    try:
+        target = os.readlink(link)
+    except OSError:
+        return False
+    return target == place or target.startswith(f"{place}/")
+
+
+def holders(device: str, proc: Path = PROC) -> list[int]:
+    """Pidfds of the processes that hold a FUSE connection, by its device; the caller closes them.
+
+    Also of connections that are over, and had this number before. Linux 6.11 and newer tells
+    (fs/fuse/dev.c, fuse_dev_show_fdinfo); before, there are none.
+    """
+    return [pid_fd for pid_fd, _ in _holders(device, proc)]
+
+
+def orphaned_processes(device: str, proc: Path = PROC) -> list[int]:
+    """Of these, those whose connection is over: they serve nobody any more."""
+    found = []
+    for pid_fd, fd in _holders(device, proc):
+        if _is_over(pid_fd, fd):
+            found.append(pid_fd)
+        else:
+            os.close(pid_fd)
+    return found
+
+
+def _holders(device: str, proc: Path) -> list[tuple[int, int]]:
+    """Pidfd, and the descriptor that is the connection there."""
+    major, _, minor = device.partition(":")
+    line = f"fuse_connection:\t{int(major) << 20 | int(minor)}\n"
+    found = []
+    for process in _processes(proc):
+        with suppress(OSError):
+            pid_fd = os.pidfd_open(int(process.name))
+            fd = _connection(process, line)
+            if fd is None:
+                os.close(pid_fd)
+            else:
+                found.append((pid_fd, fd))
+    return found
+
+
+def _connection(process: Path, line: str) -> int | None:
+    with suppress(OSError):
+        for fd in os.listdir(process / "fd"):
+            with suppress(OSError):
+                is_fuse = os.readlink(process / "fd" / fd) == "/dev/fuse"
+                if is_fuse and line in (process / "fdinfo" / fd).read_text():
+                    return int(fd)
+    return None
+
+
+def _is_over(pid_fd: int, fd: int) -> bool:
+    """Whether a FUSE connection that another process holds is over; False where that cannot be
+    seen (it needs CAP_SYS_PTRACE, as debuggers do)."""
+    import ctypes
+
+    copy = ctypes.CDLL(None).syscall(_PIDFD_GETFD, pid_fd, fd, 0)
+    if copy < 0:
+        return False
+    try:
+        return ended(copy)
+    finally:
+        os.close(copy)
+
+
+def _others(
+    proc: Path, devices: Collection[str]
+) -> Iterator[tuple[Path, Sequence[mount_table.Mount]]]:
+    """Each process of another mount namespace, and the mounts of some devices that are in it.
+
+    A user may have namespaces in any number, with 100,000 mounts each, at paths of any length. Of
+    one table, and of all of one user's, only so much is read: what comes after it is not seen.
+    """
+    own = os.stat(proc / "self/ns/mnt").st_ino
+    known: dict[int, list[mount_table.Mount]] = {own: []}
+    read_bytes: Counter[int] = Counter()  # by user
+    for process in _processes(proc):
+        with suppress(OSError):  # it ended meanwhile
+            namespace = os.stat(process / "ns/mnt").st_ino
+            if namespace not in known:
+                uid = _uid(process)
+                if uid and read_bytes[uid] >= USER_BYTES_MAX:
+                    continue
+                known[namespace], size_bytes = _mounts_of(process / "mountinfo", devices)
+                read_bytes[uid] += size_bytes
+            if namespace != own:
+                yield process, known[namespace]
+
+
+def _mounts_of(table: Path, devices: Collection[str]) -> tuple[list[mount_table.Mount], int]:
+    """Mounts of some devices in a table, and how many bytes of it were read. Raises: OSError."""
+    needles = [f" {device} ".encode() for device in devices]
+    lines: list[bytes] = []
+    size_bytes, rest = 0, b""
+    with table.open("rb", buffering=0) as file:
+        while size_bytes < TABLE_BYTES_MAX and len(rest) < LINE_BYTES_MAX:
+            part = file.read(LINE_BYTES_MAX)
+            if not part:
+                break
+            size_bytes += len(part)
+            *whole, rest = (rest + part).split(b"\n")
+            lines += [line for line in whole if any(needle in line for needle in needles)]
+    found = mount_table.parse(b"\n".join(lines))
+    return [mounted for mounted in found if mounted.device in devices], size_bytes
+
+
+def _processes(proc: Path) -> Iterator[Path]:
+    return (proc / name for name in os.listdir(proc) if name.isdigit())

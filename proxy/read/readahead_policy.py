@@ -1,0 +1,216 @@
+"""What to fetch and what to evict: decisions alone, no input or output, no clock.
+
+Rules of reading ahead: the first read of a place fetches what was asked for (latency); reading on,
+or a second read nearby, fetches a window that doubles (throughput). For small files the place is
+the pack: files lie in it in path order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KIB, MIB = 1024, 1024 * 1024
+UNIT_SIZE_BYTES_LEAST = 256 * KIB
+UNIT_SIZE_BYTES_MAX = 8 * MIB  # ranged reads of this size get the most out of S3
+UNITS_AHEAD = 6
+WINDOW_SIZE_BYTES_MAX = UNITS_AHEAD * UNIT_SIZE_BYTES_MAX
+STREAMS_MAX = 64  # readers of one file that are told apart
+STREAMS_DUE_MAX = 4  # of them, those looked at for each hit
+SLACK_SIZE_BYTES = 128 * KIB  # a step of this size still counts as reading on
+
+# where what is fetched ahead is evicted unread
+STREAMS_SURE_MAX = 16  # of the streams, those used last, whose next read may begin nearby
+STREAM_IDLE_STEPS_MAX = 4 * STREAMS_MAX  # after them a stream is taken for one of chance
+
+REGION_SIZE_BYTES = MIB
+REGIONS_MAX = 1024
+NEAR_SIZE_BYTES = 64 * KIB  # doubled with each miss in a region
+
+PACKS_MAX = 16 * 1024
+PACK_MEMORY_S = 600.0
+PACK_WINDOWS_SIZE_BYTES = (0, 256 * KIB, MIB, 4 * MIB, UNIT_SIZE_BYTES_MAX)
+PACK_MISSES_WHOLE = 6  # from this miss on the rest of the pack is fetched, too
+
+
+class Range(NamedTuple):
+    """Bytes [first, end)."""
+
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Stream:
+    """One reader that reads on: where it is expected next, and how far was asked for ahead."""
+
+    next: int
+    issued: int
+    window: int = 0
+    used_step: int = 0  # of the file: when it last read on
+
+
+class ReadAhead:
+    """The readers of one file. ``size_bytes`` is the file's.
+
+    Not every step is known here: mounts read the cache's files themselves. So a read anywhere in
+    the range that was fetched for a reader counts as that reader's.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._streams: list[Stream] = []  # the most recent one last
+        self._steps = 0
+
+    def advance(
+        self, first: int, end: int, asked_end: int, *, is_sure: bool = False
+    ) -> tuple[Range | None, int]:
+        """A step [first, end) of a read that goes to ``asked_end``: what to fetch ahead, and the
+        size of the units to fetch it in (0 if nobody reads on here). ``is_sure``: a read somewhere
+        near a reader's place is not taken for his, since most of what is fetched is in vain."""
+        self._steps += 1
+        stream = self._match_surely(first, end) if is_sure else self._match(first)
+        if stream is None:
+            stream = self._new(end, is_sure=is_sure)
+            if asked_end <= end:
+                return None, 0
+        elif end <= stream.next and asked_end <= stream.issued:
+            return None, unit_size(stream.window)
+        stream.next = max(stream.next, end)
+        stream.issued = max(stream.issued, end)
+        if stream.next + stream.window // 2 < stream.issued:
+            return None, unit_size(stream.window)
+        grown = max(UNIT_SIZE_BYTES_LEAST, 2 * stream.window, 2 * (end - first))
+        stream.window = min(grown, WINDOW_SIZE_BYTES_MAX)
+        ahead = Range(stream.issued, min(stream.next + stream.window, self._size_bytes))
+        if ahead.first >= ahead.end:
+            return None, unit_size(stream.window)
+        stream.issued = ahead.end
+        return ahead, unit_size(stream.window)
+
+    def refused(self, first: int) -> None:
+        """Notes that nothing from ``first`` on was fetched: the next step asks for it again."""
+        if self._streams:
+            last = self._streams[-1]
+            last.issued = max(last.next, min(last.issued, first))
+
+    def extended(self, end: int, to: int) -> None:
+        """Notes that a range up to ``end`` was fetched up to ``to``, the end of a pack."""
+        for stream in self._streams:
+            if stream.issued == end:
+                stream.issued = max(to, end)
+
+    def is_due(self, end: int) -> bool:
+        """Whether a reader that others serve has reached ``end``, and so has used up half of what
+        was fetched for it."""
+        return any(
+            stream.next < end <= stream.issued < self._size_bytes
+            and end + stream.window // 2 >= stream.issued
+            for stream in self._streams[-STREAMS_DUE_MAX:]
+        )
+
+    def _match(self, first: int) -> Stream | None:
+        """Whose step this is: the stream that is expected here, else one that passes by."""
+        found = -1
+        for at in range(len(self._streams) - 1, -1, -1):
+            stream = self._streams[at]
+            if abs(first - stream.next) <= SLACK_SIZE_BYTES:
+                found = at
+                break
+            slack = stream.window // 2
+            if found < 0 and stream.next - slack <= first <= stream.issued + slack:
+                found = at
+        if found < 0:
+            return None
+        return self._renew(self._streams[found])
+
+    def _match_surely(self, first: int, end: int) -> Stream | None:
+        """As ``_match``: the step begins where the last one ends, or reaches the end of what was
+        fetched, which is that of a chunk; of those that read last, nearly so is enough."""
+        for stream in reversed(self._streams):
+            if first == stream.next or (stream.window and first <= stream.issued <= end):
+                return self._renew(stream)
+        for stream in reversed(self._streams[-STREAMS_SURE_MAX:]):
+            is_next = abs(first - stream.next) <= SLACK_SIZE_BYTES
+            if is_next or first - 2 * SLACK_SIZE_BYTES <= stream.issued <= end:
+                return self._renew(stream)
+        return None
+
+    def _renew(self, stream: Stream) -> Stream:
+        """Notes that a stream reads on."""
+        at = next(at for at, other in enumerate(self._streams) if other is stream)
+        del self._streams[at]
+        self._streams.append(stream)
+        stream.used_step = self._steps
+        return stream
+
+    def _new(self, end: int, *, is_sure: bool) -> Stream:
+        """A first read. Those of readers that did not read on are forgotten before others, unless
+        others may have read on by chance, and not again for long."""
+        streams = self._streams
+        if len(streams) >= STREAMS_MAX:
+            idle_steps = self._steps - streams[0].used_step
+            once = (at for at, stream in enumerate(streams) if not stream.window)
+            is_idle = is_sure and idle_steps > STREAM_IDLE_STEPS_MAX
+            del streams[0 if is_idle else next(once, 0)]
+        streams.append(Stream(end, end, used_step=self._steps))
+        return streams[-1]
+
+
+def unit_size(window: int) -> int:
+    """The size of fetch units for a window, so that several of them are under way."""
+    if not window:
+        return 0
+    return max(UNIT_SIZE_BYTES_LEAST, min(window // 4, UNIT_SIZE_BYTES_MAX))
+
+
+class RandomReadWindow:
+    """Misses of one big file that is read here and there."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._misses: OrderedDict[int, int] = OrderedDict()
+
+    def miss(self, first: int, end: int) -> Range:
+        """What to fetch for a missed [first, end): itself, and more around it with each miss in
+        the same region, so that no more than about thrice the bytes wanted are fetched."""
+        region = first // REGION_SIZE_BYTES
+        misses = self._misses.pop(region, 0) + 1
+        self._misses[region] = misses
+        if len(self._misses) > REGIONS_MAX:
+            self._misses.popitem(last=False)
+        if misses == 1:
+            return Range(first, end)
+        size_bytes = min(NEAR_SIZE_BYTES << (misses - 1), REGION_SIZE_BYTES)
+        low = region * REGION_SIZE_BYTES
+        high = min(low + REGION_SIZE_BYTES, self._size_bytes)
+        start = max(low, min(first - size_bytes // 4, high - size_bytes))
+        return Range(min(first, start), max(end, min(start + size_bytes, high)))
+
+
+@dataclass(slots=True)
+class _PackMisses:
+    count: int
+    last_s: float
+
+
+class SmallFiles:
+    """Misses of small files, by pack."""
+
+    def __init__(self) -> None:
+        self._packs: OrderedDict[bytes, _PackMisses] = OrderedDict()
+
+    def miss(self, pack: bytes, now_s: float) -> tuple[int, bool]:
+        """The bytes to fetch around a missed chunk (0: itself alone), and whether the rest of the
+        pack is wanted soon. Misses that lie far apart in time count as first ones."""
+        known = self._packs.pop(pack, None)
+        if known is None or now_s - known.last_s > PACK_MEMORY_S:
+            known = _PackMisses(0, now_s)
+        known.count += 1
+        known.last_s = now_s
+        self._packs[pack] = known
+        if len(self._packs) > PACKS_MAX:
+            self._packs.popitem(last=False)
+        step = min(known.count, len(PACK_WINDOWS_SIZE_BYTES)) - 1
+        return PACK_WINDOWS_SIZE_BYTES[step], known.count >= PACK_MISSES_WHOLE
