@@ -34,7 +34,7 @@ def rest_name(name: str, gc_number: int) -> str:
 
 
 def push_id_of(name: str) -> str:
-    """The id of the push that a shard is of, or was of before gc runs wrote it again."""
+    """The id of the push that a shard is of, or was before a gc run wrote it again."""
     return _REST.sub("", name)
 
 

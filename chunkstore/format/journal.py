@@ -18,7 +18,7 @@ from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
-VERSION_CHUNKS = 2  # of an entry, or a outcome, whose garbage has chunks of packs in use
+VERSION_CHUNKS = 2  # of an entry, or an outcome, whose garbage has chunks of packs in use
 CHUNK_PACKS_MAX = 32  # of which one entry tombstones chunks: at most 16 KB of hex digits for each
 IDS_MAX = 1024  # that one entry tombstones
 SIZE_BYTES_MAX = 1024 * 1024  # of all documents but the ledger: IDS_MAX commits have 300 KB

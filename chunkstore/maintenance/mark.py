@@ -98,8 +98,8 @@ class _DeletedCommits:
         self._deleted: set[CommitId] | None = None
 
     def __contains__(self, commit_id: object) -> bool:
-        """Whether a commit has its word, and a outcome that deleted it. The journal is read for the
-        first that has a word: where a copy or a bundle has brought that, there is no such
+        """Whether a commit has its word, and an outcome that deleted it. The journal is read for
+        the first that has a word: if a copy or a bundle has brought that, there is no such
         outcome."""
         if not isinstance(commit_id, bytes) or commit_id.hex() not in self._words:
             return False

@@ -204,7 +204,7 @@ class Merging:
         except NotFound:
             return
         if etag == one.etag:
-            # Who writes it from now on looks at the table afterwards, and finds it there.
+            # A writer that puts it from now on looks at the table afterwards, and finds it there.
             self._objects.inner.delete(keys.pack(pack_id))
         else:
             drop_double(self._objects, pack_id)

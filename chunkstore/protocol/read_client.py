@@ -351,7 +351,7 @@ def _decode(answer: Response, kind: type[T]) -> T:
 
 
 def _places(answer: Response) -> list[wire.CacheExtent]:
-    """A proxy of before ALL_PLACES answers one."""
+    """A proxy that does not know ALL_PLACES answers with one place."""
     if header(answer.head, wire.PLACE_HEADER.lower().encode()):
         return _decode(answer, list[wire.CacheExtent])
     return [_decode(answer, wire.CacheExtent)]

@@ -142,7 +142,7 @@ class JournalRepair:
             self._journal.put_ledger(Ledger(ledger.before, known, ledger.last_heartbeats))
 
     def _repair_entry(self, number: int) -> None:
-        """A writer, or one that tombstones what its outcome says was deleted: without a outcome
+        """A writer, or one that tombstones what its outcome says was deleted: without an outcome
         nobody can have deleted anything of it, nor will."""
         before = self._entries.get(number - 1)
         tombstoned: Garbage | None = None

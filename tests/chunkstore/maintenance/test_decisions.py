@@ -71,7 +71,7 @@ def test_a_time_that_is_yet_to_come() -> None:
 
 
 def test_what_is_in_use_is_kept() -> None:
-    """A outcome deletes what is not in use; with nothing to delete, all is kept."""
+    """An outcome deletes what is not in use; with nothing to delete, all is kept."""
     entry = JournalEntry(3, None, 0, "", Garbage(PACKS[:3], (COMMIT,)))
     unused = Garbage((PACKS[0], PACKS[2]), (COMMIT,))
     assert outcome_of(entry, {PACKS[1]}, set(), {}) == DeletionOutcome(3, unused)
