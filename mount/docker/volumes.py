@@ -170,9 +170,8 @@ class Volumes:
         not say it at once."""
 
         def look() -> None:
-            found = {
-                one.volume: one for one in self._service.holdings(DOCKER, name, LOOK_TIMEOUT_S)
-            }
+            looked = self._service.holdings(DOCKER, name, LOOK_TIMEOUT_S)
+            found = {one.volume: with_traffic(one, self._held.get(one.volume)) for one in looked}
             if name:
                 found = {**self._held, name: found.get(name, Holding(name))}
             self._held = found
@@ -300,6 +299,14 @@ def wanted_of(source: Source, rev: str, pin_s: int | None = None) -> MountClaim:
     it may name any store."""
     plain = msgspec.structs.replace(source, token_file="", token_env="")
     return MountClaim(source=plain, rev=rev, pin_s=pin_s, any_store=True)
+
+
+def with_traffic(now: Holding, last: Holding | None) -> Holding:
+    """What a volume holds now. A mount that does not say in time how much was read through it keeps
+    the counts that were seen ``last``."""
+    if now.traffic is not None or now.is_dead or last is None or last.place != now.place:
+        return now
+    return msgspec.structs.replace(now, traffic=last.traffic)
 
 
 def no_such(name: str) -> NotFound:

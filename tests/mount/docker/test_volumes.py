@@ -426,6 +426,15 @@ class TestLate:
             assert len(rig.volumes.list()) == 2
         assert rig.calls.wait_idle(WAIT_S)
 
+    def test_counts_that_come_too_late(self, rig: Rig, memory: MemoryMounts) -> None:
+        """A mount that does not say its counts in time has those that were seen last, also when
+        the service answers in time without them."""
+        rig.volumes.create("a", CATS)
+        memory.mounts[rig.volumes.mount("a", "one")].traffic = Traffic(cache_bytes=5)
+        assert rig.volumes.get("a").held.traffic == Traffic(cache_bytes=5)
+        memory.fail("traffic", DeadlineExceeded("it is not done after 0.1 s"))
+        assert rig.volumes.get("a").held.traffic == Traffic(cache_bytes=5)
+
     def test_many_calls_on_one_stuck_volume(self, rig: Rig, memory: MemoryMounts) -> None:
         """There are not more threads than allowed, and the refusal is an answer too."""
         rig.calls._calls_max = 4
