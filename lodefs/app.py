@@ -19,59 +19,76 @@ from lodefs.cli.options import output_error, write_line
 from lodefs.cli.text import escaped
 from lodefs.settings.session import Session
 
-# Each command, the module of lodefs.commands that holds it, and its line in the help. Modules are
-# imported when their command runs: the help must not wait for boto3.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("init", "Create a store."),
-    "push": ("push", "Commit a directory, or some files, to a branch."),
-    "pull": ("pull", "Copy a revision into a directory."),
-    "ls": ("ls", "List the repositories, or a directory of a revision."),
-    "cat": ("ls", "Write a file's content to standard output."),
-    "log": ("history", "Show the commits of a revision, newest first."),
-    "diff": ("history", "Show what differs between two revisions."),
-    "blame": ("history", "Show which commit brought a file."),
-    "merge": ("push", "Bring the changes of a revision into a branch."),
-    "branch": ("refs", "List, create, move and delete branches."),
-    "tag": ("refs", "List, create and delete tags."),
-    "reflog": ("history", "Show where a branch or tag was, and when."),
-    "rm": ("refs", "Delete a repository, a branch or a tag."),
-    "undelete": ("refs", "Get it back, or list what is deleted."),
-    "retain": ("retain", "Set what of a repository's history is kept."),
-    "du": ("du", "Show what repositories take, and what deleting frees."),
-    "quota": ("retain", "Set how many bytes a version of a repository may have."),
-    "gc": ("gc", "Delete what no branch or tag leads to."),
-    "purge": ("purge", "Remove a file's bytes from all versions, for good."),
-    "copy": ("copy", "Copy repositories to another store."),
-    "bundle": ("copy", "Put a revision into one file, and from there into a store."),
-    "verify": ("verify", "Check a store, a revision, or this node's cache."),
-    "repair": ("repair", "Put back what a store has lost, or what is damaged."),
-    "scrub": ("verify", "Read a share of the store, and check it."),
-    "mount": ("mount", "Mount a revision, read-only."),
-    "unmount": ("mounts", "Unmount a directory."),
-    "mounts": ("mounts", "List the mounts of this machine."),
-    "run": ("run", "Run a command that sees datasets, without root."),
-    "warm": ("warm", "Bring a revision into the node's cache before it is used."),
-    "pins": ("warm", "List what is pinned in the node's cache."),
-    "evict": ("warm", "Remove pins and cached data of a dataset."),
-    "bench-store": ("bench_store", "Measure what a store can do."),
-    "serve": ("serve", "Run the node's proxy."),
-    "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
-    "status": ("status", "Show the proxy's state and the mounts."),
-    "top": ("top", "Show live what the proxy serves."),
-    "stats": ("top", "Write one line a second of what the proxy serves."),
-    "profile": ("profile", "Say what a job does on a mount, and what it waits for."),
-    "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
-    "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
-    "enroot-hook": ("enroot_hook", "Mount datasets into containers of enroot and pyxis."),
-    "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
-    "mounter-ready": ("mounter", "Tell whether this container's mounter answers."),
-    "csi": ("csi", "Serve volumes to Kubernetes."),
-    "slurm": ("slurm", "Datasets of Slurm's jobs."),
-    "health": ("health", "Tell whether this node can mount, for Slurm's health check."),
-    "token": ("token", "Create, list and delete the proxy's tokens."),
-    "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
-    "version": ("version", "Show the version."),
+# The groups of the help; of each command the module of lodefs.commands that holds it, and its line
+# there. Modules are imported when their command runs: the help must not wait for boto3.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Data": {
+        "init": ("init", "Create a store."),
+        "push": ("push", "Commit a directory, or some files, to a branch."),
+        "pull": ("pull", "Copy a revision into a directory."),
+        "rm": ("refs", "Delete a repository, a branch or a tag."),
+        "undelete": ("refs", "Get it back, or list what is deleted."),
+        "copy": ("copy", "Copy repositories to another store."),
+        "bundle": ("copy", "Put a revision into one file, and from there into a store."),
+        "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
+    },
+    "Versions": {
+        "log": ("history", "Show the commits of a revision, newest first."),
+        "diff": ("history", "Show what differs between two revisions."),
+        "blame": ("history", "Show which commit brought a file."),
+        "branch": ("refs", "List, create, move and delete branches."),
+        "tag": ("refs", "List, create and delete tags."),
+        "merge": ("push", "Bring the changes of a revision into a branch."),
+        "reflog": ("history", "Show where a branch or tag was, and when."),
+    },
+    "Reading": {
+        "ls": ("ls", "List the repositories, or a directory of a revision."),
+        "cat": ("ls", "Write a file's content to standard output."),
+        "mount": ("mount", "Mount a revision, read-only."),
+        "unmount": ("mounts", "Unmount a directory."),
+        "mounts": ("mounts", "List the mounts of this machine."),
+        "run": ("run", "Run a command that sees datasets, without root."),
+        "profile": ("profile", "Say what a job does on a mount, and what it waits for."),
+    },
+    "This node": {
+        "status": ("status", "Show the proxy's state and the mounts."),
+        "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
+        "serve": ("serve", "Run the node's proxy."),
+        "token": ("token", "Create, list and delete the proxy's tokens."),
+        "warm": ("warm", "Bring a revision into the node's cache before it is used."),
+        "pins": ("warm", "List what is pinned in the node's cache."),
+        "evict": ("warm", "Remove pins and cached data of a dataset."),
+        "top": ("top", "Show live what the proxy serves."),
+        "stats": ("top", "Write one line a second of what the proxy serves."),
+        "version": ("version", "Show the version."),
+    },
+    "Upkeep of a store": {
+        "du": ("du", "Show what repositories take, and what deleting frees."),
+        "quota": ("retain", "Set how many bytes a version of a repository may have."),
+        "retain": ("retain", "Set what of a repository's history is kept."),
+        "gc": ("gc", "Delete what no branch or tag leads to."),
+        "purge": ("purge", "Remove a file's bytes from all versions, for good."),
+        "verify": ("verify", "Check a store, a revision, or this node's cache."),
+        "scrub": ("verify", "Read a share of the store, and check it."),
+        "repair": ("repair", "Put back what a store has lost, or what is damaged."),
+        "bench-store": ("bench_store", "Measure what a store can do."),
+    },
+    "Integrations": {
+        "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
+        "csi": ("csi", "Serve volumes to Kubernetes."),
+        "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
+        "slurm": ("slurm", "Datasets of Slurm's jobs."),
+        "health": ("health", "Tell whether this node can mount, for Slurm's health check."),
+    },
 }
+# Those that the files in deploy/ run, and nobody types: they are in no list of commands.
+INTERNAL = {
+    "enroot-hook": ("enroot_hook", "Mount datasets into containers of enroot and pyxis."),
+    "mounter-ready": ("mounter", "Tell whether this container's mounter answers."),
+    "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
+}
+SHOWN = {name: place for group in GROUPS.values() for name, place in group.items()}
+COMMANDS = SHOWN | INTERNAL
 
 EPILOG = """\b
 REPO is a name such as vision/flickr30k; REV a branch, a tag, a commit or its unique beginning
@@ -112,14 +129,14 @@ class LazyCommands(click.Group):
         except click.UsageError as error:
             from difflib import get_close_matches  # here: mostly the command is known
 
-            near = get_close_matches(args[0], COMMANDS, n=1)
+            near = get_close_matches(args[0], SHOWN, n=1)
             if not near:
                 raise
             message = f"{error.message} Did you mean {near[0]}?"
             raise click.UsageError(message, error.ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
+        return list(SHOWN)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
@@ -130,8 +147,11 @@ class LazyCommands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        width = max(map(len, SHOWN))  # the same for all groups
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                lines = [(name.ljust(width), line) for name, (_, line) in commands.items()]
+                formatter.write_dl(lines)
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:  # noqa: ARG001

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from lodefs.app import COMMANDS, cli, run
+from lodefs.app import COMMANDS, GROUPS, INTERNAL, SHOWN, cli, run
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.repo.store import create_store
@@ -24,14 +24,17 @@ HEAVY = ("boto3", "botocore", "aiohttp", "rich", "rocksdict", "fastcdc", "zstand
 
 
 def test_help_lists_every_command(lodefs: Lodefs) -> None:
-    """--help and -h name all commands and how completion is set up."""
+    """--help and -h name all commands in their groups, but what only deploy/ runs, and how
+    completion is set up."""
     for option in ("--help", "-h"):
         ran = lodefs(option)
         assert ran.code == 0
         assert "_LODEFS_COMPLETE=bash_source" in ran.out
-        for name, (_, line) in COMMANDS.items():
-            assert f"  {name} " in ran.out
-            assert line in ran.out
+        for group, commands in GROUPS.items():
+            shown = ran.out.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
+            told = dict(line.strip().split(maxsplit=1) for line in shown.splitlines())
+            assert told == {name: line for name, (_, line) in commands.items()}
+        assert not [name for name in INTERNAL if f" {name} " in ran.out]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -46,7 +49,7 @@ def test_without_a_command(lodefs: Lodefs) -> None:
     """lodefs alone shows the help, with the code of a mistake."""
     ran = lodefs()
     assert ran.code == 2
-    assert "Commands:" in ran.out + ran.err
+    assert "\nVersions:\n" in ran.out + ran.err
 
 
 @pytest.mark.parametrize(("umask", "of_root"), [(0, 0o002), (0o020, 0o022), (0o077, 0o077)])
@@ -226,7 +229,7 @@ def test_commands_are_found_without_importing_them() -> None:
     import click
 
     context = click.Context(cli)
-    assert cli.list_commands(context) == list(COMMANDS)
+    assert cli.list_commands(context) == list(SHOWN)
     assert cli.get_command(context, "no-such") is None
 
 
