@@ -5,6 +5,7 @@ from __future__ import annotations
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
+    MakeDirectory,
     Put,
     PutDirectory,
     PutLink,
@@ -12,4 +13,13 @@ from lodefs.chunkstore.push.changes.change import (
     Rename,
 )
 
-__all__ = ["Change", "CopyFrom", "Put", "PutDirectory", "PutLink", "Remove", "Rename"]
+__all__ = [
+    "Change",
+    "CopyFrom",
+    "MakeDirectory",
+    "Put",
+    "PutDirectory",
+    "PutLink",
+    "Remove",
+    "Rename",
+]

@@ -109,9 +109,9 @@ def commit_changes(
     allow_removals: bool | AllowRemovals = True,
     **options: Unpack[SourceOptions],
 ) -> ChangesResult:
-    """Commits changes (``lodefs.changes``: Put, PutLink, PutDirectory, Remove, Rename, CopyFrom) to
-    a branch, ``REPO[@BRANCH]``, in their order. What did not change is not read. A branch that does
-    not exist is created.
+    """Commits changes (``lodefs.changes``: Put, PutLink, PutDirectory, MakeDirectory, Remove,
+    Rename, CopyFrom) to a branch, ``REPO[@BRANCH]``, in their order. What did not change is not
+    read. A branch that does not exist is created.
 
     ``base``: the revision that the changes are meant for; by default where the branch is. What
     others have committed since is kept, as long as the paths are disjoint. ``dry_run``: nothing is

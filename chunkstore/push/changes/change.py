@@ -43,6 +43,13 @@ class PutDirectory:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeDirectory:
+    """A directory, unless there is one. Directories above are made. Only an empty one needs it."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     """Whatever is there, which must be something."""
 
@@ -66,7 +73,7 @@ class CopyFrom:
     to: Path
 
 
-Change = Put | PutLink | PutDirectory | Remove | Rename | CopyFrom
+Change = Put | PutLink | PutDirectory | MakeDirectory | Remove | Rename | CopyFrom
 
 
 def names_of(path: Path, *, is_root_fine: bool = False) -> tuple[bytes, ...]:

@@ -40,6 +40,9 @@ class LocalFile:
     size_bytes: int
     mode: int
 
+    def __fspath__(self) -> str:
+        return os.fsdecode(self.path)
+
     @property
     def executable(self) -> bool:
         return bool(self.mode & 0o111)
@@ -152,6 +155,8 @@ def rewound(content: bytes | BinaryIO, start: int | None) -> BinaryIO:
 
 def local_file(path: os.PathLike[str]) -> LocalFile:
     """A regular file, through symlinks. Raises: InvalidInput, NotFound; OSError."""
+    if isinstance(path, LocalFile):
+        return path
     try:
         real = os.path.realpath(os.fsencode(path), strict=True)
         seen = os.stat(real)

@@ -114,6 +114,14 @@ class Overlay:
             msgspec.structs.replace(item, name=names[-1]) if isinstance(item, TreeEntry) else item
         )
 
+    def make_directory(self, names: Names) -> None:
+        """A directory at a path. Raises: InvalidInput if a file or symlink is there."""
+        there = self.get(names)
+        if there is None:
+            self.put(names, ChangedDirectory(None, {}))
+        elif not is_directory(there):
+            raise InvalidInput(f"{shown(names)} is no directory: remove it first")
+
     def remove(self, names: Names) -> Item:
         """Gives what was there. Raises: NotFound."""
         if not names:

@@ -16,6 +16,7 @@ from lodefs.chunkstore.format.tree import TreeEntry, symlink
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
+    MakeDirectory,
     Put,
     PutDirectory,
     PutLink,
@@ -118,6 +119,8 @@ class StoredChanges:
                     overlay.put_file(names, symlink(names[-1], target))
                 case PutDirectory(path):
                     self._put_directory(overlay, names_of(path, is_root_fine=True), n)
+                case MakeDirectory(path):
+                    overlay.make_directory(names_of(path))
                 case Remove(path):
                     overlay.remove(names_of(path))
                 case Rename(path, to):

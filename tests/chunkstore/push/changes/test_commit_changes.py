@@ -26,6 +26,7 @@ from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
+    MakeDirectory,
     Put,
     PutDirectory,
     PutLink,
@@ -117,6 +118,10 @@ def applied(model: Model, change: Change, older: Model) -> Model | None:
             if is_directory(model, path) or not make_parents(model, path):
                 return None
             return model | {path: content}
+        case MakeDirectory(str() as path):
+            if model.get(path) is not None or not make_parents(model, path):
+                return None
+            return model | {path: None}
         case Remove(str() as path):
             return _without(model, path) if path in model else None
         case Rename(str() as path, str() as to):
@@ -149,6 +154,7 @@ PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "b/x", "b/c/x", "b/c/d/y", "a/x
 CONTENTS = st.sampled_from([b"", b"one", b"two", bytes(range(256)) * 9])
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(Put, PATHS, CONTENTS),
+    st.builds(MakeDirectory, PATHS),
     st.builds(Remove, PATHS),
     st.builds(Rename, PATHS, PATHS),
     st.builds(
