@@ -1,0 +1,1 @@
+"""Writable mounts: an overlay of the kernel over a snapshot, whose changes lie on a local disk."""

@@ -1,0 +1,211 @@
+"""Upper places: where the changes of a writable mount lie, and the record of what they change.
+
+::
+
+    PLACE/record.json   what is mounted where, as JSON with a version
+    PLACE/upper-N/      the changes to the commit of generation N; a commit begins N + 1
+    PLACE/work-N/       what overlayfs needs beside it
+    PLACE/lower-N/      the snapshot, unless the node's mount service has it mounted
+    PLACE/lock          one command at a time
+
+A state directory has a place for each mountpoint, or a symlink to it where it lies elsewhere
+(``--upper``). So whoever knows the mountpoint finds the place, mounted or not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.mount.kernel import namespaces
+from lodefs.mount.node import state_files
+from lodefs.mount.node.volume_locks import VolumeLocks
+from lodefs.mount.options import MountOptions
+
+VERSION = 1
+RECORD_BYTES_MAX = 64 * 1024
+OF_ROOT = Path("/var/lib/lodefs/writable")
+ID_BYTES = 8
+WHOSE = "a writable mount that another command works on; try again when that has ended"
+_in_this_process = VolumeLocks()  # the lock of a file is one of processes
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What a writable mount is of. ``options``: of its lower mount, without a token. ``branch``:
+    where a commit of it goes; "" where a tag or a commit was mounted. ``commit``: the base of its
+    changes, which lie in ``upper-GENERATION``. ``is_shared``: the node's mount service has the
+    snapshot mounted. ``device``: the overlay's MAJOR:MINOR as it was mounted last, in the boot
+    ``boot`` of the machine; "" before that."""
+
+    version: int = VERSION
+    options: MountOptions
+    branch: str
+    commit: str
+    generation: int = 0
+    is_shared: bool = False
+    device: str = ""
+    boot: str = ""
+
+    @property
+    def repo(self) -> str:
+        """The repository."""
+        return self.options.repo
+
+    @property
+    def path(self) -> bytes:
+        """The directory of the repository that is mounted; b"" for its root."""
+        return self.options.path
+
+    @property
+    def mountpoint(self) -> str:
+        """Where it is mounted: an absolute path without symlinks."""
+        return self.options.mountpoint
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
+
+
+class UpperPlace:
+    """One of them, which may not be there yet."""
+
+    def __init__(self, directory: Path) -> None:
+        """``directory``: absolute, and nobody but its owner can change what the path leads to."""
+        self.directory = directory
+
+    def __repr__(self) -> str:
+        return f"UpperPlace({str(self.directory)!r})"
+
+    def upper(self, generation: int) -> Path:
+        """Where the changes of a generation lie, as overlayfs writes them."""
+        return self.directory / f"upper-{generation}"
+
+    def work(self, generation: int) -> Path:
+        """What overlayfs needs beside its upper directory."""
+        return self.directory / f"work-{generation}"
+
+    def lower(self, generation: int) -> Path:
+        """Where the place's own mount of a snapshot is."""
+        return self.directory / f"lower-{generation}"
+
+    @property
+    def _record(self) -> Path:
+        return self.directory / "record.json"
+
+    def read(self) -> Record | None:
+        """The record; None where nothing was mounted, or all of it was removed. Corrupt,
+        UnknownFormat; OSError."""
+        try:
+            data = state_files.read_whole(self._record, RECORD_BYTES_MAX)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            version = from_json(data, _Versioned).version
+            if version != VERSION:
+                raise UnknownFormat(
+                    f"{self._record} has version {version}, and this lodefs knows {VERSION}: use "
+                    "the lodefs that made it"
+                )
+            return from_json(data, Record)
+        except InvalidInput as error:
+            raise Corrupt(
+                f"{self._record} cannot be read: {error}; the changes lie in "
+                f"{self.directory}/upper-*"
+            ) from error
+
+    def write(self, record: Record) -> None:
+        """Put a record in the place of the former; on disk when this returns. NoSpace, Denied,
+        Unavailable; the former stays then."""
+        options = msgspec.structs.replace(record.options, token=None)
+        record = msgspec.structs.replace(record, options=options)
+        state_files.write_whole(self._record, msgspec.json.encode(record))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Have the place, which is made if it is missing, for one command. InUse (another process),
+        Conflict (another thread); NoSpace, Denied, InvalidInput, Unavailable."""
+        with _in_this_process.holding(str(self.directory)):
+            fd = self._lock()
+            try:
+                yield
+            finally:
+                os.close(fd)
+
+    def _lock(self) -> int:
+        try:
+            state_files.make_private(self.directory)
+            return state_files.lock(self.directory / "lock", WHOSE)
+        except OSError as error:
+            raise state_files.translated(error, self.directory) from error
+
+    def generations(self) -> list[int]:
+        """Those of which there are changes, or were. OSError."""
+        found = (name.removeprefix("upper-") for name in os.listdir(self.directory))
+        return sorted(int(number) for number in found if number.isdecimal())
+
+    def has_changes(self, generation: int) -> bool:
+        """Whether anything lies in the upper directory of a generation. OSError."""
+        try:
+            with os.scandir(self.upper(generation)) as entries:
+                return next(entries, None) is not None
+        except FileNotFoundError:
+            return False
+
+    def drop(self, generation: int) -> None:
+        """Remove the changes of a generation, which nobody has mounted. Raises: OSError."""
+        for directory in (self.upper(generation), self.work(generation)):
+            with suppress(FileNotFoundError):
+                shutil.rmtree(directory)
+        with suppress(FileNotFoundError):
+            self.lower(generation).rmdir()
+
+    def remove(self) -> None:
+        """Remove all of a place that is not mounted, the record first. Raises: OSError."""
+        self._record.unlink(missing_ok=True)
+        for generation in self.generations():
+            self.drop(generation)
+        (self.directory / "lock").unlink(missing_ok=True)
+        with suppress(OSError):  # somebody keeps files there
+            self.directory.rmdir()
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Where this user's places are, or symlinks to them."""
+    if os.geteuid() == 0 and namespaces.in_first_user_namespace():
+        return OF_ROOT
+    state = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/'}/.local/state"
+    return Path(os.path.realpath(state)) / "lodefs/writable"
+
+
+def default_place(state: Path, mountpoint: str) -> UpperPlace:
+    """The place of a mountpoint (absolute, without symlinks) that is mounted without --upper."""
+    return UpperPlace(state / blake3(os.fsencode(mountpoint)).hexdigest(length=ID_BYTES))
+
+
+def find(state: Path, mountpoint: str) -> UpperPlace | None:
+    """The place whose record names a mountpoint; None where there is none. Corrupt,
+    UnknownFormat; OSError."""
+    place = _followed(default_place(state, mountpoint).directory)
+    record = place.read()
+    return place if record is not None and record.mountpoint == mountpoint else None
+
+
+def all_places(state: Path) -> list[UpperPlace]:
+    """Those of a state directory. Raises: OSError."""
+    try:
+        return [_followed(state / name) for name in sorted(os.listdir(state))]
+    except FileNotFoundError:
+        return []
+
+
+def _followed(directory: Path) -> UpperPlace:
+    """The place that a name of the state directory stands for."""
+    return UpperPlace(Path(os.readlink(directory)) if directory.is_symlink() else directory)

@@ -1,0 +1,103 @@
+"""Upper places and their records, without a mount."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lodefs.chunkstore.errors import Conflict, Corrupt, UnknownFormat
+from lodefs.mount.options import MountOptions
+from lodefs.mount.writable import upper_place
+from lodefs.mount.writable.upper_place import Record, UpperPlace
+from tests.support.mount.mounts import in_child
+
+OPTIONS = MountOptions(
+    repo="vision/cats", mountpoint="/mnt/cats", proxy="unix:/p", path=b"a\xff", token="secret"
+)
+RECORD = Record(options=OPTIONS, branch="main", commit="c" * 64, generation=3)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> UpperPlace:
+    made = UpperPlace(tmp_path / "place")
+    with made.locked():
+        made.write(RECORD)
+    return made
+
+
+def test_a_record_is_read_as_it_was_written_without_its_token(place: UpperPlace) -> None:
+    """All of it comes back but the token, which is nowhere on the disk."""
+    expected = msgspec.structs.replace(OPTIONS, token=None)
+    assert place.read() == msgspec.structs.replace(RECORD, options=expected)
+    assert b"secret" not in (place.directory / "record.json").read_bytes()
+
+
+def test_without_a_record(tmp_path: Path) -> None:
+    """A place that is not there has none."""
+    assert UpperPlace(tmp_path / "none").read() is None
+    assert upper_place.find(tmp_path / "none", "/mnt/cats") is None
+    assert upper_place.all_places(tmp_path / "none") == []
+
+
+def test_a_record_of_another_version(place: UpperPlace) -> None:
+    """It is refused with a word about its version, not guessed at."""
+    (place.directory / "record.json").write_bytes(b'{"version": 99}')
+    with pytest.raises(UnknownFormat, match="version 99"):
+        place.read()
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"version": 1, "branch": "main"}'])
+def test_a_damaged_record(place: UpperPlace, data: bytes) -> None:
+    """The error says where the changes still lie."""
+    (place.directory / "record.json").write_bytes(data)
+    with pytest.raises(Corrupt, match="upper-"):
+        place.read()
+
+
+def test_one_command_at_a_time(place: UpperPlace) -> None:
+    """The second one is refused until the first has ended, in this process and in another."""
+    script = (
+        "import sys; from pathlib import Path; from lodefs.chunkstore.errors import InUse\n"
+        "from lodefs.mount.writable.upper_place import UpperPlace\n"
+        "try:\n  with UpperPlace(Path(sys.argv[1])).locked(): print('free')\n"
+        "except InUse: print('in use')"
+    )
+    with place.locked():
+        with pytest.raises(Conflict), place.locked():
+            pass
+        assert in_child(script, str(place.directory)) == "in use"
+    assert in_child(script, str(place.directory)) == "free"
+
+
+def test_a_mountpoint_leads_to_its_place(tmp_path: Path) -> None:
+    """By default, or through a symlink where the place lies elsewhere."""
+    state = tmp_path / "state"
+    default = upper_place.default_place(state, "/mnt/cats")
+    elsewhere = UpperPlace(tmp_path / "scratch")
+    with elsewhere.locked():
+        elsewhere.write(RECORD)
+    state.mkdir()
+    default.directory.symlink_to(elsewhere.directory)
+    found = upper_place.find(state, "/mnt/cats")
+    assert found is not None
+    assert found.directory == elsewhere.directory
+    assert upper_place.find(state, "/mnt/dogs") is None
+    assert [one.directory for one in upper_place.all_places(state)] == [elsewhere.directory]
+
+
+def test_generations_come_and_go(place: UpperPlace) -> None:
+    """Changes of one are removed without those of others; at last the place itself."""
+    for number in (3, 4):
+        place.upper(number).mkdir()
+        place.work(number).mkdir()
+    (place.upper(3) / "a").write_text("a")
+    assert place.generations() == [3, 4]
+    assert place.has_changes(3)
+    assert not place.has_changes(4)
+    assert not place.has_changes(5)
+    place.drop(3)
+    assert place.generations() == [4]
+    place.remove()
+    assert not place.directory.exists()
