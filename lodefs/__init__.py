@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lodefs.api.history import log as log
     from lodefs.api.mounting import Mount as Mount
     from lodefs.api.mounting import mount as mount
+    from lodefs.api.moving import cp as cp
+    from lodefs.api.moving import mv as mv
     from lodefs.api.pulling import pull as pull
     from lodefs.api.pushing import commit_changes as commit_changes
     from lodefs.api.pushing import merge as merge
@@ -52,6 +54,7 @@ _PLACES = {
     for module, names in {
         "lodefs.api.history": "blame diff log",
         "lodefs.api.mounting": "Mount",
+        "lodefs.api.moving": "cp mv",
         "lodefs.api.pulling": "pull",
         "lodefs.api.pushing": "commit_changes merge push",
         "lodefs.api.refs": "branch tag",

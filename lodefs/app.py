@@ -26,6 +26,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("init", "Create a store."),
         "push": ("push", "Commit a directory, or some files, to a branch."),
         "pull": ("pull", "Copy a revision into a directory."),
+        "cp": ("moving", "Copy a path of a version to another place of the store."),
+        "mv": ("moving", "Move a path of a branch to another place of the store."),
         "rm": ("refs", "Delete a repository, a branch or a tag."),
         "undelete": ("refs", "Get it back, or list what is deleted."),
         "copy": ("copy", "Copy repositories to another store."),

@@ -95,8 +95,8 @@ def push(
     place = Path(directory)
     if place.is_file():
         raise NotADirectory(f"{place} is a file: push takes the directory that it is in")
-    with _opened(options) as settings:
-        core = _core(settings, options, allow_removals=allow_removals, check=check)
+    with opened_for(options) as settings:
+        core = push_options(settings, options, allow_removals=allow_removals, check=check)
         progress = options.get("progress")
         return push_directory(settings.store, place, spec.repo, spec.rev, core, progress)
 
@@ -123,8 +123,8 @@ def commit_changes(
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes as commit
 
     spec = revision_of(repo)
-    with _opened(options) as settings:
-        core = _core(settings, options, allow_removals=allow_removals)
+    with opened_for(options) as settings:
+        core = push_options(settings, options, allow_removals=allow_removals)
         found, progress = settings.store, options.get("progress")
         at = None if base is None else found.resolve(spec.repo, base)
         return commit(found, spec.repo, spec.rev, [*changes], core, base=at, progress=progress)
@@ -159,17 +159,18 @@ def merge(
     check_ref_name(branch)
     choices = _choices(ours, theirs)
     message = options.get("message") or f"merge {source.rev} into {branch}"
-    with _opened(options) as settings:
-        core = _core(settings, {**options, "message": message})
+    with opened_for(options) as settings:
+        core = push_options(settings, {**options, "message": message})
         other = settings.store.resolve(source.repo, source.rev)
         return merge_branch(settings.store, source.repo, branch, other, core, choices=choices)
 
 
-def _opened(options: CommitOptions) -> AbstractContextManager[Session]:
+def opened_for(options: CommitOptions) -> AbstractContextManager[Session]:
+    """The settings that options name, for a block."""
     return opened(options.get("session"), store=options.get("store"))
 
 
-def _core(
+def push_options(
     settings: Session,
     options: SourceOptions | CommitOptions,
     *,

@@ -106,7 +106,7 @@ def push(
         place = PushPlace(spec, is_inside=repo.endswith((":", "/")))
         push_once = partial(_push_into, sources, place, names, **options)
     result = _with_consent(push_once, consent)
-    _report(result, branch, dry_run=dry_run, as_json=as_json)
+    report(result, branch, dry_run=dry_run, as_json=as_json)
 
 
 def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> CommitResult:
@@ -244,10 +244,10 @@ def merge(
     """
     cli.no_path(spec)
     result = merge_into(spec, branch, message=message, session=session, **options)
-    _report(result, Spec(spec.repo, branch), dry_run=options["dry_run"], as_json=as_json)
+    report(result, Spec(spec.repo, branch), dry_run=options["dry_run"], as_json=as_json)
 
 
-def _json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
+def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
     """The keys of docs/scripting.md. ``symlinks``, ``rebased``: of one kind of push each."""
     keys = [*_SHARED_KEYS, *(key for key in ("symlinks", "rebased") if hasattr(result, key))]
     found = cli.fields(result, *keys)
@@ -262,10 +262,10 @@ def _json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
     return found | _changes_of(result) | {"dry_run": dry_run, "skipped": skipped} | notes
 
 
-def _report(result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool) -> None:
+def report(result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool) -> None:
     """Writes it. ``spec``: the branch."""
     if as_json:
-        cli.write_json(_json_of(result, dry_run=dry_run))
+        cli.write_json(json_of(result, dry_run=dry_run))
         return
     _show_skipped(result)
     symlinks = getattr(result, "symlinks", 0)

@@ -82,9 +82,9 @@ class StoredChanges:
 
     @property
     def places(self) -> list[Names]:
-        """Paths that are replaced by directories, but for the root."""
-        puts = (one for one in self._changes if isinstance(one, PutDirectory))
-        found = (names_of(one.path, is_root_fine=True) for one in puts)
+        """Paths that are replaced as a whole, but for the root."""
+        puts = (one for one in self._changes if isinstance(one, PutDirectory | CopyFrom))
+        found = (names for one in puts for names in _places(one))
         return [names for names in found if names]
 
     def store(self) -> None:

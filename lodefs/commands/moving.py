@@ -1,0 +1,68 @@
+"""``lodefs cp`` and ``lodefs mv``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lodefs.api.moving import cp as copy_path
+from lodefs.api.moving import mv as move_path
+from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import options as cli
+from lodefs.commands.push import json_of, report
+from lodefs.settings.session import Session
+
+
+@cli.command(
+    "lodefs cp vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
+    "lodefs cp vision/flickr30k@v1.0:images vision/all@draft:flickr30k/   # under its name",
+    "lodefs cp vision/flickr30k@v1.0 vision/all:flickr30k                 # all of a version",
+    store=True,
+    of=copy_path,
+)
+def cp(
+    session: Session,
+    spec: Spec = cli.argument("REPO@REV[:PATH]"),
+    to: str = cli.argument("REPO[@BRANCH]:PATH"),
+    as_json: bool = cli.JSON,
+    **options: Any,
+) -> None:
+    """Commit what is at a place of a version to another place, also of another repository.
+
+    No bytes are read or sent: the new place leads to the same chunks. A directory takes the place
+    of what is there. Before a slash at the end, and of a file in front of a directory, it goes into
+    that under its name.
+    """
+    result = copy_path(spec, to, session=session, **options)
+    target = cli.spec_from(to)
+    branch = Spec(target.repo, target.rev)
+    report(result, branch, dry_run=options["dry_run"], as_json=as_json)
+
+
+@cli.command(
+    "lodefs mv vision/flickr30k:captions.csv vision/flickr30k:old/",
+    "lodefs mv vision/flickr30k:images vision/images:flickr30k",
+    store=True,
+    of=move_path,
+)
+def mv(
+    session: Session,
+    spec: Spec = cli.argument("REPO[@BRANCH]:PATH"),
+    to: str = cli.argument("REPO[@BRANCH]:PATH"),
+    as_json: bool = cli.JSON,
+    **options: Any,
+) -> None:
+    """Move a file or directory of a branch to another place, also of another repository.
+
+    No bytes are read or sent. Within a branch it is one commit, else one in each: the copy comes
+    first, and only what was copied is removed. If the removal fails, both places have it, and you
+    repeat the command. Only a file takes the place of a file.
+    """
+    moved = move_path(spec, to, session=session, **options)
+    target, dry_run = cli.spec_from(to), options["dry_run"]
+    if as_json:
+        removed = None if moved.removed is None else json_of(moved.removed, dry_run=dry_run)
+        cli.write_json(json_of(moved.copied, dry_run=dry_run) | {"removal": removed})
+        return
+    report(moved.copied, Spec(target.repo, target.rev), dry_run=dry_run, as_json=False)
+    if moved.removed is not None and moved.removed.commit and not dry_run:
+        cli.write_line(f"removed from {spec.repo}@{spec.rev}: {moved.removed.commit}")
