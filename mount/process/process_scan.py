@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +20,7 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, linux/proc_ns.h
 LINE_BYTES_MAX = 64 * 1024  # of a mount: path and source, with each byte escaped
 TABLE_BYTES_MAX = 8 * 1024 * 1024  # of a mount namespace: 20,000 mounts
 USER_BYTES_MAX = 64 * 1024 * 1024  # of all of a user, but root
+_NS_GET_USERNS, _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704  # linux/nsfs.h
 _PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alpha
 
 
@@ -27,17 +30,24 @@ def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]
 
     A mount that is at its own place there, or at that below another directory, only came along with
     the host's tree (services with mount namespaces of their own; containers that watch the host,
-    which is their /rootfs) and does not count. Unavailable where this process does not see all
-    processes of the machine.
+    which is their /rootfs) and does not count. At another place of this process's own namespace it
+    is root's (`docker cp` puts it there). Unavailable where this process does not see all processes
+    of the machine.
     """
     if not sees_all(proc):
         raise Unavailable("not all processes of this machine can be seen from here (hostPID?)")
     found: dict[str, set[int]] = {}
-    for process, mounts in _others(proc, places) if places else ():
-        held = {m.device for m in mounts if not m.mountpoint.endswith(places[m.device])}
-        with suppress(OSError):  # it ended meanwhile
-            for device in held:
-                found.setdefault(device, set()).add(_uid(process))
+
+    def note(mounts: Sequence[mount_table.Mount], uid: int) -> None:
+        for mounted in mounts:
+            if not mounted.mountpoint.endswith(places[mounted.device]):
+                found.setdefault(mounted.device, set()).add(uid)
+
+    if places:
+        note(_mounts_of(proc / "self/mountinfo", places)[0], 0)
+        for process, mounts in _others(proc, places):
+            with suppress(OSError):  # it ended meanwhile
+                note(mounts, _uid(process))
     return found
 
 
@@ -163,8 +173,9 @@ def _others(
 ) -> Iterator[tuple[Path, Sequence[mount_table.Mount]]]:
     """Each process of another mount namespace, and the mounts of some devices that are in it.
 
-    A user may have namespaces in any number, with 100,000 mounts each, at paths of any length. Of
-    one table, and of all of one user's, only so much is read: what comes after it is not seen.
+    A user may make namespaces in any number, with 100,000 mounts each, at paths of any length. Of
+    one table, and of all that one user made, only so much is read: what comes after it is not seen.
+    Whose processes are in it does not count: containers of root run as any user.
     """
     own = os.stat(proc / "self/ns/mnt").st_ino
     known: dict[int, list[mount_table.Mount]] = {own: []}
@@ -173,13 +184,32 @@ def _others(
         with suppress(OSError):  # it ended meanwhile
             namespace = os.stat(process / "ns/mnt").st_ino
             if namespace not in known:
-                uid = _uid(process)
+                uid = _maker(process)
                 if uid and read_bytes[uid] >= USER_BYTES_MAX:
                     continue
                 known[namespace], size_bytes = _mounts_of(process / "mountinfo", devices)
                 read_bytes[uid] += size_bytes
             if namespace != own:
                 yield process, known[namespace]
+
+
+def _maker(process: Path) -> int:
+    """Who made a process's mount namespace, and so may mount in it (ioctl_ns(2)): 0 if it belongs
+    to this process's own user namespace, else the user who made the one below that, to whom all in
+    it belong. Raises: OSError."""
+    fds = [os.open(process / "ns/mnt", os.O_RDONLY | os.O_CLOEXEC)]
+    try:
+        fds.append(fcntl.ioctl(fds[0], _NS_GET_USERNS))
+        with suppress(PermissionError):  # this process's own has no parent that it may see
+            while True:
+                fds.append(fcntl.ioctl(fds[-1], _NS_GET_PARENT))
+        if len(fds) == 2:
+            return 0
+        (uid,) = struct.unpack("=I", fcntl.ioctl(fds[-2], _NS_GET_OWNER_UID, bytes(4)))
+        return int(uid)
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def _mounts_of(table: Path, devices: Collection[str]) -> tuple[list[mount_table.Mount], int]:
