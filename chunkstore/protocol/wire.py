@@ -13,7 +13,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 import msgspec
 
 from lodefs.chunkstore import errors
-from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, told
 
 FILES = "/files/"  # GET, HEAD: a file's bytes:      /files/REPO@REV/PATH
 STAT = "/stat/"  # GET: one entry as JSON:           /stat/REPO@REV/PATH
@@ -200,7 +200,8 @@ def error_of(failure: Failure) -> LodefsError:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What another process is told of an error: of a fault of ours its class alone."""
+    """What another process is told of an error, which fits into a packet whatever a caller has
+    sent: of a fault of ours its class alone."""
     if isinstance(error, LodefsError):
-        return Failure(type(error).__name__, str(error))
+        return Failure(type(error).__name__, told(str(error)))
     return Failure("Unavailable", f"{type(error).__name__} (a fault of lodefs)")

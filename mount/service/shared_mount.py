@@ -129,17 +129,17 @@ def unused(mount: SharedMount, user: User) -> SharedMount:
     )
 
 
-def lapsed(mount: SharedMount, users: Collection[User]) -> SharedMount:
-    """Without some users, however often each of them counts."""
-    left = tuple(usage for usage in mount.users if usage.user not in users)
+def lapsed(mount: SharedMount, stale: Collection[Usage]) -> SharedMount:
+    """Without some users, however often each of them counts; who was counted again since stays."""
+    left = tuple(usage for usage in mount.users if usage not in stale)
     return msgspec.structs.replace(mount, users=left)
 
 
-def stale_users(mount: SharedMount, now_s: float, older_s: float) -> list[User]:
+def stale_users(mount: SharedMount, now_s: float, older_s: float) -> list[Usage]:
     """Counted users that are old enough for their containers to show the mount. A clock that was
     set back makes them old."""
     return [
-        usage.user
+        usage
         for usage in mount.users
         if usage.user.is_counted and not 0 <= now_s - usage.since_s <= older_s
     ]

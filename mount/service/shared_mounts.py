@@ -206,19 +206,24 @@ class SharedMounts:
     ) -> int:
         """Release users whom their driver has forgotten, as far as the kernel shows: all of a
         mount, or those ``of`` a driver's volume; how many."""
-        stale = {
-            user
-            for user in stale_users(slot.mount, self.clock.now_s(), older_s)
-            if of is None or user.wishes_of[:2] == of
-        }
-        others = [u for u in slot.mount.users if not (u.user in stale or u.user.keeps_data)]
+        mount = slot.mount
+        stale = [
+            usage
+            for usage in stale_users(mount, self.clock.now_s(), older_s)
+            if of is None or usage.user.wishes_of[:2] == of
+        ]
+        others = [
+            usage
+            for usage in mount.users
+            if usage.user.wishes_of[:2] != of and not usage.user.keeps_data
+        ]
         try:
             if not stale or (self.node.showing({slot.place}) and not (of and others)):
                 return 0
         except Unavailable as error:
             _log.debug("who shows %s: %s", slot.key, error)
             return 0
-        self._write(slot, partial(lapsed, users=stale), timeout_s, is_release=True)
+        self._write(slot, partial(lapsed, stale=stale), timeout_s, is_release=True)
         self._on_change()
         return len(stale)
 
@@ -365,7 +370,8 @@ class SharedMounts:
             for slot in slots:
                 if any(wish != wanted for wish in _wishes_of(slot.mount, wishes_of)):
                     raise AlreadyExists(
-                        f"volume {user.volume} is there with other attributes: unpublish it first"
+                        f"volume {user.volume} is in use as something else: end the containers, "
+                        "pods or jobs that use it first"
                     )
             if slots:
                 slots[0].holders += 1
@@ -397,11 +403,11 @@ class SharedMounts:
         return slot
 
     def _find(self, source: Source, commit: str, token: str | None) -> SharedSlot | None:
-        """A mount of a commit that a token has opened."""
+        """A mount of a commit that a token has opened; or one without, which needed none."""
+        wanted = (source, commit, token is not None)
         for slot in self._slots.values():
-            mount = slot.mount
-            same = mount.source == source and mount.commit == commit
-            if same and token == (self.files.token(slot.key) if mount.has_token else None):
+            is_same = (slot.mount.source, slot.mount.commit, slot.mount.has_token) == wanted
+            if is_same and (token is None or token == self.files.token(slot.key)):
                 return slot
         return None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import LodefsError, told
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import MountStatus
 from lodefs.mount.service.shared_mount import (
@@ -205,7 +205,7 @@ class MountUpkeep:
         try:
             yield
         except LodefsError as error:
-            slot.pin_problem, slot.pin_failed_s = str(error), self._mounts.clock.uptime_s()
+            slot.pin_problem, slot.pin_failed_s = told(str(error)), self._mounts.clock.uptime_s()
             raise
         slot.pin_problem = ""
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Denied, NoSpace, NotFound, Unavailable
+from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound, Unavailable
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.service.client import RemoteMounts
-from lodefs.mount.service.interface import MountClaim, Source, User
+from lodefs.mount.service.interface import DOCKER, MountClaim, Source, User
 from lodefs.mount.service.shared_mount import SharedMount
 from tests.support.docker.memory_mounts import MemoryMounts
+from tests.support.docker.rig import OLD
 from tests.support.mount.mounts import until
 from tests.support.service.service_rig import WAIT_S, ServiceRig, served
 
@@ -73,6 +74,46 @@ def test_calls_count(rig: ServiceRig, tmp_path: Path) -> None:
         "Health": (1, {"NotFound": 1}),
         "Release": (1, {}),
     }
+
+
+def test_a_failure_that_repeats_a_long_call_fits_into_its_answer(
+    rig: ServiceRig, tmp_path: Path
+) -> None:
+    """A path that is no good comes back in the error, escaped, and cut: the caller hears why."""
+    wanted = MountClaim(source=Source(repo="vision/cats", path=b"\1" * 60_000), rev="main")
+    with served(rig.mounts, tmp_path / "s.sock"):
+        remote = RemoteMounts(tmp_path / "s.sock")
+        with pytest.raises(InvalidInput, match=r"has no directory"):
+            remote.resolve(wanted, None, WAIT_S)
+
+
+def test_who_mounts_again_while_it_is_looked_up_stays(
+    rig: ServiceRig, memory: MemoryMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that starts again has its ID again, which may be dropped just then as one that
+    dockerd forgot: its new mount counts."""
+    user = User("v1", "id", driver=DOCKER)
+    rig.mounts.acquire(user, CATS, None, WAIT_S)
+    [slot] = rig.mounts.slots()
+    rig.mounts.acquire(User("v2", "id", driver=DOCKER), CATS, None, WAIT_S)
+
+    def showing(_places: object) -> dict[str, frozenset[int]]:
+        rig.mounts.acquire(user, CATS, None, WAIT_S)
+        return {}
+
+    monkeypatch.setattr(memory, "showing", showing)
+    rig.mounts.drop_stale(slot, -1.0, None, WAIT_S)
+    assert [(usage.user, usage.count) for usage in slot.mount.users] == [(user, 2)]
+
+
+def test_a_mount_that_has_lost_its_token_is_no_ones_without_one(rig: ServiceRig) -> None:
+    """Who gives no token gets no mount that was opened by one, also when its file is gone."""
+    secret = MountClaim(source=Source(repo="secret"), rev=OLD)
+    rig.mounts.acquire(USER, secret, "right-token", WAIT_S)
+    [slot] = rig.mounts.slots()
+    Path(rig.files.token_path(slot.key)).unlink()
+    with pytest.raises(Denied):
+        rig.mounts.acquire(User("v2", "/t2"), secret, None, WAIT_S)
 
 
 def test_a_release_overtakes_an_acquire(rig: ServiceRig, memory: MemoryMounts) -> None:
