@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lodefs.api.pushing import push as push
     from lodefs.api.refs import branch as branch
     from lodefs.api.refs import tag as tag
+    from lodefs.api.repos import fork as fork
     from lodefs.api.snapshots import open as open  # noqa: A004 - lodefs.open
     from lodefs.api.snapshots import snapshot as snapshot
     from lodefs.api.upkeep import deleted as deleted
@@ -58,6 +59,7 @@ _PLACES = {
         "lodefs.api.pulling": "pull",
         "lodefs.api.pushing": "commit_changes merge push",
         "lodefs.api.refs": "branch tag",
+        "lodefs.api.repos": "fork",
         "lodefs.api.snapshots": "open snapshot",
         "lodefs.api.upkeep": "deleted du quota retain rm undelete",
         "lodefs.api.warming": "warm",

@@ -19,7 +19,7 @@ from lodefs.chunkstore.errors import Conflict, Corrupt, LodefsError
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
-from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.journal import JournalEntry, RefName
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.journal.existing_commit import save_existing
@@ -54,26 +54,33 @@ class ImportSession:
         self._is_first = False  # of the writers that have not ended
         self._lock = Lock()  # guards the list, and that one thread looks at the writers
 
-    def begin(self) -> None:
+    def begin(self) -> JournalEntry:
         """Before anything is looked at for the next ref: takes a place in the journal. Raises:
         Unsupported, Denied; Collected."""
         if self._write is not None:
-            return
+            return self._write.begin()
         self.store.ensure_writable()
         self._newest_purge = Purges(self.store.objects).newest()
         self._write = RefWrite(self.store, self._clock)
-        self._write.begin()
+        entry = self._write.begin()
         self._heartbeat = Heartbeat(self._write.beat)
         self._heartbeat.start()
         self._write.learn(self._tombstoned)
         self.purged = Purges(self.store.objects).chunks()
         self._save(self._named, self._named_chunks)
+        return entry
 
     def keep(self, repo: str, commit_id: CommitId) -> None:
         """Saves a commit that is there, and all before it, for the next ref, which will come to
         lead to it. Raises: Collected; NotFound if some of it is gone."""
         assert self._write is not None, "begin comes first"
         save_existing(self.store, self._write, repo, commit_id)
+
+    def claim(self, repo: str, commits: Iterable[CommitId]) -> None:
+        """Saves the ids of commits that are to be put into a repository. Raises: Collected."""
+        ids = {commit_key(repo, at) for at in commits}
+        self._save(ids, {})
+        self._named |= ids
 
     def lacking(
         self, named: NamedChunks, offered: Callable[[PackId], PackIndex] | None = None
@@ -172,9 +179,7 @@ class ImportSession:
         self._check_purges()
         self.publish()
         for at, commit in commits:
-            key = commit_key(ref.repo, at)
-            self._save({key}, {})
-            self._named.add(key)
+            self.claim(ref.repo, [at])
             if self.store.put_commit(ref.repo, commit) != at:
                 raise Corrupt(f"commit {at.hex()} of {ref.repo} is not written as others are")
         if before is None or before.commit is None:  # deleted meanwhile, with its repository, say

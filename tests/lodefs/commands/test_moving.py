@@ -138,3 +138,18 @@ def test_only_what_was_copied_is_removed(
     ran = lodefs("mv", "r:d", "s:d")
     assert (ran.code, "r@main:d has it still" in ran.err) == (5, True)
     assert lodefs("cat", "r:d/b").out == "another b"
+
+
+def test_fork(lodefs: Lodefs) -> None:
+    """A new repository begins where another one is, and the two go on apart."""
+    first = lodefs("log", "--json", "r").json["commit"]
+    lodefs("tag", "r", "v1")
+    lodefs("mv", "r:d", "r:e")
+    forked = lodefs("fork", "--json", "r@v1", "t").json
+    assert forked == {"repo": "t", "commit": first, "commits": 1}
+    assert "t2@main is at" in lodefs("fork", "r", "t2").out
+    assert lodefs("fork", "r", "t").code == 4
+    assert lodefs("fork", "none", "t3").code == 3
+    lodefs("rm", "--yes", "r")
+    assert lodefs("verify", "--data").code == 0
+    assert _names(lodefs, "t") == ["a.txt", "d/", "d/b", "d/c"]
