@@ -15,6 +15,7 @@ READ_TIMEOUT_S = 30.0
 READ_AHEAD_KIB = 4096
 THREADS = 16
 MODE_MAX = 0o555  # nobody writes
+MODE_MAX_BELOW = 0o755  # below an overlay, which lets the owner write above it
 WORKERS_MIN, WORKERS_MAX = 2, 4
 
 Wanted = Literal["auto", "on", "off"]
@@ -28,8 +29,9 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     request of the kernel: EIO after it. ``threads``: how many slow requests one worker bears at
     once. ``passthrough``: whether the kernel reads complete files of the cache by itself, where it
     can; "auto": unless most files are small. ``log_path`` "": syslog. ``uid``, ``gid``: whose all
-    of it is. ``mode``: of directories and programs, up to 0o555; other files have it without its
-    executable bits; None: 0o555. ``without``: do as if the kernel lacked these.
+    of it is. ``mode``: of directories and programs, up to 0o555, or 0o755 below an overlay; other
+    files have it without its executable bits; None: 0o555. ``without``: do as if the kernel lacked
+    these.
     ``leaves_namespace``: the mount's processes leave the mount namespace (mount.kernel.namespaces),
     and the mount ends with it. ``ends_with``: the id of a process with which the mount ends; 0:
     with none.
@@ -68,7 +70,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
         return min(max(len(os.sched_getaffinity(0)), WORKERS_MIN), WORKERS_MAX)
 
 
-def check_mode(mode: int | None) -> None:
+def check_mode(mode: int | None, most: int = MODE_MAX) -> None:
     """InvalidInput for permissions that a read-only mount cannot have."""
-    if mode is not None and (mode < 0 or mode & ~MODE_MAX):
+    if mode is not None and (mode < 0 or mode & ~most):
         raise InvalidInput(f"mode {mode:04o}: a mount is read-only, with permissions up to 0555")

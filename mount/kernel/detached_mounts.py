@@ -18,6 +18,7 @@ from lodefs.mount.kernel.mount_table import mount_id_of
 
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # on every architecture but Alpha
 _OPEN_TREE_CLONE, _AT_EMPTY_PATH, _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 1, 0x1000, 4, 0x40
+_BENEATH = 0x200
 _RDONLY, _NOSUID, _NODEV, _MS_PRIVATE = 1, 2, 4, 1 << 18  # linux/mount.h
 _MNT_DETACH = 2
 _MISSING = (errno.ENOSYS, errno.EOPNOTSUPP)
@@ -56,11 +57,11 @@ def copied_from(root_fd: int, place: str) -> int:
     return fd
 
 
-def put(fd: int, directory_fd: int, directory: str) -> None:
+def put(fd: int, directory_fd: int, directory: str, *, beneath: bool = False) -> None:
     """Mount what a descriptor holds on the directory that another one is of, in this process's
-    mount namespace. Needs CAP_SYS_ADMIN there. ``directory`` is for errors: InvalidInput (it was
-    removed), Unsupported."""
-    how = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
+    mount namespace; ``beneath`` the mount that is there, from Linux 6.5 on. Needs CAP_SYS_ADMIN
+    there. ``directory`` is for errors: InvalidInput (it was removed), Unsupported."""
+    how = _FROM_EMPTY_PATH | _TO_EMPTY_PATH | (_BENEATH if beneath else 0)
     try:
         libc.call("syscall", _MOVE_MOUNT, fd, b"", directory_fd, b"", how)
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 SUBTYPE = "lodefs"
 FS_TYPE = f"fuse.{SUBTYPE}"
+OVERLAY = "overlay"
 PID_XATTR = "user.lodefs.pid"
 PASSTHROUGH_XATTR = "user.lodefs.passthrough"
 ANSWER_TIMEOUT_S = 2.0
@@ -22,6 +23,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 _OWNER = re.compile(rb"(?:^|,)user_id=(\d+)")
 _ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 _TABLE = Path("/proc/self/mountinfo")
+_WRITABLE = b"lodefs:"  # begins the source of an overlay of ours
 
 
 class Mount(NamedTuple):
@@ -41,21 +43,46 @@ class Mount(NamedTuple):
         return self.fs_type == FS_TYPE
 
     @property
+    def is_writable(self) -> bool:
+        """Whether it is an overlay over one of ours."""
+        return self.fs_type == OVERLAY and self.source.startswith(_WRITABLE)
+
+    @property
     def repo(self) -> str:
         """The repository; "" where the source does not say."""
-        repo, at, _ = self.source.partition(b"@")
+        repo, at, _ = self.snapshot.partition(b"@")
         return repo.decode("utf-8", "replace") if at else ""
 
     @property
     def commit(self) -> str:
         """The commit; "" where the source does not say."""
-        _, at, rest = self.source.partition(b"@")
+        _, at, rest = self.snapshot.partition(b"@")
         return rest.partition(b":")[0].decode("ascii", "replace") if at else ""
 
     @property
     def path(self) -> bytes:
         """The directory inside the snapshot that is mounted; b"" for its root."""
-        return self.source.partition(b"@")[2].partition(b":")[2]
+        return self.snapshot.partition(b"@")[2].partition(b":")[2]
+
+    @property
+    def snapshot(self) -> bytes:
+        """The source, or that of the mount below an overlay of ours."""
+        is_writable = self.is_writable
+        return self.source[len(_WRITABLE) :].rpartition(b"#")[0] if is_writable else self.source
+
+    @property
+    def lower_device(self) -> str:
+        """Of an overlay of ours, the device of the mount below it."""
+        return self._above.partition("/")[0]
+
+    @property
+    def generation(self) -> str:
+        """Of an overlay of ours, which of its upper directories it has."""
+        return self._above.partition("/")[2]
+
+    @property
+    def _above(self) -> str:
+        return self.source.rpartition(b"#")[2].decode("ascii", "replace")
 
 
 def source_of(repo: str, commit: str, path: bytes) -> bytes:
@@ -63,6 +90,11 @@ def source_of(repo: str, commit: str, path: bytes) -> bytes:
     head = f"{repo}@{commit}".encode()
     full = head + b":" + path if path else head
     return full if len(full) <= SOURCE_BYTES_MAX else head
+
+
+def overlay_source(lower: bytes, device: str, generation: int) -> bytes:
+    """The source of an overlay over the mount with the source ``lower`` and that device."""
+    return _WRITABLE + lower + f"#{device}/{generation}".encode()
 
 
 def parse(table: bytes) -> list[Mount]:

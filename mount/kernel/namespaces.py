@@ -78,7 +78,7 @@ def leave(*, keep: str = "") -> None:
     libc.call("unshare", _CLONE_NEWNS)
     _make_private()
     for found in reversed(mount_table.read_table()):
-        if found.is_lodefs and found.device != keep:
+        if (found.is_lodefs or found.is_writable) and found.device != keep:
             _take_away(found.mountpoint)
 
 

@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.mount.kernel import mount_table, mountpoints, namespaces
 from lodefs.mount.mount_spec import Job
-from lodefs.mount.options import MountOptions, check_mode
+from lodefs.mount.options import MODE_MAX_BELOW, MountOptions, check_mode
 
 if TYPE_CHECKING:
     from lodefs.mount.process.handover import State, Taken
@@ -68,7 +68,7 @@ def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
     from lodefs.chunkstore.protocol.read_client import Client
     from lodefs.chunkstore.protocol.trace_context import trace_of_environment
 
-    check_mode(options.mode)
+    check_mode(options.mode, MODE_MAX_BELOW)
     client = Client(
         parse_address(options.proxy),
         token=options.token,

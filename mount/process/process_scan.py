@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ LINE_BYTES_MAX = 64 * 1024  # of a mount: path and source, with each byte escape
 TABLE_BYTES_MAX = 8 * 1024 * 1024  # of a mount namespace: 20,000 mounts
 USER_BYTES_MAX = 64 * 1024 * 1024  # of all of a user, but root
 _NS_GET_USERNS, _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704  # linux/nsfs.h
+DELETED = " (deleted)"  # the kernel's word behind the path of a file that is removed
 _PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alpha
 
 
@@ -108,6 +110,55 @@ def _leads_below(link: Path, place: str) -> bool:
     return target == place or target.startswith(f"{place}/")
 
 
+class Writer(NamedTuple):
+    """A process that has a file open for writing, or maps it so; or one that is removed, and open
+    however it may be. ``path``: as that process has it; it may end in `` (deleted)``."""
+
+    pid: int
+    name: str  # as ps(1) shows it
+    path: str
+
+
+def writers(device: str, proc: Path = PROC) -> list[Writer]:
+    """Who keeps a file system from becoming read-only, in all mount namespaces, as far as this
+    process may see them. ``device``: MAJOR:MINOR. It reads links alone."""
+    found = set()
+    for process, mounts in _others(proc, [device], with_own=True):
+        mounts = [mount for mount in mounts if mount.device == device]
+        if mounts:
+            with suppress(OSError):  # it ended meanwhile
+                name = (process / "comm").read_bytes().decode("utf-8", "replace").strip()
+                for path in (*_written(process, mounts), *_mapped(process, mounts)):
+                    found.add(Writer(int(process.name), name, path))
+    return sorted(found)
+
+
+def _written(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str]:
+    """What a process has open that way in some mounts of its namespace. Raises: OSError."""
+    lines = {f"\nmnt_id:\t{mount.mount_id}\n" for mount in mounts}
+    for fd in os.listdir(process / "fd"):
+        with suppress(OSError):
+            told = (process / "fdinfo" / fd).read_text()
+            if any(line in told for line in lines):
+                flags = int(told.partition("\nflags:\t")[2].split("\n", 1)[0], 8)
+                path = os.readlink(process / "fd" / fd)
+                is_open = not flags & os.O_PATH
+                if is_open and (flags & os.O_ACCMODE != os.O_RDONLY or path.endswith(DELETED)):
+                    yield path
+
+
+def _mapped(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str]:
+    """What a process maps that way, whatever it has closed. Raises: OSError."""
+    for link in os.scandir(process / "map_files"):
+        with suppress(OSError):
+            path = os.readlink(link)
+            is_writable = link.stat(follow_symlinks=False).st_mode & stat.S_IWUSR
+            if (is_writable or path.endswith(DELETED)) and any(
+                path.startswith(f"{mount.mountpoint}/") for mount in mounts
+            ):
+                yield path
+
+
 def holders(device: str, proc: Path = PROC) -> list[int]:
     """Pidfds of the processes that hold a FUSE connection, by its device; the caller closes them.
 
@@ -169,16 +220,17 @@ def _is_over(pid_fd: int, fd: int) -> bool:
 
 
 def _others(
-    proc: Path, devices: Collection[str]
+    proc: Path, devices: Collection[str], *, with_own: bool = False
 ) -> Iterator[tuple[Path, Sequence[mount_table.Mount]]]:
     """Each process of another mount namespace, and the mounts of some devices that are in it.
+    ``with_own``: those of this process's namespace, too.
 
     A user may make namespaces in any number, with 100,000 mounts each, at paths of any length. Of
     one table, and of all that one user made, only so much is read: what comes after it is not seen.
     Whose processes are in it does not count: containers of root run as any user.
     """
     own = os.stat(proc / "self/ns/mnt").st_ino
-    known: dict[int, list[mount_table.Mount]] = {own: []}
+    known: dict[int, list[mount_table.Mount]] = {} if with_own else {own: []}
     read_bytes: Counter[int] = Counter()  # by user
     for process in _processes(proc):
         with suppress(OSError):  # it ended meanwhile
@@ -189,7 +241,7 @@ def _others(
                     continue
                 known[namespace], size_bytes = _mounts_of(process / "mountinfo", devices)
                 read_bytes[uid] += size_bytes
-            if namespace != own:
+            if with_own or namespace != own:
                 yield process, known[namespace]
 
 

@@ -17,15 +17,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.mount.kernel import namespaces
+from lodefs.mount.kernel import namespaces, overlay
 from lodefs.mount.node import state_files
 from lodefs.mount.node.volume_locks import VolumeLocks
 from lodefs.mount.options import MountOptions
@@ -41,18 +42,15 @@ _in_this_process = VolumeLocks()  # the lock of a file is one of processes
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What a writable mount is of. ``options``: of its lower mount, without a token. ``branch``:
     where a commit of it goes; "" where a tag or a commit was mounted. ``commit``: the base of its
-    changes, which lie in ``upper-GENERATION``. ``is_shared``: the node's mount service has the
-    snapshot mounted. ``device``: the overlay's MAJOR:MINOR as it was mounted last, in the boot
-    ``boot`` of the machine; "" before that."""
+    changes, which lie in ``upper-GENERATION``. ``service``: the socket of the mount service that
+    may have the snapshot mounted for it; "": none has."""
 
     version: int = VERSION
     options: MountOptions
     branch: str
     commit: str
     generation: int = 0
-    is_shared: bool = False
-    device: str = ""
-    boot: str = ""
+    service: str = ""
 
     @property
     def repo(self) -> str:
@@ -159,8 +157,30 @@ class UpperPlace:
         except FileNotFoundError:
             return False
 
+    def make(self, generation: int, uid: int, gid: int, mode: int) -> None:
+        """Make the directories of a generation where they are missing. The root of the mount is
+        ``uid``'s and ``gid``'s then, with the permissions ``mode``. OSError."""
+        for directory in (self.work(generation), self.lower(generation)):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        upper = self.upper(generation)
+        with suppress(FileExistsError):  # somebody may have changed these since
+            upper.mkdir(mode=0o700)
+            os.chown(upper, uid, gid)
+            upper.chmod(mode)
+
+    def is_in_use(self, generation: int) -> bool:
+        """Whether an overlay has the changes of a generation, mounted or not. Raises: OSError."""
+        if not self.work(generation).is_dir():
+            return False
+        with ExitStack() as stack:
+            lower, upper = (
+                stack.enter_context(TemporaryDirectory(prefix="try-", dir=self.directory))
+                for _ in range(2)
+            )
+            return overlay.is_in_use(self.work(generation), Path(lower), Path(upper))
+
     def drop(self, generation: int) -> None:
-        """Remove the changes of a generation, which nobody has mounted. Raises: OSError."""
+        """Remove the changes of a generation. Raises: OSError."""
         for directory in (self.upper(generation), self.work(generation)):
             with suppress(FileNotFoundError):
                 shutil.rmtree(directory)
@@ -187,7 +207,12 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 def default_place(state: Path, mountpoint: str) -> UpperPlace:
     """The place of a mountpoint (absolute, without symlinks) that is mounted without --upper."""
-    return UpperPlace(state / blake3(os.fsencode(mountpoint)).hexdigest(length=ID_BYTES))
+    return UpperPlace(state / id_of(mountpoint))
+
+
+def id_of(mountpoint: str) -> str:
+    """The name that stands for a mountpoint."""
+    return blake3(os.fsencode(mountpoint)).hexdigest(length=ID_BYTES)
 
 
 def find(state: Path, mountpoint: str) -> UpperPlace | None:

@@ -1,0 +1,85 @@
+"""The snapshot below a writable mount: the node's mount service has it mounted, for all who want
+it; or else processes of its own, in the upper place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.node.interface import Source
+from lodefs.mount.options import MountOptions
+from lodefs.mount.service.client import RemoteMounts
+from lodefs.mount.service.interface import MountClaim, User
+from lodefs.mount.writable import upper_place
+from lodefs.mount.writable.upper_place import Record, UpperPlace
+
+DRIVER = "writable"  # of users of the mount service
+SERVICE_TIMEOUT_S = 30.0
+
+Mounter = Callable[[MountOptions], object]
+"""Mounts a snapshot by processes of its own, as ``mounter.mount`` does."""
+
+
+def bring_up(place: UpperPlace, record: Record, token: str | None, mount: Mounter) -> Path:
+    """Where the snapshot of a record is mounted now, and can be read. Errors as of
+    ``mounter.mount``: what the service cannot do is done without it."""
+    if record.service:
+        claim = MountClaim(source=_source(record.options), rev=record.commit)
+        with suppress(LodefsError):  # it may not run, or not know the store of this mount's proxy
+            service = RemoteMounts(Path(record.service))
+            held = service.acquire(_user(record), claim, token, SERVICE_TIMEOUT_S)
+            return Path(held.place)
+    lower = place.lower(record.generation)
+    found = mount_table.on_top(str(lower))
+    if found is not None and mount_table.is_dead(str(lower)):
+        mount_syscalls.detach(str(lower), lazy=True)
+        found = None
+    if found is None:
+        mount(
+            msgspec.structs.replace(
+                record.options, rev=record.commit, mountpoint=str(lower), token=token
+            )
+        )
+    return lower
+
+
+def let_go(place: UpperPlace, record: Record) -> None:
+    """The snapshot of a record is not wanted below a writable mount any more; one that is still
+    used ends with its last user. Raises: Denied, Unavailable."""
+    if record.service:
+        with suppress(LodefsError):  # a service that does not run has no users at its next start
+            RemoteMounts(Path(record.service)).release(_user(record), SERVICE_TIMEOUT_S)
+    lower = str(place.lower(record.generation))
+    while mount_table.on_top(lower) is not None:
+        with suppress(InvalidInput):  # it has gone meanwhile
+            mount_syscalls.detach(lower, lazy=True)
+
+
+def lives(device: str) -> bool:
+    """Whether a snapshot, by its device, is still mounted somewhere, and can be read."""
+    found = next((m for m in mount_table.read_table() if m.device == device and m.is_lodefs), None)
+    return found is not None and not mount_table.is_dead(found.mountpoint)
+
+
+def device_of(lower: Path) -> str:
+    """The device of what is mounted there, as the table of mounts has it. Raises: OSError."""
+    found = os.stat(lower).st_dev
+    return f"{os.major(found)}:{os.minor(found)}"
+
+
+def _user(record: Record) -> User:
+    volume = f"writable-{upper_place.id_of(record.mountpoint)}-{record.generation}"
+    return User(volume, record.mountpoint, driver=DRIVER)
+
+
+def _source(options: MountOptions) -> Source:
+    return Source(
+        repo=options.repo, path=options.path, uid=options.uid, gid=options.gid, mode=options.mode
+    )

@@ -1,0 +1,264 @@
+"""Writable mounts: made, found again after whatever ended them, moved on to a commit, taken away.
+
+The record of the place is the truth, and is written before what it says is done. So after a kill
+at any moment the same call goes on: what is mounted and not in the record is taken away, and what
+is in the record and not mounted is mounted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple
+
+import msgspec
+
+from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unsupported
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
+from lodefs.mount.kernel import detached_mounts, mount_syscalls, mount_table, overlay
+from lodefs.mount.node import state_files
+from lodefs.mount.options import MODE_MAX
+from lodefs.mount.process import process_scan
+from lodefs.mount.process.mount_target import check_mountpoint
+from lodefs.mount.process.process_scan import MountUser, Writer
+from lodefs.mount.writable import lower_mount
+from lodefs.mount.writable.lower_mount import Mounter
+from lodefs.mount.writable.upper_place import Record, UpperPlace
+
+OWNER_WRITES = 0o200
+
+
+class WritableUnmounted(NamedTuple):
+    """``users``: who has files of it open still, as far as they can be seen; ``is_lazy``: somebody
+    has. ``kept``: changes are left in the place."""
+
+    is_lazy: bool
+    users: Sequence[MountUser]
+    kept: bool
+
+
+def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter) -> Record:
+    """Mount what a record says, with the changes that its place has already: their base counts then
+    and not the commit of ``wanted``. The caller has the place locked, and checked the file system.
+
+    InUse (it is mounted, here or in another mount namespace), InvalidInput (the mountpoint; the
+    place has changes of something else), as ``mounter.mount``. Nothing is lost, and nothing new
+    stays mounted.
+    """
+    former = place.read()
+    record = wanted if former is None else goes_on(former, wanted, place)
+    _clear(place, record)
+    _check_unused(place, record)
+    if record != former:
+        place.write(record)
+    try:
+        _sweep(place, record)
+        with closing(_overlay(place, record, token, mounter)) as fd, _opened(record) as at:
+            detached_mounts.put(fd, at, record.mountpoint)
+    except BaseException as error:
+        if mounted_on(record) is None:
+            lower_mount.let_go(place, record)
+            if former is None:
+                place.remove()
+        if isinstance(error, OSError):
+            raise state_files.translated(error, place.directory) from error
+        raise
+    return record
+
+
+def goes_on(former: Record, wanted: Record, place: UpperPlace) -> Record:
+    """The record to go on with, where a place has one. Pure. InvalidInput where another repository,
+    path, revision or mountpoint is wanted than the changes are of."""
+    same = (former.mountpoint, former.repo, former.path, former.branch)
+    if same == (wanted.mountpoint, wanted.repo, wanted.path, wanted.branch) and (
+        former.branch or former.commit == wanted.commit
+    ):
+        return msgspec.structs.replace(
+            former, options=wanted.options, service=former.service or wanted.service
+        )
+    rev = former.branch or former.commit
+    path = f":{former.path.decode('utf-8', 'backslashreplace')}" if former.path else ""
+    raise InvalidInput(
+        f"{place.directory} has changes to {former.repo}@{rev}{path} on {former.mountpoint}: mount "
+        f"that there again, or give them up with `lodefs unmount --discard {former.mountpoint}`"
+    )
+
+
+def advance(
+    place: UpperPlace,
+    commit: str,
+    token: str | None,
+    mounter: Mounter,
+    *,
+    branch: str | None = None,
+) -> Record:
+    """Go on from a commit, which has the changes: the mount shows it and has no changes from now
+    on; files that are open are read on as they were. ``branch``: where the next commit goes. The
+    caller has the place locked.
+
+    NotFound where the place has no record, otherwise as ``mount``; the former mount stays then.
+    """
+    former = recorded(place)
+    record = msgspec.structs.replace(
+        former,
+        commit=commit,
+        generation=former.generation + 1,
+        branch=former.branch if branch is None else branch,
+    )
+    mounted = mounted_on(former)
+    try:
+        if mounted is None:
+            place.write(record)
+        else:
+            _sweep(place, former)
+            with closing(_overlay(place, record, token, mounter)) as fd:
+                place.write(record)
+                _exchange(fd, record)
+    except BaseException as error:
+        if place.read() == former:
+            lower_mount.let_go(place, record)
+            with suppress(OSError):
+                place.drop(record.generation)
+        if isinstance(error, OSError):
+            raise state_files.translated(error, place.directory) from error
+        raise
+    _sweep(place, record)
+    return record
+
+
+def recorded(place: UpperPlace) -> Record:
+    """The record of a place. NotFound where it has none; as ``UpperPlace.read``."""
+    record = place.read()
+    if record is None:
+        raise NotFound(f"{place.directory} has no changes of a writable mount")
+    return record
+
+
+def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
+    """Take a writable mount away if it is mounted; what has files of it open reads and writes on.
+    ``discard`` its changes; else they stay, if there are any, and ``mount`` finds them again. The
+    caller has the place locked. Denied, Unavailable."""
+    record = recorded(place)
+    users: Sequence[MountUser] = ()
+    is_lazy = False
+    while (found := mounted_on(record)) is not None:
+        try:
+            mount_syscalls.detach(record.mountpoint, lazy=False)
+        except BlockingIOError:
+            users, is_lazy = process_scan.processes_using(record.mountpoint), True
+            mount_syscalls.detach(found.mountpoint, lazy=True)
+    lower_mount.let_go(place, record)
+    try:
+        kept = not discard and (is_lazy or place.has_changes(record.generation))
+        if kept:
+            _sweep(place, record)
+        else:
+            place.remove()
+    except OSError as error:
+        raise state_files.translated(error, place.directory) from error
+    return WritableUnmounted(is_lazy, users, kept)
+
+
+def set_read_only(record: Record, *, read_only: bool) -> list[Writer]:
+    """Have the mount of a record take no changes any more, or take them again; fine where it is not
+    mounted. Who keeps it from that: nobody, if it is done. Denied, Unavailable; InUse where it
+    cannot be seen who."""
+    found = mounted_on(record)
+    if found is None:
+        return []
+    try:
+        overlay.set_read_only(found, read_only=read_only)
+    except BlockingIOError as error:
+        writers = process_scan.writers(found.device)
+        if not writers:
+            raise InUse(
+                f"{record.mountpoint}: files are open for writing, or removed and still open, by "
+                "processes that this user cannot see"
+            ) from error
+        return writers
+    return []
+
+
+def mounted_on(record: Record) -> mount_table.Mount | None:
+    """The writable mount that is on the mountpoint of a record, whatever commit it shows."""
+    found = mount_table.on_top(record.mountpoint)
+    return found if found is not None and found.is_writable else None
+
+
+def _clear(place: UpperPlace, record: Record) -> None:
+    """Ensures that the mountpoint is an empty directory: a mount of an earlier generation, or one
+    whose snapshot nobody serves any more, is taken away. InUse, InvalidInput."""
+    while (found := mounted_on(record)) is not None:
+        is_of_now = found.generation == str(record.generation)
+        if is_of_now and lower_mount.lives(found.lower_device):
+            raise InUse(
+                f"{record.mountpoint}: {record.repo}@{record.commit} is mounted here for writing, "
+                f"with its changes in {place.directory}; `lodefs unmount {record.mountpoint}` "
+                "takes it away"
+            )
+        mount_syscalls.detach(record.mountpoint, lazy=True)
+    check_mountpoint(record.mountpoint)
+
+
+def _check_unused(place: UpperPlace, record: Record) -> None:
+    """InUse where another overlay has the changes: each would miss what the other one writes."""
+    try:
+        if place.is_in_use(record.generation):
+            raise InUse(
+                f"{place.directory} is still in use, by a mount in another mount namespace or by "
+                f"processes that have files of {record.mountpoint} open: end them, or name another "
+                "directory by --upper"
+            )
+    except OSError as error:
+        raise state_files.translated(error, place.directory) from error
+
+
+def _overlay(place: UpperPlace, record: Record, token: str | None, mounter: Mounter) -> int:
+    """A descriptor of the overlay of a record, which is mounted nowhere yet. Raises: OSError."""
+    options, number = record.options, record.generation
+    place.make(number, options.uid, options.gid, writable_mode(options.mode))
+    lower = lower_mount.bring_up(place, record, token, mounter)
+    snapshot = mount_table.source_of(record.repo, record.commit, record.path)
+    source = mount_table.overlay_source(snapshot, lower_mount.device_of(lower), number)
+    return overlay.create(lower, place.upper(number), place.work(number), source)
+
+
+def _exchange(fd: int, record: Record) -> None:
+    """Put an overlay in the place of the one on the mountpoint, of which nobody notices more than
+    the new content; before Linux 6.5 the mountpoint is empty for a moment."""
+    at = record.mountpoint
+    with _opened(record) as directory_fd:
+        try:
+            detached_mounts.put(fd, directory_fd, at, beneath=True)
+            fd = -1
+        except Unsupported:
+            pass
+    try:
+        mount_syscalls.detach(at, lazy=False)
+    except BlockingIOError:
+        mount_syscalls.detach(at, lazy=True)
+    if fd >= 0:
+        with _opened(record) as directory_fd:
+            detached_mounts.put(fd, directory_fd, at)
+
+
+def _opened(record: Record) -> AbstractContextManager[int]:
+    try:
+        return closing(open_plain(record.mountpoint, PLACE))
+    except OSError as error:
+        raise InvalidInput(f"{record.mountpoint}: {error.strerror}") from error
+
+
+def _sweep(place: UpperPlace, record: Record) -> None:
+    """Remove what other generations have left, but for what is still in use."""
+    for number in place.generations():
+        if number != record.generation:
+            lower_mount.let_go(place, msgspec.structs.replace(record, generation=number))
+            with suppress(OSError, LodefsError):  # next time
+                if not place.is_in_use(number):
+                    place.drop(number)
+
+
+def writable_mode(mode: int | None) -> int:
+    """The permissions of a snapshot that is to be written above: its owner's, too."""
+    return (MODE_MAX if mode is None else mode) | OWNER_WRITES
