@@ -95,7 +95,8 @@ COMMANDS = SHOWN | INTERNAL
 
 EPILOG = """\b
 REPO is a name such as vision/flickr30k; REV a branch, a tag, a commit or its unique beginning
-of 6 or more digits (default: the branch main); PATH a file or directory inside.
+of 6 or more digits (default: the branch main), with ~N the commit N before it; PATH a file or
+directory inside.
 
 \b
 Completion for bash (zsh, fish: the same with their names):

@@ -19,10 +19,14 @@ ID_BYTES = 32
 ID_HEX_CHARS_MIN = 6  # the shortest prefix of a commit id that is taken for one
 REPO_CHARS_MAX = 200
 REF_CHARS_MAX = 100
+STEPS_MAX = 1000  # of a revision such as main~3
 NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 
 _REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_STEP = r"\^[0-9]?|~[0-9]{0,4}"
+_STEPS = re.compile(_STEP)
+_REVISION = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._-]*)((?:{_STEP})*)\Z")
 _HEX = re.compile(r"[0-9a-f]+\Z")
 _HEX_PREFIX = re.compile(r"[0-9a-f]{6,64}\Z")
 DEFAULT_BRANCH = "main"
@@ -81,6 +85,44 @@ def check_new_ref_name(name: str) -> str:
     return name
 
 
+class Revision(NamedTuple):
+    """A parsed REV. ``name``: a branch, a tag, or a commit or its beginning. ``steps``: which
+    parent, counted from 1, is next on the way from there to the commit that is meant."""
+
+    name: str
+    steps: tuple[int, ...]
+
+
+def parse_revision(rev: str) -> Revision:
+    """A name, and behind it any of ``~N`` (N first parents back; without N one) and ``^N`` (the
+    parent N; without N the first), as git has them. Raises: InvalidInput."""
+    found = _REVISION.match(rev)
+    if len(rev) > REF_CHARS_MAX or found is None:
+        raise InvalidInput(
+            f"{rev!r} is not a revision: write a branch, a tag or a commit, and behind it ~N for "
+            f"the commit N before it, or ^ for its parent; at most {REF_CHARS_MAX} characters"
+        )
+    steps: list[int] = []
+    for step in _STEPS.findall(found[2]):
+        number = int(step[1:] or 1)
+        if step[0] == "~":
+            steps += [1] * number
+        elif number:  # ^0 is the commit itself
+            steps.append(number)
+    if len(steps) > STEPS_MAX:
+        raise InvalidInput(
+            f"{rev} is more than {STEPS_MAX:,} commits before {found[1]}: `lodefs log` lists them, "
+            "and a commit that it shows is a revision too"
+        )
+    return Revision(found[1], tuple(steps))
+
+
+def check_revision(rev: str) -> str:
+    """A revision, or InvalidInput."""
+    parse_revision(rev)
+    return rev
+
+
 def is_hex(rev: str) -> bool:
     """Whether ``rev`` consists of hex digits as commit ids do."""
     return bool(_HEX.match(rev))
@@ -125,7 +167,7 @@ def parse_spec(text: str | bytes) -> Spec:
     repo, at, rev = head.decode("utf-8", "replace").partition("@")
     check_repo(repo)
     if at:
-        check_ref_name(rev)
+        check_revision(rev)
     clean = b"/".join(split_path(path)) if colon else b""
     return Spec(repo, rev if at else DEFAULT_BRANCH, clean)
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -33,10 +33,10 @@ from lodefs.chunkstore.format.names import (
     ID_HEX_CHARS_MIN,
     CommitId,
     check_new_ref_name,
-    check_ref_name,
     check_repo,
     is_commit_prefix,
     is_hex,
+    parse_revision,
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectStore, exists, read_whole
@@ -212,9 +212,27 @@ class Store:
 
     def resolve(self, repo: str, rev: str) -> CommitId:
         """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning
-        of one. NotFound names what there is. Raises: InvalidInput if a prefix fits many commits."""
+        of one; or a commit before it (main~2). NotFound names what there is. Raises: InvalidInput
+        if a prefix fits many commits."""
+        name, steps = parse_revision(rev)
+        return self.before(repo, self._named(repo, name), rev, steps)
+
+    def before(self, repo: str, start: CommitId, rev: str, steps: Sequence[int]) -> CommitId:
+        """The commit to which the steps of the revision ``rev`` lead from ``start``. Raises:
+        NotFound that says how many there are; Expired; Corrupt."""
+        at = start
+        for number, parent in enumerate(steps):
+            parents = self.commit(repo, at).parents
+            if parent > len(parents):
+                first = f"is the first commit, {number} before {parse_revision(rev).name}"
+                why = first if not parents else f"has no parent {parent}"
+                raise NotFound(f"there is no {repo}@{rev}: {at.hex()[:12]} {why}")
+            at = parents[parent - 1]
+        return at
+
+    def _named(self, repo: str, rev: str) -> CommitId:
+        """The commit that a name is."""
         check_repo(repo)
-        check_ref_name(rev)
         refs = self.refs(repo)
         for kind in (BRANCHES, TAGS):
             entry = refs.latest(kind, rev)

@@ -8,7 +8,7 @@ Nothing is percent-encoded. Bytes of a path that are not UTF-8 stand as surrogat
 from __future__ import annotations
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import Spec, check_ref_name, check_repo, split_path
+from lodefs.chunkstore.format.names import Spec, check_repo, check_revision, split_path
 
 SCHEME = "lodefs"
 _PREFIXES = (f"{SCHEME}://", f"{SCHEME}::")
@@ -37,7 +37,7 @@ def parse_url(url: str) -> Spec:
         )
     rev, _, path = rest.partition("/")
     check_repo(repo)
-    check_ref_name(rev)
+    check_revision(rev)
     return Spec(repo, rev, b"/".join(split_path(encoded_path(path))))
 
 

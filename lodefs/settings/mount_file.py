@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import Spec, check_ref_name, check_repo, parse_spec, split_path
+from lodefs.chunkstore.format.names import Spec, check_repo, check_revision, parse_spec, split_path
 from lodefs.mount.options import Wanted, check_mode
 from lodefs.settings import toml_file
 
@@ -100,7 +100,7 @@ def _repo(value: object) -> str:
 
 def _rev(value: object) -> str:
     name = toml_file.text(value)
-    check_ref_name(name)
+    check_revision(name)
     return name
 
 

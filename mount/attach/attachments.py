@@ -21,7 +21,7 @@ import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace
-from lodefs.chunkstore.format.names import check_ref_name, check_repo, split_path
+from lodefs.chunkstore.format.names import check_repo, check_revision, split_path
 from lodefs.mount.node.interface import Source
 from lodefs.mount.service.interface import MountClaim, User
 from lodefs.mount.service.shared_mounts import SharedMounts
@@ -179,7 +179,7 @@ def _checked(source: Source, rev: str) -> Source:
     """The same with a plain path."""
     check_repo(source.repo)
     if not _COMMIT.fullmatch(rev):
-        check_ref_name(rev)
+        check_revision(rev)
     if len(source.path) > PATH_BYTES_MAX:
         raise InvalidInput(f"{source.repo}: a path of more than {PATH_BYTES_MAX} bytes")
     return msgspec.structs.replace(source, path=b"/".join(split_path(source.path)))

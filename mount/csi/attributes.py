@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import DEFAULT_BRANCH, check_ref_name, check_repo, split_path
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH, check_repo, check_revision, split_path
 from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.mount.service.interface import MountClaim, Source
@@ -108,7 +108,7 @@ class _Attributes:
         )
         wanted = MountClaim(
             source=source,
-            rev=self._take("commit", check_ref_name) or DEFAULT_BRANCH,
+            rev=self._take("commit", check_revision) or DEFAULT_BRANCH,
             pin_s=self._take("cachePin", _pin),
         )
         if self._problems:

@@ -17,8 +17,8 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import (
     DEFAULT_BRANCH,
     ID_BYTES,
-    check_ref_name,
     check_repo,
+    check_revision,
     split_path,
 )
 from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
@@ -101,7 +101,7 @@ class _Parser:
 
     def options(self) -> Options:
         """All of them."""
-        source, rev = self._source(), self._take("commit", check_ref_name) or DEFAULT_BRANCH
+        source, rev = self._source(), self._take("commit", check_revision) or DEFAULT_BRANCH
         follow_s = self._take("follow", parse_duration)
         if follow_s is not None and len(rev) == 2 * ID_BYTES:
             self._problems.append("option follow needs a branch, and commit= names a commit")

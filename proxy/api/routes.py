@@ -186,7 +186,7 @@ def _page_route(tail: str, raw_query: str) -> Route:
 def _split(tail: str) -> tuple[str, str, bytes]:
     repo, rev, path = wire.split_target(tail)
     names.check_repo(repo)
-    names.check_ref_name(rev)
+    names.check_revision(rev)
     return repo, rev, b"/".join(names.split_path(path))
 
 

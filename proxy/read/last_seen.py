@@ -11,7 +11,7 @@ from contextlib import suppress
 from time import monotonic
 
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound, Unavailable
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import CommitId, parse_revision
 from lodefs.chunkstore.nodecache import layout
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import SeenRow
@@ -64,6 +64,11 @@ class LastSeen:
     def resolve(self, repo: str, rev: str) -> tuple[CommitId, bool]:
         """As of Store.resolve, but never what was before a commit that was seen; and whether the
         store itself said so."""
+        name, steps = parse_revision(rev)
+        found, is_last = self._resolve(repo, name)
+        return self._store.before(repo, found, rev, steps), is_last
+
+    def _resolve(self, repo: str, rev: str) -> tuple[CommitId, bool]:
         was_replaced = self._is_replaced()
         try:
             found = self._store.resolve(repo, rev)
@@ -91,8 +96,8 @@ class LastSeen:
 
     def note(self, repo: str, rev: str, commit: str, time_s: int) -> None:
         """The store says that a branch or tag is at a commit, which was made at a time."""
-        if commit.startswith(rev):
-            return  # no name, but the commit's own
+        if commit.startswith(rev) or parse_revision(rev).steps:
+            return  # no name, but the commit's own, or of one before another
         key, row = layout.seen_key(self._store.url, repo, rev), SeenRow(commit, time_s)
         value = layout.encode_seen_row(row)
         if self._kv.get(key) != value:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import Spec, check_ref_name, check_repo, split_path
+from lodefs.chunkstore.format.names import Spec, check_repo, check_revision, split_path
 from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.forwarding import OtherS3
 
@@ -61,7 +61,7 @@ def split_key(key: bytes) -> tuple[str, str, bytes] | None:
     if not at or not slash:
         return None
     try:
-        return check_repo(raw_repo.decode()), check_ref_name(raw_rev.decode()), rest
+        return check_repo(raw_repo.decode()), check_revision(raw_rev.decode()), rest
     except (InvalidInput, UnicodeDecodeError):
         return None
 

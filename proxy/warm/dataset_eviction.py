@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from contextlib import aclosing
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound
-from lodefs.chunkstore.format.names import PackId, check_ref_name, check_repo, split_path
+from lodefs.chunkstore.format.names import PackId, check_repo, check_revision, split_path
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.protocol.cache_control import (
     EvictRequest,
@@ -97,7 +97,7 @@ class DatasetEviction:
             return []
         repo = check_repo(request.repo or "")
         if request.rev is not None:
-            check_ref_name(request.rev)
+            check_revision(request.rev)
             return [await self._namespace.snapshot(repo, request.rev)]
         return await self._pools.disk.run(self._namespace.known, repo)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Conflict, LodefsError, Unavailable
-from lodefs.chunkstore.format.names import check_ref_name, check_repo
+from lodefs.chunkstore.format.names import check_repo, check_revision
 from lodefs.chunkstore.protocol.cache_control import WarmRequest, decoded
 from lodefs.proxy.cache.pins import PinScope
 from lodefs.proxy.node import no_job
@@ -66,7 +66,7 @@ class Warmer:
         may ask again. Not ``is_here``: one that is for other nodes, and done on this. Raises:
         NotFound, InvalidInput; Unavailable if too many run; Conflict if it was ended meanwhile."""
         check_repo(request.repo)
-        check_ref_name(request.rev)
+        check_revision(request.rev)
         with self._begins(_Beginning(request.owner, job_id)):
             async with self._selecting:
                 selection = await self._context.pools.jobs.run(_selection_of, request)

@@ -15,6 +15,7 @@ from lodefs.chunkstore.format.names import (
     digest_of,
     is_commit_prefix,
     parse_id,
+    parse_revision,
     parse_spec,
     split_path,
 )
@@ -54,6 +55,35 @@ def test_bad_refs(name: str) -> None:
     """Names that could leave the prefix."""
     with pytest.raises(InvalidInput):
         check_ref_name(name)
+
+
+@pytest.mark.parametrize(
+    ("rev", "name", "steps"),
+    [
+        ("main", "main", ()),
+        ("v1.0~", "v1.0", (1,)),
+        ("main~3", "main", (1, 1, 1)),
+        ("main^", "main", (1,)),
+        ("main^^2~2", "main", (1, 2, 1, 1)),
+        ("8b9f94~0^0", "8b9f94", ()),
+        ("a-b_c~1000", "a-b_c", (1,) * 1000),
+    ],
+)
+def test_revisions(rev: str, name: str, steps: tuple[int, ...]) -> None:
+    """A name, and the way from there back, in git's grammar."""
+    assert parse_revision(rev) == (name, steps)
+    assert parse_spec(f"r@{rev}:p") == Spec("r", rev, b"p")
+
+
+@pytest.mark.parametrize(
+    "rev",
+    ["", "~1", "^", "main~-1", "main~1x", "main^1/2", "main~1\n", "main@{1}", "main^22",
+     "main~1001", "main~1000^", "main~99999", "main~\u0661", "m" + "^" * 100],
+)  # fmt: skip
+def test_bad_revisions(rev: str) -> None:
+    """Anything else is refused, and so is a way that would take too long."""
+    with pytest.raises(InvalidInput):
+        parse_revision(rev)
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "AB" * 32, "g" * 64, "ab" * 31 + "a\n"])

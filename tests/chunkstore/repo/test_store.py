@@ -16,6 +16,7 @@ from lodefs.chunkstore.errors import (
     AlreadyExists,
     Corrupt,
     Denied,
+    Expired,
     InvalidInput,
     NotFound,
     Unavailable,
@@ -315,6 +316,41 @@ def test_resolve(store: Store) -> None:
     assert store.resolve("repo", three.hex()[:6]) == one
     refs.advance(BRANCHES, "main", None, expected_sequence=0)
     assert store.resolve("repo", "main") == two
+
+
+def test_resolve_commits_before(store: Store) -> None:
+    """~N goes back along first parents, ^N to a parent; where there is none, the error says how
+    many there are."""
+    one = store.put_commit("r", replace(golden.commit(), parents=()))
+    made = Handmade(store)
+    first = made.commit("r", {b"a": b"1"})
+    second = made.commit("r", {b"a": b"2"})
+    merge = store.put_commit("r", replace(golden.commit(), parents=(second, one)))
+    store.refs("r").advance(BRANCHES, "main", merge, expected_sequence=1)
+    for rev, found in {
+        "main~0": merge,
+        "main^0": merge,
+        "main^": second,
+        "main~": second,
+        "main^2": one,
+        "main~2": first,
+        f"{merge.hex()[:8]}^^": first,
+    }.items():
+        assert store.resolve("r", rev) == found
+    for rev, error in {
+        "main~3": f"there is no r@main~3: {first.hex()[:12]} is the first commit, 2 before main",
+        "main^2~": f"there is no r@main^2~: {one.hex()[:12]} is the first commit, 1 before main",
+        "main^3": f"there is no r@main^3: {merge.hex()[:12]} has no parent 3",
+    }.items():
+        with pytest.raises(NotFound) as caught:
+            store.resolve("r", rev)
+        assert str(caught.value) == error
+    store.put_expired("r", first, 1)
+    store.objects.delete(keys.commit("r", first))
+    with pytest.raises(Expired):
+        store.resolve("r", "main~3")
+    with pytest.raises(NotFound, match="no branch, tag or commit dev;"):
+        store.resolve("r", "dev~1")
 
 
 def test_resolve_an_ambiguous_prefix(store: Store) -> None:

@@ -55,7 +55,7 @@ def test_least_attributes() -> None:
         ({}, "repo is missing"),
         ({"repo": ""}, "repo is missing"),
         ({"repo": "../etc"}, "volumeAttributes repo"),
-        ({**REPO, "commit": "a..b~"}, "volumeAttributes commit"),
+        ({**REPO, "commit": "a..b~x"}, "volumeAttributes commit"),
         ({**REPO, "path": "../../etc"}, "volumeAttributes path"),
         ({**REPO, "store": "http://x"}, "volumeAttributes store"),
         ({**REPO, "store": "s3://key:hunter2@bucket"}, "volumeAttributes store"),

@@ -114,6 +114,21 @@ def test_commits_are_not_remembered_by_their_beginnings(site: Site) -> None:
     assert len(site.kv.rows) == 2
 
 
+def test_what_lies_before_a_branch_follows_it(site: Site) -> None:
+    """main~1 is before what is shown as main, also while a mirror that is behind stands in, and has
+    no row of its own."""
+    first, second = site.push(), site.push()
+    site.copy()
+    third = site.push()
+    assert (site.look(), site.look("main~1")) == (third, second)
+    assert len(site.kv.rows) == 2
+    site.first.add(fail(DEAD))
+    with pytest.raises(Unavailable):  # the mirror lacks the commit of main
+        site.look("main~1")
+    site.start()
+    assert site.look(f"{second.hex()}~1") == first
+
+
 @pytest.mark.parametrize("error", [DEAD, Denied("403"), NotFound("not mounted")])
 def test_a_node_starts_without_its_store(error: LodefsError) -> None:
     """A store that this node has opened before need not answer at its next start; one that it has
