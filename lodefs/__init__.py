@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lodefs.api.pushing import commit_changes as commit_changes
     from lodefs.api.pushing import merge as merge
     from lodefs.api.pushing import push as push
+    from lodefs.api.pushing import revert as revert
     from lodefs.api.refs import branch as branch
     from lodefs.api.refs import tag as tag
     from lodefs.api.repos import fork as fork
@@ -57,7 +58,7 @@ _PLACES = {
         "lodefs.api.mounting": "Mount",
         "lodefs.api.moving": "cp mv",
         "lodefs.api.pulling": "pull",
-        "lodefs.api.pushing": "commit_changes merge push",
+        "lodefs.api.pushing": "commit_changes merge push revert",
         "lodefs.api.refs": "branch tag",
         "lodefs.api.repos": "fork",
         "lodefs.api.snapshots": "open snapshot",

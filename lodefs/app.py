@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "branch": ("refs", "List, create, move and delete branches."),
         "tag": ("refs", "List, create and delete tags."),
         "merge": ("push", "Bring the changes of a revision into a branch."),
+        "revert": ("revert", "Take back what a commit has changed, by a new commit."),
         "reflog": ("history", "Show where a branch or tag was, and when."),
     },
     "Reading": {

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
-from lodefs.chunkstore.format.names import Spec, check_ref_name, split_path
+from lodefs.chunkstore.format.names import CommitId, Spec, check_ref_name, split_path
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.cli.parameters import option
 from lodefs.settings.session import Session, Where, opened, revision_of, spec_of
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.format.commit import Commit
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.change import Change
     from lodefs.chunkstore.push.limits import AllowRemovals
@@ -163,6 +164,41 @@ def merge(
         core = push_options(settings, {**options, "message": message})
         other = settings.store.resolve(source.repo, source.rev)
         return merge_branch(settings.store, source.repo, branch, other, core, choices=choices)
+
+
+def revert(
+    repo: str | Spec,
+    rev: str,
+    *,
+    parent: Annotated[
+        int | None,
+        option("Of a merge: which of its parents BRANCH goes back to, from 1.", between=(1, None)),
+    ] = None,
+    **options: Unpack[CommitOptions],
+) -> ChangesResult:
+    """Takes back, by a commit to a branch, ``REPO[@BRANCH]``, what the commit ``rev`` of REPO has
+    changed: each path that it changed is again as it was before. Of the first commit all that it
+    brought goes. ``parent``: of a merge, the parent that was there before, from 1 on. The rest: as
+    of ``push``.
+
+    Raises: Diverged that names paths which were changed since; InvalidInput for a merge without
+    ``parent``; NotFound.
+    """
+    from lodefs.chunkstore.push.changes.revert_commit import revert_commit
+
+    spec = revision_of(repo)
+    with opened_for(options) as settings:
+        at = settings.store.resolve(spec.repo, rev)
+        message = options.get("message") or _revert_message(
+            settings.store.commit(spec.repo, at), at
+        )
+        core = push_options(settings, {**options, "message": message})
+        return revert_commit(settings.store, spec.repo, spec.rev, at, core, parent=parent)
+
+
+def _revert_message(commit: Commit, commit_id: CommitId) -> str:
+    subject = next(iter(commit.message.splitlines()), "")
+    return f"revert {commit_id.hex()[:12]}{f': {subject}' if subject else ''}"
 
 
 def opened_for(options: CommitOptions) -> AbstractContextManager[Session]:

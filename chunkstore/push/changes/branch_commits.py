@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Conflict, Diverged, NotADirectory
+from lodefs.chunkstore.errors import Conflict, Diverged, NotADirectory, NotFound
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
@@ -26,6 +26,8 @@ from lodefs.chunkstore.push.limits import Changes, Quota, Removals
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
 from lodefs.chunkstore.push.session import CommitResult, PushSession
 from lodefs.chunkstore.push.trees.tree_writer import TreePacker
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store
 
 REBASES_MAX = 20  # each time another writer was faster
 
@@ -52,10 +54,11 @@ class PreparedCommit(NamedTuple):
 class CommitJob:
     """What a commit is for besides its branch. ``base``: the commit that was asked for, if one was;
     ``merged``: parents besides the branch's head; ``choices``: whose side is taken at a path that
-    is in conflict."""
+    is in conflict; ``way_out``: what to do about conflicts, which no repetition helps."""
 
     base: CommitId | None = None
     merged: tuple[CommitId, ...] = ()
+    way_out: str = ""
     choices: Choices = field(default_factory=dict)
 
 
@@ -77,6 +80,16 @@ def run_commits(
         return result
 
     return session.run(attempt)
+
+
+def read_living_head(store: Store, repo: str, branch: str) -> tuple[Head, CommitId, Commit]:
+    """Where a branch is now, and the commit. Raises: NotFound if there is no such branch."""
+    ref = store.refs(repo).latest(BRANCHES, branch)
+    if ref is None or ref.commit is None:
+        store.resolve(repo, branch)  # raises with a list of what there is, if it is nothing at all
+        raise NotFound(f"{repo} has no branch {branch}: that is a tag or a commit")
+    commit = store.commit(repo, ref.commit)
+    return Head(ref, ref.commit, commit), ref.commit, commit
 
 
 def _head_of(session: PushSession) -> Head:
@@ -175,17 +188,15 @@ class _Commits:
         return self._base
 
     def _merged(self, target: CommitBase) -> Item:
-        """The changes on top of what others committed since the base. Raises: Conflict; of a merge,
-        which no repetition helps, Diverged."""
+        """The changes on top of what others committed since the base. Raises: Conflict; Diverged,
+        if no repetition helps."""
         if target.root is None:
             return self._ours
         # what was put here is known; of another branch neither side is
         proof = () if self._stored is None else (self._stored.is_same,)
         found = merge(self._trees, self._base.root, self._ours, target.root, *proof)
         found.decide(self._job.choices)
-        if self._job.merged:
-            found.check(Diverged, _WAY_OUT)
-        found.check(Conflict)
+        found.check(Diverged if self._job.way_out else Conflict, self._job.way_out)
         overlay = Overlay(self._trees.read_tree, target.root)
         found.into(overlay)
         return overlay.root
@@ -217,12 +228,6 @@ class _Commits:
             raise  # another round would know no more
         except Conflict as error:
             raise _Overtaken(str(error)) from error
-
-
-_WAY_OUT = (
-    ". Say for each of them, or for a directory above, which side stays: --ours PATH for the "
-    "branch's, --theirs PATH for that of the revision that comes into it"
-)
 
 
 class _Overtaken(Conflict):

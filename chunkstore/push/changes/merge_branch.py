@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from lodefs.chunkstore.errors import Expired, NotFound
+from lodefs.chunkstore.errors import Expired
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -15,16 +15,22 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     CommitBase,
     CommitJob,
     PreparedCommit,
+    read_living_head,
     run_commits,
 )
 from lodefs.chunkstore.push.changes.overlay import RecentTrees, count
 from lodefs.chunkstore.push.changes.three_way import Choices
-from lodefs.chunkstore.push.committer import Head, read_head
+from lodefs.chunkstore.push.committer import Head
 from lodefs.chunkstore.push.limits import Changes
 from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
+
+_WAY_OUT = (
+    ". Say for each of them, or for a directory above, which side stays: --ours PATH for the "
+    "branch's, --theirs PATH for that of the revision that comes into it"
+)
 
 
 def merge_branch(
@@ -44,17 +50,14 @@ def merge_branch(
     Raises: Diverged that names such paths which nothing was chosen for; NotFound; TooManyRemovals;
     Conflict if the branch moves all the time; what the store raises.
     """
-    head = read_head(store, repo, branch)
-    if head.id is None or head.commit is None:
-        store.resolve(repo, branch)  # raises with a list of what there is, if it is nothing at all
-        raise NotFound(f"{repo} has no branch {branch}: that is a tag or a commit")
-    base = common_ancestor(store, repo, head.id, other)
-    if other in (base, head.id):
-        return _result(head.id, head.commit, Changes(), unchanged=True)
-    if base == head.id and not options.dry_run:
+    head, head_id, commit = read_living_head(store, repo, branch)
+    base = common_ancestor(store, repo, head_id, other)
+    if other in (base, head_id):
+        return _result(head_id, commit, Changes(), unchanged=True)
+    if base == head_id and not options.dry_run:
         return _moved(store, RefName(repo, BRANCHES, branch), head, other)
     session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
-    job = CommitJob(merged=(other,), choices=choices or {})
+    job = CommitJob(merged=(other,), choices=choices or {}, way_out=_WAY_OUT)
 
     def prepare(head: Head) -> PreparedCommit:  # noqa: ARG001
         at = EMPTY if base is None else CommitBase(base, store.commit(repo, base))

@@ -74,3 +74,20 @@ def test_merge_and_blame(lodefs: Lodefs, tmp_path: Path) -> None:
     assert lodefs("merge", "r@dev", "main", *both).code == 2
     assert lodefs("merge", "r@dev", "main", *both[2:]).code == 0
     assert lodefs("cat", "r:a.txt").out == "y"
+
+
+def test_revert(lodefs: Lodefs, tmp_path: Path) -> None:
+    """A commit is taken back, under a message that names it; a conflict has its exit code."""
+    fourth = lodefs("log", "--json", "r@dev").json_lines[0]["commit"]
+    dry = lodefs("revert", "--dry-run", "--json", "r@dev", "dev").json
+    done = lodefs("revert", "--json", "r@dev", "dev").json
+    assert (dry["removed_files"], done["removed_files"]) == (1, 1)
+    message = lodefs("log", "--json", "r@dev").json_lines[0]["message"]
+    assert message == f"revert {fourth[:12]}: fourth"
+    assert lodefs("diff", "--exit-code", "r@dev~2", "r@dev").code == 0
+    assert "nothing changed" in lodefs("revert", "r@dev", fourth).out
+    lodefs("push", str(tmp_path / "a.txt"), "r@dev:d/b")
+    refused = lodefs("revert", "r@dev", "dev~3")
+    assert (refused.code, "both sides changed d/b" in refused.err) == (15, True)
+    refused = lodefs("revert", "r", "main~9")
+    assert (refused.code, "is the first commit" in refused.err) == (3, True)

@@ -1,0 +1,42 @@
+"""``lodefs revert``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lodefs.api.pushing import revert as revert_in
+from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import options as cli
+from lodefs.commands.push import report
+from lodefs.settings.session import Session
+
+
+@cli.command(
+    "lodefs revert vision/flickr30k main              # what the last commit did is taken back",
+    "lodefs revert vision/flickr30k main~3 --dry-run",
+    'lodefs revert vision/flickr30k@labels 9c2f01ab77de -m "wrong captions"',
+    store=True,
+    of=revert_in,
+)
+def revert(
+    session: Session,
+    spec: Spec = cli.argument("REPO[@BRANCH]"),
+    rev: str = cli.argument("REV"),
+    message: str = cli.option(
+        "The commit's message [revert COMMIT: its message].", "-m", "--message", default=""
+    ),
+    as_json: bool = cli.JSON,
+    **options: Any,
+) -> None:
+    """Take back what the commit REV of REPO has changed, by a new commit to BRANCH (default:
+    main).
+
+    Each path that REV changed is again as it was before, and all else stays. A path that was
+    changed since is a conflict: nothing is committed, and it is named (exit code 15). Of the first
+    commit, which had nothing before it, all files that it brought go.
+
+    No bytes move: what was there before is in the store.
+    """
+    cli.no_path(spec)
+    result = revert_in(spec, rev, message=message, session=session, **options)
+    report(result, spec, dry_run=options["dry_run"], as_json=as_json)
