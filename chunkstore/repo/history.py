@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import (
@@ -20,8 +22,11 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec, split_path
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import PackReader, damaged
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
+
+NAMES_MAX = 100  # branches that a log looks up, and tags
 
 
 class ChangeKind(Enum):
@@ -97,25 +102,63 @@ def _move_of(
 def log(
     store: Store, repo: str, rev: str, *, first_parent: bool = False
 ) -> Iterator[tuple[CommitId, Commit]]:
-    """``rev`` and the commits before it, newest first by their times, each after one whose parent
-    it is; with ``first_parent`` only those along first parents. They are read as they are asked
-    for, as far as they have not expired.
+    """``rev`` and the commits before it, newest first by their times, each after all whose parent
+    it is, as far as the clocks of their writers were right; with ``first_parent`` only those along
+    first parents. They are read as they are asked for, as far as they have not expired.
 
     Raises: NotFound, Corrupt.
     """
     start = store.resolve(repo, rev)
-    waiting = [(0, 0, start, store.commit(repo, start))]
-    seen = {start}
-    while waiting:
-        *_, commit_id, commit = heappop(waiting)
-        yield commit_id, commit
-        for parent in commit.parents[: 1 if first_parent else None]:
-            if parent in seen:
-                continue
-            seen.add(parent)
-            with contextlib.suppress(Expired):
-                found = store.commit(repo, parent)
-                heappush(waiting, (-found.time_s, len(seen), parent, found))
+    commits = {start: store.commit(repo, start)}  # read, and not given yet
+    met = {start}
+    children: Counter[CommitId] = Counter()  # that were not given yet
+    ready = [(-commits[start].time_s, 0, start)]  # of these all were
+    unread = list(ready)  # whose parents were not read
+    while ready:
+        newest = heappop(ready)
+        while unread and unread[0][0] <= newest[0]:  # they may turn out to come after it
+            for parent in _parents(commits[heappop(unread)[2]], first_parent=first_parent):
+                children[parent] += 1
+                if parent not in met:
+                    met.add(parent)
+                    with contextlib.suppress(Expired):
+                        commits[parent] = store.commit(repo, parent)
+                        heappush(unread, (-commits[parent].time_s, len(met), parent))
+        at = newest[2]
+        if children[at] or at not in commits:
+            continue  # it is ready again when they were given; or it was twice
+        commit = commits.pop(at)
+        yield at, commit
+        for number, parent in enumerate(_parents(commit, first_parent=first_parent)):
+            children[parent] -= 1
+            if not children[parent] and parent in commits:
+                heappush(ready, (-commits[parent].time_s, len(met) + number, parent))
+
+
+class CommitNames(NamedTuple):
+    """Branches and tags that are at a commit, by name."""
+
+    branches: list[str]
+    tags: list[str]
+
+
+def names_of_commits(store: Store, repo: str) -> tuple[dict[CommitId, CommitNames], bool]:
+    """Of each commit at which a branch or tag is, these; and whether that is all of them: of each
+    kind NAMES_MAX are read, at two requests each. Raises: Corrupt."""
+    found: dict[CommitId, CommitNames] = {}
+    is_all = True
+    for kind in (BRANCHES, TAGS):
+        living = store.refs(repo).living(kind)
+        for name, entry in islice(living, NAMES_MAX):
+            assert entry.commit is not None
+            of_it = found.setdefault(entry.commit, CommitNames([], []))
+            (of_it.branches if kind == BRANCHES else of_it.tags).append(name)
+        is_all = is_all and next(living, None) is None
+    return found, is_all
+
+
+def _parents(commit: Commit, *, first_parent: bool) -> tuple[CommitId, ...]:
+    return commit.parents[:1] if first_parent else commit.parents
 
 
 def find(store: Store, spec: Spec) -> TreeEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -19,33 +20,52 @@ from lodefs.chunkstore.repo.history import RefMove
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.cli import options as cli
 from lodefs.cli import text
+from lodefs.cli.graph_lines import GraphLines
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.repo.history import Change
+    from lodefs.chunkstore.repo.history import Change, CommitNames
 
 
-@cli.command("lodefs log -n 10 vision/flickr30k", store=True)
+@cli.command(
+    "lodefs log -n 10 vision/flickr30k",
+    "lodefs log --oneline --graph vision/flickr30k",
+    store=True,
+)
 def log(
     session: Session,
     spec: Spec = cli.argument("REPO[@REV]"),
     limit: int | None = cli.option("At most this many commits.", "-n", between=(1, None)),
     first_parent: bool = cli.option("Leave out what merges brought."),
+    oneline: bool = cli.option("One line for each commit."),
+    graph: bool = cli.option("Draw which commit comes from which."),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Show the commits of a revision, newest first."""
+    """Show the commits of a revision, newest first, with the branches and tags that are at each."""
+    from lodefs.chunkstore.repo.history import NAMES_MAX, CommitNames, names_of_commits
+
     cli.no_path(spec)
+    cli.reject({"--oneline": oneline and as_json, "--graph": graph and as_json}, "is for people")
     shown, parents = set[str](), set[str]()
     found = commits(spec, first_parent=first_parent, session=session)
+    names, are_all = names_of_commits(session.store, spec.repo)
+    drawn = GraphLines() if graph else None
     for commit_id, commit in islice(found, limit):
+        ahead = commit.parents[: 1 if first_parent else None]
         shown.add(commit_id)
-        parents.update(parent.hex() for parent in commit.parents[: 1 if first_parent else None])
+        parents.update(parent.hex() for parent in ahead)
+        at = CommitId(bytes.fromhex(commit_id))
+        of_it = names.get(at, CommitNames([], []))
         if as_json:
-            cli.write_json(_json_of(commit_id, commit))
-        else:
-            cli.write_line(_shown(commit_id, commit))
+            cli.write_json(_json_of(commit_id, commit) | of_it._asdict())
+            continue
+        lines = _line(commit_id, commit, of_it) if oneline else _shown(commit_id, commit, of_it)
+        for line in lines if drawn is None else _with_graph(drawn, at, ahead, lines):
+            cli.write_line(line)
     if parents - shown and len(shown) != limit:
         click.echo(f"older commits of {spec.repo} have expired: see `lodefs retain`", err=True)
+    if not are_all:
+        click.echo(f"only {NAMES_MAX} branches and {NAMES_MAX} tags were looked up", err=True)
 
 
 def _json_of(commit_id: str, commit: Commit) -> dict[str, object]:
@@ -53,16 +73,37 @@ def _json_of(commit_id: str, commit: Commit) -> dict[str, object]:
     return {"commit": commit_id} | cli.fields(commit, *keys)
 
 
-def _shown(commit_id: str, commit: Commit) -> str:
-    lines = [
-        f"commit {commit_id}",
+def _line(commit_id: str, commit: Commit, names: CommitNames) -> list[str]:
+    subject = next(iter(text.escaped_lines(commit.message)), "")
+    return [f"{commit_id[:12]}{_in_brackets(names)} {subject}".rstrip()]
+
+
+def _shown(commit_id: str, commit: Commit, names: CommitNames) -> list[str]:
+    merged = " ".join(parent.hex()[:12] for parent in commit.parents)
+    message = [f"    {line}" for line in text.escaped_lines(commit.message)]
+    return [
+        f"commit {commit_id}{_in_brackets(names)}",
+        *([f"merge  {merged}"] if len(commit.parents) > 1 else []),
         f"author {text.escaped(commit.author)}",
         f"time   {text.time(commit.time_s)}",
         f"holds  {text.count(commit.files, 'file')}, {text.size(commit.size_bytes)}",
         "",
-        *(f"    {line}" for line in text.escaped_lines(commit.message)),
+        *message,
+        *([""] if message else []),
     ]
-    return "\n".join(lines) + ("\n" if commit.message else "")
+
+
+def _in_brackets(names: CommitNames) -> str:
+    words = [*names.branches, *(f"tag: {name}" for name in names.tags)]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _with_graph(
+    drawn: GraphLines, at: CommitId, parents: Sequence[CommitId], lines: list[str]
+) -> list[str]:
+    first, others, after = drawn.commit(at, parents)
+    later = [f"{others}  {line}".rstrip() for line in lines[1:]]
+    return [f"{first}  {lines[0]}", *later, *after]
 
 
 @cli.command(

@@ -26,7 +26,7 @@ KEYS = {
              "skipped"} | COUNTS,
     "ls": {"path", "kind", "digest", "size_bytes", "executable"},
     "log": {"commit", "parents", "author", "time_s", "message", "files", "directories",
-            "size_bytes"},
+            "size_bytes", "branches", "tags"},
     "diff": {"change", "path", "before", "after"},
     "tag": {"name", "commit", "previous"},
     "reflog": {"time_s", "change", "previous", "commit", "author"},

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.tree import Kind, symlink
 from lodefs.chunkstore.repo.history import (
+    NAMES_MAX,
     Change,
     ChangeKind,
     diff,
@@ -17,6 +20,7 @@ from lodefs.chunkstore.repo.history import (
     has_directory,
     listing,
     log,
+    names_of_commits,
 )
 from lodefs.chunkstore.repo.store import Store
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
@@ -67,6 +71,41 @@ def test_log_is_newest_first(store: Store) -> None:
     assert [commit.message for _, commit in log(store, "r", "old")] == ["old"]
     with pytest.raises(NotFound):
         next(log(store, "r", "none"))
+
+
+def test_log_goes_through_all_children_first(store: Store) -> None:
+    """A commit comes after all that were made on it, also of commits of one second."""
+
+    def commit(message: str, *parents: CommitId, time_s: int = 9) -> CommitId:
+        one = store.commit("r", store.resolve("r", "main"))
+        return store.put_commit(
+            "r", dataclasses.replace(one, parents=parents, message=message, time_s=time_s)
+        )
+
+    root = commit("root")
+    short = commit("short", root)
+    long = commit("long 2", commit("long 1", commit("long 0", root)))
+    merge = commit("merge", short, long)
+    found = [one.message for _, one in log(store, "r", merge.hex())]
+    assert (found[0], found[-1], len(found)) == ("merge", "root", 6)
+    slow = commit("a clock that is late", root, time_s=1)
+    both = commit("both", merge, slow, time_s=10)
+    found = [one.message for _, one in log(store, "r", both.hex())]
+    assert (found[0], len(found), len({*found})) == ("both", 8, 8)
+    found = [one.message for _, one in log(store, "r", both.hex(), first_parent=True)]
+    assert found == ["both", "merge", "short", "root"]
+
+
+def test_names_of_commits(store: Store) -> None:
+    """Branches and tags by the commit that they are at, and whether these are all."""
+    old, new = store.resolve("r", "old"), store.resolve("r", "main")
+    for number in range(NAMES_MAX - 1):
+        store.refs("r").advance("tags", f"t{number:03}", new, expected_sequence=None)
+    found, are_all = names_of_commits(store, "r")
+    assert (found[old], found[new].branches, len(found[new].tags)) == (([], ["old"]), ["main"], 99)
+    assert are_all
+    store.refs("r").advance("tags", "t999", new, expected_sequence=None)
+    assert not names_of_commits(store, "r")[1]
 
 
 def test_find(store: Store) -> None:

@@ -91,3 +91,24 @@ def test_revert(lodefs: Lodefs, tmp_path: Path) -> None:
     assert (refused.code, "both sides changed d/b" in refused.err) == (15, True)
     refused = lodefs("revert", "r", "main~9")
     assert (refused.code, "is the first commit" in refused.err) == (3, True)
+
+
+def test_log_in_short(lodefs: Lodefs, tmp_path: Path) -> None:
+    """--oneline has a line for each commit, with the names that are there; --graph draws merges."""
+    lodefs("tag", "r@main~1", "v1")
+    lodefs("push", str(tmp_path / "a.txt"), "r:e", "-m", "fifth\nand more")
+    lodefs("merge", "r@dev", "main")
+    log = lodefs("log", "--json", "r").json_lines
+    commits = {one["message"].partition("\n")[0]: one for one in log}
+    id_of = {message: one["commit"][:12] for message, one in commits.items()}
+    assert (commits["fourth"]["branches"], commits["first"]["tags"]) == (["dev"], ["v1"])
+    assert lodefs("log", "--oneline", "-n", "1", "r@main~1").out == f"{id_of['fifth']} fifth\n"
+    out = lodefs("log", "--oneline", "--graph", "r").out.splitlines()
+    assert out[:2] == [f"*  {id_of['merge dev into main']} (main) merge dev into main", "|\\"]
+    assert f"*  {id_of['first']} (tag: v1) first" in out
+    assert sorted(line.strip("|/*\\ ").partition(" ")[0] for line in out if "*" in line) == sorted(
+        id_of.values()
+    )
+    whole = lodefs("log", "--graph", "-n", "1", "r").out
+    assert f"|  merge  {id_of['fifth']} {id_of['fourth']}" in whole
+    assert lodefs("log", "--graph", "--json", "r").code == 2
