@@ -38,7 +38,6 @@ class Lodefs:
         empty = self.home / "lodefs.toml"
         empty.touch()
         own = {"LODEFS_STORE": self.store, "HOME": str(self.home), "LODEFS_CONFIG": str(empty)}
-        own["PYTHONDONTWRITEBYTECODE"] = ""  # modules are compiled once, as pip does it for users
         return {**self.env, **own, "XDG_CACHE_HOME": str(self.home / "cache")}
 
     def run(self, *words: str | Path, watch_memory: bool = False) -> Run:

@@ -29,7 +29,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _run(suite: Path, body: str, *words: str) -> bool:
     (suite / "test_it.py").write_text(COUNTS + body)
-    return whole_suite.run_suite([[*words, "test_it.py"]], suite, suite / "flaky.txt")
+    return whole_suite.run_suite([*words, "test_it.py"], suite, suite / "flaky.txt")
 
 
 @pytest.mark.parametrize("words", [(), ("-n", "2")])

@@ -1,5 +1,5 @@
-"""``python -m tests.whole_suite RUN [-- RUN]...``: runs pytest with the words of each RUN in turn,
-and then repeats alone what failed, up to twice.
+"""``python -m tests.whole_suite WORDS``: runs pytest with these words, and then repeats alone what
+failed, up to twice.
 
 A test that fails and then passes alone is flaky. It does not fail the suite, but it is a defect,
 often the product's: its first failure is printed in full at the end, and written to
@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import failure_log
@@ -23,21 +23,17 @@ REPEATED_MAX = 30  # more failures than these have one cause, which repetition d
 TESTS_FAILED = 1  # pytest's exit code; higher ones say that it could not run
 
 
-def run_suite(runs: Iterable[Sequence[str]], folder: Path, report: Path) -> bool:
+def run_suite(words: Sequence[str], folder: Path, report: Path) -> bool:
     """Whether all tests passed, some of them when they were repeated.
 
     Args:
-        runs: the words for pytest of each run.
+        words: for pytest.
         folder: where pytest starts.
         report: the file that gets the first failures of flaky tests; removed if there are none.
     """
     report.unlink(missing_ok=True)
-    failures: dict[str, str] = {}
-    could_run = True
-    for words in runs:
-        code, failed = _pytest(words, folder)
-        failures |= failed
-        could_run &= code == 0 or (code == TESTS_FAILED and bool(failed))
+    code, failures = _pytest(words, folder)
+    could_run = code == 0 or (code == TESTS_FAILED and bool(failures))
     left = list(failures)
     for _ in range(REPEATS_MAX if len(left) <= REPEATED_MAX else 0):
         left = [test for test in left if _pytest([test], folder)[0] != 0]
@@ -68,15 +64,5 @@ def _tell(flaky: dict[str, str], report: Path) -> None:
     print("\n".join(["", *lines, "", f"written to {report}"]), flush=True)
 
 
-def _runs(words: Sequence[str]) -> list[list[str]]:
-    runs: list[list[str]] = [[]]
-    for word in words:
-        if word == "--":
-            runs.append([])
-        else:
-            runs[-1].append(word)
-    return runs
-
-
 if __name__ == "__main__":
-    sys.exit(0 if run_suite(_runs(sys.argv[1:]), ROOT, REPORT) else 1)
+    sys.exit(0 if run_suite(sys.argv[1:], ROOT, REPORT) else 1)
