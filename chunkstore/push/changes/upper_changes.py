@@ -1,0 +1,227 @@
+"""What an upper directory changes in its base: as changes to commit, and as a list to show.
+
+What both say follows from the entries of the upper directory and the trees of the base. A file is
+read for the list only where its size alone does not tell whether it differs.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.tree import Kind, TreeEntry, symlink
+from lodefs.chunkstore.push.changes.change import (
+    Change,
+    CopyFrom,
+    MakeDirectory,
+    Put,
+    PutLink,
+    Remove,
+)
+from lodefs.chunkstore.push.changes.contents import LocalFile
+from lodefs.chunkstore.push.changes.overlay import Names
+from lodefs.chunkstore.push.changes.upper_directory import (
+    Place,
+    UpperBase,
+    UpperEntry,
+    UpperKind,
+    walk_upper,
+)
+from lodefs.chunkstore.push.scanner import Skipped
+from lodefs.chunkstore.push.workers.source_files import Source, show_path, source_error
+from lodefs.chunkstore.repo.history import Change as Difference
+from lodefs.chunkstore.repo.history import ChangeKind
+from lodefs.chunkstore.system.safe_open import closing
+
+BLOCK_SIZE_BYTES = 4 << 20  # of a file that is compared, in memory at once
+_KINDS = {
+    UpperKind.FILE: Kind.FILE,
+    UpperKind.SYMLINK: Kind.SYMLINK,
+    UpperKind.DIRECTORY: Kind.DIRECTORY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A directory of the base that has another path now. What differs in it is listed by itself."""
+
+    path: bytes
+    source: bytes  # its path in the base
+    entry: TreeEntry
+
+
+@dataclass(frozen=True, slots=True)
+class UpperChanges:
+    """What lies in ``upper`` (a path without symlinks) over ``base``."""
+
+    upper: bytes
+    base: UpperBase
+    entries: list[UpperEntry] = field(default_factory=list)  # a directory before what is in it
+
+    @property
+    def changes(self) -> list[Change]:
+        """What makes the base the directory that is mounted, in this order. Files that may be as
+        they were are among them."""
+        return [change for entry in self.entries for change in self._changes_of(entry)]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """What no commit can hold."""
+        return [
+            Skipped(one.path, f"{show_path(one.path)} is no file, directory or symlink")
+            for one in self.entries
+            if one.kind is UpperKind.OTHER
+        ]
+
+    @property
+    def hard_linked_files(self) -> int:
+        """Files with several names: in a commit each is a file of its own."""
+        files = (one for one in self.entries if one.kind is UpperKind.FILE)
+        return sum(one.stat.st_nlink > 1 for one in files)
+
+    @property
+    def set_id_files(self) -> list[bytes]:
+        """Files with a setuid or setgid bit, which no commit keeps."""
+        bits = stat.S_ISUID | stat.S_ISGID
+        files = (one for one in self.entries if one.kind is UpperKind.FILE)
+        return [one.path for one in files if one.stat.st_mode & bits]
+
+    def listed(self) -> Iterator[Difference | Renamed]:
+        """What differs from the base, by path. Raises: Denied, NotFound, SourceChanged, Unavailable
+        for a file that cannot be read; what reads trees raises."""
+        yield from _Listing(self).run()
+
+    def _changes_of(self, entry: UpperEntry) -> Iterator[Change]:
+        path = _joined(self.base.spec.path, entry.path)
+        if entry.beneath is not None and _is_hidden(entry):
+            yield Remove(path)
+        if entry.kind is UpperKind.FILE:
+            local = os.path.join(self.upper, entry.path)
+            seen = entry.stat
+            yield Put(path, LocalFile(local, seen.st_size, seen.st_mode), entry.executable)
+        elif entry.kind is UpperKind.SYMLINK:
+            yield PutLink(path, entry.target)
+        elif entry.kind is UpperKind.DIRECTORY and entry.shows is None:
+            yield MakeDirectory(path)
+        elif entry.shows is not None and entry.is_renamed:
+            spec = self.base.spec
+            source = _joined(spec.path, b"/".join(entry.shows.path))
+            yield CopyFrom(Spec(spec.repo, spec.rev, source), path)
+
+
+def read_upper(upper: os.PathLike[str], base: UpperBase, *, xattr_prefix: bytes) -> UpperChanges:
+    """What an upper directory of overlayfs holds, whose attributes begin with ``xattr_prefix``. No
+    file is read. Raises: as ``walk_upper``."""
+    path = os.path.realpath(os.fsencode(upper))
+    return UpperChanges(path, base, list(walk_upper(path, base, xattr_prefix)))
+
+
+def _is_hidden(entry: UpperEntry) -> bool:
+    """Whether what is beneath is gone, and not replaced by what is put at its path."""
+    assert entry.beneath is not None
+    if entry.kind in (UpperKind.FILE, UpperKind.SYMLINK):
+        return entry.beneath.entry.kind is Kind.DIRECTORY
+    return entry.shows is None
+
+
+class _Listing:
+    """Finds what differs. One thread."""
+
+    def __init__(self, found: UpperChanges) -> None:
+        self._trees = found.base.trees
+        self._upper = found.upper
+        self._now = {one.names: one for one in found.entries}
+        # what was renamed is not removed where it was
+        self._moved = {one.shows.path for one in found.entries if one.is_renamed and one.shows}
+        self._replaced: dict[Names, Place] = {}  # by path, in directories that were replaced
+
+    def run(self) -> Iterator[Difference | Renamed]:
+        for names in sorted(self._now):
+            yield from self._of(self._now[names])
+
+    def _of(self, entry: UpperEntry) -> Iterator[Difference | Renamed]:
+        before = entry.beneath or self._replaced.get(entry.names)
+        if before is not None and before.path in self._moved:
+            before = None
+        after = _after(entry)
+        if entry.is_renamed and entry.shows is not None:
+            yield Renamed(entry.path, b"/".join(entry.shows.path), entry.shows.entry)
+            after = None  # what it replaced is gone
+        if before is None:
+            if after is not None:
+                yield Difference(ChangeKind.ADDED, entry.path, None, after)
+        elif after is None:
+            yield Difference(ChangeKind.REMOVED, entry.path, before.entry, None)
+            yield from self._gone_below(entry.names, before)
+        elif before.entry.kind is not after.kind:
+            yield Difference(ChangeKind.TYPE_CHANGED, entry.path, before.entry, after)
+            yield from self._gone_below(entry.names, before)
+        elif after.kind is Kind.DIRECTORY:
+            if entry.shows is None:
+                yield from self._gone_below(entry.names, before)
+        elif self._differs(entry, before.entry, after):
+            yield Difference(ChangeKind.CHANGED, entry.path, before.entry, after)
+
+    def _gone_below(self, names: Names, place: Place) -> Iterator[Difference]:
+        """What was in a directory that does not show any more, as deep as it may be. What is there
+        now under the same name is compared when its turn comes."""
+        stack = [self._children(names, place)]
+        while stack:
+            found = next(stack[-1], None)
+            if found is None:
+                stack.pop()
+                continue
+            below, child = found
+            if child.path in self._moved:
+                continue
+            if below in self._now:
+                self._replaced[below] = child
+                continue
+            yield Difference(ChangeKind.REMOVED, b"/".join(below), child.entry, None)
+            stack.append(self._children(below, child))
+
+    def _children(self, names: Names, place: Place) -> Iterator[tuple[Names, Place]]:
+        if place.entry.kind is Kind.DIRECTORY:
+            for child in self._trees.read_tree(place.entry):
+                yield (*names, child.name), Place((*place.path, child.name), child)
+
+    def _differs(self, entry: UpperEntry, before: TreeEntry, after: TreeEntry) -> bool:
+        """Of two files or two symlinks."""
+        if (before.size_bytes, before.executable) != (after.size_bytes, after.executable):
+            return True
+        if after.kind is Kind.SYMLINK:
+            return before.digest != after.digest
+        return self._digest(entry.path) != before.digest
+
+    def _digest(self, path: bytes) -> bytes:
+        source = Source(self._upper)
+        try:
+            with closing(source.open(path)) as fd, open(fd, "rb", 0, closefd=False) as file:
+                hasher = blake3(max_threads=blake3.AUTO)
+                while block := file.read(BLOCK_SIZE_BYTES):
+                    hasher.update(block)
+                return hasher.digest()
+        except OSError as error:
+            raise source_error(error, path) from error
+        finally:
+            source.close()
+
+
+def _after(entry: UpperEntry) -> TreeEntry | None:
+    """What is there now, without a digest unless it is a symlink."""
+    kind = _KINDS.get(entry.kind)
+    if kind is None:
+        return None
+    if kind is Kind.SYMLINK:
+        return symlink(entry.names[-1], entry.target)
+    size_bytes = entry.stat.st_size if kind is Kind.FILE else 0
+    return TreeEntry(entry.names[-1], kind, entry.executable, size_bytes)
+
+
+def _joined(above: bytes, path: bytes) -> bytes:
+    return above + b"/" + path if above else path

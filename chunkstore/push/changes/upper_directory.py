@@ -1,0 +1,205 @@
+"""The upper directory of an overlayfs over a commit: what somebody changed in a writable mount.
+
+The kernel's format (Documentation/filesystems/overlayfs.rst): what was written lies at its path as
+it is. A whiteout hides what the base has at its path. A directory shows what the base has there
+too, unless it is opaque; a redirect says that another directory of the base shows through, because
+somebody renamed it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.push.changes.overlay import Names, TreeReader
+from lodefs.chunkstore.push.workers.source_files import show_path, source_error
+from lodefs.chunkstore.system.safe_open import closing, open_below
+
+AS_ROOT, AS_USER = b"trusted.overlay.", b"user.overlay."  # of overlayfs' attributes
+_READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_READ_FILE = os.O_RDONLY | os.O_NONBLOCK
+_OPAQUE, _WITH_WHITEOUTS = b"y", b"x"  # what "opaque" says
+
+
+class UpperKind(Enum):
+    """What lies at a path of an upper directory."""
+
+    FILE = "file"
+    SYMLINK = "symlink"
+    DIRECTORY = "directory"
+    WHITEOUT = "whiteout"
+    OTHER = "other"  # a device, socket or FIFO
+
+
+@dataclass(frozen=True, slots=True)
+class UpperBase:
+    """What is mounted below: the directory ``spec`` of a commit, ``root``, and what reads trees."""
+
+    spec: Spec
+    root: TreeEntry
+    trees: TreeReader
+
+
+class Place(NamedTuple):
+    """Something of the base, and its path there."""
+
+    path: Names
+    entry: TreeEntry
+
+
+@dataclass(frozen=True, slots=True)
+class UpperEntry:
+    """One name of an upper directory. ``beneath``: what would show if it were not there.
+    ``shows``: of a directory, the one of the base that shows through."""
+
+    names: Names
+    kind: UpperKind
+    stat: os.stat_result
+    beneath: Place | None
+    shows: Place | None = None
+    target: bytes = b""  # of a symlink
+
+    @property
+    def path(self) -> bytes:
+        return b"/".join(self.names)
+
+    @property
+    def executable(self) -> bool:
+        return self.kind is UpperKind.FILE and bool(self.stat.st_mode & 0o111)
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether a directory of the base shows through that has another path there."""
+        return self.shows is not None and self.shows != self.beneath
+
+
+def walk_upper(upper: bytes, base: UpperBase, xattr_prefix: bytes) -> Iterator[UpperEntry]:
+    """What is in an upper directory, each directory before what is in it. Of the base only the
+    directories on the way are read. Paths may be of any length.
+
+    Raises: InvalidInput for what overlayfs has not written, or not as lodefs mounts it; Denied,
+    Unavailable, NotFound, SourceChanged for what cannot be read; what reads trees raises.
+    """
+    try:
+        root_fd = os.open(upper, _READ_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise source_error(error, upper) from error
+    with closing(root_fd):
+        yield from _Walk(root_fd, base, xattr_prefix).run()
+
+
+class _Walk:
+    def __init__(self, root_fd: int, base: UpperBase, xattr_prefix: bytes) -> None:
+        self._root_fd = root_fd
+        self._base = base
+        self._prefix = xattr_prefix
+        self._path = b""  # where it is, for errors
+
+    def run(self) -> Iterator[UpperEntry]:
+        try:
+            yield from self._run()
+        except OSError as error:
+            raise source_error(error, self._path or b"the upper directory") from error
+
+    def _run(self) -> Iterator[UpperEntry]:
+        root = Place((), self._base.root)
+        top = UpperEntry((), UpperKind.DIRECTORY, os.fstat(self._root_fd), root, root)
+        todo: list[tuple[UpperEntry, Place | None]] = [(top, None)]
+        while todo:
+            entry, parent = todo.pop()
+            self._path = entry.path
+            with closing(open_below(self._root_fd, entry.path or b".", _READ_DIRECTORY)) as fd:
+                opaque = self._attribute(fd, b"opaque")
+                if entry.names:
+                    shows = None if opaque == _OPAQUE else self._shown(fd, entry, parent)
+                    entry = UpperEntry(entry.names, entry.kind, entry.stat, entry.beneath, shows)
+                    yield entry
+                found = list(self._children(fd, entry, is_marked=opaque == _WITH_WHITEOUTS))
+            yield from (one for one in found if one.kind is not UpperKind.DIRECTORY)
+            todo += [(one, entry.shows) for one in found[::-1] if one.kind is UpperKind.DIRECTORY]
+
+    def _children(self, fd: int, above: UpperEntry, *, is_marked: bool) -> Iterator[UpperEntry]:
+        """The names in a directory. ``is_marked``: some files there may be whiteouts."""
+        shown = self._entries(above.shows)
+        with os.scandir(fd) as found:
+            names = sorted(os.fsencode(one.name) for one in found)
+        for name in names:
+            names_of_it = (*above.names, name)
+            self._path = b"/".join(names_of_it)
+            seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            kind = self._kind(fd, name, seen, is_marked=is_marked)
+            target = os.readlink(name, dir_fd=fd) if kind is UpperKind.SYMLINK else b""
+            yield UpperEntry(names_of_it, kind, seen, _find(shown, name), target=target)
+
+    def _kind(self, fd: int, name: bytes, seen: os.stat_result, *, is_marked: bool) -> UpperKind:
+        if stat.S_ISDIR(seen.st_mode):
+            return UpperKind.DIRECTORY
+        if stat.S_ISLNK(seen.st_mode):
+            return UpperKind.SYMLINK
+        if stat.S_ISREG(seen.st_mode):
+            if is_marked and not seen.st_size and self._has(fd, name, b"whiteout"):
+                return UpperKind.WHITEOUT
+            # such a file has no blocks, and those that have some need not be opened
+            if seen.st_size and not seen.st_blocks and self._has(fd, name, b"metacopy"):
+                raise InvalidInput(
+                    f"{show_path(self._path)} has no content in the upper directory, which was "
+                    "mounted with metacopy=on: mount it as `lodefs mount --writable` does"
+                )
+            return UpperKind.FILE
+        if stat.S_ISCHR(seen.st_mode) and not seen.st_rdev:
+            return UpperKind.WHITEOUT
+        return UpperKind.OTHER
+
+    def _has(self, dir_fd: int, name: bytes, attribute: bytes) -> bool:
+        with closing(open_below(dir_fd, name, _READ_FILE)) as fd:
+            return self._attribute(fd, attribute) is not None
+
+    def _attribute(self, fd: int, name: bytes) -> bytes | None:
+        """An attribute of overlayfs; None where it is not set."""
+        try:
+            return os.getxattr(fd, self._prefix + name)
+        except OSError as error:
+            if error.errno == errno.ENODATA:
+                return None
+            raise
+
+    def _shown(self, fd: int, entry: UpperEntry, parent: Place | None) -> Place | None:
+        """The directory of the base that shows through one that is not opaque. ``parent``: the one
+        that shows through the directory above."""
+        redirect = self._attribute(fd, b"redirect")
+        found = entry.beneath
+        if redirect is not None and redirect.startswith(b"/"):
+            found = self._at(Place((), self._base.root), redirect)
+        elif redirect is not None:
+            found = None if parent is None else self._at(parent, redirect)
+        return found if found and found.entry.kind is Kind.DIRECTORY else None
+
+    def _at(self, place: Place | None, path: bytes) -> Place | None:
+        for name in filter(None, path.split(b"/")):
+            place = _find(self._entries(place), name)
+        return place
+
+    def _entries(self, place: Place | None) -> tuple[Names, list[TreeEntry]]:
+        """A directory of the base, by name, and its path; nothing is in anything else."""
+        if place is None or place.entry.kind is not Kind.DIRECTORY:
+            return (), []
+        return place.path, self._base.trees.read_tree(place.entry)
+
+
+def _find(directory: tuple[Names, list[TreeEntry]], name: bytes) -> Place | None:
+    """A name in a directory, which may have a million of them."""
+    path, entries = directory
+    at = bisect_left(entries, name, key=attrgetter("name"))
+    if at == len(entries) or entries[at].name != name:
+        return None
+    return Place((*path, name), entries[at])
