@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.metadata import Metadata, check_metadata
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, digest_of, parse_id
 from lodefs.chunkstore.format.tree import CHUNKS_LIMIT, Kind, Segment, TreeEntry, fill
 from lodefs.chunkstore.types import Buffer
 
 _KIND = "commit"
 _VERSION = 2
+_METADATA_VERSION = 3  # of commits that have some; others are as they always were
 TEXT_CHARS_MAX = 64 * 1024  # of author and message
-SIZE_BYTES_MAX = 1024 * 1024  # of the document: author and message have 768 KiB at most in it
+SIZE_BYTES_MAX = 1024 * 1024  # of the document: texts have 896 KiB at most in it
 LARGE_SIZE_BYTES_MIN = 1024 * 1024
 
 
@@ -40,6 +42,7 @@ class Commit:
     directories: int  # the root too
     size_bytes: int  # of all files
     large: Large
+    metadata: Metadata = ()
 
 
 class _Root(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,6 +63,10 @@ class _CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     large: tuple[int, int]
 
 
+class _MetadataBody(_CommitBody, forbid_unknown_fields=True):
+    metadata: dict[str, str]
+
+
 def commit_id_of(encoded: Buffer) -> CommitId:
     """The id of an encoded commit: BLAKE3 of its bytes."""
     return CommitId(digest_of(encoded))
@@ -74,22 +81,26 @@ def encode_commit(commit: Commit) -> bytes:
                 f"author and message must be Unicode text of at most {TEXT_CHARS_MAX} characters"
             )
     root = commit.root
-    body = _CommitBody(
-        root=_Root(
+    body: dict[str, Any] = {
+        "root": _Root(
             root.digest.hex(),
             root.size_bytes,
             [(segment.pack.hex(), *segment[1:]) for segment in root.segments],
         ),
-        parents=[parent.hex() for parent in commit.parents],
-        author=commit.author,
-        time_s=commit.time_s,
-        message=commit.message,
-        files=commit.files,
-        directories=commit.directories,
-        size_bytes=commit.size_bytes,
-        large=commit.large,
-    )
-    data = seal(_KIND, _VERSION, body)
+        "parents": [parent.hex() for parent in commit.parents],
+        "author": commit.author,
+        "time_s": commit.time_s,
+        "message": commit.message,
+        "files": commit.files,
+        "directories": commit.directories,
+        "size_bytes": commit.size_bytes,
+        "large": commit.large,
+    }
+    if commit.metadata:
+        metadata = dict(check_metadata(dict(commit.metadata)))
+        data = seal(_KIND, _METADATA_VERSION, _MetadataBody(**body, metadata=metadata))
+    else:
+        data = seal(_KIND, _VERSION, _CommitBody(**body))
     if len(data) > SIZE_BYTES_MAX:
         raise InvalidInput(
             f"a commit of {len(data)} bytes is too large: {SIZE_BYTES_MAX} at most, with "
@@ -100,7 +111,11 @@ def encode_commit(commit: Commit) -> bytes:
 
 def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     """The commit. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
-    body = unseal(_KIND, {_VERSION: _CommitBody}, data, what)
+    versions: dict[int, type[_CommitBody]] = {
+        _VERSION: _CommitBody,
+        _METADATA_VERSION: _MetadataBody,
+    }
+    body = unseal(_KIND, versions, data, what)
     large = Large(*body.large)
     counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *large)
     numbers = [n for _, first, count, _ in body.root.segments for n in (first, count)]
@@ -117,6 +132,9 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
             ),
         )
         parents = tuple(CommitId(parse_id(parent)) for parent in body.parents)
+        metadata: Metadata = ()
+        if isinstance(body, _MetadataBody):
+            metadata = check_metadata(body.metadata)
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     if not fill(root.segments, root.size_bytes):
@@ -131,6 +149,7 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
         directories=body.directories,
         size_bytes=body.size_bytes,
         large=large,
+        metadata=metadata,
     )
 
 

@@ -173,6 +173,7 @@ class _Push:
             directories=totals.directories,
             size_bytes=totals.size_bytes,
             large=Large(totals.large_files, totals.large_size_bytes),
+            metadata=options.metadata,
         )
         try:
             return self._committer.commit(head, commit)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.metadata import Metadata
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
@@ -48,6 +49,7 @@ class PushOptions:
     author: str
     time_s: int  # Unix
     index_dir: Path  # where the push index is kept between pushes
+    metadata: Metadata = ()  # of the commit
     skip_unreadable: bool = False  # leave out what cannot be read, and name it
     workers: int | None = None  # processes that read; 0: none but this one; None: by the cores
     clock_ns: Callable[[], int] = time.time_ns  # the clock of the files' times

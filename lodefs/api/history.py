@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from lodefs.chunkstore.errors import NotFound
@@ -22,19 +22,28 @@ class LogEntry(NamedTuple):
 
 
 def log(
-    spec: str | Spec, *, first_parent: bool = False, **where: Unpack[Where]
+    spec: str | Spec,
+    *,
+    first_parent: bool = False,
+    metadata: Mapping[str, str] | Iterable[str] = (),
+    **where: Unpack[Where],
 ) -> Iterator[LogEntry]:
     """The commit ``REPO[@REV]`` and those before it, newest first; with ``first_parent`` without
-    those that merges brought. They are read as they are asked for. ``store`` and ``session``: as of
+    those that merges brought; of these, those with all of ``metadata``: a mapping, or texts
+    KEY=VALUE or KEY. They are read as they are asked for. ``store`` and ``session``: as of
     ``push``. Raises: NotFound, Corrupt."""
+    from lodefs.chunkstore.format.metadata import fits
     from lodefs.chunkstore.repo.history import log as commits
 
+    pairs = metadata.items() if isinstance(metadata, Mapping) else ()
+    wanted = [*map("=".join, pairs)] if pairs else [*metadata]
     found = revision_of(spec)
     with opened(**where) as settings:
         for commit_id, commit in commits(
             settings.store, found.repo, found.rev, first_parent=first_parent
         ):
-            yield LogEntry(commit_id.hex(), commit)
+            if fits(commit.metadata, wanted):
+                yield LogEntry(commit_id.hex(), commit)
 
 
 def diff(before: str | Spec, after: str | Spec, **where: Unpack[Where]) -> Iterator[Change]:

@@ -30,6 +30,15 @@ class CommitOptions(Where, total=False):
 
     message: Annotated[str, option("The commit's message.", "-m", "--message", default="")]
     author: Annotated[str | None, option("The commit's author [the user's name].")]
+    metadata: Annotated[
+        Mapping[str, str] | Iterable[str],
+        option(
+            "What the commit says besides; for log --meta.",
+            "--meta",
+            multiple=True,
+            metavar="KEY=VALUE",
+        ),
+    ]
     dry_run: Annotated[
         bool, option("Write nothing; say what would change.", "-n", "--dry-run")
     ]  # the result says what would be
@@ -74,13 +83,13 @@ def push(
     """Commits a directory to a branch, ``REPO[@BRANCH]``; it becomes all of the branch.
 
     ``allow_removals``: also if that removes more than half of the branch's files; or a function
-    that is asked. ``check``: look for all that the commit names, and store again what the store
-    has lost. ``message`` and ``author`` of the commit. ``exclude``: patterns of gitignore(5) of
-    what is left out, as is what files ``.lodefsignore`` name. ``skip_unreadable``: leave out what
-    cannot be read. ``private``: "push", "skip" or "refuse" files that others may not read.
-    ``dry_run``: nothing is written to the store; the result says what would be. ``workers``:
-    processes that read. ``progress`` is counted up meanwhile. ``store``: its URL, else that of the
-    settings; ``session``: the settings themselves.
+    that is asked. ``check``: look for all that the commit names, and store again what the store has
+    lost. ``message``, ``author`` and ``metadata`` (keys and values) of the commit. ``exclude``:
+    patterns of gitignore(5) of what is left out, as is what files ``.lodefsignore`` name.
+    ``skip_unreadable``: leave out what cannot be read. ``private``: "push", "skip" or "refuse"
+    files that others may not read. ``dry_run``: nothing is written to the store; the result says
+    what would be. ``workers``: processes that read. ``progress`` is counted up meanwhile.
+    ``store``: its URL, else that of the settings; ``session``: the settings themselves.
 
     All or nothing is committed; after an error, repeat it: what was sent stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
@@ -214,6 +223,7 @@ def push_options(
     check: bool = False,
 ) -> PushOptions:
     """The options of the library. Raises: InvalidInput."""
+    from lodefs.chunkstore.format.metadata import new_metadata
     from lodefs.chunkstore.push.ignore_rules import check_patterns
     from lodefs.chunkstore.push.scanner import Private
     from lodefs.chunkstore.push.session import PushOptions
@@ -229,6 +239,7 @@ def push_options(
         author=user_name() if author is None else author,
         time_s=int(time.time()),
         index_dir=settings.make_home_cache() / "push",
+        metadata=new_metadata(given.get("metadata", ())),
         skip_unreadable=given.get("skip_unreadable", False),
         workers=given.get("workers"),
         check_packs=check,

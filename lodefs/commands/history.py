@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @cli.command(
     "lodefs log -n 10 vision/flickr30k",
     "lodefs log --oneline --graph vision/flickr30k",
+    "lodefs log --meta source=crawl-7 vision/flickr30k",
     store=True,
 )
 def log(
@@ -37,6 +38,9 @@ def log(
     spec: Spec = cli.argument("REPO[@REV]"),
     limit: int | None = cli.option("At most this many commits.", "-n", between=(1, None)),
     first_parent: bool = cli.option("Leave out what merges brought."),
+    metadata: tuple[str, ...] = cli.option(
+        "Only commits that have this.", "--meta", metavar="KEY[=VALUE]"
+    ),
     oneline: bool = cli.option("One line for each commit."),
     graph: bool = cli.option("Draw which commit comes from which."),
     as_json: bool = cli.JSON,
@@ -45,9 +49,10 @@ def log(
     from lodefs.chunkstore.repo.history import NAMES_MAX, CommitNames, names_of_commits
 
     cli.no_path(spec)
+    cli.reject({"--graph": graph and metadata}, "draws all commits: it takes no --meta")
     cli.reject({"--oneline": oneline and as_json, "--graph": graph and as_json}, "is for people")
     shown, parents = set[str](), set[str]()
-    found = commits(spec, first_parent=first_parent, session=session)
+    found = commits(spec, first_parent=first_parent, metadata=metadata, session=session)
     names, are_all = names_of_commits(session.store, spec.repo)
     drawn = GraphLines() if graph else None
     for commit_id, commit in islice(found, limit):
@@ -62,7 +67,7 @@ def log(
         lines = _line(commit_id, commit, of_it) if oneline else _shown(commit_id, commit, of_it)
         for line in lines if drawn is None else _with_graph(drawn, at, ahead, lines):
             cli.write_line(line)
-    if parents - shown and len(shown) != limit:
+    if parents - shown and len(shown) != limit and not metadata:
         click.echo(f"older commits of {spec.repo} have expired: see `lodefs retain`", err=True)
     if not are_all:
         click.echo(f"only {NAMES_MAX} branches and {NAMES_MAX} tags were looked up", err=True)
@@ -70,7 +75,7 @@ def log(
 
 def _json_of(commit_id: str, commit: Commit) -> dict[str, object]:
     keys = "parents", "author", "time_s", "message", "files", "directories", "size_bytes"
-    return {"commit": commit_id} | cli.fields(commit, *keys)
+    return {"commit": commit_id, **cli.fields(commit, *keys), "metadata": dict(commit.metadata)}
 
 
 def _line(commit_id: str, commit: Commit, names: CommitNames) -> list[str]:
@@ -87,6 +92,7 @@ def _shown(commit_id: str, commit: Commit, names: CommitNames) -> list[str]:
         f"author {text.escaped(commit.author)}",
         f"time   {text.time(commit.time_s)}",
         f"holds  {text.count(commit.files, 'file')}, {text.size(commit.size_bytes)}",
+        *(f"meta   {text.escaped(f'{key}={value}')}" for key, value in commit.metadata),
         "",
         *message,
         *([""] if message else []),

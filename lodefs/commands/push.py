@@ -46,6 +46,7 @@ _SHARED_KEYS = (
     "lodefs push ./new-images vision/flickr30k:images/2024     # a directory into a place",
     "lodefs push a.csv b.csv vision/flickr30k:tables/          # each under its name",
     "lodefs push ./flickr30k vision/flickr30k --exclude '*.tmp' --exclude /cache/",
+    "lodefs push ./flickr30k vision/flickr30k --meta source=crawl-7 --meta license=CC-BY",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
     store=True,
     of=push_directory,
@@ -107,6 +108,8 @@ def push(
         push_once = partial(_push_into, sources, place, names, **options)
     result = _with_consent(push_once, consent)
     report(result, branch, dry_run=dry_run, as_json=as_json)
+    if result.unchanged and options["metadata"]:
+        _note("there is no new commit, so --meta is not kept")
 
 
 def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> CommitResult:

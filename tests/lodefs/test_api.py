@@ -47,9 +47,9 @@ def test_signatures_name_every_option() -> None:
     shown = inspect.signature(lodefs.push).parameters
     defaults = {one.name: one.default for one in shown.values() if one.default is not one.empty}
     assert defaults == {
-        "message": "", "author": None, "skip_unreadable": False, "allow_removals": False,
-        "check": False, "exclude": (), "private": "push", "dry_run": False, "workers": None,
-        "progress": None, "store": None, "session": None,
+        "message": "", "author": None, "metadata": (), "skip_unreadable": False,
+        "allow_removals": False, "check": False, "exclude": (), "private": "push",
+        "dry_run": False, "workers": None, "progress": None, "store": None, "session": None,
     }  # fmt: skip
     assert [one.name for one in shown.values()][:2] == ["directory", "repo"]
     assert shown["workers"].annotation == int | None

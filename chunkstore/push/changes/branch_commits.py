@@ -216,6 +216,7 @@ class _Commits:
             author=options.author,
             time_s=options.time_s,
             message=options.message,
+            metadata=options.metadata,
         )
         committer = Committer(self._session)
         committer.check_reused()

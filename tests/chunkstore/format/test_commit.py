@@ -31,6 +31,31 @@ def test_round_trip(commit: Commit) -> None:
     assert commit_id_of(data) == digest_of(data)
 
 
+def test_metadata_has_a_version_of_its_own() -> None:
+    """A commit without any is, byte for byte, as it was before there was metadata; so it has the
+    same id when it is written again."""
+    assert b'"version":2,' in encode_commit(GOOD)
+    commit = replace(GOOD, metadata=(("a/b", "é = 1"), ("source", "")))
+    data = encode_commit(commit)
+    assert b'"version":3,' in data
+    assert decode_commit(data) == commit
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [None, [], {"a": 1}, {"a b": ""}, {"": ""}, {"a": "x\n"}, {"a": "x" * 40_000}, {"k" * 101: ""}],
+)
+def test_impossible_metadata(metadata: object) -> None:
+    """What no push writes is damage."""
+    body: dict[str, object] = unseal("commit", {2: dict}, encode_commit(GOOD), "commit")
+    with pytest.raises(Corrupt):
+        decode_commit(seal("commit", 3, body | {"metadata": metadata}))
+    with pytest.raises(Corrupt):
+        decode_commit(seal("commit", 3, body))
+    with pytest.raises(Corrupt):
+        decode_commit(seal("commit", 2, body | {"metadata": {}}))
+
+
 def spoiled(**fields: object) -> bytes:
     body: dict[str, object] = unseal("commit", {2: dict}, encode_commit(GOOD), "commit")
     # as the fields stand in the golden file, one of them changed
@@ -77,7 +102,7 @@ def test_impossible_totals_of_large_files(large: object) -> None:
 def test_newer_version() -> None:
     """A commit of a newer lodefs is named as such."""
     with pytest.raises(UnknownFormat, match="newer lodefs"):
-        decode_commit(seal("commit", 3, {}))
+        decode_commit(seal("commit", 4, {}))
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 70_000])

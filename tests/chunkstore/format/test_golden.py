@@ -123,6 +123,7 @@ def test_reads_golden_documents() -> None:
     """Tree, commit, ref and store.json say what their examples say."""
     assert decode_tree(read("tree"), PackId(bytes(32))) == golden.tree()
     assert decode_commit(read("commit-2")) == golden.commit()
+    assert decode_commit(read("commit-3")) == golden.commit_with_metadata()
     assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
     assert decode_removed_shards(read("removed-shards"), "it") == golden.REMOVED_SHARDS
     for name in ("store-2-new.json", "store-2.json", "store-3.json"):
@@ -239,6 +240,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "purge": lambda data: decode_purge(data, 3, "it"),
     "shard": decode_shard,
     "commit-2": decode_commit,
+    "commit-3": decode_commit,
     "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),
     "store-2-new.json": decode_settings,
     "store-2.json": decode_settings,

@@ -311,3 +311,28 @@ def test_a_dry_run(lodefs: Lodefs, source: Path, objects: MemoryObjects) -> None
     assert [dry[key] for key in same] == [real[key] for key in same]
     again = lodefs("push", "--dry-run", str(source), "r")
     assert f"nothing changed: r@main stays at {real['commit']}" in again.out
+
+
+def test_metadata(lodefs: Lodefs, source: Path) -> None:
+    """What --meta says is in the log, and found by it; what cannot be is refused before a push, and
+    what was not written is said."""
+    words = ["--meta", "source=crawl-7", "--meta", "note=a = b\u202e"]
+    commit = lodefs("push", str(source), "r", *words, "--json").json["commit"]
+    (source / "a.txt").write_text("other\n")
+    lodefs("push", str(source), "r", "--meta", "source=crawl-8", "-m", "second")
+    assert "meta   note=a = b\\u202e\nmeta   source=crawl-7\n" in lodefs("log", "r@main~1").out
+    (found,) = lodefs("log", "--json", "--meta", "source=crawl-7", "r").json_lines
+    assert (found["commit"], found["metadata"]["source"]) == (commit, "crawl-7")
+    assert (
+        lodefs("log", "--oneline", "--meta", "source", "--meta", "note", "r").out
+        == f"{commit[:12]}\n"
+    )
+    assert lodefs("log", "--meta", "source=", "r").out == ""
+    assert "so --meta is not kept" in lodefs("push", str(source), "r", "--meta", "a=b").err
+    assert lodefs("revert", "r", "main", "--meta", "why=wrong").code == 0
+    assert [one["metadata"] for one in lodefs("log", "-n", "1", "--json", "r").json_lines] == [
+        {"why": "wrong"}
+    ]
+    for wrong in ("x", "author=me", "x=a\nb", f"x={'y' * 10**6}"):
+        ran = lodefs("push", str(source), "r:new", "--meta", wrong)
+        assert (ran.code, ran.err.count("\n"), "metadata" in ran.err) == (2, 1, True)

@@ -121,6 +121,11 @@ def commit() -> Commit:
     return Commit(root, parents, *text, 10, 3, 12_345, large=Large(2, 9_876))
 
 
+def commit_with_metadata() -> Commit:
+    """The same with metadata."""
+    return replace(commit(), metadata=(("license", "CC-BY 4.0"), ("source", "crawl 7 = Zürich")))
+
+
 def ref() -> bytes:
     """The second entry of a branch."""
     objects = MemoryObjects()
@@ -258,6 +263,7 @@ def examples() -> dict[str, bytes]:
         "shard": encode_shard([pack().index]),
         "tree": encode_tree(tree()),
         "commit-2": encode_commit(commit()),
+        "commit-3": encode_commit(commit_with_metadata()),
         "ref": ref(),
         "store-2-new.json": encode_settings(settings()),
         "composite": composite(),

@@ -107,4 +107,9 @@ commits = st.builds(
     directories=_count,
     size_bytes=_count,
     large=st.builds(Large, _count, _count),
+    metadata=st.dictionaries(
+        st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,9}", fullmatch=True),
+        st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20),
+        max_size=3,
+    ).map(lambda found: tuple(sorted(found.items()))),
 )
