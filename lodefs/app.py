@@ -48,7 +48,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Reading": {
         "ls": ("ls", "List the repositories, or a directory of a revision."),
         "cat": ("ls", "Write a file's content to standard output."),
-        "mount": ("mount", "Mount a revision, read-only."),
+        "mount": ("mount", "Mount a revision, read-only or for changes."),
         "unmount": ("mounts", "Unmount a directory."),
         "mounts": ("mounts", "List the mounts of this machine."),
         "run": ("run", "Run a command that sees datasets, without root."),

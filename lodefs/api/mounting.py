@@ -59,9 +59,13 @@ def mount(
     uid: int | None = None,
     gid: int | None = None,
     mode: int | None = None,
+    writable: bool = False,
+    upper: str | os.PathLike[str] | None = None,
     **where: Unpack[NodeWhere],
 ) -> Mount:
-    """Mounts ``REPO[@REV][:PATH]`` read-only on a directory, which must be there.
+    """Mounts ``REPO[@REV][:PATH]`` on a directory, which must be there: read-only, unless it is to
+    be ``writable``. Then its changes lie in ``upper``, a directory of a local disk, or in one of
+    this user's state directory.
 
     ``read_timeout_s``: limit of a read, then EIO. ``passthrough``: let the kernel read complete
     files of the cache directly, "on", "off", or "auto". ``uid``, ``gid``, ``mode``: of all files.
@@ -70,7 +74,8 @@ def mount(
     """
     check_mode(mode)
     place = os.fspath(directory)
-    check_mountpoint(place)  # before a proxy is started for nothing
+    if not writable:
+        check_mountpoint(place)  # before a proxy is started for nothing
     check_device()
     requested = MountFile(
         spec=spec_of(spec),
@@ -82,6 +87,11 @@ def mount(
         passthrough=passthrough,
     )
     with opened(**where) as settings:
+        if writable:
+            from lodefs.api.writable import WritableMount, mount_writable
+
+            above = os.fspath(upper) if upper is not None else None
+            return WritableMount(settings, mount_writable(settings, requested, upper=above))
         return Mount(mount_apart(options_of(settings, requested)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
@@ -18,7 +18,7 @@ from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.parsed_type import FiniteRange, UntouchedPath
-from lodefs.commands.mounts import json_of, line_of
+from lodefs.commands.mounts import json_of, json_of_writable, line_of, line_of_writable
 from lodefs.mount.kernel import mountpoints
 from lodefs.mount.kernel.device import check_device
 from lodefs.mount.kernel.passed_device import passed
@@ -52,9 +52,7 @@ def _mode(_context: click.Context, _option: click.Parameter, value: str | None) 
 
 def _read_only(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        raise click.UsageError(
-            "mounts are read-only: change a copy (`lodefs pull`), and `lodefs push` it"
-        )
+        raise click.UsageError("mounts are read-only; --writable makes one that takes changes")
 
 
 class _Look(TypedDict):
@@ -92,6 +90,7 @@ class _Look(TypedDict):
 
 @cli.command(
     "lodefs mount vision/flickr30k@v1.0 /mnt/flickr30k",
+    "lodefs mount vision/flickr30k ./work --writable     # then: lodefs commit ./work -m TEXT",
     "lodefs mount --from /etc/lodefs/mounts.d/cats.toml",
     "lodefs mount --take-over /mnt/flickr30k",
     store=True,
@@ -111,6 +110,16 @@ def mount(
     file: Path | None = cli.option(
         "Read what to mount and where from a TOML file; options win.", "--from", metavar="FILE"
     ),
+    writable: bool = cli.option(
+        "Take changes, which are kept on a local disk until they are committed."
+    ),
+    upper: str | None = cli.option(
+        "Keep the changes of a --writable mount in this directory of a local disk [one below "
+        "/var/lib/lodefs/writable, or ~/.local/state/lodefs/writable].",
+        "--upper",
+        type=UntouchedPath(),
+        metavar="DIR",
+    ),
     foreground: bool = cli.option("Serve the mount in this process, until it is unmounted."),
     log_path: str = cli.option(
         "Write the log of the mount to FILE [syslog].", "--log", default="", metavar="FILE"
@@ -118,7 +127,7 @@ def mount(
     as_json: bool = cli.JSON,
     **look: Unpack[_Look],
 ) -> None:
-    """Mount a revision read-only on the empty directory DIR.
+    """Mount a revision on the empty directory DIR, read-only unless --writable is given.
 
     The commit is fixed when the mount starts. Returns when the mount can be read. Reads go
     through the node's proxy; if none runs, one is started for this user (its cache may take up to
@@ -136,21 +145,36 @@ def mount(
     overrides: dict[str, Any] = {name: value for name, value in look.items() if value is not None}
     if passthrough is not None:
         overrides["passthrough"] = on_off(passthrough)
+    if writable:
+        given = {"--take-over": dead_mount, "--foreground": foreground}
+        cli.reject(given, "does not go with --writable: no process serves such a mount")
+    else:
+        cli.reject({"--upper": upper}, "is for the changes of a mount with --writable")
     if dead_mount is not None:
         if spec is not None or file is not None:
             raise click.UsageError("--take-over DIR takes no other arguments")
         _check_take_over(session, overrides, log_path if foreground else "")
-        _start_proxy_of(session, dead_mount)
-        if foreground:
-            take_over_here(dead_mount, ready)
-        else:
-            ready(take_over(dead_mount, log_path=log_path))
+        _take_over(session, dead_mount, log_path, ready, foreground=foreground)
         return
     requested = msgspec.structs.replace(_requested(session, file, spec, directory), **overrides)
     if requested.create_dir:
         _create(requested.directory)
     if passed(requested.directory) is not None and not foreground:
         raise InvalidInput(f"{requested.directory}: a mount that is passed on needs --foreground")
+    if writable:
+        _mount_writable(session, requested, upper, log_path, as_json=as_json)
+        return
+    _mount(session, requested, log_path, ready, foreground=foreground)
+
+
+def _mount(
+    session: Session,
+    requested: MountFile,
+    log_path: str,
+    ready: Callable[[Mounted], None],
+    *,
+    foreground: bool,
+) -> None:
     # before a proxy is started for nothing
     if not foreground:  # which may go on with the mount that is there
         check_mountpoint(requested.directory)
@@ -162,6 +186,40 @@ def mount(
     else:
         _announce_wait(options)
         ready(mount_apart(options, fork=True))
+
+
+def _mount_writable(
+    session: Session, requested: MountFile, upper: str | None, log_path: str, *, as_json: bool
+) -> None:
+    from lodefs.api.writable import mount_writable
+
+    made = mount_writable(session, requested, upper=upper, log_path=log_path, fork=True)
+    record, place = made.record, str(made.place.directory)
+    if as_json:
+        cli.write_json(json_of_writable(record, place) | {"resumed": made.is_resumed})
+        return
+    more = "; the changes that were kept are there" if made.is_resumed else ""
+    cli.write_line(f"{line_of_writable(record, place)}{more}")
+    if not record.branch:
+        click.echo(
+            f"lodefs: {requested.spec.rev} is no branch: a commit needs --branch NAME",
+            err=True,
+        )
+
+
+def _take_over(
+    session: Session,
+    directory: str,
+    log_path: str,
+    ready: Callable[[Mounted], None],
+    *,
+    foreground: bool,
+) -> None:
+    _start_proxy_of(session, directory)
+    if foreground:
+        take_over_here(directory, ready)
+    else:
+        ready(take_over(directory, log_path=log_path))
 
 
 def _announce_wait(options: MountOptions) -> None:

@@ -19,21 +19,31 @@ from lodefs.cli.parsed_type import UntouchedPath
 from lodefs.mount.process.handover import State
 from lodefs.mount.process.mounter import Mounted, Unmounted, list_mounts, state_of
 from lodefs.mount.process.mounter import unmount as unmount_directory
+from lodefs.mount.writable.upper_place import Record
 from lodefs.settings.session import Session
 
 PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed
 USERS_SHOWN_MAX = 5
 
 
-@cli.command("lodefs unmount /mnt/flickr30k")
+@cli.command("lodefs unmount /mnt/flickr30k", "lodefs unmount ./work --keep")
 def unmount(
     session: Session,
     directories: tuple[str, ...] = cli.argument("DIR...", type=UntouchedPath(), required=True),
+    keep: bool = cli.option(
+        "Keep the changes of a writable mount: the next `lodefs mount --writable` there goes on."
+    ),
+    discard: bool = cli.option("Give up the changes of a writable mount, mounted or kept."),
 ) -> None:
-    """Unmount directories. A mount in use disappears when its last user closes its files."""
+    """Unmount directories. A mount in use disappears when its last user closes its files.
+
+    A writable mount with changes that are in no commit needs --keep or --discard.
+    """
+    if keep and discard:
+        raise click.UsageError("--keep and --discard exclude each other")
     for directory in directories:
         try:
-            done = unmount_directory(directory)
+            done = _unmount(session, directory, keep=keep, discard=discard)
         except LodefsError as error:  # go on with the others
             session.exit_code = exit_codes.code_of(error)
             click.echo(f"lodefs: error: {text.escaped(str(error))}", err=True)
@@ -46,6 +56,19 @@ def unmount(
             )
 
 
+def _unmount(session: Session, directory: str, *, keep: bool, discard: bool) -> Unmounted:
+    from lodefs.api import writable
+
+    if not writable.is_writable(session, directory):
+        cli.reject(
+            {"--keep": keep, "--discard": discard},
+            f"is for the changes of a writable mount, and {directory} is none",
+        )
+        return unmount_directory(directory)
+    done = writable.unmount_writable(session, directory, keep=keep, discard=discard)
+    return Unmounted(directory, done.is_lazy, done.users)
+
+
 def _users(done: Unmounted) -> str:
     """The processes that use a mount, as far as this user may see them."""
     if not done.users:
@@ -56,14 +79,39 @@ def _users(done: Unmounted) -> str:
     return f" by {', '.join(shown[:USERS_SHOWN_MAX])}{rest}"
 
 
-@cli.command("lodefs mounts", "lodefs mounts --json | jq -r .mountpoint")
-def mounts(session: Session, as_json: bool = cli.JSON) -> None:
+@cli.command(
+    "lodefs mounts",
+    "lodefs mounts --uncommitted",
+    "lodefs mounts --json | jq -r .mountpoint",
+)
+def mounts(
+    session: Session,
+    uncommitted: bool = cli.option(
+        "List changes of this user's writable mounts that are in no commit, mounted or kept."
+    ),
+    as_json: bool = cli.JSON,
+) -> None:
     """List the mounts of this machine that this process sees, and whether their proxies answer."""
+    if uncommitted:
+        _list_uncommitted(session, as_json=as_json)
+        return
     for one in mount_listings():
         if as_json:
             cli.write_json(one.as_json())
         else:
             cli.write_line(one.line(session))
+
+
+def _list_uncommitted(session: Session, *, as_json: bool) -> None:
+    from lodefs.api import writable
+
+    for one in writable.uncommitted(session):
+        place = str(one.place.directory)
+        if as_json:
+            cli.write_json(json_of_writable(one.record, place) | {"mounted": one.is_mounted})
+        else:
+            more = "" if one.is_mounted else "; not mounted"
+            cli.write_line(f"{line_of_writable(one.record, place)}{more}")
 
 
 class MountListing(NamedTuple):
@@ -130,6 +178,8 @@ def line_of(mounted: Mounted, *, is_listed: bool = True) -> str:
     state = "another user's, who is not asked" if mounted.is_others else "does not answer"
     if mounted.pid:
         state = f"process {mounted.pid}"
+    if mounted.is_writable:
+        state = f"writable, over a mount of {state}" if mounted.pid else f"writable, {state}"
     if mounted.passthrough and (is_listed or mounted.passthrough == "on"):
         state += f"  {_read_path(mounted.passthrough)}"
     if not mounted.supervised:
@@ -155,4 +205,27 @@ def json_of(mounted: Mounted) -> dict[str, object]:
         "pid": mounted.pid,
         "passthrough": mounted.passthrough or None,
         "supervised": mounted.supervised,
+        "writable": mounted.is_writable,
+    }
+
+
+def line_of_writable(record: Record, place: str) -> str:
+    """A writable mount for people, mounted or not."""
+    spec = Spec(record.repo, record.branch or record.commit[:12], record.path)
+    base = f" from {record.commit[:12]}" if record.branch else ""
+    return (
+        f"{text.escaped(record.mountpoint)}  {text.escaped(str(spec))}{base}  writable, changes in "
+        f"{text.escaped(place)}"
+    )
+
+
+def json_of_writable(record: Record, place: str) -> dict[str, object]:
+    """A writable mount for scripts."""
+    return {
+        "mountpoint": text.percent_encoded(os.fsencode(record.mountpoint)),
+        "repo": record.repo,
+        "branch": record.branch or None,
+        "commit": record.commit,
+        "path": text.percent_encoded(record.path),
+        "upper": text.percent_encoded(os.fsencode(place)),
     }

@@ -122,6 +122,16 @@ def on_top(mountpoint: str) -> Mount | None:
     return next((m for m in reversed(read_table()) if m.mountpoint == mountpoint), None)
 
 
+def served(mountpoint: str) -> Mount | None:
+    """As ``on_top``; for an overlay of ours the lodefs mount below it, which somebody serves; None
+    where that is not mounted here."""
+    found = on_top(mountpoint)
+    if found is None or not found.is_writable:
+        return found
+    device = found.lower_device
+    return next((m for m in read_table() if m.is_lodefs and m.device == device), None)
+
+
 def mount_id_of(fd: int) -> int:
     """The id of the mount that an open file lies in; nothing is asked of its server.
     Raises: OSError."""

@@ -118,7 +118,7 @@ def request_handover(mountpoint: str) -> Taken:
     """
     from lodefs.mount.process import control_socket, handover
 
-    found = mount_table.on_top(canonical(mountpoint))
+    found = mount_table.served(canonical(mountpoint))
     if found is None or not found.is_lodefs:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
     place = control_socket.find(found.device)

@@ -45,7 +45,7 @@ class Mounted(NamedTuple):
 
     ``passthrough``: whether the kernel reads complete files of the cache by itself: ``on``, or
     ``off: `` and why not; "" where that was not asked. ``is_others``: of another user, whom root
-    asks nothing.
+    asks nothing. ``is_writable``: it is an overlay over such a mount.
     """
 
     mountpoint: str
@@ -56,6 +56,7 @@ class Mounted(NamedTuple):
     passthrough: str = ""
     supervised: bool = True
     is_others: bool = False
+    is_writable: bool = False
 
 
 class Unmounted(NamedTuple):
@@ -251,7 +252,27 @@ def _answers(found: mount_table.Mount) -> bool:
 def list_mounts() -> list[Mounted]:
     """All lodefs mounts that this process sees; ``pid`` None for those that do not answer, or are
     not asked."""
-    return [_look(found) for found in mount_table.read_table() if found.is_lodefs]
+    table = mount_table.read_table()
+    found = [(mount, _look(mount)) for mount in table if mount.is_lodefs]
+    writable = [mount for mount in table if mount.is_writable]
+    below = {mount.lower_device for mount in writable}
+    lower = {mount.device: looked for mount, looked in found}
+    return [
+        *(looked for mount, looked in found if not (mount.device in below and _is_own(mount))),
+        *(_above(mount, lower.get(mount.lower_device)) for mount in writable),
+    ]
+
+
+def _is_own(mount: mount_table.Mount) -> bool:
+    """Whether the mount below a writable one is for that alone (mount.writable.upper_place)."""
+    return os.path.basename(mount.mountpoint).startswith("lower-")
+
+
+def _above(mount: mount_table.Mount, lower: Mounted | None) -> Mounted:
+    """A writable mount, and who serves the one below it, if anybody does."""
+    if lower is None:
+        lower = Mounted(mount.mountpoint, mount.repo, mount.commit, mount.path, None)
+    return lower._replace(mountpoint=mount.mountpoint, is_writable=True)
 
 
 def _look(found: mount_table.Mount) -> Mounted:
@@ -278,7 +299,7 @@ def traffic_of(
 
 def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_S) -> State | None:
     """What the process of a mount says of it; None where nobody may ask it. Errors as above."""
-    found = mount_table.on_top(mountpoints.plain(mountpoint))
+    found = mount_table.served(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     place = control_socket.find(found.device)
@@ -288,7 +309,7 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
 def trace_of(mountpoint: str) -> RequestTrace:
     """Where the requests of a mount are traced while somebody looks. NotFound where there is no
     lodefs mount, Denied where it is another user's, Unavailable."""
-    found = mount_table.on_top(mountpoints.plain(mountpoint))
+    found = mount_table.served(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     if os.geteuid() != found.owner:

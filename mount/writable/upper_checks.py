@@ -35,7 +35,8 @@ def chosen(upper: str, mountpoint: str) -> Path:
             f"--upper {upper}: it and {mountpoint} lie one in the other; name a directory elsewhere"
         )
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
-    if is_root and not keeps_names(str(place)):
+    there = next(one for one in (place, *place.parents) if one.exists())
+    if is_root and not keeps_names(str(there)):
         raise InvalidInput(
             f"--upper {upper}: others than root may change a part of this path; name a directory "
             "of root's, as /var/lib/lodefs/writable/NAME"

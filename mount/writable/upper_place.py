@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, InUse, InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.mount.kernel import namespaces, overlay
 from lodefs.mount.node import state_files
@@ -98,6 +98,10 @@ class UpperPlace:
     def _record(self) -> Path:
         return self.directory / "record.json"
 
+    @property
+    def _lock_file(self) -> Path:
+        return self.directory / "lock"
+
     def read(self) -> Record | None:
         """The record; None where nothing was mounted, or all of it was removed. Corrupt,
         UnknownFormat; OSError."""
@@ -128,19 +132,27 @@ class UpperPlace:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Have the place, which is made if it is missing, for one command. InUse (another process),
-        Conflict (another thread); NoSpace, Denied, InvalidInput, Unavailable."""
+        """Have the place for one command. It is made if it is missing, and removed at the end if
+        there is no record in it. InUse (another process), Conflict (another thread); NoSpace,
+        Denied, InvalidInput, Unavailable."""
         with _in_this_process.holding(str(self.directory)):
             fd = self._lock()
             try:
                 yield
             finally:
+                if not self._record.exists():
+                    with suppress(OSError):  # the next command there goes on
+                        self.remove()
                 os.close(fd)
 
     def _lock(self) -> int:
         try:
             state_files.make_private(self.directory)
-            return state_files.lock(self.directory / "lock", WHOSE)
+            fd = state_files.lock(self._lock_file, WHOSE)
+            if not os.path.samestat(os.fstat(fd), self._lock_file.stat()):
+                os.close(fd)
+                raise InUse(f"{self.directory} was removed just now; try again")
+            return fd
         except OSError as error:
             raise state_files.translated(error, self.directory) from error
 
@@ -188,11 +200,11 @@ class UpperPlace:
             self.lower(generation).rmdir()
 
     def remove(self) -> None:
-        """Remove all of a place that is not mounted, the record first. Raises: OSError."""
+        """Remove all of a place, the record first. Raises: OSError."""
         self._record.unlink(missing_ok=True)
         for generation in self.generations():
             self.drop(generation)
-        (self.directory / "lock").unlink(missing_ok=True)
+        self._lock_file.unlink(missing_ok=True)
         with suppress(OSError):  # somebody keeps files there
             self.directory.rmdir()
 
@@ -221,6 +233,30 @@ def find(state: Path, mountpoint: str) -> UpperPlace | None:
     place = _followed(default_place(state, mountpoint).directory)
     record = place.read()
     return place if record is not None and record.mountpoint == mountpoint else None
+
+
+def remember(state: Path, mountpoint: str, place: UpperPlace) -> None:
+    """Have a mountpoint lead to its place, wherever that lies. NoSpace, Denied, Unavailable."""
+    name = default_place(state, mountpoint).directory
+    if name == place.directory or name.is_symlink():
+        return
+    try:
+        state_files.make_private(state)
+        if name.is_dir():  # of a mount that was refused
+            UpperPlace(name).remove()
+        name.symlink_to(place.directory)
+    except OSError as error:
+        raise state_files.translated(error, name) from error
+
+
+def forget(state: Path, mountpoint: str) -> None:
+    """A mountpoint leads nowhere else any more. Denied, Unavailable."""
+    name = default_place(state, mountpoint).directory
+    try:
+        if name.is_symlink():
+            name.unlink()
+    except OSError as error:
+        raise state_files.translated(error, name) from error
 
 
 def all_places(state: Path) -> list[UpperPlace]:

@@ -16,7 +16,7 @@ from tests.support.lodefs.command_line import Lodefs
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scripting.md"
 COUNTS = {"files", "symlinks", "directories", "size_bytes"}
-MOUNT = {"mountpoint", "repo", "commit", "path", "pid", "passthrough", "supervised"}
+MOUNT = {"mountpoint", "repo", "commit", "path", "pid", "passthrough", "supervised", "writable"}
 KEYS = {
     "push": {"commit", "unchanged", "created_branch", "new_bytes", "stored_bytes", "files_read",
              "skipped", "added_files", "added_bytes", "changed_files", "changed_bytes",

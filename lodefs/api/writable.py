@@ -1,0 +1,214 @@
+"""Writable mounts, by settings: which place has the changes of a mountpoint, and what it is of."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from lodefs.api.mounting import Mount, options_of
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH, ID_HEX_CHARS_MIN
+from lodefs.mount.kernel import mount_table, namespaces
+from lodefs.mount.kernel.device import check_device
+from lodefs.mount.options import READ_TIMEOUT_S, MountOptions
+from lodefs.mount.process import mounter
+from lodefs.mount.process.mount_target import canonical, check_mountpoint, resolve
+from lodefs.mount.process.mounter import Unmounted
+from lodefs.mount.service.process import RUN, SOCKET_NAME
+from lodefs.mount.writable import upper_checks, upper_place, writable_mount
+from lodefs.mount.writable.upper_place import Record, UpperPlace
+from lodefs.mount.writable.writable_mount import WritableUnmounted
+from lodefs.settings.mount_file import MountFile
+from lodefs.settings.session import Session
+
+MOUNTER_SOCKET = "LODEFS_MOUNTER_SOCKET"
+
+
+class WritableMounted(NamedTuple):
+    """A writable mount that can be read and written. ``is_resumed``: with changes that were kept in
+    its place."""
+
+    record: Record
+    place: UpperPlace
+    is_resumed: bool
+
+
+class Uncommitted(NamedTuple):
+    """A place with changes that are in no commit."""
+
+    record: Record
+    place: UpperPlace
+    is_mounted: bool
+
+
+class WritableMount(Mount):
+    """A mount that can be read and written. As a context it keeps its changes at the end."""
+
+    def __init__(self, session: Session, made: WritableMounted) -> None:
+        self._session = session
+        self.mountpoint = made.record.mountpoint
+        self.repo = made.record.repo
+        self.commit = made.record.commit
+
+    def unmount(self, *, keep: bool = True, discard: bool = False) -> Unmounted:
+        """Ends it; in use, it goes out of sight and ends with its last user. Its changes are kept
+        for the next mount there, or ``discard``ed. Raises: NotFound, Denied."""
+        done = unmount_writable(self._session, self.mountpoint, keep=keep, discard=discard)
+        return Unmounted(self.mountpoint, done.is_lazy, done.users)
+
+
+def mount_writable(
+    session: Session,
+    requested: MountFile,
+    *,
+    upper: str | None = None,
+    log_path: str = "",
+    fork: bool = False,
+) -> WritableMounted:
+    """Mount a revision on an empty directory for reading and writing. The changes lie in ``upper``,
+    a directory of a local disk, or in one of the state directory; those of an earlier mount there
+    are gone on with, from their base. Starts a proxy if none runs. ``fork`` as of
+    ``mounter.mount``.
+
+    As ``lodefs.mount``, and: InvalidInput (``upper`` is unfit; there are changes of something
+    else), InUse, Conflict, NoSpace.
+    """
+    check_device()
+    mountpoint = canonical(requested.directory)
+    on_top = mount_table.on_top(mountpoint)
+    if on_top is None or not on_top.is_writable:
+        check_mountpoint(mountpoint)  # before a proxy is started for nothing
+    state = upper_place.state_directory(session.environment)
+    place = _place(state, mountpoint, upper)
+    with place.locked():
+        upper_checks.check_file_system(place.directory)
+        options = msgspec.structs.replace(
+            options_of(session, requested, log_path), mountpoint=mountpoint
+        )
+        mode = writable_mount.writable_mode(options.mode)
+        wanted = _wanted(session, msgspec.structs.replace(options, mode=mode), place.read())
+        is_resumed = place.has_changes(wanted.generation)
+        make = partial(mounter.mount, fork=fork)
+        record = writable_mount.mount(place, wanted, options.token, make)
+        upper_place.remember(state, mountpoint, place)
+    return WritableMounted(record, place, is_resumed)
+
+
+def place_of(session: Session, directory: str) -> UpperPlace:
+    """The place of a writable mount, mounted or not. NotFound where there is none."""
+    mountpoint = canonical(directory)
+    state = upper_place.state_directory(session.environment)
+    found = upper_place.find(state, mountpoint)
+    if found is None:
+        raise NotFound(
+            f"{directory}: there is no writable mount here, and no changes of one are kept in "
+            f"{state}; `lodefs mounts --uncommitted` lists those of this user"
+        )
+    return found
+
+
+def is_writable(session: Session, directory: str) -> bool:
+    """Whether a writable mount is, or was, on a directory: it has a place."""
+    try:
+        place_of(session, directory)
+    except NotFound:
+        return False
+    return True
+
+
+def unmount_writable(
+    session: Session, directory: str, *, keep: bool = False, discard: bool = False
+) -> WritableUnmounted:
+    """Take a writable mount away, and ``keep`` or ``discard`` its changes, mounted or not.
+    NotFound; InvalidInput where there are changes and neither is asked for."""
+    place = place_of(session, directory)
+    with place.locked():
+        record = writable_mount.recorded(place)
+        if not keep and not discard and place.has_changes(record.generation):
+            raise InvalidInput(
+                f"{directory} has changes that are in no commit: `lodefs commit {directory}` makes "
+                "one of them; or unmount with --commit, with --keep (the next `lodefs mount "
+                "--writable` there goes on with them), or with --discard"
+            )
+        done = writable_mount.unmount(place, discard=discard)
+    if not done.kept:
+        upper_place.forget(upper_place.state_directory(session.environment), record.mountpoint)
+    return done
+
+
+def uncommitted(session: Session) -> list[Uncommitted]:
+    """Changes of this user that are in no commit, mounted or not. What cannot be read is left out.
+    Raises: OSError."""
+    found = []
+    for place in upper_place.all_places(upper_place.state_directory(session.environment)):
+        with suppress(LodefsError, OSError):
+            record = place.read()
+            if record is not None and place.has_changes(record.generation):
+                is_mounted = writable_mount.mounted_on(record) is not None
+                found.append(Uncommitted(record, place, is_mounted))
+    return found
+
+
+def _place(state: Path, mountpoint: str, upper: str | None) -> UpperPlace:
+    """Where the changes of a mountpoint lie, or are to lie. InvalidInput."""
+    former = upper_place.find(state, mountpoint)
+    chosen = upper_checks.chosen(upper, mountpoint) if upper is not None else None
+    if former is not None:
+        if chosen not in (None, former.directory):
+            raise InvalidInput(
+                f"{mountpoint} has its changes in {former.directory}: mount it without --upper, or "
+                f"give them up first (`lodefs unmount --discard {mountpoint}`)"
+            )
+        return former
+    place = UpperPlace(chosen) if chosen else upper_place.default_place(state, mountpoint)
+    if upper_checks.overlap(str(place.directory), mountpoint):
+        raise InvalidInput(
+            f"{mountpoint} has the directory of its own changes in it, {place.directory}: name "
+            "another one by --upper"
+        )
+    upper_place.forget(state, mountpoint)  # of a place that was removed
+    return place
+
+
+def _wanted(session: Session, options: MountOptions, former: Record | None) -> Record:
+    """What is to be mounted. What goes on need not be asked for: its base counts."""
+    service = _service(session, options)
+    if former is not None and former.branch == options.rev and former.repo == options.repo:
+        return msgspec.structs.replace(former, options=options, service=former.service or service)
+    commit = resolve(options).snapshot.commit
+    branch = _branch(session, options, commit)
+    generation = former.generation if former is not None else 0
+    return Record(
+        options=options, branch=branch, commit=commit, generation=generation, service=service
+    )
+
+
+def _branch(session: Session, options: MountOptions, commit: str) -> str:
+    """The branch that a revision is; "" of a tag or a commit. Who cannot ask the store takes it for
+    a branch: a commit will say otherwise."""
+    rev = options.rev
+    if len(rev) >= ID_HEX_CHARS_MIN and commit.startswith(rev):
+        return ""
+    if rev != DEFAULT_BRANCH and session.has_store:
+        from lodefs.chunkstore.repo.refs import BRANCHES
+
+        with suppress(LodefsError):
+            found = session.store.refs(options.repo).latest(BRANCHES, rev)
+            return rev if found is not None and found.commit is not None else ""
+    return rev
+
+
+def _service(session: Session, options: MountOptions) -> str:
+    """The socket of the mount service that may hold the snapshot; "": none. One that is shared has
+    no limit and no log of one mount's."""
+    is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
+    plain = (options.read_timeout_s, options.log_path, options.passthrough, options.without)
+    if not is_root or plain != (READ_TIMEOUT_S, "", "auto", frozenset()):
+        return ""
+    path = session.environment.get(MOUNTER_SOCKET) or str(RUN / SOCKET_NAME)
+    return path if os.path.exists(path) else ""
