@@ -25,6 +25,8 @@ from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.repo.history import Change, CommitNames
+    from lodefs.chunkstore.repo.pack_reader import PackReader
+    from lodefs.chunkstore.repo.text_diff import ContentDiff
 
 
 @cli.command(
@@ -49,7 +51,7 @@ def log(
     from lodefs.chunkstore.repo.history import NAMES_MAX, CommitNames, names_of_commits
 
     cli.no_path(spec)
-    cli.reject({"--graph": graph and metadata}, "draws all commits: it takes no --meta")
+    cli.reject({"--graph": graph and bool(metadata)}, "draws all commits: it takes no --meta")
     cli.reject({"--oneline": oneline and as_json, "--graph": graph and as_json}, "is for people")
     shown, parents = set[str](), set[str]()
     found = commits(spec, first_parent=first_parent, metadata=metadata, session=session)
@@ -142,7 +144,7 @@ _MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
 @cli.command(
     "lodefs diff vision/flickr30k@v1.0 vision/flickr30k@main",
     "lodefs diff --stat vision/flickr30k@v1.0 vision/flickr30k@main",
-    "lodefs diff vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
+    "lodefs diff -p vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
     store=True,
 )
 def diff(
@@ -152,17 +154,23 @@ def diff(
     exit_code: bool = cli.option("Exit with 1 if anything differs."),
     stat: bool = cli.option("Only how many files and bytes differ."),
     name_only: bool = cli.option("Only the paths."),
+    patch: bool = cli.option("Show the lines that differ, too.", "-p", "--patch"),
     as_json: bool = cli.JSON,
 ) -> None:
     """Show what differs between two revisions, by path: A added, D removed, M changed,
     T of another type.
+
+    With --patch, what differs in the text of files of at most 1 MiB (CSV, JSON, Markdown, ...)
+    follows as a patch; of others it is said that they are binary, or large.
     """
     cli.reject({"--name-only": name_only and stat}, "does nothing with --stat")
+    cli.reject({"--patch": patch and (stat or name_only)}, "needs neither --stat nor --name-only")
     counts = {what: _Count() for what in _MARKS}
     for change in changes(before, after, session=session):
         counts[change.what.value].add(change)
         if not stat:
-            _show(change, name_only=name_only, as_json=as_json)
+            packs = session.store.packs if patch else None
+            _show(change, packs, name_only=name_only, as_json=as_json)
     if stat:
         _show_counts(counts, as_json=as_json)
     elif not as_json and not name_only:
@@ -190,8 +198,12 @@ class _Count:
             self.size_bytes += entry.size_bytes if entry.kind is Kind.FILE else 0
 
 
-def _show(change: Change, *, name_only: bool, as_json: bool) -> None:
+def _show(change: Change, packs: PackReader | None, *, name_only: bool, as_json: bool) -> None:
+    """Writes a change; with ``packs`` also that of its content."""
+    from lodefs.chunkstore.repo.text_diff import content_diff
+
     path = text.percent_encoded(change.path)
+    found = None if packs is None else content_diff(packs, change)
     if as_json and name_only:
         cli.write_json({"path": path})
     elif as_json:
@@ -202,12 +214,27 @@ def _show(change: Change, *, name_only: bool, as_json: bool) -> None:
                 "before": _diff_json_of(change.before),
                 "after": _diff_json_of(change.after),
             }
+            | ({} if found is None else {"patch": found.lines, "not_shown": found.not_shown})
         )
     elif name_only:
         cli.write_line(text.escaped(change.path))
     else:
         sizes = _sizes(change.before, change.after)
         cli.write_line(f"{_MARKS[change.what.value]}  {text.escaped(change.path)}  ({sizes})")
+        for line in [] if found is None else _patch_lines(change, found):
+            cli.write_line(line)
+
+
+def _patch_lines(change: Change, found: ContentDiff) -> list[str]:
+    """For people, and for patch(1), which passes over the line above."""
+    if found.not_shown:
+        return [f"   {found.not_shown}: not shown by line"]
+    if not found.lines:
+        return []
+    sides = ("---", "a/", change.before), ("+++", "b/", change.after)
+    path = text.escaped(change.path)
+    heads = [f"{mark} {f'{below}{path}' if side else '/dev/null'}" for mark, below, side in sides]
+    return [*heads, *found.lines]
 
 
 def _show_counts(counts: dict[str, _Count], *, as_json: bool) -> None:

@@ -112,3 +112,33 @@ def test_log_in_short(lodefs: Lodefs, tmp_path: Path) -> None:
     whole = lodefs("log", "--graph", "-n", "1", "r").out
     assert f"|  merge  {id_of['fifth']} {id_of['fourth']}" in whole
     assert lodefs("log", "--graph", "--json", "r").code == 2
+
+
+def test_diff_of_contents(lodefs: Lodefs, tmp_path: Path) -> None:
+    """-p shows what differs in texts, in a form that patch(1) takes, and says what it does not
+    show."""
+    (tmp_path / "labels.csv").write_text("id,label\n1,cat\n2,dog\n")
+    (tmp_path / "b").write_bytes(b"\0")
+    lodefs("push", str(tmp_path / "labels.csv"), "r:")
+    (tmp_path / "labels.csv").write_text("id,label\n1,cat\n2,bird\n3,\\\n")
+    lodefs("push", *(str(tmp_path / name) for name in ("labels.csv", "b")), "r:")
+    ran = lodefs("diff", "-p", "r@main~1", "r")
+    assert ran.out.splitlines() == [
+        "A  b  (nothing -> 1 B)",
+        "   binary: not shown by line",
+        "M  labels.csv  (21 B -> 26 B)",
+        "--- a/labels.csv",
+        "+++ b/labels.csv",
+        "@@ -1,3 +1,4 @@",
+        " id,label",
+        " 1,cat",
+        "-2,dog",
+        "+2,bird",
+        "+3,\\",
+        "1 added, 1 changed",
+    ]
+    added, changed = lodefs("diff", "--patch", "--json", "r@main~1", "r").json_lines
+    assert (added["patch"], added["not_shown"]) == ([], "binary")
+    assert (changed["patch"][3], changed["not_shown"]) == ("-2,dog", "")
+    assert "--- /dev/null\n+++ b/labels.csv\n" in lodefs("diff", "-p", "r@main~2", "r@main~1").out
+    assert lodefs("diff", "-p", "--stat", "r", "r").code == 2
