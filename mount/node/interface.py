@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -79,8 +79,11 @@ class NodeMounts(Protocol):
         nothing is answered any more, whoever holds it."""
         ...
 
-    def list_mounts(self, timeout_s: float) -> list[MountStatus]:
-        """All lodefs mounts that this process sees."""
+    def list_mounts(
+        self, timeout_s: float, is_wanted: Callable[[str], bool] = lambda _place: True
+    ) -> list[MountStatus]:
+        """All lodefs mounts that this process sees, on places that are wanted. Others are not
+        looked at: one that a user has made may never answer."""
         ...
 
     def look(self, place: str, timeout_s: float) -> MountStatus | None:

@@ -38,6 +38,7 @@ from lodefs.mount.process import (
 
 OWNER = "docker"  # of the plugin's pins: `lodefs warm --pin` has its own
 STATE_TIMEOUT_S = 0.2  # for one mount to say who answers for it
+DEAD_TIMEOUT_S = 1.0  # for the kernel to say that nobody can any more
 
 
 class KernelMounts:
@@ -85,7 +86,9 @@ class KernelMounts:
         """See NodeMounts."""
         self._helper.run(helper_requests.Unmount(place, abort=abort), timeout_s)
 
-    def list_mounts(self, timeout_s: float) -> list[MountStatus]:
+    def list_mounts(
+        self, timeout_s: float, is_wanted: Callable[[str], bool] = lambda _place: True
+    ) -> list[MountStatus]:
         """See NodeMounts. What is not known in time to be dead counts as alive: only the kernel's
         word makes a mount dead."""
         deadline_s = time.monotonic() + timeout_s
@@ -93,6 +96,7 @@ class KernelMounts:
         return [
             self._status(mounted, folders, deadline_s)
             for mounted in _on_top(mount_table.read_table())
+            if is_wanted(mounted.mountpoint)
         ]
 
     def look(self, place: str, timeout_s: float) -> MountStatus | None:
@@ -203,7 +207,7 @@ class KernelMounts:
 
     def _is_dead(self, place: str, deadline_s: float) -> bool:
         """Asked in a process of its own, since a mount that hangs would hold the question up."""
-        left_s = deadline_s - time.monotonic()
+        left_s = min(deadline_s - time.monotonic(), DEAD_TIMEOUT_S)
         if left_s <= 0:
             return False
         try:

@@ -14,6 +14,7 @@ a file or two; and what was answered is on disk, as it is when each is written a
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -319,6 +320,7 @@ class SharedMounts:
         place = slot.place
         # A descriptor that somebody keeps would have its processes serve nobody, for ever.
         abort = slot.mount.was_attached is True and not self.node.showing({place}).get(place)
+        slot.looked_s = -math.inf  # for an acquire that has begun before it was seen, too
         self.node.unmount(place, timeout_s, abort=abort)
         if slot.key not in self._slots:
             self.files.remove(slot.key)

@@ -117,12 +117,13 @@ class MountUpkeep:
             self._woken.clear()
 
     def _look(self) -> dict[str, MountStatus]:
-        found, keys = {}, {slot.place: slot.key for slot in self._mounts.slots()}
-        for status in self._node.list_mounts(LOOK_TIMEOUT_S):
-            key = keys.get(status.place) or self._files.key_at(status.place)
-            if key is not None:
-                found[key] = status
-        return found
+        keys = {slot.place: slot.key for slot in self._mounts.slots()}
+
+        def key_at(place: str) -> str | None:
+            return keys.get(place) or self._files.key_at(place)
+
+        found = self._node.list_mounts(LOOK_TIMEOUT_S, lambda place: key_at(place) is not None)
+        return {key: status for status in found if (key := key_at(status.place)) is not None}
 
     def _view(self, slot: SharedSlot, uptime_s: float) -> SharedView:
         if slot.mount.is_mounted or slot.holders:

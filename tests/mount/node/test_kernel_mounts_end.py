@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -20,6 +21,7 @@ from lodefs.chunkstore.protocol.cache_control import decoded
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.mount.kernel import features, mount_syscalls, mount_table
 from lodefs.mount.mount_spec import MountRequest
+from lodefs.mount.node import helper_requests, kernel_mounts
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.helper_process import HelperRequest
 from lodefs.mount.node.interface import Source, Traffic
@@ -220,6 +222,37 @@ def test_pins_reach_the_proxy(node: KernelMounts, proxy: FakeProxy) -> None:
     assert (request.pin_s, [decoded(path) for path in request.paths]) == (60, [source.path])
     node.unpin(source, COMMIT, WAIT_S)
     assert proxy.pins == {}
+
+
+def test_mounts_that_never_answer_hold_up_no_others(tmp_path: Path) -> None:
+    """One that is not wanted, as a user's, is not looked at, and one that is not for long: the time
+    of a look is that of all mounts."""
+    looks: list[tuple[str, float]] = []
+
+    class Helper:
+        """Whose children wait for the kernel in vain."""
+
+        def run(self, operation: helper_requests.Look, timeout_s: float) -> NoReturn:
+            looks.append((operation.place, timeout_s))
+            raise DeadlineExceeded("not done in time")
+
+    node = KernelMounts(Helper(), lambda _s, _t: "", environ={}, log=print)  # type: ignore[arg-type]
+    places = [str(tmp_path / name) for name in ("theirs", "ours")]
+    fds = []
+    try:
+        for place in places:
+            os.mkdir(place)
+            fds.append(mount_syscalls.attach(place, b"demo@c1", allow_other=False))
+        [found] = node.list_mounts(WAIT_S, lambda place: place == places[1])
+        assert (found.place, found.alive) == (places[1], True)
+        [(place, timeout_s)] = looks
+        assert place == places[1]
+        assert timeout_s <= kernel_mounts.DEAD_TIMEOUT_S
+    finally:
+        for fd in fds:
+            os.close(fd)
+        for place in places:
+            mount_syscalls.detach(place, lazy=True)
 
 
 def test_a_mount_that_a_killed_plugin_left_half_made(

@@ -116,6 +116,24 @@ def test_a_mount_that_has_lost_its_token_is_no_ones_without_one(rig: ServiceRig)
         rig.mounts.acquire(User("v2", "/t2"), secret, None, WAIT_S)
 
 
+def test_a_mount_that_went_while_an_acquire_waited_is_made_again(
+    rig: ServiceRig, memory: MemoryMounts
+) -> None:
+    """It was seen after the acquire had begun, and taken away since; its data is kept, so that the
+    service knows it still."""
+    known = MountClaim(source=CATS.source, rev=OLD)
+    rig.mounts.acquire(User("v0", "", driver=DOCKER), known, None, WAIT_S)
+    with memory.hold("resolve") as gate, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(rig.mounts.acquire, USER, CATS, None, WAIT_S)
+        assert gate.reached.wait(WAIT_S)
+        rig.mounts.acquire(User("v2", "/t2"), known, None, WAIT_S)
+        rig.mounts.release(User("v2", "/t2"), WAIT_S)
+        rig.idle()
+        assert not memory.mounts
+        gate.open.set()
+        assert slow.result(WAIT_S).place in memory.mounts
+
+
 def test_a_release_overtakes_an_acquire(rig: ServiceRig, memory: MemoryMounts) -> None:
     """A volume that is released while it is mounted is not written down when that is done, and its
     mount goes; an acquire that begins afterwards counts."""

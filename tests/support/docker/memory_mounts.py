@@ -115,9 +115,12 @@ class MemoryMounts:
         if abort:
             self.aborted.append(place)
 
-    def list_mounts(self, timeout_s: float) -> list[MountStatus]:
+    def list_mounts(
+        self, timeout_s: float, is_wanted: Callable[[str], bool] = lambda _place: True
+    ) -> list[MountStatus]:
         """All mounts."""
-        return self._call("standing", timeout_s, self._standing)
+        found = self._call("standing", timeout_s, self._standing)
+        return [one for one in found if is_wanted(one.place)]
 
     def look(self, place: str, timeout_s: float) -> MountStatus | None:
         """One mount."""
