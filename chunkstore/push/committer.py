@@ -90,6 +90,11 @@ class Committer:
         if is_head or not self._index.has_memory:
             self.check_reused()
             return
+        self.check_named(root, base)
+
+    def check_named(self, root: TreeEntry, base: TreeEntry | None) -> None:
+        """As ``check_reused``, also of whatever the directory ``root`` leads to and ``base`` does
+        not, but for what this session has stored."""
         named = named_packs(self._store.packs, root, base)
         for pack, bits in self._index.reused().items():
             named.found[pack] = named.found.get(pack, 0) | bits
@@ -121,6 +126,13 @@ class Committer:
             self._store.check_new_ref(*branch)
         self._write.advance(branch, commit_id, expected_sequence=sequence)
         return commit_id
+
+    def publish(self) -> None:
+        """The index shard alone: another writer, which has begun before, makes the commit. Raises
+        what ``commit`` does."""
+        tombstoned = CondemnedRows(self._index)
+        learn(self._write, tombstoned, self._index)
+        self._publish(tombstoned)
 
     def _check_purges(self) -> None:
         """Raises: PurgedMeanwhile if something was purged since the index heard of purges: this

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.metadata import Metadata
 from lodefs.chunkstore.format.names import PackId
@@ -94,6 +95,7 @@ class CommitResult:
 
 
 Result = TypeVar("Result", bound=CommitResult)
+_REPEAT = "begin the transaction anew"
 
 
 @dataclass(slots=True)
@@ -138,6 +140,7 @@ class PushSession:
 
     index: PushIndex
     uploader: Uploader
+    begin: Callable[[], None]  # takes a place in the journal, before others write for this session
 
     def __init__(
         self, store: Store, branch: RefName, options: PushOptions, progress: Progress | None = None
@@ -188,6 +191,27 @@ class PushSession:
         result.lost_packs = len(self._lost)
         return result
 
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """An attempt that nobody can repeat: what it reads comes from a program. Raises:
+        Unavailable for what ``run`` begins anew after; a repetition of the program avoids it."""
+        try:
+            with self._opened(lambda: None):
+                yield
+        except IndexBroken as error:
+            PushIndex.set_aside(self.options.index_dir, self.store.settings.store_id, error)
+            raise Unavailable(f"{error}. Nothing was committed: {_REPEAT}") from error
+        except PacksLost as error:
+            self._lost.add(error)
+            with closing(self._open_index()) as index:
+                self._lost.forget_in(index, self.store)
+            raise Unavailable(
+                "the store has lost what this transaction relied on, and knows it now. Nothing was "
+                f"committed: {_REPEAT}"
+            ) from error
+        finally:
+            self.write.close()
+
     def write_again(self) -> None:
         """Begins another write of the ref, after one that another writer has overtaken."""
         ended, self.write = self.write, RefWrite(self.store, self.options.clock)
@@ -216,6 +240,9 @@ class PushSession:
         """New packs of one kind."""
         return Placement(self.index, self.uploader, sizes_bytes)
 
+    def _open_index(self) -> PushIndex:
+        return PushIndex(self.options.index_dir, self.store.settings.store_id)
+
     def _learn_purges(self) -> None:
         """Has the index refuse what was purged: each attempt does, since its commit is refused if
         there is a purge that it does not know. One request, and one for each new purge."""
@@ -225,7 +252,7 @@ class PushSession:
     def _opened(self, check: Callable[[], None]) -> Iterator[None]:
         """An attempt. Before its first pack is put, ``check`` is called, and the write takes its
         place in the journal."""
-        self.index = PushIndex(self.options.index_dir, self.store.settings.store_id)
+        self.index = self._open_index()
         self._has_learned = False
         heartbeat = Heartbeat(lambda: self.write.beat())  # noqa: PLW0108 - of the write at that time
 
@@ -236,6 +263,7 @@ class PushSession:
             self.write.begin()
             heartbeat.start()
 
+        self.begin = prepare
         is_dry = self.options.dry_run
         kind = DryUploader if is_dry else Uploader
         dead = self._lost.dead if is_dry else _DeadPacks(self, self._lost, prepare)

@@ -136,6 +136,22 @@ class PackReader:
         if left or hasher.digest() != entry.digest:
             raise Corrupt(f"file {entry.name!r} does not match its size and digest")
 
+    def read_range(self, entry: TreeEntry, first: int, end: int) -> bytes:
+        """The bytes [first, end) of a file, fewer only at its end. Raises: Corrupt; of chunks, not
+        of the file's digest."""
+        parts: list[Buffer] = []
+        at = 0
+        for segment in entry.segments:
+            if at < end and at + segment.size_bytes > first:
+                run_at = at
+                for run in self.runs(segment):
+                    if run_at < end and run_at + run.size_bytes > first:
+                        data = b"".join(self.read(run.pack, run.first, run.count))
+                        parts.append(data[max(0, first - run_at) : end - run_at])
+                    run_at += run.size_bytes
+            at += segment.size_bytes
+        return b"".join(parts)
+
     def runs(self, segment: Segment, size_bytes_max: int = RUN_SIZE_BYTES_MAX) -> list[Segment]:
         """A segment in parts of at most ``size_bytes_max`` raw bytes, or one chunk. Raises:
         Corrupt."""

@@ -2,7 +2,8 @@
 
 RocksDB has threads and locks that a child does not get: the child opens the index of its own, and
 never frees the parent's. ``index_lock`` is held while an index is opened or looks for news, and
-while a process forks, so that no fork finds RocksDB in the middle of these.
+while a process forks, so that no fork finds RocksDB in the middle of these. What has files that
+no child may inherit is paused while a process forks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,21 @@ class Renewable(Protocol):
         ...
 
 
+class Pausable(Protocol):
+    """What has files or locks that a child must not inherit as they are."""
+
+    def pause(self) -> None:
+        """Waits until no thread works with it, keeps them from it, and closes such files."""
+        ...
+
+    def resume(self) -> None:
+        """Lets threads go on, in the parent and in the child: by the thread that forked."""
+        ...
+
+
 _renewed: WeakSet[Renewable] = WeakSet()
+_pausable: WeakSet[Pausable] = WeakSet()
+_paused: list[Pausable] = []  # while this process forks
 
 
 def renew(what: Renewable) -> None:
@@ -37,12 +52,28 @@ def keep_for_ever(what: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))
 
 
-def _renew_all() -> None:
+def pause_at_fork(what: Pausable) -> None:
+    """Has ``what`` paused while this process forks, as long as it is there."""
+    _pausable.add(what)
+
+
+def _before() -> None:
+    for what in list(_pausable):
+        what.pause()
+        _paused.append(what)
+    index_lock.acquire()
+
+
+def _after() -> None:
     index_lock.release()
+    while _paused:
+        _paused.pop().resume()
+
+
+def _renew_all() -> None:
+    _after()
     for what in list(_renewed):
         what.reset()
 
 
-os.register_at_fork(
-    before=index_lock.acquire, after_in_parent=index_lock.release, after_in_child=_renew_all
-)
+os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_renew_all)

@@ -167,7 +167,7 @@ def merge(
 
     source = revision_of(spec)
     check_ref_name(branch)
-    choices = _choices(ours, theirs)
+    choices = choices_of(ours, theirs)
     message = options.get("message") or f"merge {source.rev} into {branch}"
     with opened_for(options) as settings:
         core = push_options(settings, {**options, "message": message})
@@ -250,9 +250,10 @@ def push_options(
     )
 
 
-def _choices(
+def choices_of(
     ours: Iterable[str | bytes], theirs: Iterable[str | bytes]
 ) -> dict[tuple[bytes, ...], bool]:
+    """By path, whether it is one of ``theirs``. Raises: InvalidInput for one that is in both."""
     found: dict[tuple[bytes, ...], bool] = {}
     for paths, is_theirs in ((ours, False), (theirs, True)):
         for path in paths:

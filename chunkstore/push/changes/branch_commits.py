@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Conflict, Diverged, NotADirectory, NotFound
+from lodefs.chunkstore.errors import Conflict, LodefsError, NotADirectory, NotFound
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.push.changes.overlay import (
     Item,
+    Names,
     Overlay,
     OverlayWriter,
     TreeReader,
     count,
     count_files,
 )
-from lodefs.chunkstore.push.changes.stored_changes import StoredChanges
-from lodefs.chunkstore.push.changes.three_way import Choices, merge
+from lodefs.chunkstore.push.changes.three_way import Choices, IsProven, believed, merge
 from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, read_head
 from lodefs.chunkstore.push.limits import Changes, Quota, Removals
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
@@ -42,44 +42,36 @@ class ChangesResult(CommitResult):
 
 
 class PreparedCommit(NamedTuple):
-    """A base, and what became of it; ``trees`` reads both. ``stored``: the changes, if any."""
+    """A base, and what became of it; ``trees`` reads both. ``is_proven``: as of ``merge``;
+    ``places``: paths that are replaced by local directories."""
 
     base: CommitBase
     ours: Item
     trees: TreeReader
-    stored: StoredChanges | None = None
+    is_proven: IsProven = believed
+    places: Sequence[Names] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CommitJob:
     """What a commit is for besides its branch. ``base``: the commit that was asked for, if one was;
     ``merged``: parents besides the branch's head; ``choices``: whose side is taken at a path that
-    is in conflict; ``way_out``: what to do about conflicts, which no repetition helps."""
+    is in conflict; otherwise ``refusal`` is raised, and says ``way_out`` besides. ``check_all``:
+    also look for packs that others have written for this commit."""
 
     base: CommitId | None = None
     merged: tuple[CommitId, ...] = ()
-    way_out: str = ""
     choices: Choices = field(default_factory=dict)
+    refusal: type[LodefsError] = Conflict
+    way_out: str = ""
+    check_all: bool = False
 
 
-def run_commits(
-    session: PushSession, job: CommitJob, prepare: Callable[[Head], PreparedCommit]
-) -> ChangesResult:
-    """Commits what ``prepare`` gives, as often as it takes. Raises: Conflict, TooManyRemovals; what
-    ``prepare`` and the store raise."""
-
-    def attempt() -> ChangesResult:
-        head = _head_of(session)
-        prepared = prepare(head)
-        session.progress.phase = "committing"
-        result = _Commits(session, job, prepared).run(head)
-        if (stored := prepared.stored) is not None:
-            result.files_read, result.new_bytes = stored.files_read, stored.new_bytes
-            result.skipped, result.excluded = stored.skipped, stored.excluded
-            result.notes = stored.notes
-        return result
-
-    return session.run(attempt)
+def run_commits(session: PushSession, job: CommitJob, prepared: PreparedCommit) -> ChangesResult:
+    """Commits to the branch, wherever it is, as often as it takes. Raises: Conflict, Diverged,
+    TooManyRemovals; what the store raises."""
+    session.progress.phase = "committing"
+    return _Commits(session, job, prepared).run(head_of(session))
 
 
 def read_living_head(store: Store, repo: str, branch: str) -> tuple[Head, CommitId, Commit]:
@@ -92,8 +84,45 @@ def read_living_head(store: Store, repo: str, branch: str) -> tuple[Head, Commit
     return Head(ref, ref.commit, commit), ref.commit, commit
 
 
-def _head_of(session: PushSession) -> Head:
+def head_of(session: PushSession) -> Head:
+    """Where the branch of a session is now. Raises what read_head does."""
     return read_head(session.store, session.branch.repo, session.branch.name)
+
+
+def store_trees(session: PushSession, item: Item, trees: TreeReader) -> TreeEntry:
+    """Stores directories that have changed; all packs are in the store then."""
+    packer = TreePacker(session.placement(TREE_PACK_SIZES_BYTES), session.store.settings.chunking)
+    root = OverlayWriter(packer, session.store.packs, trees).store(item)
+    session.uploader.finish()
+    return root
+
+
+def target_of(session: PushSession, base: CommitBase, job: CommitJob) -> CommitBase:
+    """What a commit would follow now. Raises: Conflict if that is gone."""
+    return _target(session, head_of(session), base, job)
+
+
+def merged_into(target: CommitBase, prepared: PreparedCommit, job: CommitJob) -> Item:
+    """What was prepared, on top of what others committed since its base. Raises: the refusal of
+    the job, which names paths."""
+    if target.root is None:
+        return prepared.ours
+    base, ours, trees, is_proven, _ = prepared
+    found = merge(trees, base.root, ours, target.root, is_proven)
+    found.decide(job.choices)
+    found.check(job.refusal, job.way_out)
+    overlay = Overlay(trees.read_tree, target.root)
+    found.into(overlay)
+    return overlay.root
+
+
+def _target(session: PushSession, head: Head, base: CommitBase, job: CommitJob) -> CommitBase:
+    if head.id is not None and head.commit is not None:
+        return CommitBase(head.id, head.commit)
+    if job.base is None and base.id is not None:
+        repo, _, name = session.branch
+        raise Conflict(f"branch {name} of {repo} was deleted meanwhile: nothing was committed")
+    return base
 
 
 class CommitBase(NamedTuple):
@@ -119,7 +148,8 @@ class _Commits:
         self._session = session
         self._job = job
         self._store = session.store
-        self._base, self._ours, self._trees, self._stored = prepared
+        self._prepared = prepared
+        self._base, self._trees = prepared.base, prepared.trees
 
     def run(self, head: Head) -> ChangesResult:
         """Commits to the branch at ``head``, or wherever it is then. Raises: Conflict."""
@@ -135,11 +165,13 @@ class _Commits:
                 result.rebased = rebased
                 return result
             self._session.write_again()
-            head = _head_of(self._session)
+            head = head_of(self._session)
 
     def _round(self, head: Head) -> ChangesResult:
-        target = self._target(head)
-        item = self._ours if target.id == self._base.id else self._merged(target)
+        target = _target(self._session, head, self._base, self._job)
+        is_at_base = target.id == self._base.id
+        prepared = self._prepared
+        item = prepared.ours if is_at_base else merged_into(target, prepared, self._job)
         counts = count(self._trees, target.root, item)
         if head.id is not None and head.commit is not None:
             removals = Removals(head.id, counts.changes.removed_files, head.commit.files)
@@ -147,7 +179,7 @@ class _Commits:
             if not removals.are_most:
                 self._check_places(head.id, target, item)
         totals = counts.applied(target.totals)
-        root = self._store_trees(item)
+        root = store_trees(self._session, item, self._trees)
         unchanged = head.root is not None and _is_same(root, head.root)
         commit_id = head.id if unchanged else None
         if not unchanged and self._session.options.dry_run:
@@ -168,7 +200,7 @@ class _Commits:
         """Raises: TooManyRemovals if most of a directory would go that is pushed to its place."""
         before, after = (Overlay(self._trees.read_tree, root) for root in (target.root, None))
         after.root = item
-        for names in () if self._stored is None else self._stored.places:
+        for names in self._prepared.places:
             try:
                 old, new = before.get(names), after.get(names)
             except NotADirectory:  # a file was in its way, which another change has removed
@@ -177,36 +209,6 @@ class _Commits:
             if removed:
                 files = count_files(self._trees, old, 2 * removed)
                 self._session.target.check(Removals(head, removed, files, b"/".join(names)))
-
-    def _target(self, head: Head) -> CommitBase:
-        """What the commit will follow. Raises: Conflict if that is gone."""
-        if head.id is not None and head.commit is not None:
-            return CommitBase(head.id, head.commit)
-        if self._job.base is None and self._base.id is not None:
-            repo, _, name = self._session.branch
-            raise Conflict(f"branch {name} of {repo} was deleted meanwhile: nothing was committed")
-        return self._base
-
-    def _merged(self, target: CommitBase) -> Item:
-        """The changes on top of what others committed since the base. Raises: Conflict; Diverged,
-        if no repetition helps."""
-        if target.root is None:
-            return self._ours
-        # what was put here is known; of another branch neither side is
-        proof = () if self._stored is None else (self._stored.is_same,)
-        found = merge(self._trees, self._base.root, self._ours, target.root, *proof)
-        found.decide(self._job.choices)
-        found.check(Diverged if self._job.way_out else Conflict, self._job.way_out)
-        overlay = Overlay(self._trees.read_tree, target.root)
-        found.into(overlay)
-        return overlay.root
-
-    def _store_trees(self, item: Item) -> TreeEntry:
-        placement = self._session.placement(TREE_PACK_SIZES_BYTES)
-        packer = TreePacker(placement, self._store.settings.chunking)
-        root = OverlayWriter(packer, self._store.packs, self._trees).store(item)
-        self._session.uploader.finish()
-        return root
 
     def _commit(self, head: Head, target: CommitBase, totals: Commit) -> CommitId:
         options = self._session.options
@@ -219,7 +221,10 @@ class _Commits:
             metadata=options.metadata,
         )
         committer = Committer(self._session)
-        committer.check_reused()
+        if self._job.check_all:
+            committer.check_named(commit.root, target.root)
+        else:
+            committer.check_reused()
         for parent in commit.parents:
             if parent != head.id:  # no ref need lead to it
                 save_existing(self._store, self._session.write, self._session.branch.repo, parent)

@@ -15,11 +15,10 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     ChangesResult,
     CommitBase,
     CommitJob,
-    PreparedCommit,
-    run_commits,
+    head_of,
 )
 from lodefs.chunkstore.push.changes.change import Change, PutDirectory
-from lodefs.chunkstore.push.changes.overlay import Overlay, RecentTrees
+from lodefs.chunkstore.push.changes.staging import Staging
 from lodefs.chunkstore.push.changes.stored_changes import EarlyQuota, StoredChanges, StreamStarts
 from lodefs.chunkstore.push.committer import Head
 from lodefs.chunkstore.push.limits import Quota
@@ -59,22 +58,25 @@ def commit_changes(
     session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
     starts = StreamStarts()
 
-    def prepare(head: Head) -> PreparedCommit:
-        at = _base_of(session, base, head)
+    def attempt() -> ChangesResult:
+        head = head_of(session)
+        at = base_of(session, base, head)
         quota = Quota(store, repo, head.size_bytes)
         now = CommitBase(head.id, head.commit) if head.id and head.commit else at
         early = EarlyQuota(quota, store.packs, now.root, now.totals.size_bytes, changes)
-        stored = StoredChanges(session, changes, starts, early)
+        staging = Staging(session, at, early.count)
+        stored = StoredChanges(session, changes, starts, early, staging)
         stored.store()
-        trees = RecentTrees(stored.trees)
-        overlay = Overlay(trees.read_tree, at.root)
-        stored.apply(overlay)
-        return PreparedCommit(at, overlay.root, trees, stored)
+        stored.apply()
+        result = staging.commit(CommitJob(base), stored.places)
+        stored.add_to(result)
+        return result
 
-    return run_commits(session, CommitJob(base), prepare)
+    return session.run(attempt)
 
 
-def _base_of(session: PushSession, base: CommitId | None, head: Head) -> CommitBase:
+def base_of(session: PushSession, base: CommitId | None, head: Head) -> CommitBase:
+    """The commit that changes are meant for, which is the head unless one is given."""
     if base is not None:
         return CommitBase(base, session.store.commit(session.branch.repo, base))
     return EMPTY if head.id is None or head.commit is None else CommitBase(head.id, head.commit)

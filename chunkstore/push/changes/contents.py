@@ -1,4 +1,9 @@
-"""Contents of files of a commit: local files, bytes and streams become chunks, and entries."""
+"""Contents of files of a commit: local files, bytes and streams become chunks, and entries.
+
+The pack of a new chunk has no id until it is full. So an entry is *staged* first: its segments have
+the pack STAGED, and places (fragmentation.py) in place of numbers of chunks. ``settled`` gives the
+entry that a tree can have.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +15,25 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
 
+import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.chunking import cut
 from lodefs.chunkstore.format.compression import RawStreak
-from lodefs.chunkstore.format.names import Digest, digest_of
-from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, TreeEntry
+from lodefs.chunkstore.format.names import Digest, PackId, digest_of
+from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, Segment, TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.fragmentation import Run, join
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.workers.pipeline import CutChunk, CutFile, CutUnit
 from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
+from lodefs.chunkstore.types import Buffer
 
+STAGED = PackId(b"staged")  # no pack has an id of this length
 BLOCK_SIZE_BYTES = 4 << 20  # of a stream, in memory at once
+
+Compress = Callable[[Buffer], tuple[int, Buffer]]
 
 
 class _Stored(NamedTuple):
@@ -96,39 +106,49 @@ class Contents:
 
     def read_stream(self, number: int, stream: BinaryIO) -> None:
         """Reads a stream to its end."""
-        hasher, compress = blake3(), RawStreak().compress
-        size_bytes, left, is_first = 0, b"", True
-        self._progress.files_total += 1
-        while True:
-            block = stream.read(BLOCK_SIZE_BYTES)
-            hasher.update(block)
-            size_bytes += len(block)
-            self._progress.bytes_total += len(block)
-            self._count(number, len(block))
-            data = memoryview(left + block)
-            ends = cut(data, self._params, final=not block)
-            pieces = [data[a:b] for a, b in pairwise([0, *ends])]
-            unit = CutUnit([_part(number, pieces, is_first=is_first)])
-            if not block:
-                unit = CutUnit([_last(unit.files[0], hasher.digest(), size_bytes)])
-            flags = self._deduplicator.wanted(unit)
-            stored = [compress(p) for p, wanted in zip(pieces, flags, strict=True) if wanted]
-            self._deduplicator.store(unit, stored)
-            if not block:
-                return
-            left, is_first = bytes(data[ends[-1] if ends else 0 :]), False
+        content = ContentWriter(self, number)
+        while block := stream.read(BLOCK_SIZE_BYTES):
+            content.add(block)
+        content.add(b"", final=True)
+
+    def take(self, part: CutFile, pieces: Sequence[memoryview], compress: Compress) -> None:
+        """The next part of a content, with the bytes of its chunks."""
+        unit = CutUnit([part])
+        flags = self._deduplicator.wanted(unit)
+        stored = [compress(p) for p, wanted in zip(pieces, flags, strict=True) if wanted]
+        self._deduplicator.store(unit, stored)
+
+    def count(self, number: int, more_bytes: int, *, is_new: bool) -> None:
+        """Bytes of a content that have come, before they are sent."""
+        self._progress.files_total += is_new
+        self._progress.bytes_total += more_bytes
+        self._count(number, more_bytes)
+
+    def cut(self, data: memoryview, *, final: bool) -> list[int]:
+        """Where the chunks of a content end."""
+        if final and 0 < len(data) <= self._params.size_bytes_min:
+            return [len(data)]
+        return cut(data, self._params, final=final)
 
     def seal(self) -> None:
-        """Ends the last pack: entries can be had."""
+        """Ends the last pack: entries can be settled."""
         self._deduplicator.seal()
 
-    def entry(self, number: int, name: bytes, *, executable: bool) -> TreeEntry:
-        """The file of a content that was stored."""
-        digest, size_bytes, runs = self._stored[number]
+    def staged(self, number: int, name: bytes, *, executable: bool) -> TreeEntry:
+        """The file of a content that has ended, which is forgotten then."""
+        digest, size_bytes, runs = self._stored.pop(number)
         if not size_bytes:
             return TreeEntry(name, Kind.FILE, executable, digest=EMPTY_DIGEST)
+        segments = tuple([Segment(STAGED, *run) for run in runs])
+        return TreeEntry(name, Kind.FILE, executable, size_bytes, digest, segments)
+
+    def settled(self, entry: TreeEntry) -> TreeEntry:
+        """A staged entry, with the packs that its chunks are in; another one as it is."""
+        if not is_staged(entry):
+            return entry
+        runs = [Run(*segment[1:]) for segment in entry.segments]
         segments = [found for run in runs for found in self._placement.segments(run)]
-        return TreeEntry(name, Kind.FILE, executable, size_bytes, digest, join(segments))
+        return msgspec.structs.replace(entry, segments=join(segments))
 
     def _counted(self, files: Sequence[SourceFile]) -> Iterator[SourceFile]:
         for file in files:
@@ -136,6 +156,45 @@ class Contents:
             self._progress.bytes_total += file.size_bytes
             self._count(file.token, file.size_bytes)
             yield file
+
+
+class ContentWriter:
+    """One content, whose bytes come in blocks. What is not certain to be whole chunks waits for the
+    next block. One thread."""
+
+    def __init__(self, contents: Contents, number: int) -> None:
+        self._contents = contents
+        self.number = number
+        self._hasher = blake3()
+        self._left = b""
+        self._is_first = True
+        self._compress = RawStreak().compress
+        self.size_bytes = 0
+
+    def add(self, block: Buffer, *, final: bool = False) -> None:
+        """The next bytes, or the last ones. Raises what the store does; Purged, OverQuota."""
+        self._contents.count(self.number, len(block), is_new=self._is_first)
+        self._hasher.update(block)
+        self.size_bytes += len(block)
+        data = memoryview(b"".join((self._left, block)) if self._left else block)
+        ends = self._contents.cut(data, final=final)
+        pieces = [data[a:b] for a, b in pairwise([0, *ends])]
+        chunks = [CutChunk(digest_of(piece), len(piece)) for piece in pieces]
+        part = CutFile(
+            self.number,
+            chunks,
+            first=self._is_first,
+            last=final,
+            digest=self._hasher.digest() if final else None,
+            stat=FileStat(self.size_bytes, 0, 0, 0) if final else None,
+        )
+        self._contents.take(part, pieces, self._compress)
+        self._left, self._is_first = bytes(data[ends[-1] if ends else 0 :]), False
+
+
+def is_staged(entry: TreeEntry) -> bool:
+    """Whether an entry does not yet say which packs its chunks are in."""
+    return bool(entry.segments) and entry.segments[0].pack == STAGED
 
 
 def rewound(content: bytes | BinaryIO, start: int | None) -> BinaryIO:
@@ -166,13 +225,3 @@ def local_file(path: os.PathLike[str]) -> LocalFile:
     if not os.path.isfile(real):
         raise InvalidInput(f"{os.fspath(path)} is not a regular file")
     return LocalFile(real, seen.st_size, seen.st_mode)
-
-
-def _part(number: int, pieces: Sequence[memoryview], *, is_first: bool) -> CutFile:
-    chunks = [CutChunk(digest_of(piece), len(piece)) for piece in pieces]
-    return CutFile(number, chunks, first=is_first, last=False)
-
-
-def _last(part: CutFile, digest: bytes, size_bytes: int) -> CutFile:
-    stat = FileStat(size_bytes, 0, 0, 0)
-    return CutFile(part.token, part.chunks, part.first, last=True, digest=digest, stat=stat)

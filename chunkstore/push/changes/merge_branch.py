@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from lodefs.chunkstore.errors import Expired
+from lodefs.chunkstore.errors import Diverged, Expired
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -57,13 +57,20 @@ def merge_branch(
     if base == head_id and not options.dry_run:
         return _moved(store, RefName(repo, BRANCHES, branch), head, other)
     session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
-    job = CommitJob(merged=(other,), choices=choices or {}, way_out=_WAY_OUT)
+    job = CommitJob(merged=(other,), choices=choices or {}, refusal=Diverged, way_out=_WAY_OUT)
 
-    def prepare(head: Head) -> PreparedCommit:  # noqa: ARG001
+    def attempt() -> ChangesResult:
         at = EMPTY if base is None else CommitBase(base, store.commit(repo, base))
-        return PreparedCommit(at, store.commit(repo, other).root, RecentTrees(store.packs))
+        ours = store.commit(repo, other).root
+        return run_commits(session, job, PreparedCommit(at, ours, RecentTrees(store.packs)))
 
-    return run_commits(session, job, prepare)
+    return session.run(attempt)
+
+
+_WAY_OUT = (
+    ". Say for each of them, or for a directory above, which side stays: --ours PATH for the "
+    "branch's, --theirs PATH for that of the revision that comes into it"
+)
 
 
 def _moved(store: Store, ref: RefName, head: Head, other: CommitId) -> ChangesResult:

@@ -73,7 +73,7 @@ class Overlay:
     ``read_tree`` raises.
     """
 
-    def __init__(self, read_tree: ReadTree, root: TreeEntry | None) -> None:
+    def __init__(self, read_tree: ReadTree, root: Item | None) -> None:
         self._read_tree = read_tree
         self.root: Item = ChangedDirectory(None, {}) if root is None else root
 
@@ -333,6 +333,22 @@ def count_files(trees: TreeReader, item: Item | None, at_most: int) -> int:
         stack += [child for child in below if is_directory(child)]
         files += len(below) - sum(map(is_directory, below))
     return files
+
+
+def duplicate(item: Item) -> Item:
+    """The same, of which nothing changes when the other is changed."""
+    if isinstance(item, TreeEntry):
+        return item
+    copy = ChangedDirectory(item.base, dict(item.children))
+    stack = [copy]
+    while stack:
+        directory = stack.pop()
+        for name, child in directory.children.items():
+            if isinstance(child, ChangedDirectory):
+                below = ChangedDirectory(child.base, dict(child.children))
+                directory.children[name] = below
+                stack.append(below)
+    return copy
 
 
 def is_equal(a: Item | None, b: Item | None) -> bool:

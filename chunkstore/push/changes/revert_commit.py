@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import Diverged, InvalidInput
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -15,7 +15,6 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     run_commits,
 )
 from lodefs.chunkstore.push.changes.overlay import ChangedDirectory, Item, RecentTrees
-from lodefs.chunkstore.push.committer import Head
 from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
@@ -50,10 +49,9 @@ def revert_commit(
     before = _root_before(store, repo, reverted, commit, parent)
     session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
 
-    def prepare(head: Head) -> PreparedCommit:  # noqa: ARG001
-        return PreparedCommit(CommitBase(reverted, commit), before, RecentTrees(store.packs))
-
-    return run_commits(session, CommitJob(way_out=_WAY_OUT), prepare)
+    prepared = PreparedCommit(CommitBase(reverted, commit), before, RecentTrees(store.packs))
+    job = CommitJob(refusal=Diverged, way_out=_WAY_OUT)
+    return session.run(lambda: run_commits(session, job, prepared))
 
 
 def _root_before(store: Store, repo: str, at: CommitId, commit: Commit, parent: int | None) -> Item:

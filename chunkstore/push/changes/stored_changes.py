@@ -13,6 +13,7 @@ from typing import BinaryIO
 from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.format.tree import TreeEntry, symlink
+from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
@@ -24,16 +25,14 @@ from lodefs.chunkstore.push.changes.change import (
     Rename,
     names_of,
 )
-from lodefs.chunkstore.push.changes.contents import Contents, LocalFile, local_file, rewound
-from lodefs.chunkstore.push.changes.overlay import Names, Overlay, TreeReader, UnstoredTrees, count
+from lodefs.chunkstore.push.changes.contents import LocalFile, local_file, rewound
+from lodefs.chunkstore.push.changes.overlay import Names, Overlay, TreeReader, count
+from lodefs.chunkstore.push.changes.staging import LEARN_SIZE_BYTES_MIN, Staging
 from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.scanner import Private, Skipped, SourceNotes, refuse_private
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.source_directory import SourceDirectory
-from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.history import find
-
-LEARN_SIZE_BYTES_MIN = 8 << 20  # less is not worth to be looked for in the whole store
 
 
 class StreamStarts:
@@ -60,25 +59,21 @@ class StoredChanges:
         changes: Sequence[Change],
         starts: StreamStarts,
         quota: EarlyQuota,
+        staging: Staging,
     ) -> None:
         self._session = session
         self._quota = quota
         self._changes = changes
         self._starts = starts
-        self._contents = Contents(session, quota.count)
+        self._staging = staging
+        self._contents = staging.contents
         self._local: dict[int, LocalFile] = {}
         self._directories: dict[int, TreeEntry] = {}
-        self._unstored = UnstoredTrees(session.store.packs)
         self.skipped: list[Skipped] = []
         self.notes = SourceNotes()
         self.excluded = 0
         self.files_read = 0
         self.new_bytes = 0
-
-    @property
-    def trees(self) -> TreeReader:
-        """Reads the trees of what was stored, or would have been, and of the store."""
-        return self._unstored if self._session.uploader.is_dry else self._session.store.packs
 
     @property
     def places(self) -> list[Names]:
@@ -102,14 +97,13 @@ class StoredChanges:
             if not isinstance(content, os.PathLike):
                 self._contents.read_stream(n, self._starts.opened(n, content))
         self._contents.seal()
-        self.files_read += self._contents.files_read
-        self.new_bytes += self._contents.new_bytes
         for n, change in directories.items():
             self._directories[n] = self._store_directory(n, change)
         self._session.uploader.finish()
 
-    def apply(self, overlay: Overlay) -> None:
+    def apply(self) -> None:
         """Applies all, in their order. Raises what the methods of Overlay do."""
+        overlay = self._staging.overlay
         for n, change in enumerate(self._changes):
             match change:
                 case Put(path, _, executable):
@@ -128,6 +122,13 @@ class StoredChanges:
                 case CopyFrom(source, to):
                     spec = source if isinstance(source, Spec) else parse_spec(source)
                     overlay.put(names_of(to, is_root_fine=True), find(self._session.store, spec))
+
+    def add_to(self, result: ChangesResult) -> None:
+        """What came of local files."""
+        result.files_read += self.files_read
+        result.new_bytes += self.new_bytes
+        result.skipped, result.excluded = self.skipped, self.excluded
+        result.notes = self.notes
 
     def _note_private(self) -> None:
         """Of files that are named one by one. Raises: InvalidInput for one that is refused."""
@@ -152,7 +153,7 @@ class StoredChanges:
             hashed = source.read()
             entry = source.store_trees(hashed)
             if self._session.uploader.is_dry:
-                self._unstored.add(hashed, source.tree.memory)
+                self._staging.unstored.add(hashed, source.tree.memory)
         self.skipped += source.scan.skipped
         self.notes.add(source.scan.notes)
         self.excluded += source.scan.ignore.excluded
@@ -163,26 +164,12 @@ class StoredChanges:
     def _put(self, overlay: Overlay, names: Names, n: int, *, executable: bool | None) -> None:
         if executable is None:
             executable = n in self._local and self._local[n].executable
-        entry = self._contents.entry(n, names[-1], executable=executable)
-        if not self._is_there(overlay, names, entry):
-            overlay.put_file(names, entry)
+        overlay.put_file(names, self._contents.staged(n, names[-1], executable=executable))
 
     def _put_directory(self, overlay: Overlay, names: Names, n: int) -> None:
-        if not self._is_there(overlay, names, self._directories[n]):
-            overlay.put(names, self._directories[n])
-
-    def _is_there(self, overlay: Overlay, names: Names, entry: TreeEntry) -> bool:
-        there = overlay.get(names)
-        if not isinstance(there, TreeEntry) or there.executable != entry.executable:
-            return False
-        return self.is_same(entry, there)
-
-    def is_same(self, entry: TreeEntry, there: TreeEntry) -> bool:
-        """Whether an entry of another writer leads to the same chunks as an own one: a digest alone
-        is a claim."""
-        if self._session.uploader.is_dry:  # nothing new can be read from the store
-            return there.kind is entry.kind and there.digest == entry.digest
-        return has_same_chunks(self._session.store.packs, entry, there)
+        entry, there = self._directories[n], overlay.get(names)
+        if not isinstance(there, TreeEntry) or not self._staging.is_same(entry, there):
+            overlay.put(names, entry)
 
 
 class EarlyQuota:

@@ -82,7 +82,8 @@ class TreePlace(NamedTuple):
 
 
 class PushIndex:
-    """The index of one store. One thread; other processes may use the same file meanwhile.
+    """The index of one store. One thread at a time; other processes may use the same file
+    meanwhile.
 
     Methods raise IndexBroken, NoSpace, InUse (locked for too long), Denied.
     """
@@ -91,7 +92,7 @@ class PushIndex:
         self.path = directory / f"{store_id}.sqlite"
         with _translated(self.path):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+            self._connect()
             try:
                 self._prepare()
             except BaseException:
@@ -109,11 +110,31 @@ class PushIndex:
         # whether an earlier push has left files or trees that need not be read or stored now
         self.has_memory = self._any_trees or bool(self.select("SELECT 1 FROM directories LIMIT 1"))
 
+    def _connect(self) -> None:
+        self._db = sqlite3.connect(
+            self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        self._is_paused = False
+
+    def pause(self) -> None:
+        """Closes the file until it is used again: a process that is forked must not inherit it,
+        since SQLite would take the parent's locks for its own."""
+        self._db.close()
+        self._is_paused = True
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._is_paused:
+            self._connect()
+            self._set_up()
+        return self._db
+
+    def _set_up(self) -> None:
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", f"cache_size = -{CACHE_KIB}"):
+            self._db.execute(f"PRAGMA {pragma}")
+
     def _prepare(self) -> None:
+        self._set_up()
         execute = self._db.execute
-        execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = NORMAL")
-        execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         if _version(self._db) == SCHEMA_VERSION:
             return
         execute("BEGIN IMMEDIATE")
@@ -335,20 +356,21 @@ class PushIndex:
 
     def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._db.execute(statement, values).fetchall()
+            return self._opened().execute(statement, values).fetchall()
         except (sqlite3.Error, UnicodeError) as error:
             raise _error(error, self.path) from error
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         with _translated(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
+            db = self._opened()
+            db.execute("BEGIN IMMEDIATE")
             try:
-                yield self._db
-                self._db.execute("COMMIT")
+                yield db
+                db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
                 raise
 
 

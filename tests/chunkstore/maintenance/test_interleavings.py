@@ -13,7 +13,11 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.push.changes.branch_commits import EMPTY, CommitJob, head_of
 from lodefs.chunkstore.push.changes.change import Put
+from lodefs.chunkstore.push.changes.commit_changes import base_of
+from lodefs.chunkstore.push.changes.staging import Staging
+from lodefs.chunkstore.push.committer import Committer
 from lodefs.chunkstore.repo.store import Store
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
@@ -94,6 +98,60 @@ def test_a_writer_that_says_it_is_alive_is_waited_for(world: World) -> None:
         world.hours += 25
     finish(push)
     assert push.error is None
+    world.needs.check("at the end")
+
+
+def test_a_transaction_of_a_process_that_died(world: World) -> None:
+    """What it had staged, contents and directories, is garbage, which goes."""
+    world.push(world.source("source", a=b"a" * 9000))
+    before = world.packs()
+
+    def act(store: Store) -> None:
+        session = world.session(store=store)
+        with session.once():
+            area = Staging(session, base_of(session, None, head_of(session)))
+            area.put((b"b",), b"b" * 9000)
+            area.store_root()
+            area.commit(CommitJob())
+
+    program = world.actor("program", act)
+    go_on_to(program, "put repos/r/commits/")
+    program.kill(after_request=False)
+    assert len(world.packs()) >= len(before) + 2
+    world.collect()
+    world.hours += 25
+    world.collect_all()
+    assert world.packs() == before
+    assert world.garbage() == set()
+    world.needs.check("at the end")
+
+
+def test_what_a_fork_has_put_waits_for_the_transaction(world: World) -> None:
+    """Packs of a fork that has ended are nobody's to delete, as long as the transaction that it
+    is of says that it is alive; its commit has them. A fork that is never merged is garbage."""
+    session = world.session()
+    with session.once():
+        area = Staging(session, EMPTY)
+        session.begin()
+        roots = []
+        for name in (b"a", b"b"):
+            other = world.session("two")
+            with other.once():
+                fork = Staging(other, EMPTY)
+                fork.put((name,), name * 9000)
+                roots.append(fork.store_root())
+                Committer(other).publish()
+        for _ in range(3):
+            assert world.collect().deleted.packs == 0
+            world.hours += 25
+            session.write.beat()
+        assert roots[0] is not None
+        area.take(None, roots[0], CommitJob())
+        area.commit(CommitJob(check_all=True))
+    world.needs.check("after the commit")
+    world.collect_all()
+    world.collect_all()
+    assert world.garbage() == set()
     world.needs.check("at the end")
 
 

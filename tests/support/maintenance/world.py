@@ -20,6 +20,7 @@ from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import Change
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
+from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects
@@ -74,6 +75,11 @@ class World:
         """Commits a change of a commit to a branch."""
         options = self._options("one")
         return commit_changes(self.store, REPO, branch, [change], options, base=base)
+
+    def session(self, machine: str = "one", store: Store | None = None) -> PushSession:
+        """A push session of main."""
+        branch = RefName(REPO, BRANCHES, "main")
+        return PushSession(store or self.store, branch, self._options(machine))
 
     def _options(self, machine: str) -> PushOptions:
         return PushOptions(

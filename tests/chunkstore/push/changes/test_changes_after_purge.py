@@ -11,8 +11,8 @@ from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.push.changes.change import Change, CopyFrom, Put, Remove, Rename
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.changes.merge_branch import merge_branch
-from tests.chunkstore.push.changes.test_commit_changes import Branches
 from tests.chunkstore.push.changes.test_merge_branch import commit_of
+from tests.support.chunkstore.branches import Branches
 
 SECRET = b"secret" * 30
 

@@ -14,7 +14,7 @@ from lodefs.chunkstore.push.changes.merge_branch import common_ancestor, merge_b
 from lodefs.chunkstore.push.changes.three_way import Choices
 from lodefs.chunkstore.push.limits import Changes
 from lodefs.chunkstore.repo.history import blame, log
-from tests.chunkstore.push.changes.test_commit_changes import Branches
+from tests.support.chunkstore.branches import Branches
 
 
 @pytest.fixture

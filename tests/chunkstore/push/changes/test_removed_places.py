@@ -9,7 +9,7 @@ import pytest
 from lodefs.chunkstore.errors import TooManyRemovals
 from lodefs.chunkstore.push.changes.change import Change, Put, PutDirectory, Remove
 from lodefs.chunkstore.push.limits import Removals, allow_all
-from tests.chunkstore.push.changes.test_commit_changes import Branches
+from tests.support.chunkstore.branches import Branches
 
 
 class _Asked:

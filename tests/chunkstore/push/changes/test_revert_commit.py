@@ -11,7 +11,7 @@ from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import Put, Remove, Rename
 from lodefs.chunkstore.push.changes.merge_branch import merge_branch
 from lodefs.chunkstore.push.changes.revert_commit import revert_commit
-from tests.chunkstore.push.changes.test_commit_changes import Branches
+from tests.support.chunkstore.branches import Branches
 
 
 @pytest.fixture

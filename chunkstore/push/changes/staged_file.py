@@ -1,0 +1,81 @@
+"""A file that a program writes into a staging area."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from lodefs.chunkstore.push.changes.change import shown
+from lodefs.chunkstore.push.changes.contents import ContentWriter
+from lodefs.chunkstore.push.changes.overlay import Names
+from lodefs.chunkstore.types import Buffer
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.push.changes.staging import Staging
+
+BUFFER_SIZE_BYTES = 1 << 20  # of each file that is open
+
+
+class StagedFile(io.BufferedIOBase):
+    """As Python's ``io`` has files: bytes are written from the beginning to the end. It is staged
+    when it is closed; after an error in its block it is not."""
+
+    def __init__(
+        self, staging: Staging, names: Names, content: ContentWriter, *, executable: bool
+    ) -> None:
+        self.names = names
+        self.content = content
+        self.executable = executable
+        self.name = shown(names)
+        self._staging = staging
+        self._buffer = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.content.size_bytes + len(self._buffer)
+
+    def write(self, data: Buffer) -> int:  # type: ignore[override]  # its type is private
+        """Takes all of ``data``. Raises what the store does, and OverQuota; the file is given up
+        then."""
+        if self.closed:
+            raise ValueError("write to a file that is closed")
+        view = memoryview(data).cast("B")
+        if len(self._buffer) + len(view) < BUFFER_SIZE_BYTES:
+            self._buffer += view
+        else:
+            self._add(b"".join((self._buffer, view)) if self._buffer else bytes(view))
+        return len(view)
+
+    def discard(self) -> None:
+        """Gives the file up: what was at its path stays. Nothing if it is closed."""
+        if not self.closed:
+            super().close()
+            self._staging.end_file(self, is_kept=False)
+
+    def close(self) -> None:
+        """Stages the file. Nothing if it is closed already."""
+        if self.closed:
+            return
+        self._add(bytes(self._buffer), final=True)
+        super().close()
+        self._staging.end_file(self, is_kept=True)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        """A file that nobody closed is not staged: who says that it is whole?"""
+
+    def _add(self, data: Buffer, *, final: bool = False) -> None:
+        self._buffer.clear()
+        try:
+            with self._staging.in_use():
+                self.content.add(data, final=final)
+        except BaseException:
+            self.discard()
+            raise
