@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lodefs.api.repos import fork as fork
     from lodefs.api.snapshots import open as open  # noqa: A004 - lodefs.open
     from lodefs.api.snapshots import snapshot as snapshot
+    from lodefs.api.transactions import transaction as transaction
     from lodefs.api.upkeep import deleted as deleted
     from lodefs.api.upkeep import du as du
     from lodefs.api.upkeep import quota as quota
@@ -62,6 +63,7 @@ _PLACES = {
         "lodefs.api.refs": "branch tag",
         "lodefs.api.repos": "fork",
         "lodefs.api.snapshots": "open snapshot",
+        "lodefs.api.transactions": "transaction",
         "lodefs.api.upkeep": "deleted du quota retain rm undelete",
         "lodefs.api.warming": "warm",
         "lodefs.reading.snapshot": "Snapshot SnapshotEntry",

@@ -1,4 +1,4 @@
-"""``LodefsFileSystem``: datasets as fsspec sees files. Read-only, synchronous.
+"""``LodefsFileSystem``: datasets as fsspec sees files. Synchronous; writing.py has what writes.
 
 A revision is resolved once: from then on this file system, its copies in forked processes and
 those that travel by pickle read the same commit, whatever happens to the branch.
@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -20,12 +20,16 @@ from fsspec.utils import isfilelike
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol.wire import Entry
-from lodefs.fs.os_errors import ReadOnlyMethods, os_error, raising_os_errors, read_only
+from lodefs.fs.os_errors import os_error, raising_os_errors
 from lodefs.fs.running_cache import RunningCache
+from lodefs.fs.writing import WritingFileSystem, WrittenFile, split_head
 from lodefs.reading.file_bytes import Span, bounds
 from lodefs.reading.proxy_clients import TIMEOUT_S, ProxyClients, ProxyOptions
 from lodefs.reading.snapshot import Snapshot, open_snapshot
 from lodefs.reading.urls import SCHEME, decoded_path, encoded_path, parse_url, stripped
+
+if TYPE_CHECKING:
+    from lodefs.api.transactions import Transaction
 
 BLOCK_BYTES = 64 << 10  # what reading by lines reads at once
 COPY_BYTES = 8 << 20
@@ -47,15 +51,12 @@ class _OneCommit(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec has 
         return fs
 
 
-class LodefsFileSystem(
-    ReadOnlyMethods,
-    AbstractFileSystem,  # type: ignore[misc]  # fsspec has no types
-    metaclass=_OneCommit,
-):
+class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
     """``proxy`` (unix:/PATH or http://HOST:PORT), ``store`` and ``token``: as of the commands, and
     found as by these if they are not given. ``timeout_s``: of a request, a proxy's restart
-    included. Raises: TypeError for an option that neither it nor every file system of fsspec
-    has."""
+    included. ``autocommit``: each call that writes outside of a transaction, and each file that is
+    closed, is a commit; otherwise it is refused. Raises: TypeError for an option that neither it
+    nor every file system of fsspec has."""
 
     protocol = SCHEME
     root_marker = ""
@@ -68,14 +69,16 @@ class LodefsFileSystem(
         store: str | None = None,
         token: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        autocommit: bool = False,  # noqa: FBT002
         **storage_options: Any,
     ) -> None:
         if unknown := sorted(storage_options.keys() - _OF_FSSPEC):
             raise TypeError(
                 f"lodefs' file system has no option {', '.join(map(repr, unknown))}; it takes "
-                "proxy, store, token and timeout_s"
+                "proxy, store, token, timeout_s and autocommit"
             )
         super().__init__(**storage_options)
+        self._autocommit = autocommit
         self._clients = ProxyClients(ProxyOptions(proxy, store, token, timeout_s))
         self._commits: dict[str, str] = {}  # by REPO@REV: what travels with a pickle
         self._snapshots: dict[str, Snapshot] = {}
@@ -108,7 +111,7 @@ class LodefsFileSystem(
     @raising_os_errors
     def resolve(self, path: str) -> str:
         """The same URL with the commit in the place of its revision: it means the same for ever."""
-        head, inner = _split(self._strip_protocol(path))
+        head, inner = split_head(self._strip_protocol(path))
         snapshot = self._snapshot(head)
         tail = f"/{inner}" if inner else ""
         return f"{SCHEME}://{snapshot.repo}@{snapshot.commit}{tail}"
@@ -116,7 +119,7 @@ class LodefsFileSystem(
     @raising_os_errors
     def snapshot(self, path: str) -> Snapshot:
         """The snapshot that a path lies in."""
-        return self._snapshot(_split(self._strip_protocol(path))[0])
+        return self._snapshot(split_head(self._strip_protocol(path))[0])
 
     def invalidate_cache(self, path: str | None = None) -> None:
         """Revisions are looked up anew: those of ``path``, or all."""
@@ -124,12 +127,28 @@ class LodefsFileSystem(
             self._commits.clear()
             self._snapshots.clear()
         else:
-            head = _split(self._strip_protocol(path))[0]
+            head = split_head(self._strip_protocol(path))[0]
             self._commits.pop(head, None)
             self._snapshots.pop(head, None)
         super().invalidate_cache(path)
 
+    def _begin(self, head: str, message: str) -> Transaction:
+        """A transaction of a branch, on the commit that this file system has read of it."""
+        from lodefs.api.transactions import transaction
+
+        spec = parse_url(head)
+        store, base = self._clients.options.store, self._commits.get(head)
+        return transaction(spec, message=message, base=base, store=store)
+
+    def _committed(self, head: str, done: Transaction) -> None:
+        """From now on the branch is read as it was committed."""
+        if done.result is not None:
+            self._commits[head] = done.result.commit
+            self._snapshots.pop(head, None)
+
     def _snapshot(self, head: str) -> Snapshot:
+        if self._intrans and (staged := self.transaction.snapshot(head)) is not None:
+            return staged  # type: ignore[no-any-return]  # a StagedSnapshot, which reads alike
         found = self._snapshots.get(head)
         if found is not None:
             return found
@@ -144,8 +163,8 @@ class LodefsFileSystem(
 
     def _at(self, path: str) -> tuple[Snapshot, bytes]:
         """The snapshot that a path lies in, and the path there."""
-        head, inner = _split(self._strip_protocol(path))
-        return self._snapshots.get(head) or self._snapshot(head), encoded_path(inner)
+        head, inner = split_head(self._strip_protocol(path))
+        return self._snapshot(head), encoded_path(inner)
 
     def _file(self, path: str) -> tuple[Snapshot, Entry]:
         snapshot, inner = self._at(path)
@@ -376,9 +395,9 @@ class LodefsFileSystem(
         autocommit: bool = True,  # noqa: ARG002, FBT002
         cache_options: Any = None,
         **kwargs: Any,
-    ) -> LodefsFile:
+    ) -> LodefsFile | WrittenFile:
         if mode != "rb":
-            read_only(path)
+            return self._create(path, mode)
         snapshot, node = self._file(path)
         kwargs.setdefault("cache_type", RunningCache.name)
         size_bytes = BLOCK_BYTES if block_size in (None, "default") else block_size
@@ -449,12 +468,6 @@ def _restored(
         fs = kind(*args, **options, skip_instance_cache=True)
     fs._commits.update(commits)
     return fs
-
-
-def _split(path: str) -> tuple[str, str]:
-    """``REPO@REV`` and the path there."""
-    slash = path.find("/", path.find("@") + 1 or len(path))
-    return (path, "") if slash < 0 else (path[:slash], path[slash + 1 :])
 
 
 def _last(path: str) -> str:

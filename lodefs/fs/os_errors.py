@@ -1,5 +1,4 @@
-"""What programs that know files expect: errors of lodefs as OSErrors of the same meaning, and the
-methods that would write, which say why they do not."""
+"""What programs that know files expect: errors of lodefs as OSErrors of the same meaning."""
 
 from __future__ import annotations
 
@@ -24,6 +23,7 @@ _NUMBERS: tuple[tuple[type[LodefsError], int], ...] = (
     (errors.DeadlineExceeded, errno.ETIMEDOUT),
     (errors.Unavailable, errno.EAGAIN),
     (errors.NoSpace, errno.ENOSPC),
+    (errors.Conflict, errno.ESTALE),
 )
 
 
@@ -47,19 +47,6 @@ def raising_os_errors(function: F) -> F:
             raise os_error(error, path) from error
 
     return translated  # type: ignore[return-value]
-
-
-class ReadOnlyMethods:
-    """For a file system of fsspec, before its base. Each raises OSError with EROFS."""
-
-    def _one(self, path: Any, *_: Any, **__: Any) -> NoReturn:
-        read_only(path)
-
-    def _two(self, _source: Any, target: Any, *_: Any, **__: Any) -> NoReturn:
-        read_only(target)
-
-    _rm = rm = rm_file = rmdir = mkdir = makedirs = touch = _one
-    cp_file = put_file = mv = _two
 
 
 def read_only(path: Any) -> NoReturn:

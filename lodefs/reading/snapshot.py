@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 128 << 10
 READ_ONLY = (
-    "a snapshot never changes: write files into a directory and `lodefs push` it, "
-    'or lodefs.push(DIR, "REPO")'
+    "a snapshot never changes: write in a transaction, which makes a new version "
+    '(lodefs.transaction("REPO@BRANCH"); of fsspec: `with fs.transaction:`)'
 )
 _KINDS: dict[int, Literal["file", "directory", "symlink"]] = {
     int(Kind.FILE): "file",

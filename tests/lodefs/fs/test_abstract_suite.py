@@ -34,13 +34,13 @@ class PushingFileSystem(LodefsFileSystem):
         self.node.push(self.source, self.source.name)
         self.invalidate_cache()
 
-    def mkdir(self, path: str, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def mkdir(self, path: str, *_: Any, **__: Any) -> None:
         self._done(path, lambda place: place.mkdir(parents=True))
 
-    def makedirs(self, path: str, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def makedirs(self, path: str, *_: Any, **__: Any) -> None:
         self._done(path, lambda place: place.mkdir(parents=True))
 
-    def touch(self, path: str, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def touch(self, path: str, *_: Any, **__: Any) -> None:
         self._done(path, lambda place: (place.parent.mkdir(exist_ok=True), place.touch()))
 
     def pipe_file(self, path: str, value: bytes, *_: Any, **__: Any) -> None:
@@ -48,7 +48,7 @@ class PushingFileSystem(LodefsFileSystem):
             path, lambda place: (place.parent.mkdir(exist_ok=True), place.write_bytes(value))
         )
 
-    def rm(self, path: Any, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def rm(self, path: Any, *_: Any, **__: Any) -> None:
         """The branch ends with its test."""
 
 

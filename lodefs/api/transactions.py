@@ -1,0 +1,394 @@
+"""``lodefs.transaction``: files that a program writes become one commit."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from secrets import token_hex
+from time import time
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, overload
+
+from lodefs.api.pushing import SourceOptions, choices_of, opened_for, push_options
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, Spec, check_ref_name, check_repo
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.push.changes.branch_commits import EMPTY, CommitBase, CommitJob, head_of
+from lodefs.chunkstore.push.changes.change import names_of
+from lodefs.chunkstore.push.changes.commit_changes import base_of
+from lodefs.chunkstore.push.changes.staged_file import StagedFile
+from lodefs.chunkstore.push.changes.staging import Staging
+from lodefs.chunkstore.push.committer import Committer
+from lodefs.chunkstore.push.session import PushSession
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.settings.session import revision_of, spec_of
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
+    from lodefs.chunkstore.push.changes.overlay import Item
+    from lodefs.chunkstore.push.limits import AllowRemovals
+    from lodefs.chunkstore.system.progress import Progress
+    from lodefs.settings.session import Session
+
+_WAY_OUT = (
+    ". What is staged stays: `with tx: tx.rebase(ours=[...], theirs=[...])` says for each of them "
+    "whose side is taken, and commits"
+)
+
+
+def transaction(
+    repo: str | Spec,
+    *,
+    message: str = "",
+    author: str | None = None,
+    base: str | None = None,
+    allow_removals: bool | AllowRemovals = True,
+    store: str | None = None,
+    session: Session | None = None,
+    progress: Progress | None = None,
+) -> Transaction:
+    """Changes of a branch, ``REPO[@BRANCH]``, that become one commit at the end of a ``with``
+    block; none if the block raises an error. A branch that does not exist is created.
+
+    ``base``: the revision that the changes are meant for; by default where the branch is when the
+    block begins. What others commit meanwhile is kept, as long as the paths are disjoint. The rest:
+    as of ``push``.
+    """
+    spec = revision_of(repo)
+    check_repo(spec.repo)
+    check_ref_name(spec.rev)
+    options: SourceOptions = {
+        "message": message,
+        "author": author,
+        "store": store,
+        "session": session,
+        "progress": progress,
+        "workers": 0,
+    }
+    return Transaction(spec, base, options, allow_removals)
+
+
+class Staged:
+    """What a transaction and its parts can do. Paths are relative to the root of the branch. Any
+    thread may call its methods; one is served at a time.
+
+    Methods raise InvalidInput outside of the ``with`` block; NotFound, NotADirectory and
+    InvalidInput for paths; OverQuota, Purged, Unavailable and what else the store raises.
+    """
+
+    def __init__(self) -> None:
+        self._area: Staging | None = None
+        self._stack = ExitStack()
+
+    @overload
+    def open(
+        self, path: str, mode: Literal["wb", "xb"] = "wb", *, executable: bool = False
+    ) -> StagedFile: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["w", "x", "wt", "xt"],
+        *,
+        executable: bool = False,
+        **text: Any,
+    ) -> io.TextIOWrapper: ...
+
+    @overload
+    def open(
+        self, path: str, mode: str, *, executable: bool = False, **text: Any
+    ) -> StagedFile | io.TextIOWrapper: ...
+
+    def open(
+        self, path: str, mode: str = "wb", *, executable: bool = False, **text: Any
+    ) -> StagedFile | io.TextIOWrapper:
+        """A file to write, as of ``open``: bytes with "wb", else text (``encoding``, ``errors``,
+        ``newline``); "x" in place of "w" refuses a file that exists. It is cut and stored while it
+        is written, and is there when it is closed; an error in its block leaves the path as it was.
+        """
+        if mode not in ("wb", "xb", "w", "x", "wt", "xt"):
+            raise InvalidInput(f"mode {mode!r}: a transaction has 'wb', 'xb', 'w' and 'x'")
+        names = names_of(path)
+        if "x" in mode and self.exists(path):
+            raise InvalidInput(f"{path} exists")
+        file = self.staging.create(names, executable=executable)
+        if "b" in mode:
+            return file
+        return _StagedText(file, **{"encoding": "utf-8", **text})
+
+    def put(
+        self,
+        path: str,
+        content: bytes | os.PathLike[str] | BinaryIO,
+        *,
+        executable: bool | None = None,
+    ) -> None:
+        """A file with this content: bytes, a local file (pathlib.Path), or an open binary file,
+        which is read to its end. ``executable`` None: as the local file is."""
+        self.staging.put(names_of(path), content, executable=executable)
+
+    def link(self, path: str, target: str) -> None:
+        """A symlink."""
+        self.staging.put_link(names_of(path), os.fsencode(target))
+
+    def mkdir(self, path: str) -> None:
+        """An empty directory, if there is none. Directories above a file need not be made."""
+        self.staging.make_directory(names_of(path))
+
+    def remove(self, path: str) -> None:
+        """Removes a file, or a directory with all that is in it."""
+        self.staging.remove(names_of(path))
+
+    def rename(self, path: str, to: str) -> None:
+        """Gives a file or directory another path. A file that is there is replaced."""
+        self.staging.rename(names_of(path), names_of(to))
+
+    def copy(self, path: str, to: str) -> None:
+        """Gives a file or directory a second path, in place of whatever is there."""
+        self.staging.copy(names_of(path), names_of(to))
+
+    def copy_from(self, source: str | Spec, to: str) -> None:
+        """Puts what ``REPO@REV:PATH`` is, of any repository, to a path. No byte is read."""
+        self.staging.copy_from(spec_of(source), names_of(to))
+
+    def read(self, path: str, first: int = 0, end: int | None = None) -> bytes:
+        """A file as it is staged, or the bytes [first, end) of it, from the store. A file that was
+        just written ends a pack early: do not read back each of many."""
+        entry = self.staging.item(names_of(path))
+        if not isinstance(entry, TreeEntry) or entry.kind is not Kind.FILE:
+            raise InvalidInput(f"{path} is not a file")
+        return self.staging.read(entry, first, entry.size_bytes if end is None else end)
+
+    def exists(self, path: str) -> bool:
+        """Whether something is at a path now."""
+        with self.staging.in_use():
+            return self.staging.overlay.get(names_of(path, is_root_fine=True)) is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its block has begun, and has not ended."""
+        return self._area is not None
+
+    @property
+    def staging(self) -> Staging:
+        """The staging area. Raises: InvalidInput outside of the block."""
+        if self._area is None:
+            raise InvalidInput(f"{self} is not open: it works in its `with` block")
+        return self._area
+
+    def _open(
+        self, spec: Spec, options: SourceOptions, *, allow_removals: bool | AllowRemovals = True
+    ) -> None:
+        """Opens the session of a block."""
+        if self._area is not None:
+            raise InvalidInput(f"{self} is open already")
+        with ExitStack() as stack:
+            settings = stack.enter_context(opened_for(options))
+            core = push_options(settings, {**options, "workers": 0}, allow_removals=allow_removals)
+            branch = RefName(spec.repo, BRANCHES, spec.rev)
+            self._push_session = PushSession(settings.store, branch, core, options.get("progress"))
+            self._store_url = settings.store_url
+            stack.enter_context(self._push_session.once())
+            self._stack = stack.pop_all()
+
+    def _begin(self, area: Staging) -> None:
+        self._area = area
+        self._stack.callback(area.end)
+
+    @contextmanager
+    def _left(self, kind: Any, error: Any, trace: Any) -> Iterator[Staging | None]:
+        """The end of a block: gives what there is to commit, and closes all. In a process that was
+        forked in the block nothing happens: it is the parent's."""
+        area, stack = self._area, self._stack
+        if area is None or not area.is_own:
+            yield None
+            return
+        try:
+            if kind is not None:
+                stack.__exit__(kind, error, trace)
+                yield None
+                return
+            with stack:
+                yield area
+        finally:
+            self._area = None
+
+
+class Transaction(Staged):
+    """Made by ``lodefs.transaction``. ``result`` is what came of the last commit, None before.
+
+    The block commits at its end. If that fails, what is staged stays: another block of the same
+    transaction goes on with it. An error that the block raises discards it.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        base: str | None,
+        options: SourceOptions,
+        allow_removals: bool | AllowRemovals,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.result: ChangesResult | None = None
+        self._base_rev = base
+        self._job = CommitJob(way_out=_WAY_OUT)
+        self._options = options
+        self._allow_removals = allow_removals
+        self._kept: tuple[CommitBase, Item] | None = None  # what a failed commit has left
+        self._id = token_hex(8)
+
+    def commit(self, message: str | None = None) -> ChangesResult:
+        """Commits what is staged so far, and goes on: the next changes are another commit. Raises:
+        Conflict that names paths which others changed too, and all stays staged; InvalidInput if a
+        file is open; TooManyRemovals, OverQuota."""
+        with self.staging.in_use():
+            result = self._commit(message)
+            if not result.unchanged:
+                self.staging.go_on(CommitId(bytes.fromhex(result.commit)))
+            return result
+
+    def rebase(self, ours: Iterable[str | bytes] = (), theirs: Iterable[str | bytes] = ()) -> None:
+        """Stages the same changes on the commit where the branch is now. A path that others changed
+        too, or one below it, stays as it is staged if it is one of ``ours``, and becomes what the
+        branch has with ``theirs``; "" is all of them. Raises: Conflict that names such paths which
+        are in neither, and nothing has changed then."""
+        choices = {path: not taken for path, taken in choices_of(ours, theirs).items()}
+        self.staging.rebase(replace(self._job, choices=choices))
+
+    def discard(self) -> None:
+        """Gives up what is staged, and ends the transaction."""
+        with self.staging.in_use():
+            self.__exit__(InvalidInput, InvalidInput("discarded"), None)
+
+    def fork(self) -> Part:
+        """A part for another process, on this machine or another one, to write. It begins with what
+        is staged now."""
+        with self.staging.in_use():
+            root = self.staging.store_root()
+            self._push_session.begin()
+            return Part(self._id, self._store_url, self.spec, root)
+
+    def merge(self, parts: Iterable[Part]) -> None:
+        """Stages what parts have written, as their processes gave them back. Raises: Conflict that
+        names paths which two of them changed, or one and the transaction; those before it are
+        staged, and it is not."""
+        job = replace(self._job, way_out=". Let each part write paths of its own")
+        with self.staging.in_use():
+            for part in parts:
+                before, after = part.written(self._id)
+                if after is not None:
+                    self.staging.take(before, after, job)
+                    self._job = replace(self._job, check_all=True)
+
+    def __enter__(self) -> Self:
+        self._open(self.spec, self._options, allow_removals=self._allow_removals)
+        try:
+            session, store = self._push_session, self._push_session.store
+            if self._kept is not None:
+                (base, root), self._kept = self._kept, None
+                self._begin(Staging(session, base, root=root))
+                self._job = replace(self._job, check_all=True)
+                return self
+            head = head_of(session)
+            if self._base_rev is not None:
+                asked = store.resolve(self.spec.repo, self._base_rev)
+                self._job = replace(self._job, base=asked)
+            self._begin(Staging(session, base_of(session, self._job.base, head)))
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        with self._left(kind, *error) as staging:
+            if staging is None or not staging.is_changed:
+                return
+            staging.settled()
+            try:
+                self._commit(None)
+            except LodefsError:
+                self._kept = staging.base, staging.overlay.root
+                raise
+
+    def _commit(self, message: str | None) -> ChangesResult:
+        options = self._push_session.options
+        text = options.message if message is None else message
+        self._push_session.options = replace(options, message=text, time_s=int(time()))
+        sent_before_bytes = self._push_session.progress.bytes_sent
+        try:
+            self.result = self.staging.commit(self._job)
+        finally:
+            self._push_session.options = options
+        self.result.stored_bytes = self._push_session.progress.bytes_sent - sent_before_bytes
+        self._job = replace(self._job, check_all=False)
+        return self.result
+
+
+class Part(Staged):
+    """Made by ``Transaction.fork``, for another process: pickled, it goes there, is written in a
+    ``with`` block, and is given back, for ``Transaction.merge``. It is small, whatever was written.
+    It needs the store's credentials there, as a push does.
+    """
+
+    def __init__(
+        self, transaction: str, store_url: str, spec: Spec, before: TreeEntry | None
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self._transaction = transaction
+        self._store_url = store_url
+        self._before = before
+        self._after: TreeEntry | None = None
+        self._is_written = False
+
+    def written(self, transaction: str) -> tuple[TreeEntry | None, TreeEntry | None]:
+        """Of ``Transaction.merge``: the root before and after it. Raises: InvalidInput."""
+        if self._transaction != transaction:
+            raise InvalidInput("this part is of another transaction")
+        if not self._is_written:
+            raise InvalidInput(
+                "this part is not written: merge what the other process gave back, after its "
+                "`with` block"
+            )
+        return self._before, self._after
+
+    def __enter__(self) -> Self:
+        self._open(self.spec, {"store": self._store_url, "workers": 0})
+        root = self._after if self._is_written else self._before
+        self._begin(Staging(self._push_session, EMPTY, root=root))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        with self._left(kind, *error) as staging:
+            if staging is not None:
+                self._after = staging.store_root()
+                Committer(self._push_session).publish()
+                self._is_written = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._area is not None:
+            raise InvalidInput("a part is pickled before its `with` block, or after it")
+        state = {"_after": self._after, "_is_written": self._is_written}
+        return Part, (self._transaction, self._store_url, self.spec, self._before), state
+
+    def __str__(self) -> str:
+        return f"a part of the transaction of {self.spec.repo}@{self.spec.rev}"
+
+
+class _StagedText(io.TextIOWrapper):
+    """Text of a file, which is given up after an error in its block."""
+
+    def __init__(self, file: StagedFile, **text: Any) -> None:
+        super().__init__(file, **text)
+        self._file = file
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.discard()

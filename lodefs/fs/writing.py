@@ -1,0 +1,268 @@
+"""How fsspec's file system writes: in ``with fs.transaction``, which makes one commit of each
+branch that is written to; or, with the option ``autocommit``, one of each call."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.spec import AbstractFileSystem
+from fsspec.transaction import Transaction as FsspecTransaction
+from fsspec.utils import isfilelike
+
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.push.changes.change import names_of
+from lodefs.chunkstore.types import Buffer
+from lodefs.fs.os_errors import raising_os_errors, read_only
+from lodefs.reading.urls import encoded_path, parse_url
+
+if TYPE_CHECKING:  # a program that reads does not need them
+    from lodefs.api.transactions import Transaction
+    from lodefs.chunkstore.push.changes.overlay import Names
+    from lodefs.chunkstore.push.changes.staged_file import StagedFile
+    from lodefs.chunkstore.push.changes.staging import Staging
+    from lodefs.fs.staged_snapshot import StagedSnapshot
+
+_MODES = ("wb", "xb")
+
+
+class Writes(FsspecTransaction):  # type: ignore[misc]  # fsspec has no types
+    """``fs.transaction``. ``message``: of its commits. ``branches``: the transaction of each branch
+    that was written to, by REPO@BRANCH; of one whose commit failed it still has what is staged."""
+
+    def __init__(self, fs: WritingFileSystem, message: str = "") -> None:
+        super().__init__(fs)
+        self.fs: Any = fs  # None when it is over
+        self.message = message
+        self.branches: dict[str, Transaction] = {}
+        self._staged: dict[str, StagedSnapshot] = {}
+        self._lock = Lock()
+
+    def start(self) -> None:
+        """Of fsspec. It keeps no files: they are in the transactions."""
+        super().start()
+        self.files: deque[object] = deque(maxlen=0)
+
+    def branch(self, head: str) -> Transaction:
+        """The transaction of REPO@BRANCH, begun at its first write."""
+        from lodefs.fs.staged_snapshot import StagedSnapshot
+
+        with self._lock:
+            found = self.branches.get(head)
+            if found is None:
+                found = self.fs._begin(head, self.message)
+                found.__enter__()
+                self._staged[head] = StagedSnapshot(found)
+                self.branches[head] = found
+            return found
+
+    def snapshot(self, head: str) -> StagedSnapshot | None:
+        """What is staged of REPO@BRANCH; None if nothing was written there."""
+        return self._staged.get(head)
+
+    @raising_os_errors
+    def complete(self, commit: bool = True) -> None:  # noqa: FBT002
+        """Commits all branches, one after the other; after an error, or with ``commit`` False, what
+        is left is discarded."""
+        fs, self.fs = self.fs, None
+        fs._intrans, fs._transaction = False, None
+        with ExitStack() as left:
+            for one in self.branches.values():
+                left.callback(_discard, one)
+            for head, one in self.branches.items() if commit else ():
+                one.__exit__(None, None, None)
+                fs._committed(head, one)
+
+
+def _discard(one: Transaction) -> None:
+    if one.is_open:
+        one.discard()
+
+
+class WrittenFile(io.BufferedIOBase):
+    """A file that is written through fsspec; errors are OSErrors. ``after``: what is left then."""
+
+    def __init__(self, file: StagedFile, after: ExitStack) -> None:
+        self._file = file
+        self._after = after
+        self.name = file.name
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    @raising_os_errors
+    def write(self, data: Buffer) -> int:  # type: ignore[override]  # its type is private
+        return self._file.write(data)
+
+    @raising_os_errors
+    def close(self) -> None:
+        """Stages it; with ``autocommit``, commits."""
+        if not self.closed:
+            super().close()
+            with self._after:
+                self._file.close()
+
+    def commit(self) -> None:
+        """Of fsspec: the transaction does it."""
+
+    @raising_os_errors
+    def discard(self) -> None:
+        """Gives it up: what was there stays."""
+        if not self.closed:
+            super().close()
+            self._file.discard()
+            self._after.close()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        """A file that nobody closed is not staged."""
+
+
+class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The methods that write. Each raises OSError with EROFS outside of a transaction."""
+
+    transaction_type = Writes
+    _autocommit = False
+
+    def _begin(self, head: str, message: str) -> Transaction:
+        raise NotImplementedError
+
+    def _committed(self, head: str, done: Transaction) -> None:
+        raise NotImplementedError
+
+    @contextmanager
+    def _staged(self, path: Any) -> Iterator[tuple[Staging, Names]]:
+        """The staging area that a path lies in, and the path there."""
+        head, inner = split_head(self._strip_protocol(path))
+        parse_url(head)
+        names = names_of(encoded_path(inner), is_root_fine=True)
+        if self._intrans:
+            yield self.transaction.branch(head).staging, names
+        elif self._autocommit:
+            with self._begin(head, "") as one:
+                yield one.staging, names
+            self._committed(head, one)
+        else:
+            read_only(path)
+
+    def _create(self, path: str, mode: str) -> WrittenFile:
+        if mode not in _MODES:
+            raise OSError(errno.EINVAL, f"mode {mode!r}: files are written anew, by 'wb'", path)
+        if mode == "xb":
+            self._refuse_existing(path)
+        with ExitStack() as stack:
+            staging, names = stack.enter_context(self._staged(path))
+            return WrittenFile(staging.create(names), stack.pop_all())
+
+    @raising_os_errors
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        """A file with these bytes."""
+        if mode == "create":
+            self._refuse_existing(path)
+        with self._staged(path) as (staging, names):
+            staging.put(names, bytes(value))
+
+    @raising_os_errors
+    def put_file(
+        self,
+        lpath: Any,
+        rpath: str,
+        callback: Any = DEFAULT_CALLBACK,
+        mode: str = "overwrite",
+        **_: Any,
+    ) -> None:
+        """Copies a local file, or makes a directory if that is one."""
+        if mode == "create":
+            self._refuse_existing(rpath)
+        if isfilelike(lpath):
+            with self._staged(rpath) as (staging, names):
+                staging.put(names, lpath)
+            return
+        if os.path.isdir(lpath):
+            self.makedirs(rpath, exist_ok=True)
+            return
+        size_bytes = os.path.getsize(lpath)
+        callback.set_size(size_bytes)
+        with self._staged(rpath) as (staging, names):
+            staging.put(names, Path(lpath))
+        callback.relative_update(size_bytes)
+
+    @raising_os_errors
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copies a file, of any snapshot, without its bytes; of a directory only itself."""
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+            return
+        head, inner = split_head(self._strip_protocol(path1))
+        if split_head(self._strip_protocol(path2))[0] == head:
+            with self._staged(path2) as (staging, to):
+                staging.copy(names_of(encoded_path(inner)), to)
+            return
+        source = self._snapshot(head)
+        spec = Spec(source.repo, source.commit, encoded_path(inner))
+        with self._staged(path2) as (staging, to):
+            staging.copy_from(spec, to)
+
+    @raising_os_errors
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: FBT002
+        """An empty directory. Raises: FileExistsError."""
+        self._refuse_existing(path)
+        if not create_parents and not self.isdir(self._parent(path)):
+            raise FileNotFoundError(errno.ENOENT, "the directory above does not exist", path)
+        with self._staged(path) as (staging, names):
+            staging.make_directory(names)
+
+    @raising_os_errors
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:  # noqa: FBT002
+        """As ``mkdir``; ``exist_ok``: it may be there."""
+        if not exist_ok:
+            self._refuse_existing(path)
+        with self._staged(path) as (staging, names):
+            if names:
+                staging.make_directory(names)
+
+    @raising_os_errors
+    def rm_file(self, path: str) -> None:
+        """Removes a file, or an empty directory."""
+        with self._staged(path) as (staging, names):
+            if self.isdir(path) and staging.children(names):
+                raise OSError(errno.ENOTEMPTY, "the directory is not empty", path)
+            staging.remove(names)
+
+    _rm = rmdir = rm_file
+
+    @raising_os_errors
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: FBT002
+        """Removes files; ``recursive``: directories with all that is in them."""
+        if not recursive or maxdepth is not None:
+            super().rm(path, recursive=recursive, maxdepth=maxdepth)
+            return
+        for one in self.expand_path(path):
+            with self._staged(one) as (staging, names):
+                staging.remove(names)
+
+    def _refuse_existing(self, path: str) -> None:
+        if self.exists(path):
+            raise FileExistsError(errno.EEXIST, "it exists", path)
+
+
+def split_head(path: str) -> tuple[str, str]:
+    """``REPO@REV`` and the path there."""
+    slash = path.find("/", path.find("@") + 1 or len(path))
+    return (path, "") if slash < 0 else (path[:slash], path[slash + 1 :])
