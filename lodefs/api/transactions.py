@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from secrets import token_hex
@@ -44,6 +44,7 @@ def transaction(
     *,
     message: str = "",
     author: str | None = None,
+    metadata: Mapping[str, str] | Iterable[str] = (),
     base: str | None = None,
     allow_removals: bool | AllowRemovals = True,
     store: str | None = None,
@@ -63,6 +64,7 @@ def transaction(
     options: SourceOptions = {
         "message": message,
         "author": author,
+        "metadata": metadata,
         "store": store,
         "session": session,
         "progress": progress,

@@ -51,7 +51,7 @@ def test_all_kinds_of_changes(store: Store, tmp_path: Path) -> None:
     local = tmp_path / "local"
     local.write_bytes(b"local")
     local.chmod(0o755)
-    with lodefs.transaction("r@main", message="second", author="me") as tx:
+    with lodefs.transaction("r@main", message="second", author="me", metadata={"run": "7"}) as tx:
         with tx.open("text", "w") as text:
             text.write("é\n")
         with tx.open("deep/new", "xb", executable=True) as file:
@@ -69,7 +69,8 @@ def test_all_kinds_of_changes(store: Store, tmp_path: Path) -> None:
         assert tx.exists("d/g") and not tx.exists("d/f") and tx.exists("")
     assert tx.result is not None and tx.result.stored_bytes > 0
     assert messages() == ["second", "first"]
-    assert next(iter(lodefs.log("r"))).commit.author == "me"
+    newest = next(iter(lodefs.log("r"))).commit
+    assert (newest.author, dict(newest.metadata)) == ("me", {"run": "7"})
     seen = in_commit(store, "r", tx.result.commit)
     assert seen[b"deep/new"].executable and seen[b"local"].executable
     assert seen[b"link"].content == b"a"
