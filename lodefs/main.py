@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lodefs.cli.options import warn
     from lodefs.settings.session import Session
 
+    if "_LODEFS_COMPLETE" in os.environ:  # a shell asks
+        from lodefs.cli import completion
+
+        completion.register()
     session = Session(dict(os.environ), umask=_guarded_umask())
     for line in leave_others_directories(os.environ):
         warn(line)

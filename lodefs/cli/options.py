@@ -146,6 +146,8 @@ def _on_command_line(one: Parameter) -> Callable[[Any], Any]:
             more = {"required": False} | more
         if one.default is not None:
             more["default"] = one.default
+        if str(more.get("metavar")).lstrip("[").startswith("REPO"):
+            more["shell_complete"] = _spec_items
         return click.argument(one.name, **more)
     words = one.place.words or (f"--{one.name.replace('_', '-')}",)
     if is_several:
@@ -155,6 +157,19 @@ def _on_command_line(one: Parameter) -> Callable[[Any], Any]:
     if one.default not in (None, False, ()) or (one.kind is bool and one.is_optional):
         more = {"default": one.default} | more
     return click.option(*words, one.name, **more)
+
+
+def _spec_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    from lodefs.cli.completion import spec_items  # for shells alone
+
+    return spec_items(ctx, param, incomplete)
+
+
+def source_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """What a shell offers for SRC... before REPO."""
+    from lodefs.cli import completion
+
+    return completion.source_items(ctx, param, incomplete)
 
 
 def fields(value: object, *names: str) -> dict[str, object]:

@@ -53,7 +53,7 @@ _SHARED_KEYS = (
 )
 def push(
     session: Session,
-    sources: tuple[str, ...] = cli.argument("SRC..."),
+    sources: tuple[str, ...] = cli.argument("SRC...", shell_complete=cli.source_items),
     repo: str = cli.argument("REPO[@BRANCH][:PATH]"),
     exclude_from: tuple[BinaryIO, ...] = cli.option(
         "Leave out what matches the patterns in FILE, one a line.",
