@@ -15,6 +15,7 @@ import click
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.cli import exit_codes
+from lodefs.cli.manual import GroupedCommands
 from lodefs.cli.options import output_error, write_line
 from lodefs.cli.text import escaped
 from lodefs.settings.session import Session
@@ -65,6 +66,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("top", "Show live what the proxy serves."),
         "stats": ("top", "Write one line a second of what the proxy serves."),
         "version": ("version", "Show the version."),
+        "man": ("man", "Show the manual page."),
     },
     "Upkeep of a store": {
         "du": ("du", "Show what repositories take, and what deleting frees."),
@@ -109,8 +111,10 @@ class OutputClosedError(Exception):
     """The reader of our output is gone. click handles BrokenPipeError in a way of its own."""
 
 
-class LazyCommands(click.Group):
+class LazyCommands(GroupedCommands):
     """A group whose commands are imported when they are used."""
+
+    groups = GROUPS
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`lodefs help COMMAND` means `lodefs COMMAND --help`."""

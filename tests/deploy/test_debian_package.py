@@ -88,6 +88,7 @@ def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
         "/usr/lib/systemd/system/lodefs-mount@.service",
         "/usr/lib/sysusers.d/lodefs.conf",
         "/usr/lib/tmpfiles.d/lodefs.conf",
+        "/usr/share/man/man1/lodefs.1.gz",
         "/usr/share/doc/lodefs/copyright",
         "/usr/share/doc/lodefs/docs/install.md",
         "/usr/share/doc/lodefs/grafana/rules/alerts.yaml",
