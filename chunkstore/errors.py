@@ -26,6 +26,13 @@ class Expired(NotFound):
     """The retention policy of a repository has deleted a commit of its history."""
 
 
+class Renamed(NotFound):
+    """A repository has the name ``to`` now, to which its old name leads for a time: who may read
+    that goes on there. The message does not name it."""
+
+    to: str = ""
+
+
 class NotADirectory(NotFound):
     """A path goes through something that is not a directory."""
 

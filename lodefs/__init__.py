@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lodefs.api.refs import branch as branch
     from lodefs.api.refs import tag as tag
     from lodefs.api.repos import fork as fork
+    from lodefs.api.repos import rename as rename
     from lodefs.api.snapshots import open as open  # noqa: A004 - lodefs.open
     from lodefs.api.snapshots import snapshot as snapshot
     from lodefs.api.transactions import transaction as transaction
@@ -61,7 +62,7 @@ _PLACES = {
         "lodefs.api.pulling": "pull",
         "lodefs.api.pushing": "commit_changes merge push revert",
         "lodefs.api.refs": "branch tag",
-        "lodefs.api.repos": "fork",
+        "lodefs.api.repos": "fork rename",
         "lodefs.api.snapshots": "open snapshot",
         "lodefs.api.transactions": "transaction",
         "lodefs.api.upkeep": "deleted du quota retain rm undelete",

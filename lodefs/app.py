@@ -30,6 +30,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "cp": ("moving", "Copy a path of a version to another place of the store."),
         "mv": ("moving", "Move a path of a branch to another place of the store."),
         "fork": ("repos", "Make a repository that begins at a version of another one."),
+        "repo": ("repos", "Give a repository another name."),
         "rm": ("refs", "Delete a repository, a branch or a tag."),
         "undelete": ("refs", "Get it back, or list what is deleted."),
         "copy": ("copy", "Copy repositories to another store."),

@@ -1,4 +1,5 @@
-"""What is set for a repository: that it is deleted, what of its history is kept, its quota.
+"""What is set for a repository: that it is deleted or has another name, what of its history is
+kept, its quota.
 
 Each change is an object of a log, as the moves of a ref are (docs/format.md).
 """
@@ -11,22 +12,33 @@ import msgspec
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.envelope import seal, unseal
-from lodefs.chunkstore.format.names import CommitId, check_ref_name
+from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
 from lodefs.chunkstore.system.durations import duration_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
+VERSION_NAMES = 2  # of settings that know of another name of the repository
 SIZE_BYTES_MAX = 32 * 1024 * 1024  # a deleted repository with some 200,000 refs of long names
 _KIND = "repo-settings"
 
 
 @dataclass(frozen=True, slots=True)
+class Renaming:
+    """A repository has another name, to which the old one leads for a time."""
+
+    to: str
+    until_s: int  # Unix
+
+
+@dataclass(frozen=True, slots=True)
 class Deletion:
-    """A repository was deleted. ``refs``: kind and name of the branches and tags it had then."""
+    """A repository was deleted. ``refs``: kind and name of the branches and tags it had then;
+    ``renaming``: they went to another name."""
 
     time_s: int  # Unix
     by: str
     refs: tuple[tuple[str, str], ...]
+    renaming: Renaming | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +67,22 @@ class RepoSettings:
     retention: Retention | None = None
     may_lack_history: bool = False  # there was a retention: commits before others may be gone
     quota_size_bytes: int | None = None
+    former_names: tuple[str, ...] = ()  # under which the same commits may be
 
 
 class _Deletion(msgspec.Struct, forbid_unknown_fields=True):
     time_s: int
     by: str
     refs: list[tuple[str, str]]
+
+
+class _Renaming(msgspec.Struct, forbid_unknown_fields=True):
+    to: str
+    until_s: int
+
+
+class _DeletionNames(_Deletion, forbid_unknown_fields=True):
+    renaming: _Renaming | None
 
 
 class _Retention(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,6 +99,17 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     retention: _Retention | None
     may_lack_history: bool
     quota_size_bytes: int | None
+
+
+class _BodyNames(msgspec.Struct, forbid_unknown_fields=True):
+    repo: str
+    sequence: int
+    time_s: int
+    deletion: _DeletionNames | None
+    retention: _Retention | None
+    may_lack_history: bool
+    quota_size_bytes: int | None
+    former_names: list[str]
 
 
 class _Expired(msgspec.Struct, forbid_unknown_fields=True):
@@ -106,22 +139,32 @@ def encode_settings(repo: str, settings: RepoSettings) -> bytes:
     retention = None
     if kept is not None:
         retention = _Retention(kept.keep_last, kept.keep_tagged, kept.keep_within_s)
+    deletion = None if one is None else _Deletion(one.time_s, one.by, list(one.refs))
     body = _Body(
         repo=repo,
         sequence=settings.sequence,
         time_s=settings.time_s,
-        deletion=None if one is None else _Deletion(one.time_s, one.by, list(one.refs)),
+        deletion=deletion,
         retention=retention,
         may_lack_history=settings.may_lack_history,
         quota_size_bytes=settings.quota_size_bytes,
     )
-    return seal(_KIND, VERSION, body)
+    if not settings.former_names and (one is None or one.renaming is None):
+        return seal(_KIND, VERSION, body)
+    fields = msgspec.structs.asdict(body)
+    if one is not None and deletion is not None:
+        to = one.renaming
+        renaming = None if to is None else _Renaming(to.to, to.until_s)
+        fields["deletion"] = _DeletionNames(**msgspec.structs.asdict(deletion), renaming=renaming)
+    names = _BodyNames(**fields, former_names=list(settings.former_names))
+    return seal(_KIND, VERSION_NAMES, names)
 
 
 def decode_settings(data: Buffer, repo: str, sequence: int, what: str) -> RepoSettings:
     """The settings of a repository, with that number. Raises: Corrupt, UnknownFormat; ``what``
     names the document in these."""
-    body = unseal(_KIND, {VERSION: _Body}, data, what)
+    versions: dict[int, type[_Body | _BodyNames]] = {VERSION: _Body, VERSION_NAMES: _BodyNames}
+    body = unseal(_KIND, versions, data, what)
     if (body.repo, body.sequence) != (repo, sequence):
         raise Corrupt(f"{what} is of {body.repo}, number {body.sequence}")
     try:
@@ -132,6 +175,7 @@ def decode_settings(data: Buffer, repo: str, sequence: int, what: str) -> RepoSe
             retention=_retention(body.retention),
             may_lack_history=body.may_lack_history,
             quota_size_bytes=body.quota_size_bytes,
+            former_names=tuple(map(check_repo, getattr(body, "former_names", ()))),
         )
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
@@ -140,7 +184,9 @@ def decode_settings(data: Buffer, repo: str, sequence: int, what: str) -> RepoSe
 def _deletion(body: _Deletion | None) -> Deletion | None:
     if body is None:
         return None
-    return Deletion(body.time_s, body.by, tuple(map(_ref, body.refs)))
+    renaming = body.renaming if isinstance(body, _DeletionNames) else None
+    names = None if renaming is None else Renaming(check_repo(renaming.to), renaming.until_s)
+    return Deletion(body.time_s, body.by, tuple(map(_ref, body.refs)), names)
 
 
 def _retention(body: _Retention | None) -> Retention | None:

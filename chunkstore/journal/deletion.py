@@ -94,7 +94,8 @@ def _deleted(
     in the list."""
     known = now.deletion.refs if now.deletion is not None else ()
     refs = tuple(dict.fromkeys((*known, *names)))
-    return replace(now, deletion=replace(deletion, refs=refs))
+    renaming = now.deletion.renaming if now.deletion is not None else None
+    return replace(now, deletion=replace(deletion, refs=refs, renaming=renaming))
 
 
 def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undeleted:
@@ -108,6 +109,7 @@ def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undelete
     if deletion is None:
         store.require_repo(repo)
         raise NotFound(f"{repo} is not deleted; of single branches: `lodefs undelete {repo}@NAME`")
+    _check_renamed(deletion, repo)
     store.ensure_writable()
     found = Undeleted()
     for kind, name in deletion.refs:
@@ -128,10 +130,21 @@ def undelete_ref(store: Store, ref: RefName, clock: Clock = time.time) -> Commit
     deleted; the other branches and tags come back one by one.
 
     Raises: NotFound, AlreadyExists; InvalidInput if the name is taken."""
-    commit_id = _bring_back(store, ref, clock)
     log = store.settings_log(ref.repo, clock)
+    _check_renamed(log.surely_newest().deletion, ref.repo)
+    commit_id = _bring_back(store, ref, clock)
     log.change(lambda now: replace(now, deletion=None))
     return commit_id
+
+
+def _check_renamed(deletion: Deletion | None, repo: str) -> None:
+    """Raises: AlreadyExists if what a repository had is there under another name."""
+    if deletion is not None and deletion.renaming is not None:
+        to = deletion.renaming.to
+        raise AlreadyExists(
+            f"{repo} is not deleted, but was renamed to {to}: `lodefs repo rename {to} {repo}` "
+            f"gives it this name again, and `lodefs undelete --empty {repo}` frees the name"
+        )
 
 
 def _bring_back(store: Store, ref: RefName, clock: Clock) -> CommitId:

@@ -242,7 +242,8 @@ class _Collection:
         """Packs with their sizes, and commits, that are there and not in use."""
         self._progress.phase = "comparing"
         sizes = {pack: size_bytes for pack, size_bytes in self._packs if pack not in self._marked}
-        listed = (at for at in self._repos.all_commits() if at not in self._marked.commits)
+        used = self._marked.commits | self._marked.renamed
+        listed = (at for at in self._repos.all_commits() if at not in used)
         unkept = sorted(self._marked.expired | self._marked.returned)
         commits = list(dict.fromkeys((*unkept, *listed)))
         self._result.garbage = Amount(len(sizes), len(commits), sum(sizes.values()))
@@ -307,7 +308,8 @@ class _Collection:
         """The outcome that counts, which another gc run or a writer may have put first."""
         if (outcome := self._journal.outcome(entry.number)) is not None:
             return outcome
-        outcome = decisions.outcome_of(entry, needed, self._marked.commits, needed.chunks)
+        used = self._marked.commits | self._marked.renamed
+        outcome = decisions.outcome_of(entry, needed, used, needed.chunks)
         return outcome if self._options.dry_run else self._journal.put_outcome(outcome)
 
     def _compact(self, garbage: Sequence[Garbage]) -> Mapping[PackId, int]:

@@ -19,6 +19,7 @@ from lodefs.chunkstore.errors import UNREADABLE, Corrupt, Expired
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.repo_settings import RepoSettings
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_tombstoning
 from lodefs.chunkstore.journal.named_packs import add_named
@@ -43,6 +44,8 @@ class Marked:
         self.commits: set[tuple[str, CommitId]] = set()
         self.expired: set[tuple[str, CommitId]] = set()  # there, but no policy keeps them
         self.returned: set[tuple[str, CommitId]] = set()  # there again, though expired and deleted
+        # those in use, under other names of their repositories: a renaming may go on, or back
+        self.renamed: set[tuple[str, CommitId]] = set()
         self.trees = 0
         self.packs = 0
         self._closing = ExitStack()
@@ -159,6 +162,8 @@ class Marking:
                 marked.expired |= {(repo, at) for at in past.keys() - kept}
                 reached = ((at, past[at]) for at in kept)
             self._mark_trees(self._kept(repo, reached, marked), marked)
+            for name in _other_names(settings):
+                marked.renamed |= {(name, at) for one, at in marked.commits if one == repo}
 
     def mark_commits(self, commits: Iterable[tuple[str, CommitId]], marked: Marked) -> None:
         """Adds what commits need, without those before them. Raises: as ``mark``."""
@@ -223,6 +228,13 @@ class Marking:
                 named.clear()
             self.progress.files_done = marked.trees
         marked.add(named)
+
+
+def _other_names(settings: RepoSettings) -> Iterator[str]:
+    """The names that a repository had, and that it is about to get."""
+    yield from settings.former_names
+    if settings.deletion is not None and settings.deletion.renaming is not None:
+        yield settings.deletion.renaming.to
 
 
 def _place(repo: str, commit_id: CommitId, root: TreeEntry) -> Place[str]:

@@ -140,7 +140,7 @@ def pull(
     target keeps what came, and its state, so that it does not look complete.
     """
     progress = progress or Progress()
-    commit_id = store.resolve(spec.repo, spec.rev)
+    spec, commit_id = store.locate(spec)
     commit = store.commit(spec.repo, commit_id)
     root = find_in(store.packs, commit.root, spec)
     if not spec.path:

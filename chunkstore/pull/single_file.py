@@ -43,7 +43,7 @@ def pull_file(store: Store, spec: Spec, target: Path, *, sync: bool = True) -> P
                 os.close(fd)
             if not is_same:
                 raise InvalidInput(f"{target} exists, and is not {spec}: nothing was changed")
-            found = PullResult(store.resolve(spec.repo, spec.rev), unchanged=True)
+            found = PullResult(store.locate(spec)[1], unchanged=True)
             found.add(entry)
             return found
     beside = Path(directory, f".{name[:200]}.lodefs-pull")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lodefs.chunkstore.errors import Conflict
+from lodefs.chunkstore.errors import Conflict, Renamed
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, encode_commit
 from lodefs.chunkstore.format.index_shard import encode_shard
@@ -62,6 +62,17 @@ def read_head(store: Store, repo: str, branch: str) -> Head:
         store.check_new_ref(repo, BRANCHES, branch)
         return Head(ref, None, None)
     return Head(ref, ref.commit, store.commit(repo, ref.commit))
+
+
+def head_of(session: PushSession) -> Head:
+    """Where the branch of a session is now; of a repository that was renamed the session goes on
+    under its new name. Raises: as ``read_head``."""
+    try:
+        return read_head(session.store, session.branch.repo, session.branch.name)
+    except Renamed as error:
+        session.store.on_renamed(error.to)
+        session.branch = session.branch._replace(repo=error.to)
+        return read_head(session.store, session.branch.repo, session.branch.name)
 
 
 class PurgedMeanwhile(Conflict):

@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.changes.overlay import changes_between
-from lodefs.chunkstore.push.committer import Committer, Head, read_head
+from lodefs.chunkstore.push.committer import Committer, Head, head_of
 from lodefs.chunkstore.push.index.push_index import TreePlace
 from lodefs.chunkstore.push.limits import (
     Changes,
@@ -68,7 +68,7 @@ def push(
     check_ref_name(branch)
     root = source_root(source, options.places_apart(store))
     session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
-    head = read_head(store, repo, branch)
+    head = head_of(session)
 
     def check() -> None:
         if head.commit is not None and head.id is not None:

@@ -108,7 +108,8 @@ def log(
 
     Raises: NotFound, Corrupt.
     """
-    start = store.resolve(repo, rev)
+    spec, start = store.locate(Spec(repo, rev))
+    repo = spec.repo
     commits = {start: store.commit(repo, start)}  # read, and not given yet
     met = {start}
     children: Counter[CommitId] = Counter()  # that were not given yet
@@ -167,7 +168,7 @@ def find(store: Store, spec: Spec) -> TreeEntry:
     Raises: NotFound; NotADirectory names the part of the path that is a file or a symlink;
     Corrupt.
     """
-    commit_id = store.resolve(spec.repo, spec.rev)
+    spec, commit_id = store.locate(spec)
     return find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
 
 
@@ -194,7 +195,8 @@ def find_in(packs: PackReader, root: TreeEntry, spec: Spec) -> TreeEntry:
 def has_directory(store: Store, spec: Spec) -> bool:
     """Whether REPO@REV:PATH is a directory. Files beside the path are not decoded; digests are not
     checked. Raises: NotFound if there is no such revision."""
-    entry = store.commit(spec.repo, store.resolve(spec.repo, spec.rev)).root
+    spec, commit_id = store.locate(spec)
+    entry = store.commit(spec.repo, commit_id).root
     for name in split_path(spec.path):
         directories = store.packs.outline(entry).directories
         found = next((child for child in directories if child.name == name), None)
@@ -306,7 +308,7 @@ def blame(store: Store, spec: Spec) -> Iterator[Blamed]:
 
     Raises: NotFound, NotADirectory, Corrupt.
     """
-    start = store.resolve(spec.repo, spec.rev)
+    spec, start = store.locate(spec)
     entry = find_in(store.packs, store.commit(spec.repo, start).root, spec)
     path = b"/".join(split_path(spec.path))
     if entry.kind is Kind.DIRECTORY:

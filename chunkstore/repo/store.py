@@ -20,6 +20,7 @@ from lodefs.chunkstore.errors import (
     InvalidInput,
     LodefsError,
     NotFound,
+    Renamed,
     Unavailable,
     UnknownFormat,
     Unsupported,
@@ -32,6 +33,7 @@ from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import (
     ID_HEX_CHARS_MIN,
     CommitId,
+    Spec,
     check_new_ref_name,
     check_repo,
     is_commit_prefix,
@@ -53,6 +55,7 @@ _MERGED_VERSION = 3  # written when packs were merged first: all else is as in v
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
 _NAMED_MAX = 8  # candidates that an error lists
+_RENAMED_MAX = 8  # times that one name after the other is followed
 _LISTED_FIRST, _LISTED_GROWTH, _LISTED_MAX = 4, 4, 1000  # objects of one list, for names
 
 
@@ -116,6 +119,7 @@ class Store:
         self.packs = PackReader(objects)
         self._probe_lock = threading.Lock()  # guards the flag, and that one thread probes
         self._probed = probed
+        self.on_renamed: Callable[[str], object] = lambda _to: None  # told of new names
 
     @property
     def url(self) -> str:
@@ -173,10 +177,33 @@ class Store:
         """When a repository was deleted, and what it had; None if it was not, or has branches or
         tags again. Settings remember a deletion; what counts is that no ref is left."""
         found = self.settings_log(repo).newest().deletion
-        if found is None:
-            return None
+        return None if found is None or self._is_living(repo) else found
+
+    def _is_living(self, repo: str) -> bool:
+        """Whether a repository has branches or tags."""
         refs = self.refs(repo)
-        return None if any(chain(refs.living(BRANCHES), refs.living(TAGS))) else found
+        return any(chain(refs.living(BRANCHES), refs.living(TAGS)))
+
+    def new_name(self, repo: str) -> str | None:
+        """The name that a repository has now, if it was renamed and its old name leads there still:
+        also while it is being renamed. What it has itself under the old name comes first."""
+        at = repo
+        for _ in range(_RENAMED_MAX):
+            found = self.settings_log(at).newest().deletion
+            if found is None or found.renaming is None or time.time() >= found.renaming.until_s:
+                break
+            at = found.renaming.to
+        return None if at == repo else at
+
+    def locate(self, spec: Spec) -> tuple[Spec, CommitId]:
+        """The commit that the revision of ``spec`` is, as ``resolve``; and ``spec`` with the name
+        that its repository has now, if it was renamed."""
+        try:
+            return spec, self.resolve(spec.repo, spec.rev)
+        except Renamed as error:
+            self.on_renamed(error.to)
+            found = Spec(error.to, spec.rev, spec.path)
+            return found, self.resolve(found.repo, found.rev)
 
     def refs(self, repo: str) -> Refs:
         """The branches and tags of a repository. Raises: InvalidInput for a malformed name."""
@@ -188,6 +215,7 @@ class Store:
         check_repo(repo)
         first = self._first(f"{keys.REPOS}{repo}/refs/")
         if first is not None and self._is_deleted(repo, first):
+            self._check_renamed(repo)
             raise NotFound(self._deleted_text(repo))
         if first is not None or self._has(keys.commits(repo)):
             return
@@ -213,7 +241,7 @@ class Store:
     def resolve(self, repo: str, rev: str) -> CommitId:
         """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning
         of one; or a commit before it (main~2). NotFound names what there is. Raises: InvalidInput
-        if a prefix fits many commits."""
+        if a prefix fits many commits; Renamed."""
         name, steps = parse_revision(rev)
         return self.before(repo, self._named(repo, name), rev, steps)
 
@@ -249,10 +277,12 @@ class Store:
     def check_new_ref(self, repo: str, kind: str, name: str) -> None:
         """Raises: InvalidInput if a new branch or tag would take its name from something else, so
         that ``resolve`` would find another commit than before, or would seem to be something
-        else; AlreadyExists if the repository is deleted. Two writers that create a branch and a
-        tag of one name at once both succeed."""
-        if self.deletion(repo) is not None:
-            raise AlreadyExists(self._deleted_text(repo))
+        else; AlreadyExists if the repository is deleted; Renamed. Two writers that create a branch
+        and a tag of one name at once both succeed."""
+        if self.settings_log(repo).newest().deletion is not None:
+            self._check_renamed(repo)
+            if not self._is_living(repo):
+                raise AlreadyExists(self._deleted_text(repo))
         other = TAGS if kind == BRANCHES else BRANCHES
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
@@ -316,8 +346,17 @@ class Store:
         found = self.objects.list(prefix + rev, limit=_NAMED_MAX)
         return [info.key[len(prefix) :] for info in found]
 
+    def _check_renamed(self, repo: str) -> None:
+        """Raises: Renamed."""
+        if (to := self.new_name(repo)) is not None:
+            error = Renamed(str(hidden(repo)))
+            error.to = to
+            error.instead = lambda: f"it was renamed, and is {to} now"
+            raise error
+
     def _unknown(self, repo: str, rev: str) -> NotFound:
         try:
+            self._check_renamed(repo)
             self.require_repo(repo)
         except NotFound as error:
             return error
@@ -345,6 +384,8 @@ class Store:
         found = self.deletion(repo)
         when = "" if found is None else f" by {found.by} on {utc_text(found.time_s)}"
         free = f"`lodefs undelete --empty {repo}` frees the name for a new one"
+        if found is not None and found.renaming is not None:
+            return f"{repo} was renamed to {found.renaming.to}{when}: {free}"
         if not self._has(keys.commits(repo)):
             return f"{repo} was deleted{when}, and `lodefs gc` has deleted its data since: {free}"
         return (

@@ -97,7 +97,8 @@ def verify(
                 work.shards()
                 heads = list(work.heads())
             else:
-                heads = [(spec.repo, store.resolve(spec.repo, spec.rev))]
+                spec, commit_id = store.locate(spec)
+                heads = [(spec.repo, commit_id)]
             work.commits(heads, with_trees_of_parents=spec is None)
             work.places()
             return work.result

@@ -77,6 +77,7 @@ def mv(source: str | Spec, to: str, **options: Unpack[CommitOptions]) -> Moved:
     options["message"] = options.get("message") or f"move {spec}"
     with opened_for(options) as settings:
         store = settings.store
+        spec, _ = store.locate(spec)
         _require_branch(store, spec)
         way = _way(store, spec, to)
         if (spec.repo, spec.rev) == (way.to.repo, way.to.rev):
@@ -103,7 +104,7 @@ def _commit(
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 
     store, core = settings.store, push_options(settings, options, allow_removals=allow_removals)
-    at = None if base is None else store.resolve(branch.repo, base)
+    at = None if base is None else store.locate(Spec(branch.repo, base))[1]
     return commit_changes(store, branch.repo, branch.rev, [change], core, base=at)
 
 
@@ -114,7 +115,7 @@ def _way(store: Store, spec: Spec, to: str) -> _Way:
     target = parse_spec(to)
     if ":" not in to:
         raise InvalidInput(f"{to}: name the place, {target.repo}@{target.rev}:PATH")
-    commit_id = store.resolve(spec.repo, spec.rev)
+    spec, commit_id = store.locate(spec)
     entry = find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
     is_inside = to.endswith("/") or not target.path
     if is_inside or (entry.kind is not Kind.DIRECTORY and _is_directory(_found(store, target))):

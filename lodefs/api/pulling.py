@@ -51,7 +51,7 @@ def pull(
 
     found, place = spec_of(spec), Path(directory)
     with opened(**where) as settings:
-        at = None if since is None else settings.store.resolve(found.repo, since)
+        at = None if since is None else settings.store.locate(Spec(found.repo, since))[1]
         ends_with_slash = os.fspath(directory).endswith("/")
         if found.path and not ends_with_slash and not place.is_dir():
             from lodefs.chunkstore.pull.single_file import is_file, pull_file

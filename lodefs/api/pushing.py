@@ -136,7 +136,7 @@ def commit_changes(
     with opened_for(options) as settings:
         core = push_options(settings, options, allow_removals=allow_removals)
         found, progress = settings.store, options.get("progress")
-        at = None if base is None else found.resolve(spec.repo, base)
+        at = None if base is None else found.locate(Spec(spec.repo, base))[1]
         return commit(found, spec.repo, spec.rev, [*changes], core, base=at, progress=progress)
 
 
@@ -171,7 +171,7 @@ def merge(
     message = options.get("message") or f"merge {source.rev} into {branch}"
     with opened_for(options) as settings:
         core = push_options(settings, {**options, "message": message})
-        other = settings.store.resolve(source.repo, source.rev)
+        source, other = settings.store.locate(source)
         return merge_branch(settings.store, source.repo, branch, other, core, choices=choices)
 
 

@@ -16,12 +16,12 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Spec, check_ref_name, check_repo
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
-from lodefs.chunkstore.push.changes.branch_commits import EMPTY, CommitBase, CommitJob, head_of
+from lodefs.chunkstore.push.changes.branch_commits import EMPTY, CommitBase, CommitJob
 from lodefs.chunkstore.push.changes.change import names_of
 from lodefs.chunkstore.push.changes.commit_changes import base_of
 from lodefs.chunkstore.push.changes.staged_file import StagedFile
 from lodefs.chunkstore.push.changes.staging import Staging
-from lodefs.chunkstore.push.committer import Committer
+from lodefs.chunkstore.push.committer import Committer, head_of
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.settings.session import revision_of, spec_of

@@ -138,6 +138,8 @@ def deleted(**where: Unpack[Where]) -> list[DeletedItem]:
                     for one in refs
                 ]
                 continue
+            if gone.renaming is not None:
+                continue
             of_it = [one.is_there for one in refs if (one.kind, one.name) in gone.refs]
             is_there = any(of_it)
             found.append(DeletedItem(repo, "repository", None, gone.time_s, gone.by, is_there))

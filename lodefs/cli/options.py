@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -118,6 +118,7 @@ def _with_session(function: Callable[..., None]) -> Any:
     ) -> None:
         session.command_options = {"--store": store_url, "--proxy": proxy_url}
         session.apply_options(store=store_url, proxy=proxy_url)
+        session.on_renamed = cache(warn_of_name)
         try:
             function(session, **more)
         except NotFound as error:
@@ -206,6 +207,11 @@ def write_line(line: str) -> None:
 def warn(line: str) -> None:
     """One line on standard error that the command goes on after."""
     click.echo(f"lodefs: warning: {text.escaped(line)}", err=True)
+
+
+def warn_of_name(to: str) -> None:
+    """Says that a repository was named by its old name, which leads to ``to`` for a time."""
+    warn(f"the repository is called {to} now, and its old name will end: use the new one")
 
 
 def output_error(error: OSError) -> OSError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ class Session:
         self.umask = umask
         self.debug = bool(environment.get("LODEFS_DEBUG"))
         self.exit_code = 0
+        self.on_renamed: Callable[[str], object] = lambda _to: None  # told of new names
         self.command_options: Mapping[
             str, str | None
         ] = {}  # --store and --proxy of the command itself
@@ -85,7 +86,9 @@ class Session:
     def store(self) -> Store:
         from lodefs.chunkstore.repo.store import open_store  # imports all of the formats
 
-        return open_store(self.objects(self.store_url))
+        found = open_store(self.objects(self.store_url))
+        found.on_renamed = self.on_renamed
+        return found
 
     def objects(self, url: str) -> ObjectStore:
         """The object store at ``url``; closed with the session."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
+from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Renamed
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.protocol.cache_control import (
     OWNER,
@@ -55,7 +55,12 @@ class CacheControlHandlers:
         wanted = parsed(request.body, WarmRequest)
         reader.check(wanted.repo)
         wanted = replace(wanted, owner=own_name(wanted.owner, reader))
-        job = await self._cache_control.warm(wanted)
+        try:
+            job = await self._cache_control.warm(wanted)
+        except Renamed as error:
+            if not reader.may_read(error.to):
+                raise
+            job = await self._cache_control.warm(replace(wanted, repo=error.to))
         return json_answer(job, status=202, headers=[("Location", f"/warm/{job.id}")])
 
     async def _warm_job(self, route: Route, request: Request) -> Answer:

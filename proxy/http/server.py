@@ -24,6 +24,7 @@ from lodefs.chunkstore.errors import (
     Denied,
     InvalidInput,
     LodefsError,
+    Renamed,
     Unavailable,
 )
 from lodefs.chunkstore.protocol.wire import ORIGIN_HEADER
@@ -376,11 +377,22 @@ class ProxyServer:
         if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
             return login.answer(endpoint.tokens, route, asked, is_tls=endpoint.tls is not None)
         try:
-            return await self._handlers.answer(route, asked)
+            return await self._by_name_of_today(route, asked)
         except LodefsError as error:
             if not asked.reader.is_limited:
                 raise
             raise disclosure.redacted(error, disclosure.places_of(self.node.status())) from error
+
+    async def _by_name_of_today(self, route: Route, asked: Request) -> Answer:
+        """The answer; of a repository that was renamed by its new name, to who may read that. The
+        fast path does not learn it: it would not ask."""
+        try:
+            return await self._handlers.answer(route, asked)
+        except Renamed as error:
+            if not (route.repo and asked.reader.may_read(error.to)):
+                raise
+            answer = await self._handlers.answer(replace(route, repo=error.to), asked)
+            return replace(answer, target=None)
 
     async def _of_s3(
         self,

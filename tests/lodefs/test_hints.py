@@ -21,6 +21,7 @@ from tests.support.lodefs.command_line import Lodefs
 FOLDERS_OF_COMMANDS = {
     "token": ("create", "list", "delete"),
     "repair": ("index",),
+    "repo": ("rename",),
     "bundle": ("create", "unpack", "list"),
 }
 

@@ -21,7 +21,7 @@ from lodefs.chunkstore.push.changes.overlay import (
     count_files,
 )
 from lodefs.chunkstore.push.changes.three_way import Choices, IsProven, believed, merge
-from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, read_head
+from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, head_of
 from lodefs.chunkstore.push.limits import Changes, Quota, Removals
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
 from lodefs.chunkstore.push.session import CommitResult, PushSession
@@ -82,11 +82,6 @@ def read_living_head(store: Store, repo: str, branch: str) -> tuple[Head, Commit
         raise NotFound(f"{repo} has no branch {branch}: that is a tag or a commit")
     commit = store.commit(repo, ref.commit)
     return Head(ref, ref.commit, commit), ref.commit, commit
-
-
-def head_of(session: PushSession) -> Head:
-    """Where the branch of a session is now. Raises what read_head does."""
-    return read_head(session.store, session.branch.repo, session.branch.name)
 
 
 def store_trees(session: PushSession, item: Item, trees: TreeReader) -> TreeEntry:

@@ -15,12 +15,11 @@ from lodefs.chunkstore.push.changes.branch_commits import (
     ChangesResult,
     CommitBase,
     CommitJob,
-    head_of,
 )
 from lodefs.chunkstore.push.changes.change import Change, PutDirectory
 from lodefs.chunkstore.push.changes.staging import Staging
 from lodefs.chunkstore.push.changes.stored_changes import EarlyQuota, StoredChanges, StreamStarts
-from lodefs.chunkstore.push.committer import Head
+from lodefs.chunkstore.push.committer import Head, head_of
 from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.push.source_directory import source_root
@@ -61,7 +60,7 @@ def commit_changes(
     def attempt() -> ChangesResult:
         head = head_of(session)
         at = base_of(session, base, head)
-        quota = Quota(store, repo, head.size_bytes)
+        quota = Quota(store, session.branch.repo, head.size_bytes)
         now = CommitBase(head.id, head.commit) if head.id and head.commit else at
         early = EarlyQuota(quota, store.packs, now.root, now.totals.size_bytes, changes)
         staging = Staging(session, at, early.count)

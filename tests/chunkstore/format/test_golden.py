@@ -194,6 +194,7 @@ def _repo_settings(data: bytes, repo: str = "vision/flickr30k", sequence: int = 
 def test_reads_golden_settings_of_a_repository() -> None:
     """They say what their example says, and are of no other repository or number."""
     assert _repo_settings(read("repo-settings")) == golden.repo_settings()
+    assert _repo_settings(read("repo-settings-2")) == golden.repo_settings_names()
     for repo, sequence in (("vision/other", 3), ("vision/flickr30k", 4)):
         with pytest.raises(Corrupt, match="is of vision/flickr30k, number 3"):
             _repo_settings(read("repo-settings"), repo, sequence)
@@ -253,6 +254,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "composite-table-superseded": lambda data: decode_table(data, 6),
     **JOURNAL,
     "repo-settings": _repo_settings,
+    "repo-settings-2": _repo_settings,
 }
 # unpack checks these
 PAYLOAD_BYTES = {

@@ -13,11 +13,11 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
-from lodefs.chunkstore.push.changes.branch_commits import EMPTY, CommitJob, head_of
+from lodefs.chunkstore.push.changes.branch_commits import EMPTY, CommitJob
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import base_of
 from lodefs.chunkstore.push.changes.staging import Staging
-from lodefs.chunkstore.push.committer import Committer
+from lodefs.chunkstore.push.committer import Committer, head_of
 from lodefs.chunkstore.repo.store import Store
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to

@@ -153,3 +153,43 @@ def test_fork(lodefs: Lodefs) -> None:
     lodefs("rm", "--yes", "r")
     assert lodefs("verify", "--data").code == 0
     assert _names(lodefs, "t") == ["a.txt", "d/", "d/b", "d/c"]
+
+
+def test_rename(lodefs: Lodefs, tmp_path: Path) -> None:
+    """The old name leads to the new one for who reads and pushes, with a note; other commands name
+    it; and it can be taken back."""
+    lodefs("tag", "r", "v1")
+    lodefs("quota", "r", "--size-bytes-max", "10MB")
+    done = lodefs("repo", "rename", "--json", "r", "new/r").json
+    assert done["refs"] == [{"kind": "branch", "name": "main"}, {"kind": "tag", "name": "v1"}]
+    assert lodefs("ls").out.split() == ["new/r", "s"]
+    read = lodefs("cat", "r@v1:a.txt")
+    assert (read.code, read.out) == (0, "a\n")
+    assert "lodefs: warning: the repository is called new/r now" in read.err
+    for words in ("log r", "diff r r@v1", "blame r:d", "ls r:d", "verify r@v1", "cp r:d s:d"):
+        assert lodefs(*words.split()).code == 0
+    (tmp_path / "b").write_text("b")
+    pushed = lodefs("push", str(tmp_path / "b"), "r:more/b")
+    assert (pushed.code, "called new/r now" in pushed.err) == (0, True)
+    assert lodefs("push", str(tmp_path / "source"), "r@again").code == 0
+    assert lodefs("pull", "r", str(tmp_path / "out")).code == 0
+    assert _names(lodefs, "new/r:more") == ["b"]
+    for words in ("rm --yes r", "tag r v2", "branch r", "retain r", "undelete r"):
+        ran = lodefs(*words.split())
+        assert (ran.code in (3, 4), "new/r" in ran.err) == (True, True)
+    assert lodefs("quota", "new/r").out.count("10")
+    assert lodefs("undelete").out == ""
+    assert "r is new/r now, with 0 refs" in lodefs("repo", "rename", "r", "new/r").out
+    assert lodefs("repo", "rename", "new/r", "r", "--old-name-for", "1d").code == 0
+    assert len(_names(lodefs, "r")) == len(_names(lodefs, "new/r")) == 6
+    assert lodefs("verify", "--data").code == 0
+
+
+def test_rules_that_cover_one_name(lodefs: Lodefs, tmp_path: Path) -> None:
+    """The rules of access of this machine are compared."""
+    settings = tmp_path / "lodefs.toml"
+    settings.write_text('[access]\n"*" = ["*"]\n"r*" = ["0"]\n')
+    one = lodefs("repo", "rename", "--json", "r", "q", LODEFS_CONFIG=str(settings)).json
+    assert one["access_rules"] == ["r*", "*"]
+    two = lodefs("repo", "rename", "q", "r", LODEFS_CONFIG=str(settings))
+    assert "the rule 'r*' of [access]" in two.err

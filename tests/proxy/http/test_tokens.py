@@ -21,6 +21,7 @@ from lodefs.chunkstore.errors import (
     InvalidInput,
     LodefsError,
     NotFound,
+    Renamed,
     Unavailable,
     UnknownFormat,
 )
@@ -467,3 +468,32 @@ def test_without_the_s3_key_nothing_stays_known(path: Path) -> None:
             await watch.close()
 
     asyncio.run(run())
+
+
+class _RenamedNode(DictNode):
+    """A node on whose store "old" leads to "demo"."""
+
+    async def snapshot(self, repo: str, rev: str) -> Snapshot:
+        """See proxy.node.Names."""
+        if repo == "old":
+            error = Renamed("there is no repository old that you may read")
+            error.to = "demo"
+            raise error
+        return await super().snapshot(repo, rev)
+
+
+def test_an_old_name_leads_who_may_read_the_new_one(path: Path) -> None:
+    """Others are not told of it; and what was answered once is not answered to them."""
+    both, old = (create_token(path, str(n), names, now_s=NOW_S) for n, names in _NAMES.items())
+    node = _RenamedNode({b"a": b"hello"})
+    with start_proxy(node, tokens_file=path) as proxy, proxy.client(tcp=True) as client:
+        for target in ("main", node.commit):
+            for token, status in ((both, 200), (old, 404), (both, 200), (old, 404)):
+                reply = client.get(f"/files/old@{target}/a", Authorization=f"Bearer {token}")
+                assert reply.status == status
+                assert (b"hello" in reply.body, b"demo" in reply.body) == (status == 200, False)
+        found = client.get("/snapshots/old@main", Authorization=f"Bearer {both}").json()
+    assert (found["repo"], found["commit"]) == ("demo", node.commit)
+
+
+_NAMES = {"both": ["old", "demo"], "old": ["old"]}

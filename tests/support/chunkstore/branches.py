@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
-from lodefs.chunkstore.push.changes.branch_commits import EMPTY, ChangesResult, head_of
+from lodefs.chunkstore.push.changes.branch_commits import EMPTY, ChangesResult
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
@@ -29,7 +29,7 @@ from lodefs.chunkstore.push.changes.change import (
 )
 from lodefs.chunkstore.push.changes.commit_changes import base_of, commit_changes
 from lodefs.chunkstore.push.changes.staging import Staging
-from lodefs.chunkstore.push.committer import Committer
+from lodefs.chunkstore.push.committer import Committer, head_of
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES

@@ -38,6 +38,7 @@ from lodefs.chunkstore.format.names import (
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
 from lodefs.chunkstore.format.repo_settings import (
     Deletion,
+    Renaming,
     RepoSettings,
     Retention,
     encode_expired,
@@ -206,6 +207,14 @@ def repo_settings() -> RepoSettings:
     )
 
 
+def repo_settings_names() -> RepoSettings:
+    """The same of a repository that had another name, and is getting yet another."""
+    deletion = repo_settings().deletion
+    assert deletion is not None
+    gone = replace(deletion, renaming=Renaming("vision/flickr", 1_800_000_000))
+    return replace(repo_settings(), deletion=gone, former_names=("vision/f30k",))
+
+
 def bundle_head() -> BundleHead:
     """The head of a bundle of one commit that builds on another."""
     since = CommitId(bytes(range(64, 96)))
@@ -284,6 +293,7 @@ def examples() -> dict[str, bytes]:
         "journal-ledger": journal.encode_ledger(ledger()),
         "expired": encode_expired("vision/flickr30k", CommitId(bytes(range(32))), 1_700_000_000),
         "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
+        "repo-settings-2": encode_repo_settings("vision/flickr30k", repo_settings_names()),
         "purge": encode_purge(purge()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
