@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -146,6 +147,7 @@ class _World:
     cache_size_bytes_max: int
     commits: list[tuple[str, str, Files | None]] = field(default_factory=list)  # None: hostile
     nodes: list[StoreNode] = field(default_factory=list)
+    views: dict[tuple[bytes, str], CacheView] = field(default_factory=dict)
     honest_reads: int = 0
 
     @asynccontextmanager
@@ -167,6 +169,19 @@ class _World:
                 members = await stack.enter_async_context(cluster)
                 self.nodes = [member.node for member in members]
             yield
+            self.views.clear()
+
+    def view(self, place: CachePlace, snapshot: Snapshot) -> CacheView:
+        """That of a mount of the snapshot, which knows what the node has written by now."""
+        which = place.directory, snapshot.commit
+        view = self.views.get(which)
+        if view is None:
+            ticks = count(step=3600)  # each look for news is due
+            view = self.views[which] = open_view(place, snapshot, clock=lambda: float(next(ticks)))
+        else:
+            view.catch_up()
+            view.close_evicted()
+        return view
 
     def push(self, step: Push) -> None:
         repo = f"honest/{step.repo}"
@@ -280,12 +295,11 @@ async def _read(
     if extent is not None:
         sent = os.pread(extent.fd, extent.size_bytes, extent.offset)
         _compare(sent, want[first : first + size], f"{which} {path!r} by the hot path")
-    _look(node.cache_place(), snapshot, path, want)
+    _look(world.view(node.cache_place(), snapshot), path, want)
 
 
-def _look(place: CachePlace, snapshot: Snapshot, path: bytes, want: bytes) -> None:
+def _look(view: CacheView, path: bytes, want: bytes) -> None:
     """What a mount finds in the cache's files by itself."""
-    view = open_view(place, snapshot)
     entry = _walk(view, path)
     if entry is None:
         return
