@@ -119,5 +119,5 @@ find "$tree" -depth -exec touch -hcd "@$SOURCE_DATE_EPOCH" {} +
 mkdir -p "$out"
 package=$out/lodefs_${version}_$architecture.deb
 # One thread: with more, bytes would depend on how many there are.
-dpkg-deb --root-owner-group -Zxz -z1 --threads-max=1 --build "$tree" "$package" >/dev/null
+dpkg-deb --root-owner-group -Zzstd -z9 --threads-max=1 --build "$tree" "$package" >/dev/null
 echo "$package"
