@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -153,6 +154,7 @@ class HostileStore:
         yield "long-columns", self.long_columns
 
 
+@cache
 def _empty_files(count: int) -> bytes:
     """The stored form of a directory of so many empty files: as small as entries can be."""
     groups = []

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.adversary.histories import Lie, Push, Read, Restart, Step, Warm, histories, play
+from tests.support.chunkstore.directories import MEMORY
 
 OTHER: tuple[Literal["other"], ...] = ("other",) * 4
 
@@ -22,7 +23,7 @@ OTHER: tuple[Literal["other"], ...] = ("other",) * 4
 def test_any_history(steps: list[Step], nodes: int, small_cache: bool) -> None:
     """In any order of honest and lying pushes, reads, warm jobs and restarts, alone and in a
     cluster, no read of an honest commit gives other bytes than it has."""
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         asyncio.run(play(steps, Path(directory), nodes=nodes, small_cache=small_cache))
 
 

@@ -20,6 +20,7 @@ from tests.fuzz import commands as say
 from tests.fuzz.model import Wrong
 from tests.fuzz.play import Played, play, shorten
 from tests.fuzz.world import Material, make_material
+from tests.support.chunkstore.directories import MEMORY
 from tests.support.maintenance.schedules import one_at_a_time
 
 COMMANDS = 40
@@ -28,7 +29,6 @@ TRIES_MAX = 400  # to shorten a history
 KIND_CHARS = 30
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 SEEDS_AT_ONCE = 10
-MEMORY = Path("/dev/shm")  # push indexes are synced often
 
 
 @dataclass
@@ -94,7 +94,7 @@ def run_seeds(first: int, last: int, commands: int, is_shortened: bool) -> Repor
     played = Played()
     level = logging.root.manager.disable
     logging.disable()
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         tempfile.tempdir = name
         try:
             with one_at_a_time():

@@ -326,7 +326,7 @@ class _Writer:
             (self._undelete, 1),
             (self._retain, 1.5),
             (self._collect, 6),
-            (self._purge, 1.2 if mood.purges else 0),
+            (self._purge, 3 if mood.purges else 0),
             (self._copy, 5),
             (self._bundle, 2),
             (self._repair, 2 + 20 * mood.damage),

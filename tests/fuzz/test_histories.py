@@ -45,7 +45,7 @@ def test_any_history(part: int) -> None:
     report = run_seeds(part * SEEDS, (part + 1) * SEEDS, COMMANDS, is_shortened=False)
     assert not report.failed, report.failed[0]
     for what in _COMMON:
-        assert report.done[what] > SEEDS / 5, (what, report.done)  # by chance there are few
+        assert report.done[what] > SEEDS / 3, (what, report.done)
     assert sum(count for what, count in report.done.items() if what.endswith("killed")) > SEEDS / 3
 
 

@@ -9,11 +9,11 @@ import pytest
 from loadtests.bench.collections import Bucket, play_on, torn_put
 from loadtests.services import S3Server
 from tests.support.chunkstore.child_process import private_directory
+from tests.support.chunkstore.directories import MEMORY
 from tests.support.maintenance.schedules import one_at_a_time, play, write_sources
 
 SCHEDULES = 60
 RGW_SEEDS = (13,)
-MEMORY = Path("/dev/shm")  # push indexes are synced very often
 
 
 @pytest.mark.slow
@@ -24,8 +24,7 @@ def test_any_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     purged is there at all times, and two undisturbed gc runs (three if a writer died right
     before its last put) leave no garbage. Dry runs say what a gc run then does."""
     sources = write_sources(tmp_path / "sources")
-    if MEMORY.is_dir():
-        monkeypatch.setattr("tempfile.tempdir", str(MEMORY))
+    monkeypatch.setattr("tempfile.tempdir", MEMORY)
     with one_at_a_time(), private_directory() as directory:
         played = [play(seed, directory / "indexes", sources) for seed in range(SCHEDULES)]
     for what in (

@@ -16,6 +16,7 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.repo.store import Store
 
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # for files that are synced very often
 NOBODY_UID = 65534
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
