@@ -47,6 +47,7 @@ from loadtests.bench import (
     survival,
     systemd,
     throttlings,
+    transactions,
     unreadanswers,
     volumes,
     walks,
@@ -66,6 +67,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-unchanged": (pushes.unchanged, "push again, nothing changed"),
     "push-one-byte": (pushes.one_byte, "one byte changed in a 1 GiB file"),
     "changes": (changing.one_of_many, "one byte changed of 100,000 files, without the directory"),
+    "transaction": (
+        transactions.four_processes,
+        "100,000 small files by four processes in one transaction, against a push",
+    ),
     "push-million": (pushes.million, "one file changed among 1,000,000"),
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
     "copy": (copies.copy, "copy from store to store on Ceph RGW, against rclone copy of the packs"),

@@ -174,18 +174,21 @@ class ContentWriter:
     def add(self, block: Buffer, *, final: bool = False) -> None:
         """The next bytes, or the last ones. Raises what the store does; Purged, OverQuota."""
         self._contents.count(self.number, len(block), is_new=self._is_first)
-        self._hasher.update(block)
         self.size_bytes += len(block)
         data = memoryview(b"".join((self._left, block)) if self._left else block)
         ends = self._contents.cut(data, final=final)
         pieces = [data[a:b] for a, b in pairwise([0, *ends])]
         chunks = [CutChunk(digest_of(piece), len(piece)) for piece in pieces]
+        if final and self._is_first and len(chunks) == 1:  # nearly all files
+            digest = chunks[0].id
+        else:
+            digest = self._hasher.update(block).digest()
         part = CutFile(
             self.number,
             chunks,
             first=self._is_first,
             last=final,
-            digest=self._hasher.digest() if final else None,
+            digest=digest if final else None,
             stat=FileStat(self.size_bytes, 0, 0, 0) if final else None,
         )
         self._contents.take(part, pieces, self._compress)

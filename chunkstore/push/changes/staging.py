@@ -6,9 +6,10 @@ has begun, its place in the journal and its heartbeat, is what keeps the packs u
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import count as numbers_from
 from threading import RLock
 from typing import BinaryIO
@@ -59,6 +60,25 @@ LEARN_SIZE_BYTES_MIN = 8 << 20  # less is not worth to be looked for in the whol
 Count = Callable[[int, int], None]
 
 
+class _Gate:
+    """Lets one thread through at a time, until it is over."""
+
+    __slots__ = ("is_over", "lock")
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.is_over = False
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        if self.is_over:
+            self.lock.release()
+            raise InvalidInput("the transaction is over: begin another one")
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
 class Staging:
     """What is staged on ``base``, in one attempt of a session. Any thread of the process that made
     it; one at a time.
@@ -85,9 +105,8 @@ class Staging:
         self._open: dict[Names, StagedFile] = {}  # that are being written
         self._quota = Quota(session.store, session.branch.repo, base.totals.size_bytes)
         self._put_bytes = self._asked_bytes = 0
-        self._lock = RLock()
+        self._gate = _Gate()
         self._pid = os.getpid()
-        self._is_over = False
         pause_at_fork(self)
 
     # changes: each raises what the method of Overlay does, and what the store does
@@ -96,10 +115,7 @@ class Staging:
         """A file to write, which is staged when it is closed. Raises: InvalidInput if it is open
         already."""
         with self.in_use():
-            if names in self._open:
-                raise InvalidInput(f"{shown(names)} is open for writing already: close it first")
-            if is_directory(self.overlay.get(names)):
-                raise InvalidInput(f"{shown(names)} is a directory: remove it first")
+            self._check_free(names)
             writer = ContentWriter(self.contents, next(self._numbers))
             file = self._open[names] = StagedFile(self, names, writer, executable=executable)
             return file
@@ -109,9 +125,7 @@ class Staging:
         with self.in_use():
             self._open.pop(file.names, None)
             if is_kept:
-                name, number = file.names[-1], file.content.number
-                entry = self.contents.staged(number, name, executable=file.executable)
-                self.overlay.put_file(file.names, entry)
+                self._put(file.names, file.content.number, executable=file.executable)
 
     def put(
         self,
@@ -123,22 +137,18 @@ class Staging:
         """A file with this content, as of the change Put. A local file that changes meanwhile
         raises SourceChanged."""
         with self.in_use():
-            if not isinstance(content, os.PathLike):
-                with self.create(names, executable=bool(executable)) as file:
-                    blocks = (
-                        [content]
-                        if isinstance(content, bytes)
-                        else iter(lambda: content.read(BLOCK_SIZE_BYTES), b"")
-                    )
-                    for block in blocks:
-                        file.write(block)
-                return
-            local, number = local_file(content), next(self._numbers)
-            self.contents.read_files([(number, local)])
-            if executable is None:
-                executable = local.executable
-            entry = self.contents.staged(number, names[-1], executable=executable)
-            self.overlay.put_file(names, entry)
+            self._check_free(names)
+            number = next(self._numbers)
+            if isinstance(content, os.PathLike):
+                local = local_file(content)
+                self.contents.read_files([(number, local)])
+                executable = local.executable if executable is None else executable
+            elif isinstance(content, bytes) and len(content) <= BLOCK_SIZE_BYTES:
+                ContentWriter(self.contents, number).add(content, final=True)
+            else:
+                stream = io.BytesIO(content) if isinstance(content, bytes) else content
+                self.contents.read_stream(number, stream)
+            self._put(names, number, executable=bool(executable))
 
     def put_link(self, names: Names, target: bytes) -> None:
         """A symlink."""
@@ -284,19 +294,15 @@ class Staging:
 
     # who uses it
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Keeps other threads away. Raises: InvalidInput in another process, and when it is
-        over."""
+    def in_use(self) -> AbstractContextManager[object]:
+        """Keeps other threads away, for a block. Raises: InvalidInput in another process, and when
+        it is over."""
         if not self.is_own:
             raise InvalidInput(
                 "this process was forked, and the transaction is its parent's: write with what "
                 "its fork() gives"
             )
-        with self._lock:
-            if self._is_over:
-                raise InvalidInput("the transaction is over: begin another one")
-            yield
+        return self._gate
 
     @property
     def is_own(self) -> bool:
@@ -305,18 +311,29 @@ class Staging:
 
     def end(self) -> None:
         """Nothing can be done with it any more."""
-        with self._lock:
-            self._is_over = True
+        with self._gate.lock:
+            self._gate.is_over = True
 
     def pause(self) -> None:
         """Of Pausable."""
-        self._lock.acquire()
-        if self.is_own and not self._is_over:
+        self._gate.lock.acquire()
+        if self.is_own and not self._gate.is_over:
             self._session.index.pause()
 
     def resume(self) -> None:
         """Of Pausable."""
-        self._lock.release()
+        self._gate.lock.release()
+
+    def _check_free(self, names: Names) -> None:
+        """Raises: InvalidInput if no file can be put there now."""
+        if names in self._open:
+            raise InvalidInput(f"{shown(names)} is open for writing already: close it first")
+        if is_directory(self.overlay.get(names)):
+            raise InvalidInput(f"{shown(names)} is a directory: remove it first")
+
+    def _put(self, names: Names, number: int, *, executable: bool) -> None:
+        entry = self.contents.staged(number, names[-1], executable=executable)
+        self.overlay.put_file(names, entry)
 
     def _settle(self, directory: ChangedDirectory) -> None:
         files = (one for one in directory.children.values() if isinstance(one, TreeEntry))
