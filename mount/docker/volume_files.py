@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -57,9 +56,7 @@ class Records:
             self.earlier_mounts = directory / "mounts"
             state_files.make_private(self._volumes)
             self._lock = state_files.lock(directory / "lock", "another `lodefs docker-plugin`")
-            for path in self._volumes.glob(f"*{state_files.UNFINISHED}"):
-                with suppress(IsADirectoryError):  # not ours; its volume's writes say so
-                    path.unlink()
+            state_files.remove_unfinished(self._volumes)
         except OSError as error:
             raise state_files.translated(error, directory) from error
 

@@ -266,12 +266,12 @@ class Volumes:
             if record is None:
                 raise no_such(name)
             if count := self._service.forget(DOCKER, name, REMOVE_STALE_S, WORK_TIMEOUT_S):
-                mounts = f"{count} mount{'s' if count > 1 else ''}"
-                if isinstance(record, Damaged):
-                    why = f"is damaged and in use ({mounts}): stop its containers first"
-                else:
-                    why = f"is in use: {mounts} of it are not undone"
-                raise InUse(f"volume {name!r} {why}")
+                state = "damaged, and in use" if isinstance(record, Damaged) else "in use"
+                raise InUse(
+                    f"volume {name!r} is {state} ({count} mount{'s' if count > 1 else ''}): remove "
+                    f"its containers first (`docker ps -a --filter volume={name}`); if there are "
+                    "none, try again in a minute, or disable and enable a managed plugin"
+                )
             if isinstance(record, Damaged):
                 self._files.set_aside(key)
             else:

@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from lodefs.chunkstore.errors import Corrupt, InUse, InvalidInput, LodefsError
+from lodefs.chunkstore.errors import Corrupt, InUse, InvalidInput, LodefsError, NoSpace
 from lodefs.chunkstore.system.os_errors import kind_of
 
 UNFINISHED = ".new"
@@ -33,8 +33,18 @@ def lock(path: Path, whose: str) -> int:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(fd)
-        raise InUse(f"{path.parent} is the state of {whose}") from None
+        raise InUse(
+            f"{path.parent} is the state of {whose}: end that, or name another directory"
+        ) from None
     return fd
+
+
+def remove_unfinished(folder: Path, name: str = f"*{UNFINISHED}") -> None:
+    """Remove what processes that were killed have left. What is no file is not ours, and stays:
+    whoever writes there says so. OSError."""
+    for path in folder.glob(name):
+        with suppress(IsADirectoryError):
+            path.unlink()
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -76,7 +86,9 @@ def sync(folder: Path) -> None:
 
 def translated(error: OSError, path: Path) -> LodefsError:
     """One of our errors, which names the path."""
-    return kind_of(error)(f"{path}: {error.strerror or error}")
+    kind = kind_of(error)
+    hint = ": make room there, and try again" if kind is NoSpace else ""
+    return kind(f"{path}: {error.strerror or error}{hint}")
 
 
 def _private(path: str, flags: int) -> int:

@@ -98,8 +98,8 @@ class RemoteMounts:
             raise DeadlineExceeded(f"the mount service at {self._path} does not answer") from error
         except OSError as error:
             raise Unavailable(
-                f"the mount service at {self._path} cannot be reached; does `lodefs mounter` run? "
-                f"({error.strerror or error})"
+                f"the mount service at {self._path} cannot be reached ({error.strerror or error}); "
+                "does `lodefs mounter` run? See `systemctl status lodefs-mounter`, or its pod"
             ) from error
         if answer.version != wire.VERSION:
             raise UnknownFormat(

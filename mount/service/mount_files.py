@@ -53,14 +53,9 @@ class MountFiles:
             self._root = Path(os.path.realpath(root))  # the kernel lists mounts so
             for folder in (self._mounts, self._tokens, self._root):
                 state_files.make_private(folder)
-            unfinished = f"*{state_files.UNFINISHED}"
-            for folder, name in (
-                (self._mounts, unfinished),
-                (self._tokens, unfinished),
-                (self._tokens, f"{_LENT}*"),
-            ):
-                for path in folder.glob(name):
-                    path.unlink()
+            state_files.remove_unfinished(self._mounts)
+            state_files.remove_unfinished(self._tokens)
+            state_files.remove_unfinished(self._tokens, f"{_LENT}*")
         except OSError as error:
             raise state_files.translated(error, state) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lodefs.chunkstore.errors import Corrupt, InUse, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, InUse, Unavailable, UnknownFormat
 from lodefs.mount.node import state_files
 from lodefs.mount.node.interface import ResolvedCommit, Source
 from lodefs.mount.service.interface import MountClaim, User
@@ -49,6 +49,20 @@ def test_bytes_that_are_wrong() -> None:
             decode_mount(bad)
     with pytest.raises(UnknownFormat, match="version 9"):
         decode_mount(data.replace(b'"version":1', b'"version":9'))
+
+
+def test_a_directory_in_a_files_way_harms_that_file_alone(
+    files: MountFiles, tmp_path: Path
+) -> None:
+    """A service starts, and writes the others; of that one it says what is in the way."""
+    files.close()
+    (tmp_path / "state" / "mounts" / "vision_cats-1.json.new" / "x").mkdir(parents=True)
+    again = MountFiles(tmp_path / "state", tmp_path / "run", tmp_path / "mounts")
+    again.write(msgspec.structs.replace(mount(), key="other"))
+    assert [one.key for one in again.load()] == ["other"]
+    with pytest.raises(Unavailable, match=r"vision_cats-1\.json: Is a directory"):
+        again.write(mount())
+    again.close()
 
 
 def test_a_damaged_file_is_put_aside(files: MountFiles, tmp_path: Path) -> None:
