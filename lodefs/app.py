@@ -13,11 +13,11 @@ from contextlib import suppress
 
 import click
 
-from lodefs.chunkstore.errors import LodefsError, NotFound
+from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound
 from lodefs.cli import exit_codes
 from lodefs.cli.manual import GroupedCommands
 from lodefs.cli.options import output_error, write_line
-from lodefs.cli.text import escaped
+from lodefs.cli.text import escaped, without_keys
 from lodefs.settings.session import Session
 
 # The groups of the help; of each command the module of lodefs.commands that holds it, and its line
@@ -221,7 +221,8 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
     except LodefsError as error:
         if session.debug:
             raise
-        message = "; ".join([str(error), *_notes_of(error), *_what_there_is(error)])
+        parts = [str(error), *_notes_of(error), *_way_out(error), *_what_there_is(error)]
+        message = without_keys("; ".join(parts))
         return _failed(escaped(message), exit_codes.code_of(error))
     except OSError as error:  # the local file system, at the edge: a full disk, a missing file
         if session.debug:
@@ -241,6 +242,14 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
 def _notes_of(error: BaseException) -> list[str]:
     """Hints that a command added to an error."""
     return getattr(error, "__notes__", [])
+
+
+def _way_out(error: LodefsError) -> list[str]:
+    """What to do about an object of the store that is damaged, if the error does not say it."""
+    told = str(error)
+    if isinstance(error, Corrupt) and without_keys(told) != told and "`lodefs " not in told:
+        return ["`lodefs repair` says what else is damaged, and puts it back"]
+    return []
 
 
 def _what_there_is(error: LodefsError) -> list[str]:

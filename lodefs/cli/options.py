@@ -13,7 +13,7 @@ from typing import Any, get_origin
 
 import click
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, Target, parse_spec, parse_target
 from lodefs.cli import text
 from lodefs.cli.parameters import Parameter, argument, option, parameters_of
@@ -125,6 +125,11 @@ def _with_session(function: Callable[..., None]) -> Any:
             spec = more.get("spec")
             if isinstance(spec, Spec) and (hint := not_found_hint(spec)):
                 error.add_note(hint)
+            raise
+        except Corrupt as error:
+            for spec in more.values():
+                if isinstance(spec, Spec | Target) and spec.repo not in str(error):
+                    error.add_note(f"this is about {spec}")
             raise
 
     return with_session

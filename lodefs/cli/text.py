@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from urllib.parse import quote_from_bytes
 
@@ -9,6 +10,21 @@ from lodefs.chunkstore.system.durations import utc_text
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, bidi marks, line separators
+_ID = r"([0-9a-f]{12})[0-9a-f]{52}"
+_KEYS = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (rf"\bpacks/[0-9a-f]{{2}}/{_ID}", r"pack \1"),
+        (rf"\brepos/(\S+)/(?:commits|refs/expired)/{_ID}", r"commit \2 of \1"),
+        (r"\brepos/(\S+)/refs/branches/([^/\s]+)/\d{10}\b", r"branch \2 of \1"),
+        (r"\brepos/(\S+)/refs/tags/([^/\s]+)/\d{10}\b", r"tag \2 of \1"),
+        (r"\brepos/(\S+)/refs/_settings/\d{10}\b", r"the settings of \1"),
+        (r"\bjournal/(?:\w+/\d{10}|ledger)\b", "the store's journal"),
+        (r"\bindex/[0-9a-fg-]+\b", "an index shard"),
+        (r"\bcomposites/(?:data|tables)/[0-9a-f-]+\b", "a composite"),
+        (rf"\b(pack|chunk|commit) {_ID}", r"\1 \2"),
+    )
+)
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -35,6 +51,14 @@ def _escaped_character(character: str) -> str:
     if number < 0x100:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def without_keys(message: str) -> str:
+    """An error's message in the words of the glossary: keys of objects in a store, and whole ids of
+    packs and chunks, are for who looks into the store (LODEFS_DEBUG)."""
+    for pattern, words in _KEYS:
+        message = pattern.sub(words, message)
+    return message
 
 
 def escaped_lines(text: str) -> list[str]:

@@ -69,3 +69,25 @@ def test_counts_and_times() -> None:
 def test_percent_encoding() -> None:
     """Paths for scripts keep every byte."""
     assert text.percent_encoded(b"a/b c\xff") == "a/b%20c%FF"
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (f"packs/0a/0a{'b' * 62} is lost", "pack 0abbbbbbbbbb is lost"),
+        (f"chunk 3 of pack {'c' * 64}", "chunk 3 of pack cccccccccccc"),
+        (f"not chunk {'c' * 64}", "not chunk cccccccccccc"),
+        (f"repos/a/b/commits/{'d' * 64} holds", "commit dddddddddddd of a/b holds"),
+        (f"repos/a/b/refs/expired/{'d' * 64} holds", "commit dddddddddddd of a/b holds"),
+        ("repos/a/b/refs/branches/main/9999999998 has", "branch main of a/b has"),
+        ("repos/a/refs/tags/v1.0/9999999999 has", "tag v1.0 of a has"),
+        ("repos/a/refs/_settings/9999999999 has", "the settings of a has"),
+        ("journal/entries/9999999999: x", "the store's journal: x"),
+        ("index/18a1b2c3d4e5f607-01234567-g2 x", "an index shard x"),
+        ("composites/tables/0000000003 x", "a composite x"),
+        (f"a/b@{'d' * 64}:packs/x.txt", f"a/b@{'d' * 64}:packs/x.txt"),
+    ],
+)
+def test_keys_become_words(message: str, told: str) -> None:
+    """What an object of a store is to its user, and the beginning of an id; all else stays."""
+    assert text.without_keys(message) == told
