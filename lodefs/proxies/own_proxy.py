@@ -185,7 +185,17 @@ def _found(session: Session) -> tuple[str | None, str | None]:
         return session.proxy_option, None
     store = session.store_url if session.has_store else None
     node = node_proxy(session)
-    return (node if session.proxy_url or serves(node, store) else None), store
+    return (node if session.proxy_url or _node_serves(node, store) else None), store
+
+
+def _node_serves(node: str, store: str | None) -> bool:
+    """As ``serves``; a node's proxy that systemd starts, also again, is waited for."""
+    ends_s = time.monotonic() + START_TIMEOUT_S
+    while not serves(node, store):
+        if time.monotonic() > ends_s or not _is_starting(node):
+            return False
+        time.sleep(PAUSE_S)
+    return True
 
 
 def own_proxy(home_cache: Path, store: str) -> OwnProxy:
@@ -352,7 +362,7 @@ _IS_BOOTED = "/run/systemd/system"  # sd_booted(3)
 def why_not_started(url: str) -> str | None:
     """What the node's proxy said when it could not start, how often, and where there is more; None
     unless ``url`` is where that service listens, and systemd says so."""
-    if url != f"unix:{SOCKET_DEFAULT}" or not os.path.isdir(_IS_BOOTED):
+    if not _is_of_systemd(url):
         return None
     ends_s = time.monotonic() + LOOK_S
     while (shown := _shown()) and (why := told(shown)) is None:
@@ -360,6 +370,18 @@ def why_not_started(url: str) -> str | None:
             return None
         time.sleep(PAUSE_S)  # systemd forgets what it said before while it is started again
     return why if shown else None
+
+
+def _is_starting(url: str) -> bool:
+    """Whether systemd starts the node's proxy, which has not said that it cannot start."""
+    if not _is_of_systemd(url):
+        return False
+    shown = _shown()
+    return _properties(shown).get("ActiveState") == "activating" and told(shown) is None
+
+
+def _is_of_systemd(url: str) -> bool:
+    return url == f"unix:{SOCKET_DEFAULT}" and os.path.isdir(_IS_BOOTED)
 
 
 def told(shown: str) -> str | None:

@@ -52,3 +52,18 @@ def test_commands_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unavailable, match="lodefs init /srv/store"):
         own_proxy.running_proxy(Session({"LODEFS_CONFIG": "/dev/null"}))
     assert own_proxy.why_not_started("unix:/run/another.sock") is None
+
+
+def test_one_that_starts_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command asks a proxy again that systemd starts, and not one that does not run."""
+    answers = iter([False, False, True, False])
+    starting = SHOWN.replace(STATUS, "Opening /srv/store and the cache /c")
+    monkeypatch.setattr(own_proxy, "PAUSE_S", 0.0)
+    monkeypatch.setattr(own_proxy, "_IS_BOOTED", "/")
+    monkeypatch.setattr(own_proxy, "serves", lambda *_: next(answers))
+    session = Session({"LODEFS_CONFIG": "/dev/null"})
+    monkeypatch.setattr(own_proxy, "_shown", lambda: starting)
+    assert own_proxy.running_proxy(session) == "unix:/run/lodefs/proxy.sock"
+    monkeypatch.setattr(own_proxy, "_shown", lambda: starting.replace("activating", "inactive"))
+    with pytest.raises(Unavailable, match="does not run"):
+        own_proxy.running_proxy(session)
