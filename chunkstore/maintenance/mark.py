@@ -20,7 +20,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.repo_settings import RepoSettings
-from lodefs.chunkstore.format.tree import TreeEntry
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_tombstoning
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
@@ -220,9 +220,8 @@ class Marking:
             self.progress.phase = f"marking {tree.node.root}"
             if tree.error is not None:
                 raise _unknown(tree.node.root, tree.error) from tree.error
-            add_named(named, tree.content)
-            if not tree.node.path:
-                add_named(named, [tree.node.entry])
+            add_named(named, [tree.node.entry])  # directories: each of them once
+            add_named(named, (one for one in tree.content if one.kind is not Kind.DIRECTORY))
             if len(named) >= PACKS_TOGETHER:
                 marked.add(named)
                 named.clear()

@@ -16,7 +16,7 @@ from lodefs.chunkstore.errors import UNREADABLE, InvalidInput, LodefsError, Purg
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
-AHEAD = 64  # directories that are read, or wait to be looked at, at once; bounds memory
+AHEAD = 32  # directories that are read, or wait to be looked at, at once; bounds memory
 BAD_TREE = (*UNREADABLE, InvalidInput, Purged)  # what is wrong with a tree, and not with the store
 
 Node = TypeVar("Node")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.tree import TreeEntry
+from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.maintenance import mark
 from lodefs.chunkstore.maintenance.collect import Amount
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.directories import in_commit, in_directory
@@ -98,6 +101,27 @@ def test_a_dry_run_changes_nothing(world: World) -> None:
     before = dict(world.memory.objects)
     assert world.collect(dry_run=True).deleted.packs == 2
     assert world.memory.objects == before
+
+
+def test_a_directory_that_was_met_is_not_named_again(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a directory that many commits share needs is added up once."""
+    named: list[bytes] = []
+
+    def add(found: dict[PackId, int], entries: Iterable[TreeEntry]) -> None:
+        some = list(entries)
+        named.extend(entry.name for entry in some)
+        add_named(found, some)
+
+    (tmp_path / "changing" / "shared").mkdir(parents=True)
+    (tmp_path / "changing" / "shared" / "file").write_bytes(b"f")
+    for number in range(3):
+        (tmp_path / "changing" / "number").write_text(str(number))
+        world.push(tmp_path / "changing", "main", "three")
+    monkeypatch.setattr(mark, "add_named", add)
+    world.collect()
+    assert [named.count(name) for name in (b"number", b"shared", b"file")] == [3, 1, 1]
 
 
 def test_refused_deletes(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import io
 import threading
 
@@ -83,3 +84,19 @@ def test_long_work_goes_to_standard_error(
         progress.phase = "pushing"
         assert done.wait(60)
     assert capfd.readouterr().out == ""
+
+
+def test_garbage_is_searched_for_seldom_meanwhile() -> None:
+    """Also when the operation fails, all is as before afterwards."""
+    before = gc.get_threshold()
+    meanwhile: list[int] = []
+
+    def fail() -> None:
+        with show_progress():
+            meanwhile.append(gc.get_threshold()[0])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert meanwhile == [progress_bars.YOUNG_MAX]
+    assert gc.get_threshold() == before
