@@ -53,6 +53,7 @@ from loadtests.bench import (
     walks,
     warmreads,
     warms,
+    writable,
 )
 from loadtests.errors import LoadtestError
 from loadtests.regression import changes, read_results, tell
@@ -107,6 +108,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "shared-mounts": (
         sharedmounts.shared_mounts,
         "100 volumes of Docker and 100 of Kubernetes, of 10 snapshots, on one node",
+    ),
+    "writable": (
+        writable.writable_mounts,
+        "1,000 writable mounts of one commit; reads against an overlay over the local disk",
     ),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (

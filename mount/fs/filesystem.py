@@ -93,6 +93,11 @@ class MountView(msgspec.Struct, frozen=True):
     passthrough: str = "off"  # where there are no Opens: why
     mode: int | None = None  # of directories and programs; files have it without executable bits
 
+    @property
+    def is_below_overlay(self) -> bool:
+        """Whether an overlay above it lets the owner write: permissions alone say so."""
+        return self.mode is not None and bool(self.mode & stat.S_IWUSR)
+
     def mode_of(self, kind: int, *, executable: bool = False) -> int:
         """Type and permissions as stat shows them."""
         if kind == Kind.SYMLINK:
@@ -229,10 +234,13 @@ class FileSystem:
                 return None
 
     def listxattr(self, ino: int) -> list[bytes]:
-        """Names of a node's extended attributes."""
+        """Names of a node's extended attributes. Below an overlay none are listed: it would copy
+        them with a file that changes. Nor are those of symlinks, which the kernel never reads."""
+        kind = self._node(ino).kind
+        if kind == Kind.SYMLINK or self._view.is_below_overlay:
+            return []
         names = [XATTR_PREFIX + name for name in (b"commit", b"digest", b"repo")]
-        is_file = self._node(ino).kind == Kind.FILE
-        return [*names, XATTR_PREFIX + b"read_path"] if is_file else names
+        return [*names, XATTR_PREFIX + b"read_path"] if kind == Kind.FILE else names
 
     def _read_path(self, ino: int) -> bytes | None:
         if self._node(ino).kind != Kind.FILE:

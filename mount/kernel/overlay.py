@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
@@ -62,9 +63,12 @@ def is_in_use(work: Path, lower: Path, upper: Path) -> bool:
     try:
         os.close(_created(lower, upper, work, [b"index=on"]))
     except OSError as error:
-        if error.errno != errno.EBUSY:
+        if error.errno == errno.EBUSY:
+            return True
+        if error.errno != errno.ESTALE:  # the index of an earlier try: it comes to that when unused
             raise
-        return True
+    with suppress(OSError):
+        (work / "index").rmdir()
     return False
 
 

@@ -37,6 +37,18 @@ def test_what_is_written_is_read_and_the_rest_is_the_commit(writable: Writable) 
     assert min(os.listdir(writable.place.upper(0))) == "a"
 
 
+def test_extended_attributes_are_not_copied(writable: Writable) -> None:
+    """What the mount below says of a file by them is not true of one that is changed; a symlink of
+    the commit can be renamed, which copies it."""
+    writable.mount()
+    script = _lines(
+        "open('a', 'a').write('!'); os.rename('link', 'moved'); print(os.readlink('moved'))",
+        "print([name for name in os.listxattr('a') if name.startswith('user.lodefs.')])",
+    )
+    assert in_child(script, str(writable.root)).splitlines() == ["a", "[]"]
+    assert not [name for name in os.listxattr(writable.place.upper(0) / "a") if "lodefs" in name]
+
+
 def test_changes_are_kept_and_found_again(writable: Writable) -> None:
     """Unmounted with its changes kept, the mount shows them when it is made again; they are gone
     when they are discarded, with the directory that they lay in."""
