@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lodefs.api.moving import cp as cp
     from lodefs.api.moving import mv as mv
     from lodefs.api.pulling import pull as pull
+    from lodefs.api.push_rounds import push_every as push_every
     from lodefs.api.pushing import commit_changes as commit_changes
     from lodefs.api.pushing import merge as merge
     from lodefs.api.pushing import push as push
@@ -60,6 +61,7 @@ _PLACES = {
         "lodefs.api.mounting": "Mount",
         "lodefs.api.moving": "cp mv",
         "lodefs.api.pulling": "pull",
+        "lodefs.api.push_rounds": "push_every",
         "lodefs.api.pushing": "commit_changes merge push revert",
         "lodefs.api.refs": "branch tag",
         "lodefs.api.repos": "fork rename",

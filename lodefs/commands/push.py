@@ -20,7 +20,9 @@ from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.consent import has_terminal
+from lodefs.cli.parsed_type import DURATION
 from lodefs.cli.progress_bars import show_progress
+from lodefs.commands import push_rounds
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.scanner import SourceNotes
     from lodefs.chunkstore.push.session import CommitResult
 
+_NOT_IN_ROUNDS = ("check", "dry_run", "allow_removals")
 _BRANCH_NOT_COMMIT = (
     "{0} is the name of a new branch, though it looks like a commit; to remove it: "
     "lodefs branch --delete {1} {0}"
@@ -47,6 +50,7 @@ _SHARED_KEYS = (
     "lodefs push a.csv b.csv vision/flickr30k:tables/          # each under its name",
     "lodefs push ./flickr30k vision/flickr30k --exclude '*.tmp' --exclude /cache/",
     "lodefs push ./flickr30k vision/flickr30k --meta source=crawl-7 --meta license=CC-BY",
+    "lodefs push --every 10m ./results runs/results@main:job-17",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
     store=True,
     of=push_directory,
@@ -66,6 +70,10 @@ def push(
         metavar="FILE",
     ),
     null: bool = cli.option("The paths in --from-list end with NUL."),
+    every: int | None = cli.option(
+        "Commit what rests in SRC again and again, until SIGTERM.", type=DURATION
+    ),
+    grace: int | None = cli.option("With --every: from SIGTERM to SIGKILL [30s].", type=DURATION),
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
@@ -83,21 +91,27 @@ def push(
     (mode 0600, or in a directory of mode 0700) can be read by all who may read the repository: a
     push says how many there are, and --private leaves them out or refuses them.
 
+    With --every, SRC is a directory that a job writes into, and is looked at so often. What two
+    looks found unchanged is committed at PATH, what was committed and is gone is removed, and all
+    else in the branch stays. SIGTERM and Ctrl-C end it, after a last commit within the time that
+    --grace says. What is left out is named; if something is at the end, the exit code is 1.
+
     Reads only what changed since the last push from here, and sends only what the store does not
     have. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
     """
-    if not sources:
-        raise click.UsageError(
-            f"{repo} is the only argument: name what to push and where, SRC... REPO[@BRANCH][:PATH]"
-        )
     _check_order(sources, repo)
     spec = cli.spec_from(repo)
+    cli.reject({"--grace": grace and every is None}, "does nothing without --every")
     is_into = ":" in repo or from_list is not None
     check, dry_run = options["check"], options["dry_run"]
     _check_form(sources, repo, is_into=is_into, from_list=from_list, null=null, check=check)
+    options["exclude"] = _patterns(options["exclude"], exclude_from)
+    if every is not None:
+        _check_rounds(sources, from_list, options)
+        push_rounds.run(session, sources[0], spec, every, grace, options, as_json=as_json)
+        return
     branch = Spec(spec.repo, spec.rev)
     consent = _Consent(branch, is_given=options["allow_removals"])
-    options["exclude"] = _patterns(options["exclude"], exclude_from)
     options |= {"allow_removals": consent.allows, "session": session}
     push_once: Callable[..., CommitResult] = partial(push_directory, sources[0], spec, **options)
     if is_into:
@@ -110,6 +124,16 @@ def push(
     report(result, branch, dry_run=dry_run, as_json=as_json)
     if result.unchanged and options["metadata"]:
         _note("there is no new commit, so --meta is not kept")
+
+
+def _check_rounds(
+    sources: Sequence[str], from_list: BinaryIO | None, options: dict[str, Any]
+) -> None:
+    """Raises UsageError for what does not go with --every; takes it out of the options."""
+    named = {f"--{name.replace('_', '-')}": options.pop(name) for name in _NOT_IN_ROUNDS}
+    cli.reject(named | {"--from-list": from_list is not None}, "does not go with --every")
+    if len(sources) > 1 or not Path(sources[0]).is_dir():
+        raise click.UsageError("--every takes one directory")
 
 
 def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> CommitResult:
@@ -156,7 +180,11 @@ def _patterns(words: Sequence[str], files: Sequence[BinaryIO]) -> list[bytes]:
 
 
 def _check_order(sources: Sequence[str], repo: str) -> None:
-    """Raises UsageError if SRC and REPO were swapped."""
+    """Raises UsageError if SRC is missing, or SRC and REPO were swapped."""
+    if not sources:
+        raise click.UsageError(
+            f"{repo} is the only argument: name what to push and where, SRC... REPO[@BRANCH][:PATH]"
+        )
     if len(sources) == 1 and not os.path.lexists(sources[0]) and Path(repo).is_dir():
         raise click.UsageError(f"SRC comes first: lodefs push {repo} {sources[0]}")
 
