@@ -15,7 +15,7 @@ from typing import Literal
 STORES = 3
 MACHINES = 3
 SOURCES = 8  # directories that are pushed
-REPOS = ("r", "s")
+REPOS = ("r", "s", "t")
 BRANCHES = ("main", "dev")
 TAGS = ("v1", "v2")
 NAMES = (*BRANCHES, *TAGS)
@@ -90,6 +90,47 @@ class Merge:
     other: str = "dev"
     repo: str = "r"
     branch: str = "main"
+    fault: Fault = None
+
+
+@dataclass(frozen=True)
+class CopyPath:
+    """What a branch or tag has at a path comes to a path of a branch; with ``move`` it goes from
+    where it was."""
+
+    store: int
+    machine: int
+    path: str
+    to: str
+    source: str = "r"
+    rev: str = "main"
+    repo: str = "r"
+    branch: str = "main"
+    move: bool = False
+    fault: Fault = None
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A repository begins at any commit that another one has."""
+
+    store: int
+    machine: int
+    pick: float
+    repo: str = "r"
+    new: str = "t"
+    fault: Fault = None
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A repository gets another name, to which its own leads or (``ended``) does not any more."""
+
+    store: int
+    machine: int
+    repo: str = "r"
+    new: str = "t"
+    ended: bool = False
     fault: Fault = None
 
 
@@ -258,8 +299,8 @@ def shown(command: object) -> str:
 
 
 Single = (
-    Push | Change | Merge | Point | Delete | Undelete | Retain | Collect | Purge | Copy | Bundle
-    | Repair | Scrub | ReadMirrored
+    Push | Change | Merge | CopyPath | Fork | Rename | Point | Delete | Undelete | Retain | Collect
+    | Purge | Copy | Bundle | Repair | Scrub | ReadMirrored
 )  # fmt: skip
 
 
@@ -321,6 +362,9 @@ class _Writer:
             (self._push, 7),
             (self._change, 4),
             (self._merge, 1.5),
+            (self._copy_path, 2),
+            (self._fork, 1.5),
+            (self._rename, 2),
             (self._point, 1.5),
             (self._delete, 2.5),
             (self._undelete, 1),
@@ -384,7 +428,7 @@ class _Writer:
         return self._random.randrange(1000) / 1000
 
     def _repo(self) -> str:
-        return self._random.choice(("r", "r", "r", "s"))
+        return self._random.choice(("r", "r", "r", "r", "s", "t"))
 
     def _branch(self) -> str:
         return self._random.choice(("main", "main", "dev"))
@@ -417,6 +461,30 @@ class _Writer:
         other = self._random.choice(NAMES)
         repo, fault = self._repo(), self._fault()
         return Merge(**self._where(), other=other, repo=repo, branch=self._branch(), fault=fault)
+
+    def _copy_path(self) -> CopyPath:
+        random, fault = self._random, self._fault()
+        return CopyPath(
+            **self._where(),
+            path=random.choice((*PATHS, "c", "c/e")),
+            to=random.choice((*PATHS, "c", "d/a")),
+            source=self._repo(),
+            rev=random.choice(("main", "main", *NAMES)),
+            repo=self._repo(),
+            branch=self._branch(),
+            move=random.random() < 0.4,
+            fault=fault,
+        )
+
+    def _fork(self) -> Fork:
+        pick, fault = self._share(), self._fault()
+        new = self._random.choice(REPOS)
+        return Fork(**self._where(), pick=pick, repo=self._repo(), new=new, fault=fault)
+
+    def _rename(self) -> Rename:
+        ended, fault = self._random.random() < 0.2, self._fault()
+        new = self._random.choice(REPOS)
+        return Rename(**self._where(), repo=self._repo(), new=new, ended=ended, fault=fault)
 
     def _point(self) -> Point:
         name = self._random.choice((*TAGS, "dev"))

@@ -53,6 +53,11 @@ class Ledger:
     was_disturbed: bool = False  # a process died or failed, which may leave unlisted packs
     was_damaged: bool = False  # once: no repair looks at what no ref leads to
     has_policy: bool = False
+    renamed: set[str] = field(default_factory=set)  # names that have led, or lead, to each other
+
+    def is_same(self, one: str, other: str) -> bool:
+        """Whether two names may be of one repository."""
+        return one == other or {one, other} <= self.renamed
 
     def forget_changed(self, objects: Mapping[str, bytes]) -> None:
         """What somebody has written, or deleted, since it was damaged."""
@@ -102,6 +107,7 @@ class Model:
             self._note(command, outcome, alone=len(done) == 1)
             if len(done) == 1:
                 yield from _copied(command, outcome, after)
+                yield from _renamed(command, outcome, before, after)
         commands = [command for command, _ in done]
         for store in range(len(after)):
             yield from self._refs(store, commands, before[store], after[store])
@@ -214,6 +220,8 @@ class Model:
             ledger.was_disturbed = True
         if isinstance(command, say.Copy | say.Bundle):
             ledger.has_policy |= self.ledgers[command.source].has_policy
+        if isinstance(command, say.Rename):
+            ledger.renamed |= {command.repo, command.new}
         if isinstance(command, say.Retain):
             ledger.has_policy |= command.policy > 0
         if isinstance(command, say.Purge) and isinstance(outcome.result, tuple):
@@ -236,8 +244,19 @@ class Model:
 
     def _may_move(self, store: int, command: say.Command, ref: RefName) -> bool:
         match command:
-            case say.Push() | say.Change() | say.Merge():
-                return command.store == store and ref == (command.repo, "branches", command.branch)
+            case say.Push() | say.Change() | say.Merge() | say.CopyPath():
+                places = [(command.repo, command.branch)]
+                if isinstance(command, say.CopyPath) and command.move:
+                    places.append((command.source, command.rev))
+                is_same = self.ledgers[store].is_same
+                return command.store == store and any(
+                    is_same(ref.repo, repo) and ref[1:] == ("branches", branch)
+                    for repo, branch in places
+                )
+            case say.Fork(new=new):
+                return command.store == store and ref == (new, "branches", "main")
+            case say.Rename(repo=repo, new=new):
+                return command.store == store and ref.repo in (repo, new)
             case say.Point(name=name):
                 return command.store == store and ref[::2] == (command.repo, name)
             case say.Delete(name=name) | say.Undelete(name=name):
@@ -355,7 +374,9 @@ class Model:
                         )
                 case say.Change() | say.Merge():
                     is_excused = any(_lacks(one, path) for one in before[store].commits.values())
-                case say.Undelete() | say.Point() | say.Repair():
+                case say.CopyPath():
+                    is_excused = any(one.is_damaged for one in before[store].commits.values())
+                case say.Undelete() | say.Point() | say.Repair() | say.Fork() | say.Rename():
                     is_excused = ledger.was_damaged or bool(ledger.purged)
                 case _:
                     is_excused = False
@@ -384,6 +405,22 @@ def _copied(command: say.Command, outcome: Outcome, after: Sequence[Seen]) -> It
         for one in outcome.result.refs:
             if after[command.store].heads.get(one.ref) != one.after:
                 yield f"{'/'.join(one.ref)} is not where the copy says"
+
+
+def _renamed(
+    command: say.Command, outcome: Outcome, before: Sequence[Seen], after: Sequence[Seen]
+) -> Iterator[str]:
+    """Whatever became of a renaming, each ref is under one of both names."""
+    if not isinstance(command, say.Rename) or command.repo == command.new:
+        return
+    now = after[command.store].heads
+    for ref, commit in before[command.store].heads.items():
+        if ref.repo == command.repo:
+            to = now.get(ref._replace(repo=command.new))
+            if commit not in (to, now.get(ref)):
+                yield f"{'/'.join(ref)} was lost by a renaming"
+            if outcome.result is not None and to != commit:
+                yield f"{'/'.join(ref)} was not renamed"
 
 
 def _may_be_refused(command: say.Single, error: LodefsError) -> bool:

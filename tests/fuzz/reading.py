@@ -44,6 +44,11 @@ class SeenCommit:
         """Whether every byte is there."""
         return bool(self.files) and not self.lost and None not in self.files.values()
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something of it is not there, or was purged."""
+        return bool(self.lost) or None in self.files.values()
+
 
 At = tuple[str, CommitId]
 

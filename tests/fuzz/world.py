@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.journal.deletion import (
     delete_repo,
@@ -34,7 +34,8 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrored import Mirrored
 from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.push.changes.change import Change as OneChange
-from lodefs.chunkstore.push.changes.change import Put, Remove
+from lodefs.chunkstore.push.changes.change import CopyFrom, Put, Remove
+from lodefs.chunkstore.push.changes.change import Rename as OneRename
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.changes.merge_branch import merge_branch
 from lodefs.chunkstore.push.pack_writer import Placement
@@ -51,6 +52,8 @@ from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
+from lodefs.chunkstore.transfer.fork import fork
+from lodefs.chunkstore.transfer.rename import RenameOptions, rename
 from tests.fuzz import commands as say
 from tests.fuzz.processes import of_process, rules_of
 from tests.fuzz.reading import StoredProxy, read_commit
@@ -238,7 +241,7 @@ def carry_out(world: World, hand: Hand, command: say.Single) -> object:
             source = world.material.root / f"source{command.source}"
             options = hand.options(check=command.check)
             return push(hand.store(command.store), source, command.repo, command.branch, options)
-        case say.Change():
+        case say.Change() | say.CopyPath():
             return _change(world, hand, command)
         case say.Merge():
             store = hand.store(command.store)
@@ -248,7 +251,7 @@ def carry_out(world: World, hand: Hand, command: say.Single) -> object:
             return merge_branch(
                 store, command.repo, command.branch, other, options, choices=choices
             )
-        case say.Point() | say.Delete() | say.Undelete() | say.Retain():
+        case say.Point() | say.Delete() | say.Undelete() | say.Retain() | say.Fork() | say.Rename():
             return _set_refs(hand, command)
         case say.Collect():
             options_ = CollectOptions(
@@ -274,7 +277,9 @@ def carry_out(world: World, hand: Hand, command: say.Single) -> object:
             return _read_mirrored(hand, command)
 
 
-def _change(world: World, hand: Hand, command: say.Change) -> object:
+def _change(world: World, hand: Hand, command: say.Change | say.CopyPath) -> object:
+    if isinstance(command, say.CopyPath):
+        return _copy_path(hand, command)
     changes: list[OneChange] = []
     for path, blob in command.files:
         changes.append(Remove(path) if blob is None else Put(path, world.material.blobs[blob]))
@@ -282,12 +287,37 @@ def _change(world: World, hand: Hand, command: say.Change) -> object:
     return commit_changes(store, command.repo, command.branch, changes, options)
 
 
-def _set_refs(hand: Hand, command: say.Point | say.Delete | say.Undelete | say.Retain) -> object:
+def _copy_path(hand: Hand, command: say.CopyPath) -> object:
+    """As lodefs cp and mv do it."""
+    store, path, to = hand.store(command.store), command.path.encode(), command.to.encode()
+    spec, commit_id = store.locate(Spec(command.source, command.rev, path))
+    copied = CopyFrom(Spec(spec.repo, commit_id.hex(), path), to)
+    if not command.move:
+        return commit_changes(store, command.repo, command.branch, [copied], hand.options())
+    store.refs(spec.repo).read(BRANCHES, spec.rev)
+    if (spec.repo, spec.rev) == (command.repo, command.branch):
+        renamed = OneRename(path, to)
+        return commit_changes(store, spec.repo, spec.rev, [renamed], hand.options())
+    commit_changes(store, command.repo, command.branch, [copied], hand.options())
+    return commit_changes(
+        store, spec.repo, spec.rev, [Remove(path)], hand.options(), base=commit_id
+    )
+
+
+def _set_refs(
+    hand: Hand,
+    command: say.Point | say.Delete | say.Undelete | say.Retain | say.Fork | say.Rename,
+) -> object:
     store, repo = hand.store(command.store), command.repo
     match command:
         case say.Point(pick=pick, name=name):
             kind = TAGS if name in say.TAGS else BRANCHES
             return _point(store, hand, RefName(repo, kind, name), pick)
+        case say.Fork(pick=pick, new=new):
+            return fork(store, repo, _picked(store, repo, pick), new, hand.clock)
+        case say.Rename(new=new, ended=ended):
+            names = RenameOptions("me", 0 if ended else 1 << 40, hand.clock)
+            return rename(store, repo, new, names)
         case say.Delete(name=None):
             return delete_repo(store, repo, "me", hand.clock)
         case say.Delete(name=str(name)):
@@ -313,12 +343,18 @@ def _set_refs(hand: Hand, command: say.Point | say.Delete | say.Undelete | say.R
     raise AssertionError(command)
 
 
-def _point(store: Store, hand: Hand, ref: RefName, pick: float) -> object:
-    there = sorted(info.key for info in store.objects.list(keys.commits(ref.repo)))
+def _picked(store: Store, repo: str, pick: float) -> CommitId:
+    """Any commit of a repository, whatever leads to it."""
+    there = sorted(info.key for info in store.objects.list(keys.commits(repo)))
     if not there:
         raise NotFound("no commit yet")
     commit_id = CommitId(bytes.fromhex(there[int(pick * len(there))].rpartition("/")[2]))
-    store.commit(ref.repo, commit_id)
+    store.commit(repo, commit_id)
+    return commit_id
+
+
+def _point(store: Store, hand: Hand, ref: RefName, pick: float) -> object:
+    commit_id = _picked(store, ref.repo, pick)
     latest = store.refs(ref.repo).latest(ref.kind, ref.name)
     if latest is not None and latest.commit is not None:
         raise NotFound("it is there already")
