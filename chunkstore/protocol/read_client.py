@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
-from urllib.parse import quote, quote_from_bytes
+from urllib.parse import quote_from_bytes
 
 import msgspec
 
@@ -178,7 +178,7 @@ class Client:
 
     def snapshot(self, repo: str, rev: str) -> wire.Snapshot:
         """The commit that a branch, tag, commit or prefix is now. Raises: NotFound."""
-        path = f"{wire.SNAPSHOTS}{quote(wire.target(repo, rev), safe='/@')}"
+        path = f"{wire.SNAPSHOTS}{wire.target(repo, rev)}"
         accept = b"Accept: %b\r\n" % wire.MSGPACK.encode()  # people get JSON on this path
         return _decode(self._ask(b"GET " + path.encode(), accept), wire.Snapshot)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 
 import msgspec
 
@@ -156,7 +156,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def target(repo: str, rev: str) -> str:
     """``REPO@REV`` as it stands in a path."""
-    return f"{repo}@{rev}"
+    return quote(f"{repo}@{rev}", safe="/@")
 
 
 def file_path(kind: str, repo: str, rev: str, path: bytes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.mount.csi.attributes import parse_volume
 from lodefs.mount.docker.options import parse_options
@@ -51,6 +52,13 @@ def test_all_places_take_commits_before(name: str) -> None:
     for rev in ("~1", "main~x", "main~1001"):
         with pytest.raises(LodefsError):
             parse(rev)
+
+
+def test_paths_of_urls_have_it_encoded() -> None:
+    """What a proxy answers, and is asked, has no character that a URL may not have."""
+    path = wire.file_path(wire.FILES, "a/b", "main^2~1", b"f")
+    assert path == "/files/a/b@main%5E2~1/f"
+    assert parse_route(path).rev == "main^2~1"
 
 
 def test_on_the_command_line(lodefs: Lodefs, objects: MemoryObjects) -> None:
