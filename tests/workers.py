@@ -11,6 +11,8 @@ from xdist.scheduler import LoadScopeScheduling
 # once stay in one process. The longest come first, else a process ends with them alone.
 TOGETHER = (
     ("tests/kube/",),  # one Kubernetes
+    ("tests/deploy/test_managed_plugin",),  # shares nothing with the others there, which take long
+    ("tests/deploy/test_units",),
     ("tests/deploy/",),
     ("tests/loadtests/test_docker",),
     ("tests/chunkstore/objects/test_interface", "tests/chunkstore/repo/test_store_probe"),  # RGW
