@@ -20,6 +20,7 @@ SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
 _DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _PID = re.compile(rb"[0-9]{1,10}")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
+_ESCAPES = [(b"\\", b"\\134"), (b" ", b"\\040"), (b"\t", b"\\011"), (b"\n", b"\\012")]
 _OWNER = re.compile(rb"(?:^|,)user_id=(\d+)")
 _ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 _TABLE = Path("/proc/self/mountinfo")
@@ -119,7 +120,24 @@ def read_table() -> list[Mount]:
 
 def on_top(mountpoint: str) -> Mount | None:
     """The topmost mount on a directory (an absolute path without symlinks); None without any."""
-    return next((m for m in reversed(read_table()) if m.mountpoint == mountpoint), None)
+    field = os.fsencode(mountpoint)
+    for byte, escape in _ESCAPES:
+        field = field.replace(byte, escape)
+    return next((m for m in reversed(_with(field)) if m.mountpoint == mountpoint), None)
+
+
+def of_device(device: str) -> Mount | None:
+    """A lodefs mount by its device MAJOR:MINOR; None where none is seen."""
+    return next((m for m in _with(device.encode()) if m.is_lodefs and m.device == device), None)
+
+
+def _with(field: bytes) -> list[Mount]:
+    """Mounts whose lines have a field, as it is in them: most of thousands are not decoded."""
+    needle = b" " + field + b" "
+    table = _TABLE.read_bytes()
+    if needle not in table:
+        return []
+    return parse(b"\n".join(line for line in table.split(b"\n") if needle in line))
 
 
 def served(mountpoint: str) -> Mount | None:
@@ -128,8 +146,7 @@ def served(mountpoint: str) -> Mount | None:
     found = on_top(mountpoint)
     if found is None or not found.is_writable:
         return found
-    device = found.lower_device
-    return next((m for m in read_table() if m.is_lodefs and m.device == device), None)
+    return of_device(found.lower_device)
 
 
 def mount_id_of(fd: int) -> int:

@@ -166,6 +166,6 @@ def canonical(mountpoint: str) -> str:
     """The absolute path without symlinks, found without touching a mount that may be stuck
     there. InvalidInput as of ``mountpoints.real``."""
     path = mountpoints.plain(mountpoint)
-    if any(m.mountpoint == path for m in mount_table.read_table()):
+    if mount_table.on_top(path) is not None:
         return path
     return mountpoints.real(path)

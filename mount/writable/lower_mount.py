@@ -64,7 +64,7 @@ def let_go(place: UpperPlace, record: Record) -> None:
 
 def lives(device: str) -> bool:
     """Whether a snapshot, by its device, is still mounted somewhere, and can be read."""
-    found = next((m for m in mount_table.read_table() if m.device == device and m.is_lodefs), None)
+    found = mount_table.of_device(device)
     return found is not None and not mount_table.is_dead(found.mountpoint)
 
 
