@@ -73,4 +73,4 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
 def check_mode(mode: int | None, most: int = MODE_MAX) -> None:
     """InvalidInput for permissions that a read-only mount cannot have."""
     if mode is not None and (mode < 0 or mode & ~most):
-        raise InvalidInput(f"mode {mode:04o}: a mount is read-only, with permissions up to 0555")
+        raise InvalidInput(f"mode {mode:04o}: a mount has permissions up to {most:04o}")

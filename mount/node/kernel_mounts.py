@@ -27,7 +27,7 @@ from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Traffic
 from lodefs.mount.node.tokens import read_token
-from lodefs.mount.options import MountOptions, check_mode
+from lodefs.mount.options import MODE_MAX_BELOW, MountOptions, check_mode
 from lodefs.mount.process import (
     control_socket,
     handover,
@@ -179,7 +179,7 @@ class KernelMounts:
             calls.call(EvictView, "POST", EVICT, request, timeout_s=left_s)
 
     def _options(self, source: Source, rev: str, place: str, timeout_s: float) -> MountOptions:
-        check_mode(source.mode)
+        check_mode(source.mode, MODE_MAX_BELOW)  # drivers allow less
         return MountOptions(
             repo=source.repo,
             mountpoint=place,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.services import free_port
+from lodefs.mount.kernel import namespaces
 from tests.support.chunkstore.child_process import private_directory, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuse]
@@ -87,6 +88,18 @@ def test_cookbook(folder: Path) -> None:
     assert f"{many} problems, {many} repaired" in out
     assert out.endswith("all is well\n")
     assert run_script(folder, store + HEADS) == heads
+
+
+def test_writable(folder: Path) -> None:
+    """Changes are kept, found again and given up, as the page says."""
+    if not namespaces.may_mount():
+        pytest.skip("an overlay needs CAP_SYS_ADMIN")
+    state = folder / "writable"
+    script = commands("docs/writable.md").replace("--writable", f"--writable --upper {state}")
+    out = run_script(folder, script + "ls work; cat work/* 2> /dev/null || true")
+    assert f"{folder}/work  vision/cats@main from" in out
+    assert "the changes that were kept are there" in out
+    assert not state.exists()
 
 
 def test_five_minutes(folder: Path) -> None:

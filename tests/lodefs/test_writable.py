@@ -15,9 +15,9 @@ from lodefs.api import writable
 from lodefs.chunkstore.errors import Conflict, InUse, InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.names import parse_spec
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.writable import upper_checks
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
+from tests.mount.writable.conftest import skip_where_unfit
 from tests.support.chunkstore.child_process import TIMEOUT_S, Child, run
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import SAMPLE
@@ -63,10 +63,7 @@ class User:
 def user(tmp_path: Path) -> Iterator[User]:
     with FakeProxy(SAMPLE, tmp_path) as proxy:
         made = User(tmp_path, proxy.address)
-        try:
-            upper_checks.check_file_system(tmp_path)
-        except InvalidInput as error:
-            pytest.skip(str(error))
+        skip_where_unfit(tmp_path)
         yield made
         for found in reversed(mount_table.read_table()):
             if found.mountpoint.startswith(str(tmp_path)):

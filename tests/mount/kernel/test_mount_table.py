@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,25 @@ def test_the_mount_of_an_open_file() -> None:
         os.close(fd)
     assert found is not None
     assert (found.mountpoint, found.fs_type) == ("/proc", "proc")
+
+
+def test_one_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topmost mount of a directory is found whatever is in its name; an overlay of ours leads
+    to the mount below it, by its device."""
+    above = b"lodefs:vision/set@%b:p#0:61/3" % COMMIT.encode()
+    more = [
+        b"93 22 0:64 / /mnt/two rw - tmpfs x rw",
+        b"94 22 0:65 / /mnt/a\\134b\\011 rw - overlay %b rw" % above.replace(b"#", b"\\043"),
+    ]
+    (table := tmp_path / "mountinfo").write_bytes(TABLE + b"\n".join(more) + b"\n")
+    monkeypatch.setattr(mount_table, "_TABLE", table)
+    named = {m.mountpoint: m for m in read_table()}
+    assert mount_table.on_top("/mnt/with blank\nline") == named["/mnt/with blank\nline"]
+    assert mount_table.on_top("/mnt/two") == parse(TABLE + more[0])[-1]
+    assert mount_table.on_top("/mnt/tw") is None
+    writable = mount_table.on_top("/mnt/a\\b\t")
+    assert writable is not None
+    assert (writable.is_writable, writable.is_lodefs) == (True, False)
+    assert (writable.repo, writable.commit, writable.path) == ("vision/set", COMMIT, b"p")
+    assert (writable.lower_device, writable.generation) == ("0:61", "3")
+    assert mount_table.served("/mnt/a\\b\t") == named["/mnt/with blank\nline"]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.kernel import mount_syscalls, mount_table, namespaces
 from lodefs.mount.options import MountOptions
 from lodefs.mount.process import mounter
 from lodefs.mount.process.mounter import Mounted
-from lodefs.mount.writable import writable_mount
+from lodefs.mount.writable import upper_checks, writable_mount
 from lodefs.mount.writable.upper_place import Record, UpperPlace
 from lodefs.mount.writable.writable_mount import writable_mode
 from tests.support.mount.mounts import SAMPLE, Mounts
@@ -64,8 +64,19 @@ class Writable:
                     mount_syscalls.detach(found.mountpoint, lazy=True)
 
 
+def skip_where_unfit(folder: Path) -> None:
+    """Ends the test where this user, or this file system, can have no overlay."""
+    if not namespaces.may_mount():
+        pytest.skip("an overlay needs CAP_SYS_ADMIN")
+    try:
+        upper_checks.check_file_system(folder)
+    except InvalidInput as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 def writable(mounts: Mounts, tmp_path: Path) -> Iterator[Writable]:
+    skip_where_unfit(tmp_path)
     made = Writable(mounts, UpperPlace(tmp_path / "changes"))
     yield made
     made.close()

@@ -17,7 +17,7 @@ from lodefs.mount.kernel import mount_table
 from lodefs.mount.node.kernel_mounts import KernelMounts
 from lodefs.mount.writable import writable_mount
 from lodefs.mount.writable.upper_place import UpperPlace
-from tests.mount.writable.conftest import Writable
+from tests.mount.writable.conftest import Writable, skip_where_unfit
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import WAIT_S, Mounts, in_child, until
 from tests.support.service.service_rig import ServiceRig, served
@@ -39,8 +39,9 @@ def _no_mount(_options: object) -> None:
 def test_all_share_the_mount_of_the_service(
     service: ServiceRig, mounts: Mounts, tmp_path: Path
 ) -> None:
-    """Ten writable mounts of a commit have one mount below them, and no process; each has changes
+    """Five writable mounts of a commit have one mount below them, and no process; each has changes
     of its own. The mount goes with the last of them, and not before."""
+    skip_where_unfit(tmp_path)
     made, several = [], 5
     with ExitStack() as stack:
         for number in range(several):

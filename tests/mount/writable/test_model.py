@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.writable.upper_place import UpperPlace
-from tests.mount.writable.conftest import Writable
+from tests.mount.writable.conftest import Writable, skip_where_unfit
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import Mounts, kill, until, workers_of
 from tests.support.proxy.node_process import REPO, NodeProcess
@@ -81,6 +81,7 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     with private_directory() as folder, contextlib.ExitStack() as stack:
+        skip_where_unfit(folder)
         source = folder / "source"
         for name, content in FILES.items():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
