@@ -39,10 +39,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Versions": {
         "log": ("history", "Show the commits of a revision, newest first."),
-        "diff": ("history", "Show what differs between two revisions."),
+        "diff": ("history", "Show what differs between two revisions, or in a writable mount."),
         "blame": ("history", "Show which commit brought a file."),
         "branch": ("refs", "List, create, move and delete branches."),
         "tag": ("refs", "List, create and delete tags."),
+        "commit": ("writable", "Commit what was changed in a writable mount."),
+        "restore": ("writable", "Put paths of a writable mount back as they were."),
         "merge": ("push", "Bring the changes of a revision into a branch."),
         "revert": ("revert", "Take back what a commit has changed, by a new commit."),
         "reflog": ("history", "Show where a branch or tag was, and when."),
@@ -57,7 +59,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "profile": ("profile", "Say what a job does on a mount, and what it waits for."),
     },
     "This node": {
-        "status": ("status", "Show the proxy's state and the mounts."),
+        "status": (
+            "status",
+            "Show the proxy's state and the mounts, or what one changed.",
+        ),
         "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
         "serve": ("serve", "Run the node's proxy."),
         "token": ("token", "Create, list and delete the proxy's tokens."),

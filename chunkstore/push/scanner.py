@@ -48,6 +48,7 @@ OFTEN_EXCLUDED = frozenset(
     (b".git", b".hg", b".svn", b"__pycache__", b".ipynb_checkpoints", b".DS_Store", b"Thumbs.db")
 )
 PRIVATE_NAMED_MAX = 3
+SET_ID = stat.S_ISUID | stat.S_ISGID
 _FS_ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
@@ -76,6 +77,7 @@ class SourceNotes:
     private_files: int = 0  # others may not read them in the source
     private_named: list[bytes] = field(default_factory=list)  # the first of them
     hard_linked_files: int = 0  # each becomes a file of its own
+    set_id_files: int = 0  # setuid or setgid: a commit keeps the executable bit alone
     often_excluded: Counter[str] = field(default_factory=Counter)  # paths, by their last name
 
     def private(self, path: bytes) -> None:
@@ -89,6 +91,7 @@ class SourceNotes:
         self.private_files += more.private_files
         self.private_named = (self.private_named + more.private_named)[:PRIVATE_NAMED_MAX]
         self.hard_linked_files += more.hard_linked_files
+        self.set_id_files += more.set_id_files
         self.often_excluded += more.often_excluded
 
 
@@ -217,6 +220,7 @@ class Scan:
         never there."""
         rows: list[Row] = []
         linked: list[bytes] = []
+        set_id: list[bytes] = []
         private: dict[bytes, int] = {}  # names, and their modes
         subdirectories: list[bytes] = []
         others: list[tuple[bytes, os.stat_result]] = []
@@ -243,6 +247,8 @@ class Scan:
                             private[name] = mode
                         if seen.st_nlink > 1:
                             linked.append(name)
+                        if mode & SET_ID:
+                            set_id.append(name)
                     else:
                         others.append((os.fsencode(entry.name), seen))
             patterns = next((_patterns(fd, row[2]) for row in rows if row[0] == FILE_NAME), None)
@@ -259,7 +265,7 @@ class Scan:
             self._keep_other(path, name, seen, rows)
         subdirectories.sort()
         columns = Columns(rows)
-        self._note(columns.names, subdirectories, linked)
+        self._note(columns.names, subdirectories, linked, set_id)
         return ScannedDirectory(path, depth, columns, subdirectories, scanned_ns)
 
     def _may_enter(self, path: bytes, depth: int, mode: int) -> bool:
@@ -298,10 +304,17 @@ class Scan:
         reason = f"{show_path(path)} is private (mode {stat.S_IMODE(mode):04o})"
         self.skipped.append(Skipped(path, reason))
 
-    def _note(self, names: list[bytes], subdirectories: list[bytes], linked: list[bytes]) -> None:
+    def _note(
+        self,
+        names: list[bytes],
+        subdirectories: list[bytes],
+        linked: list[bytes],
+        set_id: list[bytes],
+    ) -> None:
         notes = self.notes
-        if linked:
+        if linked or set_id:
             notes.hard_linked_files += len(set(linked).intersection(names))
+            notes.set_id_files += len(set(set_id).intersection(names))
         for found in (names, subdirectories):
             notes.often_excluded.update(map(os.fsdecode, OFTEN_EXCLUDED.intersection(found)))
 

@@ -44,8 +44,15 @@ class CommitOptions(Where, total=False):
     ]  # the result says what would be
 
 
-class SourceOptions(CommitOptions, total=False):
-    """How local files are read. ``progress`` is counted up meanwhile."""
+class ReaderOptions(CommitOptions, total=False):
+    """Who reads local files. ``progress`` is counted up meanwhile."""
+
+    workers: Annotated[int | None, option("Processes that read and compress.", between=(0, 256))]
+    progress: Progress | None
+
+
+class SourceOptions(ReaderOptions, total=False):
+    """How local files are read."""
 
     exclude: Annotated[
         Iterable[str | bytes],
@@ -60,8 +67,6 @@ class SourceOptions(CommitOptions, total=False):
             default="push",
         ),
     ]
-    workers: Annotated[int | None, option("Processes that read and compress.", between=(0, 256))]
-    progress: Progress | None
 
 
 def push(

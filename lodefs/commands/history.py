@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
-from lodefs.chunkstore.repo.history import RefMove
+from lodefs.chunkstore.repo.history import Change, RefMove
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.cli import options as cli
 from lodefs.cli import text
@@ -24,9 +25,12 @@ from lodefs.cli.graph_lines import GraphLines
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.repo.history import Change, CommitNames
+    from lodefs.chunkstore.push.changes.upper_changes import Renamed
+    from lodefs.chunkstore.repo.history import CommitNames
     from lodefs.chunkstore.repo.pack_reader import PackReader
     from lodefs.chunkstore.repo.text_diff import ContentDiff
+
+    Difference = Change | Renamed
 
 
 @cli.command(
@@ -145,12 +149,13 @@ _MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
     "lodefs diff vision/flickr30k@v1.0 vision/flickr30k@main",
     "lodefs diff --stat vision/flickr30k@v1.0 vision/flickr30k@main",
     "lodefs diff -p vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
+    "lodefs diff ./work                     # what is changed in a writable mount",
     store=True,
 )
 def diff(
     session: Session,
-    before: Spec = cli.argument("REPO@A[:PATH]"),
-    after: Spec = cli.argument("REPO@B[:PATH]"),
+    before: str = cli.argument("REPO@A[:PATH]|DIR"),
+    after: Spec | None = cli.argument("[REPO@B[:PATH]]"),
     exit_code: bool = cli.option("Exit with 1 if anything differs."),
     stat: bool = cli.option("Only how many files and bytes differ."),
     name_only: bool = cli.option("Only the paths."),
@@ -158,21 +163,24 @@ def diff(
     as_json: bool = cli.JSON,
 ) -> None:
     """Show what differs between two revisions, by path: A added, D removed, M changed,
-    T of another type.
+    T of another type. Or between a writable mount and its base: there also R, a directory that was
+    renamed, before what differs in it.
 
     With --patch, what differs in the text of files of at most 1 MiB (CSV, JSON, Markdown, ...)
     follows as a patch; of others it is said that they are binary, or large.
     """
     cli.reject({"--name-only": name_only and stat}, "does nothing with --stat")
     cli.reject({"--patch": patch and (stat or name_only)}, "needs neither --stat nor --name-only")
+    cli.reject({"--patch": patch and after is None}, "compares two revisions")
     counts = {what: _Count() for what in _MARKS}
-    for change in changes(before, after, session=session):
-        counts[change.what.value].add(change)
+    found = _of_mount(session, before) if after is None else _of_specs(session, before, after)
+    for change in found:
+        counts.setdefault(what_of(change), _Count()).add(change)
         if not stat:
             packs = session.store.packs if patch else None
             _show(change, packs, name_only=name_only, as_json=as_json)
     if stat:
-        _show_counts(counts, as_json=as_json)
+        _show_counts({what: counts[what] for what in _MARKS}, as_json=as_json)
     elif not as_json and not name_only:
         summary = ", ".join(
             f"{one.entries:,} {what}" for what, one in counts.items() if one.entries
@@ -180,6 +188,26 @@ def diff(
         cli.write_line(summary or "no difference")
     if exit_code and any(one.entries for one in counts.values()):
         session.exit_code = 1
+
+
+def _of_specs(session: Session, before: str, after: Spec) -> Iterator[Difference]:
+    return changes(cli.spec_from(before), after, session=session)
+
+
+def _of_mount(session: Session, directory: str) -> Iterator[Difference]:
+    from lodefs.api.writable_changes import status
+
+    try:
+        yield from status(directory, session=session).differences
+    except NotFound as error:
+        if not os.path.isdir(directory):
+            error.add_note("to compare two revisions, name both: REPO@A REPO@B")
+        raise
+
+
+def what_of(change: Difference) -> str:
+    """The word for a difference."""
+    return change.what.value if isinstance(change, Change) else "renamed"
 
 
 @dataclass(slots=True)
@@ -190,39 +218,51 @@ class _Count:
     files: int = 0  # symlinks too
     size_bytes: int = 0
 
-    def add(self, change: Change) -> None:
+    def add(self, change: Difference) -> None:
         self.entries += 1
-        entry = change.after or change.before
+        entry = change.after or change.before if isinstance(change, Change) else None
         if entry is not None and entry.kind is not Kind.DIRECTORY:
             self.files += 1
             self.size_bytes += entry.size_bytes if entry.kind is Kind.FILE else 0
 
 
-def _show(change: Change, packs: PackReader | None, *, name_only: bool, as_json: bool) -> None:
+def _show(change: Difference, packs: PackReader | None, *, name_only: bool, as_json: bool) -> None:
     """Writes a change; with ``packs`` also that of its content."""
     from lodefs.chunkstore.repo.text_diff import content_diff
 
-    path = text.percent_encoded(change.path)
-    found = None if packs is None else content_diff(packs, change)
-    if as_json and name_only:
-        cli.write_json({"path": path})
-    elif as_json:
-        cli.write_json(
-            {
-                "change": change.what.value,
-                "path": path,
-                "before": _diff_json_of(change.before),
-                "after": _diff_json_of(change.after),
-            }
-            | ({} if found is None else {"patch": found.lines, "not_shown": found.not_shown})
-        )
+    patch = None
+    if packs is not None and isinstance(change, Change):
+        patch = content_diff(packs, change)
+    if as_json:
+        found = difference_json_of(change)
+        if patch is not None:
+            found |= {"patch": patch.lines, "not_shown": patch.not_shown}
+        cli.write_json({"path": found["path"]} if name_only else found)
     elif name_only:
         cli.write_line(text.escaped(change.path))
     else:
-        sizes = _sizes(change.before, change.after)
-        cli.write_line(f"{_MARKS[change.what.value]}  {text.escaped(change.path)}  ({sizes})")
-        for line in [] if found is None else _patch_lines(change, found):
-            cli.write_line(line)
+        cli.write_line(difference_line_of(change))
+        if patch is not None and isinstance(change, Change):
+            for line in _patch_lines(change, patch):
+                cli.write_line(line)
+
+
+def difference_line_of(change: Difference) -> str:
+    """One path that differs, for people."""
+    path = text.escaped(change.path)
+    if not isinstance(change, Change):
+        return f"R  {text.escaped(change.source)} -> {path}"
+    return f"{_MARKS[change.what.value]}  {path}  ({_sizes(change.before, change.after)})"
+
+
+def difference_json_of(change: Difference) -> dict[str, object]:
+    """The same for scripts."""
+    path = text.percent_encoded(change.path)
+    found: dict[str, object] = {"change": what_of(change), "path": path}
+    if not isinstance(change, Change):
+        return found | {"source": text.percent_encoded(change.source)}
+    before, after = _diff_json_of(change.before), _diff_json_of(change.after)
+    return found | {"before": before, "after": after}
 
 
 def _patch_lines(change: Change, found: ContentDiff) -> list[str]:
@@ -273,7 +313,8 @@ def _size(entry: TreeEntry | None) -> str:
 def _diff_json_of(entry: TreeEntry | None) -> dict[str, object] | None:
     if entry is None:
         return None
-    found: dict[str, object] = {"kind": entry.kind.name.lower(), "digest": entry.digest.hex()}
+    digest = entry.digest.hex() or None  # of what is in no commit
+    found: dict[str, object] = {"kind": entry.kind.name.lower(), "digest": digest}
     if entry.kind is Kind.FILE:
         found |= {"size_bytes": entry.size_bytes, "executable": entry.executable}
     return found

@@ -36,6 +36,7 @@ _BRANCH_NOT_COMMIT = (
     "{0} is the name of a new branch, though it looks like a commit; to remove it: "
     "lodefs branch --delete {1} {0}"
 )
+_PRIVATE_OPTION = " (--private skip leaves such files out, --private refuse refuses the push)"
 _SHARED_KEYS = (
     "commit", "unchanged", "created_branch", "files", "directories", "size_bytes", "new_bytes",
     "stored_bytes", "files_read", "lost_packs", "excluded",
@@ -288,13 +289,16 @@ def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
     notes = {
         "private_files": result.notes.private_files,
         "hard_linked_files": result.notes.hard_linked_files,
+        "set_id_files": result.notes.set_id_files,
         "often_excluded": dict(sorted(result.notes.often_excluded.items())),
     }
     return found | _changes_of(result) | {"dry_run": dry_run, "skipped": skipped} | notes
 
 
-def report(result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool) -> None:
-    """Writes it. ``spec``: the branch."""
+def report(
+    result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool, has_options: bool = True
+) -> None:
+    """Writes it. ``spec``: the branch. ``has_options``: those of a push, for files."""
     if as_json:
         cli.write_json(json_of(result, dry_run=dry_run))
         return
@@ -321,7 +325,7 @@ def report(result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool) ->
         cli.write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
     _show_commit(result, spec, dry_run=dry_run)
     if not result.unchanged:
-        _show_notes(result.notes)
+        _show_notes(result.notes, has_options=has_options)
 
 
 def _show_commit(result: CommitResult, spec: Spec, *, dry_run: bool) -> None:
@@ -351,20 +355,23 @@ def _show_skipped(result: CommitResult) -> None:
         )
 
 
-def _show_notes(notes: SourceNotes) -> None:
-    """What whoever pushed may not have meant."""
+def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
+    """What whoever pushed may not have meant. ``has_options``: an option could say otherwise."""
     if notes.private_files:
         count = text.count(notes.private_files, "file")
         names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)
         more = notes.private_files - len(notes.private_named)
         _note(
             f"{count} that others may not read here can be read by all who may read the "
-            f"repository: {names}{f' and {more:,} more' if more else ''} (--private skip leaves "
-            "such files out, --private refuse refuses the push)"
+            f"repository: {names}{f' and {more:,} more' if more else ''}"
+            f"{_PRIVATE_OPTION if has_options else ''}"
         )
     if notes.hard_linked_files:
         count = text.count(notes.hard_linked_files, "file")
         _note(f"{count} with hard links: a copy or mount has each as a file of its own")
+    if notes.set_id_files:
+        count = text.count(notes.set_id_files, "file")
+        _note(f"{count} with setuid or setgid: a commit keeps the executable bit alone")
     if notes.often_excluded:
         names = ", ".join(f"{name} ({n:,})" for name, n in sorted(notes.often_excluded.items()))
         _note(

@@ -7,16 +7,33 @@ from collections.abc import Mapping
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.cli import options as cli
 from lodefs.cli import text
+from lodefs.cli.parsed_type import UntouchedPath
 from lodefs.commands.mounts import mount_listings
 from lodefs.settings.session import Session
 
 NODES_SHOWN_MAX = 16
 
 
-@cli.command("lodefs status", "lodefs status --json | jq .node.store", store=True, proxy=True)
-def status(session: Session, as_json: bool = cli.JSON) -> None:
+@cli.command(
+    "lodefs status",
+    "lodefs status --json | jq .node.store",
+    "lodefs status ./work                   # what is changed in a writable mount",
+    store=True,
+    proxy=True,
+)
+def status(
+    session: Session,
+    directory: str | None = cli.argument("[DIR]", type=UntouchedPath()),
+    as_json: bool = cli.JSON,
+) -> None:
     """Show the proxy: store, cache used and limit, hit rates; the cluster that it is in; and the
-    mounts of this machine, with those that have lost their proxy."""
+    mounts of this machine, with those that have lost their proxy. With DIR: what is changed in the
+    writable mount there, and would be committed."""
+    if directory is not None:
+        from lodefs.commands.writable import show_status
+
+        show_status(session, directory, as_json=as_json)
+        return
     from lodefs.proxies.own_proxy import ask, running_proxy
 
     url: str | None = None

@@ -7,7 +7,6 @@ read for the list only where its size alone does not tell whether it differs.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,7 +31,7 @@ from lodefs.chunkstore.push.changes.upper_directory import (
     UpperKind,
     walk_upper,
 )
-from lodefs.chunkstore.push.scanner import Skipped
+from lodefs.chunkstore.push.scanner import SET_ID, Skipped
 from lodefs.chunkstore.push.workers.source_files import Source, show_path, source_error
 from lodefs.chunkstore.repo.history import Change as Difference
 from lodefs.chunkstore.repo.history import ChangeKind
@@ -85,11 +84,10 @@ class UpperChanges:
         return sum(one.stat.st_nlink > 1 for one in files)
 
     @property
-    def set_id_files(self) -> list[bytes]:
+    def set_id_files(self) -> int:
         """Files with a setuid or setgid bit, which no commit keeps."""
-        bits = stat.S_ISUID | stat.S_ISGID
         files = (one for one in self.entries if one.kind is UpperKind.FILE)
-        return [one.path for one in files if one.stat.st_mode & bits]
+        return sum(bool(one.stat.st_mode & SET_ID) for one in files)
 
     def listed(self) -> Iterator[Difference | Renamed]:
         """What differs from the base, by path. Raises: Denied, NotFound, SourceChanged, Unavailable

@@ -1,0 +1,315 @@
+"""``lodefs.commit``, ``status``, ``restore``: what was changed in a writable mount."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
+
+from lodefs.api import writable
+from lodefs.api.pushing import ReaderOptions, push_options
+from lodefs.chunkstore.errors import (
+    Conflict,
+    Diverged,
+    InUse,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+)
+from lodefs.chunkstore.format.names import (
+    CommitId,
+    Spec,
+    check_new_ref_name,
+    parse_id,
+    split_path,
+)
+from lodefs.chunkstore.system import safe_open
+from lodefs.cli.parameters import option
+from lodefs.mount.kernel import namespaces
+from lodefs.mount.process import mounter
+from lodefs.mount.writable import writable_mount
+from lodefs.mount.writable.upper_place import Record, UpperPlace
+from lodefs.proxies.own_proxy import start_again
+from lodefs.settings.session import Session, Where, opened
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
+    from lodefs.chunkstore.push.changes.upper_changes import Renamed, UpperChanges
+    from lodefs.chunkstore.push.scanner import Skipped
+    from lodefs.chunkstore.repo.history import Change
+
+WRITERS_NAMED_MAX = 5
+POLL_S = 0.2
+
+
+class WritableStatus(NamedTuple):
+    """What is changed in a writable mount. ``commit``: its base; ``head``: where its branch is now,
+    "" if there is none. ``skipped``: what no commit can hold."""
+
+    mountpoint: str
+    repo: str
+    branch: str  # "" of a tag or a commit that was mounted
+    path: bytes  # of the repository, that is mounted
+    commit: str
+    head: str
+    is_mounted: bool
+    differences: list[Change | Renamed]
+    skipped: list[Skipped]
+
+
+def commit(
+    directory: str | os.PathLike[str],
+    *,
+    branch: Annotated[
+        str | None, option("Commit to this branch, and to it from then on.", metavar="NAME")
+    ] = None,
+    wait_s: float = 0.0,
+    **options: Unpack[ReaderOptions],
+) -> ChangesResult:
+    """Commits what was changed in a writable mount, mounted or kept. The mount shows the new commit
+    then, without changes; what others have committed to the branch since is in it.
+
+    ``branch``: another branch, which is made if there is none. ``wait_s``: how long to wait for
+    files that are open for writing. ``message``, ``author``, ``dry_run``, ``workers``,
+    ``progress``, ``store`` and ``session``: as of ``push``.
+
+    All or nothing is committed, and changes stay until they are. Raises: InUse that names who has
+    files open for writing; Diverged that names paths which others changed too; NotFound,
+    InvalidInput, NoSpace, Denied, Unavailable.
+    """
+    with opened(options.get("session"), store=options.get("store")) as session:
+        place = writable.place_of(session, os.fspath(directory))
+        with place.locked():
+            record = writable_mount.recorded(place)
+            goes_to = _branch(session, record, branch)
+            if options.get("dry_run"):
+                return _committed(session, place, record, goes_to, options)[0]
+            with _resting(record, wait_s):
+                result, has_changes = _committed(session, place, record, goes_to, options)
+                if not result.unchanged or (result.commit != record.commit and has_changes):
+                    _advance(session, place, record, result.commit, goes_to)
+            return result
+
+
+def status(directory: str | os.PathLike[str], **where: Unpack[Where]) -> WritableStatus:
+    """What was changed in a writable mount, mounted or kept, and would be committed. Files are read
+    only where their size does not tell. ``store`` and ``session``: as of ``push``. Raises:
+    NotFound, Denied, Unavailable; SourceChanged for what changes meanwhile."""
+    with opened(**where) as session:
+        place = writable.place_of(session, os.fspath(directory))
+        record = writable_mount.recorded(place)
+        found = _changes_of(session, place, record)
+        head = _head(session, record.repo, record.branch) if record.branch else None
+        return WritableStatus(
+            record.mountpoint,
+            record.repo,
+            record.branch,
+            record.path,
+            record.commit,
+            "" if head is None else head.hex(),
+            writable_mount.mounted_on(record) is not None,
+            list(found.listed()),
+            found.skipped,
+        )
+
+
+def restore(
+    directory: str | os.PathLike[str],
+    paths: Iterable[str | bytes | os.PathLike[str]],
+    **where: Unpack[Where],
+) -> None:
+    """Puts files and directories of a writable mount back as they are in its base. ``paths`` are
+    relative to it. Each is replaced when its bytes are there, and those of an interrupted call are
+    used again. ``store`` and ``session``: as of ``push``. Raises: NotFound for a path that is not
+    in the base; InvalidInput, NoSpace, Denied, Corrupt, Unavailable."""
+    with opened(**where) as session:
+        place = writable.place_of(session, os.fspath(directory))
+        with place.locked():
+            record = writable_mount.recorded(place)
+            if writable_mount.mounted_on(record) is None:
+                raise InvalidInput(
+                    f"{directory} is not mounted: `lodefs mount --writable` it first"
+                )
+            wanted = [_below(record, os.fsencode(path)) for path in paths]
+            for path in wanted:
+                _restore(session, record, path)
+
+
+def _committed(
+    session: Session,
+    place: UpperPlace,
+    record: Record,
+    branch: str,
+    options: ReaderOptions,
+) -> tuple[ChangesResult, bool]:
+    """What comes of the changes, and whether there are any (True also if that is not known)."""
+    from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+
+    found = _changes_of(session, place, record)
+    core = push_options(session, options)
+    base = CommitId(parse_id(record.commit))
+    try:
+        result = commit_changes(
+            session.store, record.repo, branch, found.changes, core,
+            base=base, progress=options.get("progress"),
+        )  # fmt: skip
+    except Conflict as error:
+        raise Diverged(
+            f"{error}; the changes stay in {record.mountpoint}: commit them to another branch "
+            f"(`lodefs commit --branch NAME`), and merge that (`lodefs merge`)"
+        ) from error
+    has_changes = next(found.listed(), None) is not None if result.unchanged else True
+    _note(result, found, record)
+    return result, has_changes
+
+
+def _changes_of(session: Session, place: UpperPlace, record: Record) -> UpperChanges:
+    from lodefs.chunkstore.push.changes.overlay import RecentTrees
+    from lodefs.chunkstore.push.changes.upper_changes import read_upper
+    from lodefs.chunkstore.push.changes.upper_directory import AS_ROOT, AS_USER, UpperBase
+    from lodefs.chunkstore.repo.history import find_in
+
+    store, spec = session.store, Spec(record.repo, record.commit, record.path)
+    commit = store.commit(record.repo, CommitId(parse_id(record.commit)))
+    base = UpperBase(spec, find_in(store.packs, commit.root, spec), RecentTrees(store.packs))
+    is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
+    prefix = AS_ROOT if is_root else AS_USER
+    return read_upper(place.upper(record.generation), base, xattr_prefix=prefix)
+
+
+def _branch(session: Session, record: Record, branch: str | None) -> str:
+    """Where a commit goes. InvalidInput, NotFound."""
+    if branch is not None:
+        return check_new_ref_name(branch)
+    if not record.branch:
+        raise InvalidInput(
+            f"{record.mountpoint} is of {record.repo}@{record.options.rev}, which is no branch: "
+            "name one by --branch, which is made if there is none"
+        )
+    if _head(session, record.repo, record.branch) is None:
+        raise NotFound(
+            f"{record.repo} has no branch {record.branch} any more: `lodefs undelete` brings it "
+            "back, or --branch NAME commits to another one"
+        )
+    return record.branch
+
+
+def _head(session: Session, repo: str, branch: str) -> CommitId | None:
+    from lodefs.chunkstore.repo.refs import BRANCHES
+
+    found = session.store.refs(repo).latest(BRANCHES, branch)
+    return None if found is None else found.commit
+
+
+@contextmanager
+def _resting(record: Record, wait_s: float) -> Iterator[None]:
+    """The mount takes no changes meanwhile, and after an error takes them again. InUse."""
+    deadline_s = time.monotonic() + wait_s
+    while writers := writable_mount.set_read_only(record, read_only=True):
+        if time.monotonic() >= deadline_s:
+            named = [f"{one.path} (process {one.pid}, {one.name})" for one in writers]
+            more = len(named) - WRITERS_NAMED_MAX
+            rest = f" and {more:,} more" if more > 0 else ""
+            raise InUse(
+                f"files are open for writing: {', '.join(named[:WRITERS_NAMED_MAX])}{rest}; close "
+                "them, or wait for them (--wait S)"
+            )
+        time.sleep(POLL_S)
+    try:
+        yield
+    finally:
+        # the mount that is there now: the former one, unless it has gone on
+        writable_mount.set_read_only(record, read_only=False)
+
+
+def _advance(session: Session, place: UpperPlace, record: Record, commit: str, branch: str) -> None:
+    """Goes on from a commit, which is in the store."""
+    token = session.environment.get("LODEFS_TOKEN") or None
+    try:
+        with suppress(LodefsError):  # another one may have been started
+            start_again(session, record.options.proxy)
+        make = partial(mounter.mount, fork=True)
+        writable_mount.advance(place, commit, token, make, branch=branch)
+    except (LodefsError, OSError) as error:
+        error.add_note(
+            f"{commit} is committed, and {record.mountpoint} is still at its base: repeat the "
+            "command to go on from the commit"
+        )
+        raise
+
+
+def _note(result: ChangesResult, found: UpperChanges, record: Record) -> None:
+    """Tells of what a commit does not keep by the names that a user knows."""
+    head = found.upper + b"/"
+    mountpoint = os.fsencode(record.mountpoint) + b"/"
+    result.skipped += found.skipped
+    notes = result.notes
+    notes.hard_linked_files += found.hard_linked_files
+    notes.set_id_files += found.set_id_files
+    notes.private_named = [mountpoint + path.removeprefix(head) for path in notes.private_named]
+
+
+def _below(record: Record, path: bytes) -> bytes:
+    """A path in the mount as one relative to it. InvalidInput."""
+    root = os.fsencode(record.mountpoint)
+    if path.startswith(b"/"):
+        if not path.startswith(root + b"/"):
+            raise InvalidInput(f"{os.fsdecode(path)} is not below {record.mountpoint}")
+        path = path[len(root) :]
+    names = split_path(path)
+    if not names:
+        raise InvalidInput(
+            f"{record.mountpoint} as a whole: `lodefs unmount --discard` gives up all changes"
+        )
+    return b"/".join(names)
+
+
+def _restore(session: Session, record: Record, path: bytes) -> None:
+    """Pulls it beside its place, and puts it there."""
+    from lodefs.chunkstore.format.tree import Kind
+    from lodefs.chunkstore.pull.pull import pull
+    from lodefs.chunkstore.repo.history import find
+
+    above, _, last = os.fsdecode(path).rpartition("/")
+    at = b"/".join(one for one in (record.path, path) if one)
+    spec = Spec(record.repo, record.commit, at)
+    is_directory = find(session.store, spec).kind is Kind.DIRECTORY
+    beside = f".{last[:200]}.lodefs-restore"
+    with _made(record.mountpoint, above) as fd:
+        with safe_open.closing(safe_open.make_within(fd, beside)) as beside_fd:
+            pull(session.store, spec, Path(f"/proc/self/fd/{beside_fd}"), sync=False)
+        _remove(fd, last)
+        source = beside if is_directory else f"{beside}/{last}"
+        os.rename(source, last, src_dir_fd=fd, dst_dir_fd=fd)
+        if not is_directory:
+            os.rmdir(beside, dir_fd=fd)
+
+
+@contextmanager
+def _made(mountpoint: str, directory: str) -> Iterator[int]:
+    """A descriptor of a directory of the mount, which is made if it is missing. InvalidInput."""
+    try:
+        with safe_open.closing(safe_open.open_plain(mountpoint, safe_open.PLACE)) as root_fd:
+            fd = safe_open.make_within(root_fd, directory)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise InvalidInput(
+            f"{directory} leads through what is no directory now: restore {error.filename} first"
+        ) from error
+    with safe_open.closing(fd):
+        yield fd
+
+
+def _remove(dir_fd: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        try:
+            os.unlink(name, dir_fd=dir_fd)
+        except IsADirectoryError:
+            shutil.rmtree(name, dir_fd=dir_fd)

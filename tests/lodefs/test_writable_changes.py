@@ -1,0 +1,377 @@
+"""commit, status, diff and restore of a writable mount: of kept changes on a store in memory, and
+through the kernel with a real proxy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lodefs
+from lodefs.api.writable import unmount_writable
+from lodefs.api.writable_changes import commit, restore, status
+from lodefs.chunkstore.errors import (
+    Conflict,
+    Denied,
+    Diverged,
+    InUse,
+    InvalidInput,
+    NoSpace,
+    NotFound,
+)
+from lodefs.chunkstore.repo.store import create_store
+from lodefs.mount.options import MountOptions
+from lodefs.mount.writable import upper_checks, upper_place
+from lodefs.mount.writable.upper_place import Record
+from lodefs.settings.session import Session
+from tests.support.chunkstore.directories import in_commit, in_directory, write_files
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail, fail_after
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.chunkstore.overlay_mounts import needs_overlay
+from tests.support.lodefs.command_line import CommandResult, Lodefs, MemorySession
+from tests.support.lodefs.dataset_node import DatasetNode, dataset_node
+from tests.support.proxy.node_process import REPO
+
+FILES = {"a": b"a", "d/x": b"x", "d/y": b"y"}
+
+
+class KeptChanges:
+    """Changes of a writable mount that is not mounted now, of the repository r at its first
+    commit."""
+
+    def __init__(self, folder: Path, objects: FaultyObjects) -> None:
+        environment = {"HOME": str(folder / "home"), "XDG_STATE_HOME": str(folder / "state")}
+        environment["LODEFS_STORE"] = "s3://memory"
+        self.session = MemorySession(environment, objects)
+        self.objects = objects
+        self.folder = folder
+        create_store(objects)
+        write_files(folder / "source", FILES)
+        lodefs.push(folder / "source", "r", session=self.session, workers=0)
+        self.base = self.head()
+        self.directory = folder / "mount"
+        self.directory.mkdir()
+        state = upper_place.state_directory(environment)
+        self.place = upper_place.default_place(state, str(self.directory))
+        self.begin("main")
+
+    def begin(self, branch: str, rev: str = "main") -> None:
+        """A place without changes."""
+        self.place.directory.mkdir(parents=True, exist_ok=True)
+        options = MountOptions(repo="r", rev=rev, mountpoint=str(self.directory), proxy="unix:/no")
+        self.place.write(Record(options=options, branch=branch, commit=self.base))
+        self.upper.mkdir(exist_ok=True)
+
+    @property
+    def record(self) -> Record:
+        found = self.place.read()
+        assert found is not None
+        return found
+
+    @property
+    def upper(self) -> Path:
+        return self.place.upper(self.record.generation)
+
+    def head(self, branch: str = "main") -> str:
+        return self.session.store.resolve("r", branch).hex()
+
+    def files(self, rev: str = "main") -> dict[str, bytes]:
+        seen = in_commit(self.session.store, "r", self.head(rev))
+        return {os.fsdecode(path): one.content for path, one in seen.items() if one.content}
+
+    def write(self, **files: bytes) -> None:
+        write_files(self.upper, files)
+
+    def others(self, path: str, content: bytes) -> str:
+        """Somebody else's commit."""
+        put = lodefs.changes.Put(path, content)
+        return lodefs.commit_changes("r", [put], session=self.session, workers=0).commit
+
+    def commit(self, **more: Any) -> str:
+        return commit(self.directory, session=self.session, workers=0, **more).commit
+
+    def assert_kept(self, generation: int = 0) -> None:
+        """The changes are there, for another attempt."""
+        assert self.record.generation == generation
+        assert os.listdir(self.upper)
+
+
+@pytest.fixture
+def objects() -> FaultyObjects:
+    return FaultyObjects(MemoryObjects())
+
+
+@pytest.fixture
+def kept(tmp_path: Path, objects: FaultyObjects, monkeypatch: pytest.MonkeyPatch) -> KeptChanges:
+    monkeypatch.setattr(upper_place, "OF_ROOT", tmp_path / "of-root")
+    return KeptChanges(tmp_path, objects)
+
+
+def test_a_commit_has_the_changes_and_goes_on(kept: KeptChanges) -> None:
+    """Then there are none, and another commit makes none."""
+    kept.write(a=b"changed", new=b"new")
+    made = commit(kept.directory, message="m", session=kept.session, workers=0)
+    assert kept.head() == made.commit == kept.record.commit
+    assert kept.files() == {"a": b"changed", "d/x": b"x", "d/y": b"y", "new": b"new"}
+    assert (made.files_read, made.rebased, made.unchanged) == (2, 0, False)
+    assert kept.record.generation == 1
+    kept.upper.mkdir(exist_ok=True)
+    assert status(kept.directory, session=kept.session).differences == []
+    again = commit(kept.directory, session=kept.session, workers=0)
+    assert again.unchanged
+    assert kept.head() == made.commit
+    assert kept.record.generation == 1
+
+
+def test_a_branch_that_moved(kept: KeptChanges) -> None:
+    """What others changed elsewhere is kept. Where both changed a path, it is named, nothing is
+    committed or lost, and another branch takes the changes."""
+    kept.write(a=b"ours")
+    kept.others("d/x", b"theirs")
+    kept.commit()
+    assert kept.files() == {"a": b"ours", "d/x": b"theirs", "d/y": b"y"}
+    theirs = kept.others("a", b"theirs")
+    kept.upper.mkdir(exist_ok=True)
+    kept.write(a=b"ours again")
+    with pytest.raises(Diverged, match="both sides changed a: nothing was committed; the changes"):
+        kept.commit()
+    assert kept.head() == theirs
+    kept.assert_kept(1)
+    kept.commit(branch="mine")
+    assert kept.files("mine")["a"] == b"ours again"
+    assert (kept.head(), kept.record.branch) == (theirs, "mine")
+
+
+def test_where_a_commit_cannot_go(kept: KeptChanges) -> None:
+    """A tag or commit that was mounted, a branch that was deleted, a name that is none: each is
+    said, with the way out."""
+    kept.write(a=b"changed")
+    lodefs.tag("r@main", "v1", session=kept.session)
+    with pytest.raises(InvalidInput, match="HEAD"):
+        kept.commit(branch="HEAD")
+    kept.begin("", "v1")
+    with pytest.raises(InvalidInput, match="r@v1, which is no branch: name one by --branch"):
+        kept.commit()
+    kept.begin("main")
+    lodefs.rm("r@main", session=kept.session)
+    with pytest.raises(NotFound, match="no branch main any more"):
+        kept.commit()
+    kept.assert_kept()
+    kept.commit(branch="main")
+    assert kept.files()["a"] == b"changed"
+
+
+def test_a_full_repository(kept: KeptChanges) -> None:
+    """A quota refuses a commit, and the changes stay."""
+    kept.write(new=os.urandom(5000))
+    lodefs.quota("r", 1000, session=kept.session)
+    with pytest.raises(NoSpace):
+        kept.commit()
+    kept.assert_kept()
+    lodefs.quota("r", 10_000, session=kept.session)
+    kept.commit()
+    assert "new" in kept.files()
+
+
+def test_one_commit_at_a_time(kept: KeptChanges) -> None:
+    """A commit while another command works on the place says so."""
+    kept.write(a=b"changed")
+    with kept.place.locked(), pytest.raises(Conflict, match="in flight"):
+        kept.commit()
+    kept.assert_kept()
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_commit_that_ends_at_any_write(kept: KeptChanges, at: int) -> None:
+    """It ends before or after any of its writes to the store: repeated, it goes on, with one commit
+    in the end, and the place has no changes."""
+    kept.write(a=b"changed")
+    ended = (fail_after if at % 2 else fail)(Denied("ended here"))
+    rule = kept.objects.add(ended, "put", first=at // 2 + 1)
+    with pytest.raises(Denied):
+        kept.commit()
+    kept.assert_kept()
+    assert rule.seen
+    kept.objects.forget()
+    kept.commit()
+    assert kept.files()["a"] == b"changed"
+    assert [one.commit.parents for one in lodefs.log("r", session=kept.session)][1] == ()
+    assert (kept.record.commit, kept.record.generation) == (kept.head(), 1)
+
+
+def test_after_a_commit_that_nobody_noted(kept: KeptChanges) -> None:
+    """The ref was put and the record was not written: the next commit finds all of it there."""
+    kept.write(a=b"changed")
+    before = kept.record
+    made = kept.commit()
+    kept.place.write(before)
+    kept.upper.mkdir(exist_ok=True)
+    kept.write(a=b"changed")
+    assert kept.commit() == made
+    assert kept.record.commit == made
+
+
+def test_touched_files_do_not_move_a_mount(kept: KeptChanges) -> None:
+    """With no change there is no commit, and the base stays where it was."""
+    kept.write(a=b"a")
+    kept.others("d/x", b"theirs")
+    kept.commit()
+    assert kept.record.commit == kept.base
+
+
+def test_a_dry_run_writes_nothing(kept: KeptChanges) -> None:
+    """It says what would be."""
+    kept.write(a=b"changed")
+    found = commit(kept.directory, dry_run=True, session=kept.session, workers=0)
+    assert found.changes is not None
+    assert found.changes.changed_files == 1
+    assert kept.head() == kept.base
+    kept.assert_kept()
+
+
+def test_restore_needs_the_mount(kept: KeptChanges) -> None:
+    """What is kept is not changed behind the kernel's back."""
+    with pytest.raises(InvalidInput, match="is not mounted"):
+        restore(kept.directory, ["a"], session=kept.session)
+
+
+def shown(kept: KeptChanges, lodefs: Lodefs, *arguments: str) -> CommandResult:
+    return lodefs(*arguments, XDG_STATE_HOME=str(kept.folder / "state"))
+
+
+def test_commands(kept: KeptChanges, lodefs: Lodefs) -> None:
+    """status, diff and commit, for people and for scripts."""
+    kept.write(a=b"changed", new=b"new")
+    os.mkfifo(kept.upper / "pipe")
+    place = str(kept.directory)
+    out = shown(kept, lodefs, "status", place).out
+    assert out == (
+        f"r@main, base {kept.base[:12]}, not mounted\n"
+        "M  a  (1 B -> 7 B)\nA  new  (nothing -> 3 B)\n"
+        "no commit can hold it: pipe is no file, directory or symlink\n"
+    )
+    found = shown(kept, lodefs, "status", place, "--json").json
+    assert [one["change"] for one in found["changes"]] == ["changed", "added"]
+    assert found["changes"][1]["after"]["digest"] is None
+    assert (found["commit"], found["mounted"]) == (kept.base, False)
+    out = shown(kept, lodefs, "diff", place).out
+    assert out.splitlines()[-1] == "1 added, 1 changed"
+    assert shown(kept, lodefs, "diff", place, "--name-only", "--exit-code").code == 1
+    missing = shown(kept, lodefs, "diff", "r@main")
+    assert (missing.code, "name both: REPO@A REPO@B" in missing.err) == (3, True)
+    done = shown(kept, lodefs, "commit", place, "-m", "m", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["changed_files"], done.json["added_files"]) == (1, 1)
+    assert [one["path"] for one in done.json["skipped"]] == ["pipe"]
+
+
+class Mounted:
+    """A writable mount of a dataset that a real proxy serves."""
+
+    def __init__(self, node: DatasetNode, folder: Path) -> None:
+        self.node = node
+        self.root = folder / "mount"
+        self.root.mkdir()
+        environment = {
+            "HOME": str(folder / "home"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "LODEFS_CONFIG": os.devnull,
+            "LODEFS_MOUNTER_SOCKET": str(folder / "none"),
+            "LODEFS_STORE": str(node.store),
+            "LODEFS_PROXY": node.address,
+        }
+        self.session = Session(environment)
+        self.store = self.session.store
+        upper = folder / "changes"
+        lodefs.mount(REPO, self.root, writable=True, upper=upper, session=self.session)
+
+    def commit(self, **more: Any) -> str:
+        return commit(self.root, session=self.session, workers=0, **more).commit
+
+    def listed(self) -> list[str]:
+        found = status(self.root, session=self.session).differences
+        return [os.fsdecode(one.path) for one in found]
+
+    def assert_shows(self, made: str) -> None:
+        assert in_commit(self.store, REPO, made) == in_directory(self.root)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounted]:
+    monkeypatch.setattr(upper_place, "OF_ROOT", tmp_path / "of-root")
+    with dataset_node() as node:
+        try:
+            upper_checks.check_file_system(tmp_path)
+        except InvalidInput as error:
+            pytest.skip(str(error))
+        made = Mounted(node, tmp_path)
+        yield made
+        unmount_writable(made.session, str(made.root), discard=True)
+        made.session.close()
+
+
+@pytest.mark.slow
+@pytest.mark.fuse
+@needs_overlay
+def test_a_mount_goes_on_from_its_commit(mounted: Mounted) -> None:
+    """Programs change it, a commit has what it shows, and it shows the commit; twice, and with what
+    others committed in between. What is open for writing is named, and open files are read on."""
+    root = mounted.root
+    (root / "empty").write_bytes(b"filled")
+    (root / "a/b/plain").unlink()
+    os.rename(root / "a/b", root / "moved")
+    (root / "new/deep").mkdir(parents=True)
+    (root / "new/deep/file").write_bytes(os.urandom(70_000))
+    with open(root / "text", "a") as file, open(root / "large", "rb") as reader:
+        file.write("one more line\n")
+        file.flush()
+        with pytest.raises(InUse, match=rf"{root}/text \(process {os.getpid()}, "):
+            mounted.commit()
+        (root / "after-refusal").touch()
+        file.close()
+        before = in_directory(root)
+        made = mounted.commit(message="first")
+        assert reader.read(10) == (mounted.node.source / "large").read_bytes()[:10]
+    assert in_directory(root) == before
+    mounted.assert_shows(made)
+    assert mounted.listed() == []
+    others = lodefs.changes.Put("others", b"others")
+    lodefs.commit_changes(REPO, [others], session=mounted.session, workers=0)
+    (root / "new/deep/file").write_bytes(b"small")
+    again = mounted.commit(message="second")
+    assert (root / "others").read_bytes() == b"others"
+    mounted.assert_shows(again)
+
+
+@pytest.mark.slow
+@pytest.mark.fuse
+@needs_overlay
+def test_restore(mounted: Mounted) -> None:
+    """Files, symlinks and directories come back as they were, through nobody's symlink; the rest
+    stays."""
+    root = mounted.root
+    before = in_directory(root)
+    (root / "text").write_bytes(b"changed")
+    (root / "empty").unlink()
+    (root / "to-file").unlink()
+    shutil.rmtree(root / "a/b")
+    (root / "a/01.bin").write_bytes(b"changed")
+    restore(root, ["text", "empty", "to-file", "a/b", root / "a/b/plain"], session=mounted.session)
+    assert mounted.listed() == ["a/01.bin"]
+    restore(root, ["a"], session=mounted.session)
+    assert in_directory(root) == before
+    shutil.rmtree(root / "a")
+    (root / "a").symlink_to(mounted.node.source)
+    with pytest.raises(InvalidInput, match="a/b leads through what is no directory now"):
+        restore(root, ["a/b/plain"], session=mounted.session)
+    for path in (".", "..", "/etc/passwd"):
+        with pytest.raises(InvalidInput):
+            restore(root, [path], session=mounted.session)
+    with pytest.raises(NotFound):
+        restore(root, ["nothing"], session=mounted.session)
+    restore(root, ["a"], session=mounted.session)
+    assert in_directory(root) == before
