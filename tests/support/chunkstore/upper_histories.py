@@ -33,7 +33,7 @@ from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.overlay_mounts import OverlayMount, overlay
 
 _MAY_FAIL = {
-    errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR,
+    errno.EEXIST, errno.EINVAL, errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR,
     errno.ENOTEMPTY, errno.EPERM, errno.EXDEV,
 }  # fmt: skip
 FILES = {
@@ -48,12 +48,17 @@ Edit = tuple[Callable[..., object], *tuple[object, ...]]
 
 
 def write(root: Path, path: str, content: bytes) -> None:
-    (root / path).write_bytes(content)
+    _put(root / path, os.O_CREAT | os.O_TRUNC, content)
 
 
 def _append(root: Path, path: str) -> None:
-    with open(root / path, "ab") as file:
-        file.write(b"more")
+    _put(root / path, os.O_CREAT | os.O_APPEND, b"more")
+
+
+def _put(path: Path, flags: int, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flags)  # it does not wait at a FIFO
+    with open(fd, "wb") as file:
+        file.write(content)
 
 
 def _truncate(root: Path, path: str) -> None:

@@ -71,7 +71,7 @@ REPLACED: list[Edit] = [(remove_tree, "d"), (rename, "b", "d"), (make_directory,
 
 @needs_overlay
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=150)
 @example(SWAPPED, True)
 @example(RENAMED_TWICE, True)
 @example(INTO_A_NEW_ONE, True)
