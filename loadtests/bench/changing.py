@@ -1,4 +1,5 @@
-"""``./run bench changes``: one byte changed of 100,000 files, without the other ones."""
+"""``./run bench changes``: one byte changed of 100,000 files, without the other ones: pushed, or
+committed of a writable mount."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ FILES = 100_000
 FILES_IN_DIRECTORY = 100
 ROUNDS = 5
 SECONDS_MAX = 1.0
+COMMIT_SECONDS_MAX = 2.0
 SENT_KIB_MAX = 1024
 
 
@@ -37,7 +39,12 @@ def one_of_many(scratch: Path) -> Result:
             result.add(f"{what}: time", seconds, "s", at_most=SECONDS_MAX)
             result.add(f"{what}: sent", sent / 1024, "KiB", at_most=SENT_KIB_MAX)
             result.add(f"{what}: a push of all, unchanged, takes", again / seconds, "x")
+        seconds, sent = _committed(lodefs, place)
+        what = f"{layout}, commit of a writable mount"
+        result.add(f"{what}: time", seconds, "s", at_most=COMMIT_SECONDS_MAX)
+        result.add(f"{what}: sent", sent / 1024, "KiB", at_most=SENT_KIB_MAX)
     result.notes.append("`lodefs push FILE REPO:PATH`, the start of Python included")
+    result.notes.append("`lodefs commit DIR`, until DIR shows the new commit")
     return result
 
 
@@ -61,4 +68,25 @@ def _changed(lodefs: Lodefs, place: Path, home: Path | None) -> tuple[float, int
         path = changed.relative_to(place / "source")
         seconds.append(machine.run("push", changed, f"bench:{path}").seconds)
         sent.append(size_of(place / "store") - before)
+    return statistics.median(seconds), max(sent)
+
+
+def _committed(lodefs: Lodefs, place: Path) -> tuple[float, int]:
+    """The same of commits of a writable mount in which one file was changed."""
+    seconds: list[float] = []
+    sent: list[int] = []
+    root = place / "mount"
+    root.mkdir()
+    path = sorted((place / "source").rglob("*.txt"))[FILES // 3].relative_to(place / "source")
+    with lodefs.proxy(place / "proxy") as proxy:
+        own = "--upper", place / "upper", "--proxy", proxy.url
+        lodefs.run("mount", "bench", root, "--writable", *own)
+        try:
+            for number in range(ROUNDS):
+                (root / path).write_text(f"changed {number}\n")
+                before = size_of(place / "store")
+                seconds.append(lodefs.run("commit", root).seconds)
+                sent.append(size_of(place / "store") - before)
+        finally:
+            lodefs.run("unmount", root, "--discard")
     return statistics.median(seconds), max(sent)
