@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Versions": {
         "log": ("history", "Show the commits of a revision, newest first."),
-        "diff": ("history", "Show what differs between two revisions, or in a writable mount."),
+        "diff": ("history", "Show what differs between revisions, or in a mount."),
         "blame": ("history", "Show which commit brought a file."),
         "branch": ("refs", "List, create, move and delete branches."),
         "tag": ("refs", "List, create and delete tags."),
