@@ -39,7 +39,8 @@ FILES = {b"big": BIG, b"a": b"hello"}
 ALL_ERRORS = [
     kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, LodefsError) and kind is not LodefsError
+    if isinstance(kind, type) and issubclass(kind, LodefsError)
+    if kind not in (LodefsError, errors.Renamed)  # what has another name now is read there
 ]
 
 
