@@ -29,6 +29,7 @@ from lodefs.chunkstore.format.names import (
     parse_id,
     split_path,
 )
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.system import safe_open
 from lodefs.cli.parameters import option
 from lodefs.mount.kernel import namespaces
@@ -186,7 +187,10 @@ def _changes_of(session: Session, place: UpperPlace, record: Record) -> UpperCha
 def _branch(session: Session, record: Record, branch: str | None) -> str:
     """Where a commit goes. InvalidInput, NotFound."""
     if branch is not None:
-        return check_new_ref_name(branch)
+        check_new_ref_name(branch)
+        if _head(session, record.repo, branch, TAGS) is not None:
+            raise InvalidInput(f"{branch} is a tag of {record.repo}: name a branch by --branch")
+        return branch
     if not record.branch:
         raise InvalidInput(
             f"{record.mountpoint} is of {record.repo}@{record.options.rev}, which is no branch: "
@@ -200,10 +204,9 @@ def _branch(session: Session, record: Record, branch: str | None) -> str:
     return record.branch
 
 
-def _head(session: Session, repo: str, branch: str) -> CommitId | None:
-    from lodefs.chunkstore.repo.refs import BRANCHES
-
-    found = session.store.refs(repo).latest(BRANCHES, branch)
+def _head(session: Session, repo: str, name: str, kind: str = BRANCHES) -> CommitId | None:
+    """Where a branch or tag is; None if there is none."""
+    found = session.store.refs(repo).latest(kind, name)
     return None if found is None else found.commit
 
 

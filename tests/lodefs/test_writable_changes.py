@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,18 @@ from lodefs.chunkstore.errors import (
     Diverged,
     InUse,
     InvalidInput,
+    LodefsError,
     NoSpace,
     NotFound,
 )
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_checks, upper_place
 from lodefs.mount.writable.upper_place import Record
 from lodefs.settings.session import Session
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
-from tests.support.chunkstore.faulty_store import FaultyObjects, fail, fail_after
+from tests.support.chunkstore.faulty_store import Effect, FaultyObjects, fail, fail_after
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.overlay_mounts import needs_overlay
 from tests.support.lodefs.command_line import CommandResult, Lodefs, MemorySession
@@ -151,8 +153,9 @@ def test_where_a_commit_cannot_go(kept: KeptChanges) -> None:
     said, with the way out."""
     kept.write(a=b"changed")
     lodefs.tag("r@main", "v1", session=kept.session)
-    with pytest.raises(InvalidInput, match="HEAD"):
-        kept.commit(branch="HEAD")
+    for name, words in (("HEAD", "HEAD"), ("v1", "v1 is a tag of r: name a branch")):
+        with pytest.raises(InvalidInput, match=words):
+            kept.commit(branch=name)
     kept.begin("", "v1")
     with pytest.raises(InvalidInput, match="r@v1, which is no branch: name one by --branch"):
         kept.commit()
@@ -185,13 +188,21 @@ def test_one_commit_at_a_time(kept: KeptChanges) -> None:
     kept.assert_kept()
 
 
-@pytest.mark.parametrize("at", range(8))
-def test_a_commit_that_ends_at_any_write(kept: KeptChanges, at: int) -> None:
+WRITES = [
+    (keys.ENTRIES, 1), (keys.PACKS, 1), (keys.PACKS, 2), (keys.INDEX, 1), ("repos/r/commits", 1),
+    ("repos/r/refs", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", [fail, fail_after])
+@pytest.mark.parametrize(("prefix", "first"), WRITES)
+def test_a_commit_that_ends_at_any_write(
+    kept: KeptChanges, prefix: str, first: int, ends: Callable[[LodefsError], Effect]
+) -> None:
     """It ends before or after any of its writes to the store: repeated, it goes on, with one commit
     in the end, and the place has no changes."""
     kept.write(a=b"changed")
-    ended = (fail_after if at % 2 else fail)(Denied("ended here"))
-    rule = kept.objects.add(ended, "put", first=at // 2 + 1)
+    rule = kept.objects.add(ends(Denied("ended here")), "put", prefix, first=first)
     with pytest.raises(Denied):
         kept.commit()
     kept.assert_kept()

@@ -81,13 +81,13 @@ class UpperChanges:
     def hard_linked_files(self) -> int:
         """Files with several names: in a commit each is a file of its own."""
         files = (one for one in self.entries if one.kind is UpperKind.FILE)
-        return sum(one.stat.st_nlink > 1 for one in files)
+        return sum(one.links > 1 for one in files)
 
     @property
     def set_id_files(self) -> int:
         """Files with a setuid or setgid bit, which no commit keeps."""
         files = (one for one in self.entries if one.kind is UpperKind.FILE)
-        return sum(bool(one.stat.st_mode & SET_ID) for one in files)
+        return sum(bool(one.mode & SET_ID) for one in files)
 
     def listed(self) -> Iterator[Difference | Renamed]:
         """What differs from the base, by path. Raises: Denied, NotFound, SourceChanged, Unavailable
@@ -100,8 +100,7 @@ class UpperChanges:
             yield Remove(path)
         if entry.kind is UpperKind.FILE:
             local = os.path.join(self.upper, entry.path)
-            seen = entry.stat
-            yield Put(path, LocalFile(local, seen.st_size, seen.st_mode), entry.executable)
+            yield Put(path, LocalFile(local, entry.size_bytes, entry.mode), entry.executable)
         elif entry.kind is UpperKind.SYMLINK:
             yield PutLink(path, entry.target)
         elif entry.kind is UpperKind.DIRECTORY and entry.shows is None:
@@ -217,7 +216,7 @@ def _after(entry: UpperEntry) -> TreeEntry | None:
         return None
     if kind is Kind.SYMLINK:
         return symlink(entry.names[-1], entry.target)
-    size_bytes = entry.stat.st_size if kind is Kind.FILE else 0
+    size_bytes = entry.size_bytes if kind is Kind.FILE else 0
     return TreeEntry(entry.names[-1], kind, entry.executable, size_bytes)
 
 

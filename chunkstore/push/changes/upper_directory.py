@@ -13,7 +13,7 @@ import os
 import stat
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
@@ -59,12 +59,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpperEntry:
-    """One name of an upper directory. ``beneath``: what would show if it were not there.
-    ``shows``: of a directory, the one of the base that shows through."""
+    """One name of an upper directory. ``mode``, ``size_bytes`` and ``links``: as of stat(2).
+    ``beneath``: what would show if it were not there. ``shows``: of a directory, the one of the
+    base that shows through."""
 
     names: Names
     kind: UpperKind
-    stat: os.stat_result
+    mode: int
+    size_bytes: int
+    links: int
     beneath: Place | None
     shows: Place | None = None
     target: bytes = b""  # of a symlink
@@ -75,7 +78,7 @@ class UpperEntry:
 
     @property
     def executable(self) -> bool:
-        return self.kind is UpperKind.FILE and bool(self.stat.st_mode & 0o111)
+        return self.kind is UpperKind.FILE and bool(self.mode & 0o111)
 
     @property
     def is_renamed(self) -> bool:
@@ -113,7 +116,7 @@ class _Walk:
 
     def _run(self) -> Iterator[UpperEntry]:
         root = Place((), self._base.root)
-        top = UpperEntry((), UpperKind.DIRECTORY, os.fstat(self._root_fd), root, root)
+        top = UpperEntry((), UpperKind.DIRECTORY, 0, 0, 0, root, root)
         todo: list[tuple[UpperEntry, Place | None]] = [(top, None)]
         while todo:
             entry, parent = todo.pop()
@@ -122,7 +125,7 @@ class _Walk:
                 opaque = self._attribute(fd, b"opaque")
                 if entry.names:
                     shows = None if opaque == _OPAQUE else self._shown(fd, entry, parent)
-                    entry = UpperEntry(entry.names, entry.kind, entry.stat, entry.beneath, shows)
+                    entry = replace(entry, shows=shows)
                     yield entry
                 found = list(self._children(fd, entry, is_marked=opaque == _WITH_WHITEOUTS))
             yield from (one for one in found if one.kind is not UpperKind.DIRECTORY)
@@ -139,7 +142,8 @@ class _Walk:
             seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
             kind = self._kind(fd, name, seen, is_marked=is_marked)
             target = os.readlink(name, dir_fd=fd) if kind is UpperKind.SYMLINK else b""
-            yield UpperEntry(names_of_it, kind, seen, _find(shown, name), target=target)
+            stats = seen.st_mode, seen.st_size, seen.st_nlink
+            yield UpperEntry(names_of_it, kind, *stats, _find(shown, name), target=target)
 
     def _kind(self, fd: int, name: bytes, seen: os.stat_result, *, is_marked: bool) -> UpperKind:
         if stat.S_ISDIR(seen.st_mode):
