@@ -135,6 +135,18 @@ class Rename:
 
 
 @dataclass(frozen=True)
+class Revert:
+    """What any commit that the repository has has changed is taken back in a branch."""
+
+    store: int
+    machine: int
+    pick: float
+    repo: str = "r"
+    branch: str = "main"
+    fault: Fault = None
+
+
+@dataclass(frozen=True)
 class Point:
     """A branch or tag that is not there is made, at any commit that the repository has."""
 
@@ -299,8 +311,8 @@ def shown(command: object) -> str:
 
 
 Single = (
-    Push | Change | Merge | CopyPath | Fork | Rename | Point | Delete | Undelete | Retain | Collect
-    | Purge | Copy | Bundle | Repair | Scrub | ReadMirrored
+    Push | Change | Merge | Revert | CopyPath | Fork | Rename | Point | Delete | Undelete | Retain
+    | Collect | Purge | Copy | Bundle | Repair | Scrub | ReadMirrored
 )  # fmt: skip
 
 
@@ -362,6 +374,7 @@ class _Writer:
             (self._push, 7),
             (self._change, 4),
             (self._merge, 1.5),
+            (self._revert, 1.5),
             (self._copy_path, 2),
             (self._fork, 1.5),
             (self._rename, 2),
@@ -485,6 +498,12 @@ class _Writer:
         ended, fault = self._random.random() < 0.2, self._fault()
         new = self._random.choice(REPOS)
         return Rename(**self._where(), repo=self._repo(), new=new, ended=ended, fault=fault)
+
+    def _revert(self) -> Revert:
+        pick, fault = self._share(), self._fault()
+        return Revert(
+            **self._where(), pick=pick, repo=self._repo(), branch=self._branch(), fault=fault
+        )
 
     def _point(self) -> Point:
         name = self._random.choice((*TAGS, "dev"))

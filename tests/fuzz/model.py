@@ -244,7 +244,7 @@ class Model:
 
     def _may_move(self, store: int, command: say.Command, ref: RefName) -> bool:
         match command:
-            case say.Push() | say.Change() | say.Merge() | say.CopyPath():
+            case say.Push() | say.Change() | say.Merge() | say.Revert() | say.CopyPath():
                 places = [(command.repo, command.branch)]
                 if isinstance(command, say.CopyPath) and command.move:
                     places.append((command.source, command.rev))
@@ -372,7 +372,7 @@ class Model:
                         is_excused |= any(
                             _lacks(one, path) for (repo, _), one in own if repo == at[0]
                         )
-                case say.Change() | say.Merge():
+                case say.Change() | say.Merge() | say.Revert():
                     is_excused = any(_lacks(one, path) for one in before[store].commits.values())
                 case say.CopyPath():
                     is_excused = any(one.is_damaged for one in before[store].commits.values())

@@ -38,6 +38,7 @@ from lodefs.chunkstore.push.changes.change import CopyFrom, Put, Remove
 from lodefs.chunkstore.push.changes.change import Rename as OneRename
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.changes.merge_branch import merge_branch
+from lodefs.chunkstore.push.changes.revert_commit import revert_commit
 from lodefs.chunkstore.push.pack_writer import Placement
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
@@ -243,14 +244,8 @@ def carry_out(world: World, hand: Hand, command: say.Single) -> object:
             return push(hand.store(command.store), source, command.repo, command.branch, options)
         case say.Change() | say.CopyPath():
             return _change(world, hand, command)
-        case say.Merge():
-            store = hand.store(command.store)
-            other = store.resolve(command.repo, command.other)
-            choices: dict[tuple[bytes, ...], bool] = {(): False}
-            options = hand.options()
-            return merge_branch(
-                store, command.repo, command.branch, other, options, choices=choices
-            )
+        case say.Merge() | say.Revert():
+            return _bring(hand, command)
         case say.Point() | say.Delete() | say.Undelete() | say.Retain() | say.Fork() | say.Rename():
             return _set_refs(hand, command)
         case say.Collect():
@@ -302,6 +297,17 @@ def _copy_path(hand: Hand, command: say.CopyPath) -> object:
     return commit_changes(
         store, spec.repo, spec.rev, [Remove(path)], hand.options(), base=commit_id
     )
+
+
+def _bring(hand: Hand, command: say.Merge | say.Revert) -> object:
+    store, repo, branch = hand.store(command.store), command.repo, command.branch
+    if isinstance(command, say.Revert):
+        at = _picked(store, repo, command.pick)
+        parent = 1 if len(store.commit(repo, at).parents) > 1 else None
+        return revert_commit(store, repo, branch, at, hand.options(), parent=parent)
+    other = store.resolve(repo, command.other)
+    choices: dict[tuple[bytes, ...], bool] = {(): False}
+    return merge_branch(store, repo, branch, other, hand.options(), choices=choices)
 
 
 def _set_refs(
