@@ -143,13 +143,14 @@ class CommitNames(NamedTuple):
     tags: list[str]
 
 
-def names_of_commits(store: Store, repo: str) -> tuple[dict[CommitId, CommitNames], bool]:
-    """Of each commit at which a branch or tag is, these; and whether that is all of them: of each
-    kind NAMES_MAX are read, at two requests each. Raises: Corrupt."""
+def names_of_commits(store: Store, spec: Spec) -> tuple[dict[CommitId, CommitNames], bool]:
+    """Of each commit of a repository at which a branch or tag is, these; and whether that is all of
+    them: of each kind NAMES_MAX are read, at two requests each. Raises: NotFound, Corrupt."""
+    spec, _ = store.locate(spec)
     found: dict[CommitId, CommitNames] = {}
     is_all = True
     for kind in (BRANCHES, TAGS):
-        living = store.refs(repo).living(kind)
+        living = store.refs(spec.repo).living(kind)
         for name, entry in islice(living, NAMES_MAX):
             assert entry.commit is not None
             of_it = found.setdefault(entry.commit, CommitNames([], []))

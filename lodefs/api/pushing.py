@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
-from lodefs.chunkstore.format.names import CommitId, Spec, check_ref_name, split_path
+from lodefs.chunkstore.format.names import (
+    CommitId,
+    Spec,
+    check_ref_name,
+    check_revision,
+    split_path,
+)
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.cli.parameters import option
 from lodefs.settings.session import Session, Where, opened, revision_of, spec_of
@@ -202,12 +208,11 @@ def revert(
 
     spec = revision_of(repo)
     with opened_for(options) as settings:
-        at = settings.store.resolve(spec.repo, rev)
-        message = options.get("message") or _revert_message(
-            settings.store.commit(spec.repo, at), at
-        )
+        found = settings.store
+        source, at = found.locate(Spec(spec.repo, check_revision(rev)))
+        message = options.get("message") or _revert_message(found.commit(source.repo, at), at)
         core = push_options(settings, {**options, "message": message})
-        return revert_commit(settings.store, spec.repo, spec.rev, at, core, parent=parent)
+        return revert_commit(found, source.repo, spec.rev, at, core, parent=parent)
 
 
 def _revert_message(commit: Commit, commit_id: CommitId) -> str:

@@ -59,7 +59,7 @@ def log(
     cli.reject({"--oneline": oneline and as_json, "--graph": graph and as_json}, "is for people")
     shown, parents = set[str](), set[str]()
     found = commits(spec, first_parent=first_parent, metadata=metadata, session=session)
-    names, are_all = names_of_commits(session.store, spec.repo)
+    names, are_all = names_of_commits(session.store, spec)
     drawn = GraphLines() if graph else None
     for commit_id, commit in islice(found, limit):
         ahead = commit.parents[: 1 if first_parent else None]

@@ -101,11 +101,11 @@ def test_names_of_commits(store: Store) -> None:
     old, new = store.resolve("r", "old"), store.resolve("r", "main")
     for number in range(NAMES_MAX - 1):
         store.refs("r").advance("tags", f"t{number:03}", new, expected_sequence=None)
-    found, are_all = names_of_commits(store, "r")
+    found, are_all = names_of_commits(store, Spec("r"))
     assert (found[old], found[new].branches, len(found[new].tags)) == (([], ["old"]), ["main"], 99)
     assert are_all
     store.refs("r").advance("tags", "t999", new, expected_sequence=None)
-    assert not names_of_commits(store, "r")[1]
+    assert not names_of_commits(store, Spec("r"))[1]
 
 
 def test_find(store: Store) -> None:

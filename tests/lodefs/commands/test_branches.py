@@ -93,6 +93,14 @@ def test_revert(lodefs: Lodefs, tmp_path: Path) -> None:
     assert (refused.code, "is the first commit" in refused.err) == (3, True)
 
 
+def test_a_repository_with_an_old_name(lodefs: Lodefs) -> None:
+    """log and revert go on under the name that it has now."""
+    lodefs("repo", "rename", "r", "new")
+    assert "(dev) fourth" in lodefs("log", "--oneline", "r@dev").out
+    assert lodefs("revert", "r@dev", "dev~1").code == 0
+    assert lodefs("log", "--json", "new@dev").json_lines[0]["message"].endswith(": third")
+
+
 def test_log_in_short(lodefs: Lodefs, tmp_path: Path) -> None:
     """--oneline has a line for each commit, with the names that are there; --graph draws merges."""
     lodefs("tag", "r@main~1", "v1")
