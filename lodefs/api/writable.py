@@ -135,7 +135,14 @@ def unmount_writable(
                 "one of them; or unmount with --commit, with --keep (the next `lodefs mount "
                 "--writable` there goes on with them), or with --discard"
             )
-        done = writable_mount.unmount(place, discard=discard)
+        return take_away(session, place, record, discard=discard)
+
+
+def take_away(
+    session: Session, place: UpperPlace, record: Record, *, discard: bool
+) -> WritableUnmounted:
+    """The same, of a place that the caller has locked; changes that are not discarded are kept."""
+    done = writable_mount.unmount(place, discard=discard)
     if not done.kept:
         upper_place.forget(upper_place.state_directory(session.environment), record.mountpoint)
     return done

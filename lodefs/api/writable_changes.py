@@ -36,6 +36,7 @@ from lodefs.mount.kernel import namespaces
 from lodefs.mount.process import mounter
 from lodefs.mount.writable import writable_mount
 from lodefs.mount.writable.upper_place import Record, UpperPlace
+from lodefs.mount.writable.writable_mount import WritableUnmounted
 from lodefs.proxies.own_proxy import start_again
 from lodefs.settings.session import Session, Where, opened
 
@@ -96,6 +97,26 @@ def commit(
                 if not result.unchanged or (result.commit != record.commit and has_changes):
                     _advance(session, place, record, result.commit, goes_to)
             return result
+
+
+def commit_and_unmount(
+    directory: str | os.PathLike[str], **options: Unpack[ReaderOptions]
+) -> tuple[ChangesResult, WritableUnmounted]:
+    """The same, and takes the mount away, with nothing left of it. InUse where something was
+    changed after the commit: it is mounted still."""
+    result = commit(directory, **options)
+    with opened(options.get("session"), store=options.get("store")) as session:
+        place = writable.place_of(session, os.fspath(directory))
+        with place.locked():
+            record = writable_mount.recorded(place)
+            with _resting(record, 0):
+                if next(_changes_of(session, place, record).listed(), None) is not None:
+                    raise InUse(
+                        f"{directory} was changed after the commit {result.commit[:12]}, and is "
+                        "mounted still: repeat the command"
+                    )
+                done = writable.take_away(session, place, record, discard=True)
+    return result, done
 
 
 def status(directory: str | os.PathLike[str], **where: Unpack[Where]) -> WritableStatus:

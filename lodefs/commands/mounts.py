@@ -26,10 +26,19 @@ PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed
 USERS_SHOWN_MAX = 5
 
 
-@cli.command("lodefs unmount /mnt/flickr30k", "lodefs unmount ./work --keep")
+@cli.command(
+    "lodefs unmount /mnt/flickr30k",
+    'lodefs unmount ./work --commit -m "corrected captions"',
+    "lodefs unmount ./work --keep",
+    store=True,
+)
 def unmount(
     session: Session,
     directories: tuple[str, ...] = cli.argument("DIR...", type=UntouchedPath(), required=True),
+    commit: bool = cli.option("Commit the changes of a writable mount to its branch first."),
+    message: str | None = cli.option(
+        "The message of that commit.", "-m", "--message", metavar="TEXT"
+    ),
     keep: bool = cli.option(
         "Keep the changes of a writable mount: the next `lodefs mount --writable` there goes on."
     ),
@@ -37,13 +46,18 @@ def unmount(
 ) -> None:
     """Unmount directories. A mount in use disappears when its last user closes its files.
 
-    A writable mount with changes that are in no commit needs --keep or --discard.
+    A writable mount with changes that are in no commit needs --commit, --keep or --discard.
     """
-    if keep and discard:
-        raise click.UsageError("--keep and --discard exclude each other")
+    if keep + discard + commit > 1:
+        raise click.UsageError("--commit, --keep and --discard exclude each other")
+    if not commit:
+        cli.reject({"--message": message}, "is of the commit that --commit makes")
     for directory in directories:
         try:
-            done = _unmount(session, directory, keep=keep, discard=discard)
+            if commit:
+                done = _commit(session, directory, message or "")
+            else:
+                done = _unmount(session, directory, keep=keep, discard=discard)
         except LodefsError as error:  # go on with the others
             session.exit_code = exit_codes.code_of(error)
             click.echo(f"lodefs: error: {text.escaped(str(error))}", err=True)
@@ -66,6 +80,19 @@ def _unmount(session: Session, directory: str, *, keep: bool, discard: bool) -> 
         )
         return unmount_directory(directory)
     done = writable.unmount_writable(session, directory, keep=keep, discard=discard)
+    return Unmounted(directory, done.is_lazy, done.users)
+
+
+def _commit(session: Session, directory: str, message: str) -> Unmounted:
+    from lodefs.api.writable import place_of
+    from lodefs.api.writable_changes import commit_and_unmount
+    from lodefs.commands.push import report
+    from lodefs.mount.writable.writable_mount import recorded
+
+    record = recorded(place_of(session, directory))
+    result, done = commit_and_unmount(directory, session=session, message=message)
+    spec = Spec(record.repo, record.branch)
+    report(result, spec, dry_run=False, as_json=False, has_options=False)
     return Unmounted(directory, done.is_lazy, done.users)
 
 

@@ -171,7 +171,8 @@ def test_options_that_do_not_go_together(user: User) -> None:
         ["--writable", "--take-over", str(user.root)],
     ):
         assert user.fails("mount", "demo", str(user.root), *words)[0] == 2
-    assert user.fails("unmount", str(user.root), "--keep")[0] == 2
+    for words in (["--keep"], ["--commit", "--keep"], ["-m", "text"]):
+        assert user.fails("unmount", str(user.root), *words)[0] == 2
 
 
 def test_a_commit_is_no_branch(user: User) -> None:
