@@ -65,9 +65,11 @@ def _before() -> None:
 
 
 def _after() -> None:
+    paused = _paused[::-1]
+    _paused.clear()  # as long as another thread that forks has to wait for them
     index_lock.release()
-    while _paused:
-        _paused.pop().resume()
+    for what in paused:
+        what.resume()
 
 
 def _renew_all() -> None:

@@ -308,9 +308,11 @@ class Transaction(Staged):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         with self._left(kind, *error) as staging:
-            if staging is None or not staging.is_changed:
+            if staging is None:
                 return
             staging.settled()
+            if not staging.is_changed:
+                return
             try:
                 self._commit(None)
             except LodefsError:

@@ -212,7 +212,7 @@ def write_plain(part: Part, path: str, content: bytes = b"1") -> Part:
 
 
 def test_threads_write_side_by_side(store: Store) -> None:
-    """Each file is whole, and there is one commit."""
+    """Each file is whole, and there is one commit; processes are forked meanwhile."""
     with lodefs.transaction("r") as tx, ThreadPoolExecutor(4) as pool:
         barrier = threading.Barrier(4)
 
@@ -223,7 +223,12 @@ def test_threads_write_side_by_side(store: Store) -> None:
                     for _ in range(10):
                         file.write(b"%d" % number * 1000)
 
-        list(pool.map(write, range(4)))
+        written = pool.map(write, range(4))
+        for _ in range(5):
+            if not (child := os.fork()):
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        list(written)
     found = files(store)
     assert all(
         found[b"t/%d/%d" % (t, n)] == b"%d" % t * 10_000 for t in range(4) for n in range(10)
@@ -254,6 +259,11 @@ def test_what_is_refused(store: Store) -> None:
             tx.__enter__()
     with pytest.raises(InvalidInput, match="not open: it works in its `with` block"):
         tx.put("a", b"")
+    with (
+        pytest.raises(InvalidInput, match="open for writing: close"),
+        lodefs.transaction("r") as tx,
+    ):
+        tx.open("half").write(b"1")
     lodefs.quota("r", 10_000)
     with pytest.raises(NoSpace, match="the quota of r is 10,000"), lodefs.transaction("r") as tx:
         tx.put("big", b"b" * 20_000)
