@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.chunking import cut
-from lodefs.chunkstore.format.compression import RawStreak
+from lodefs.chunkstore.format.compression import RawStreak, compress
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, Segment, TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
@@ -31,6 +31,7 @@ from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
 from lodefs.chunkstore.types import Buffer
 
 STAGED = PackId(b"staged")  # no pack has an id of this length
+SMALL_FILES_MAX, SMALL_BYTES_MAX = 256, 1 << 20  # contents that are taken at once
 BLOCK_SIZE_BYTES = 4 << 20  # of a stream, in memory at once
 
 Compress = Callable[[Buffer], tuple[int, Buffer]]
@@ -75,6 +76,8 @@ class Contents:
         self._progress = session.progress
         self._deduplicator = Deduplicator(self._placement, self, session.progress)
         self._stored: dict[int, _Stored] = {}
+        self._small: dict[int, tuple[CutFile, Buffer]] = {}  # contents that wait for more of them
+        self._small_bytes = 0
         self._count = count
 
     @property
@@ -99,6 +102,7 @@ class Contents:
 
     def read_files(self, files: Sequence[tuple[int, LocalFile]]) -> None:
         """Reads local files."""
+        self._take_small()
         if files:
             sources = [SourceFile(file.path[1:], file.size_bytes, n) for n, file in files]
             readers = self._session.readers(len(sources), sum(file.size_bytes for file in sources))
@@ -111,12 +115,36 @@ class Contents:
             content.add(block)
         content.add(b"", final=True)
 
-    def take(self, part: CutFile, pieces: Sequence[memoryview], compress: Compress) -> None:
+    def take(self, part: CutFile, pieces: Sequence[memoryview], compress_next: Compress) -> None:
         """The next part of a content, with the bytes of its chunks."""
+        self._take_small()
         unit = CutUnit([part])
         flags = self._deduplicator.wanted(unit)
-        stored = [compress(p) for p, wanted in zip(pieces, flags, strict=True) if wanted]
+        stored = [compress_next(p) for p, wanted in zip(pieces, flags, strict=True) if wanted]
         self._deduplicator.store(unit, stored)
+
+    def is_small(self, data: Buffer) -> bool:
+        """Whether a whole content is one chunk for sure."""
+        return 0 < len(data) <= self._params.size_bytes_min
+
+    def take_small(self, number: int, data: Buffer) -> None:
+        """A whole content that is small. Many are taken at once, which costs less."""
+        digest = digest_of(data)
+        stat, chunks = FileStat(len(data), 0, 0, 0), [CutChunk(digest, len(data))]
+        file = CutFile(number, chunks, first=True, last=True, digest=digest, stat=stat)
+        self._small[number] = file, data
+        self._small_bytes += len(data)
+        if self._small_bytes >= SMALL_BYTES_MAX or len(self._small) >= SMALL_FILES_MAX:
+            self._take_small()
+
+    def _take_small(self) -> None:
+        if not self._small:
+            return
+        unit = CutUnit([file for file, _ in self._small.values()])
+        flags = self._deduplicator.wanted(unit)
+        some = zip(self._small.values(), flags, strict=True)
+        self._deduplicator.store(unit, [compress(data) for (_, data), wanted in some if wanted])
+        self._small, self._small_bytes = {}, 0
 
     def count(self, number: int, more_bytes: int, *, is_new: bool) -> None:
         """Bytes of a content that have come, before they are sent."""
@@ -126,16 +154,19 @@ class Contents:
 
     def cut(self, data: memoryview, *, final: bool) -> list[int]:
         """Where the chunks of a content end."""
-        if final and 0 < len(data) <= self._params.size_bytes_min:
-            return [len(data)]
         return cut(data, self._params, final=final)
 
     def seal(self) -> None:
         """Ends the last pack: entries can be settled."""
+        self._take_small()
         self._deduplicator.seal()
 
     def staged(self, number: int, name: bytes, *, executable: bool) -> TreeEntry:
-        """The file of a content that has ended, which is forgotten then."""
+        """The file of a content that has ended."""
+        if number in self._small:
+            size_bytes, digest = len(self._small[number][1]), self._small[number][0].chunks[0].id
+            segments: tuple[Segment, ...] = (Segment(STAGED, number, 0, size_bytes),)
+            return TreeEntry(name, Kind.FILE, executable, size_bytes, Digest(digest), segments)
         digest, size_bytes, runs = self._stored.pop(number)
         if not size_bytes:
             return TreeEntry(name, Kind.FILE, executable, digest=EMPTY_DIGEST)
@@ -146,7 +177,11 @@ class Contents:
         """A staged entry, with the packs that its chunks are in; another one as it is."""
         if not is_staged(entry):
             return entry
-        runs = [Run(*segment[1:]) for segment in entry.segments]
+        _, first, chunks, _ = entry.segments[0]
+        if chunks:
+            runs = [Run(*segment[1:]) for segment in entry.segments]
+        else:  # a small one, by its number
+            runs = self._stored[first].runs
         segments = [found for run in runs for found in self._placement.segments(run)]
         return msgspec.structs.replace(entry, segments=join(segments))
 
@@ -175,20 +210,20 @@ class ContentWriter:
         """The next bytes, or the last ones. Raises what the store does; Purged, OverQuota."""
         self._contents.count(self.number, len(block), is_new=self._is_first)
         self.size_bytes += len(block)
+        if final and self._is_first and self._contents.is_small(block):
+            self._contents.take_small(self.number, block)
+            return
         data = memoryview(b"".join((self._left, block)) if self._left else block)
         ends = self._contents.cut(data, final=final)
         pieces = [data[a:b] for a, b in pairwise([0, *ends])]
         chunks = [CutChunk(digest_of(piece), len(piece)) for piece in pieces]
-        if final and self._is_first and len(chunks) == 1:  # nearly all files
-            digest = chunks[0].id
-        else:
-            digest = self._hasher.update(block).digest()
+        self._hasher.update(block)
         part = CutFile(
             self.number,
             chunks,
             first=self._is_first,
             last=final,
-            digest=digest if final else None,
+            digest=self._hasher.digest() if final else None,
             stat=FileStat(self.size_bytes, 0, 0, 0) if final else None,
         )
         self._contents.take(part, pieces, self._compress)

@@ -229,7 +229,24 @@ class Counts:
     size_bytes: int = 0
     large_files: int = 0
     large_size_bytes: int = 0
-    changes: Changes = field(default_factory=Changes)
+    added_files: int = 0
+    added_bytes: int = 0
+    changed_files: int = 0
+    changed_bytes: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+
+    @property
+    def changes(self) -> Changes:
+        """The files."""
+        return Changes(
+            self.added_files,
+            self.added_bytes,
+            self.changed_files,
+            self.changed_bytes,
+            self.removed_files,
+            self.removed_bytes,
+        )
 
     def applied(self, commit: Commit) -> Commit:
         """A commit with the totals that it has after the change."""
@@ -257,23 +274,16 @@ class Counts:
         """Counts one name in both trees."""
         self._count(before, -1)
         self._count(after, 1)
-        old, new, now = _file(before), _file(after), self.changes
+        old, new = _file(before), _file(after)
         if old is None and new is not None:
-            self.changes = replace(
-                now, added_files=now.added_files + 1, added_bytes=now.added_bytes + _size_of(new)
-            )
+            self.added_files += 1
+            self.added_bytes += _size_of(new)
         elif old is not None and new is None:
-            self.changes = replace(
-                now,
-                removed_files=now.removed_files + 1,
-                removed_bytes=now.removed_bytes + _size_of(old),
-            )
+            self.removed_files += 1
+            self.removed_bytes += _size_of(old)
         elif old is not None and new is not None and not is_equal(old, new):
-            self.changes = replace(
-                now,
-                changed_files=now.changed_files + 1,
-                changed_bytes=now.changed_bytes + _size_of(new),
-            )
+            self.changed_files += 1
+            self.changed_bytes += _size_of(new)
 
 
 def count(
