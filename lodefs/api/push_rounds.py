@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Unpack
 
 from lodefs.api.pushing import SourceOptions, opened_for, push_options
 from lodefs.chunkstore.errors import (
-    Conflict,
     LodefsError,
     NotADirectory,
     NotFound,
-    SourceChanged,
-    Unavailable,
 )
 from lodefs.chunkstore.format.names import Spec
 from lodefs.settings.session import Session, spec_of
@@ -31,7 +28,6 @@ GRACE_S = 30  # between SIGTERM and SIGKILL: Slurm's KillWait, Kubernetes' grace
 _RESERVE_S = 5.0  # of it, for the last requests
 _LAST_LOOKS_S = 2.0  # between the last two looks
 _FIRST_RATE_BYTES_S = 20e6  # of commits, until one was measured
-_PASSES = (Conflict, SourceChanged, Unavailable)  # of which the next round may know nothing
 
 
 @dataclass(slots=True)
@@ -65,7 +61,8 @@ def push_every(
     branch has stays. Without a change there is no commit. At the end the smallest files come first,
     as many as there is time for. The other options: as of ``push``.
 
-    Raises: NotFound, NotADirectory, InvalidInput, Denied; what passes is told as a round's error.
+    Raises: NotFound, NotADirectory, InvalidInput, Denied for the directory. All else that goes
+    wrong is the error of a round.
     """
     with opened_for(options) as settings:
         core = push_options(settings, options)
@@ -101,11 +98,11 @@ class _Rounds:
         return round_of(before, self._now, self._committed)
 
     def tried(self) -> PushRound:
-        """One round. What passes is its error."""
+        """One round. Its error is told, and may be over when the next one comes."""
         try:
             found = self.look()
             return PushRound(self._commit(found.puts, found.removed), found.moving)
-        except (*_PASSES, OSError) as error:
+        except (LodefsError, OSError) as error:
             return PushRound(error=error)
 
     def last(self, ends_s: float) -> PushRound:
@@ -126,7 +123,7 @@ class _Rounds:
                 break
             try:
                 done.result = self._commit(some, removed) or done.result
-            except (*_PASSES, OSError) as error:
+            except (LodefsError, OSError) as error:
                 done.error = error
                 break
             left, removed = left[len(some) :], []
