@@ -101,3 +101,19 @@ def test_generations_come_and_go(place: UpperPlace) -> None:
     assert place.generations() == [4]
     place.remove()
     assert not place.directory.exists()
+
+
+def test_the_format(place: UpperPlace) -> None:
+    """A record of this version is read for as long as the version is, with what later ones add."""
+    golden = (
+        '{"version":1,"options":{"repo":"vision/cats","mountpoint":"/mnt/cats","proxy":"unix:/p",'
+        '"rev":"main","path":"Yf8=","token":null,"uid":1000,"gid":1000,"mode":493,'
+        '"read_timeout_s":30.0,"passthrough":"auto","without":[],"later":1},'
+        f'"branch":"main","commit":"{"c" * 64}","generation":3,"service":"/run/s","later":2}}'
+    )
+    (place.directory / "record.json").write_text(golden)
+    record = place.read()
+    assert record is not None
+    assert (record.repo, record.path, record.mountpoint) == ("vision/cats", b"a\xff", "/mnt/cats")
+    assert (record.branch, record.commit, record.generation) == ("main", "c" * 64, 3)
+    assert (record.service, record.options.mode, record.options.uid) == ("/run/s", 0o755, 1000)
