@@ -1,9 +1,9 @@
-"""fsspec's own tests of reading: all of Get. Its trees are made in a directory and pushed."""
+"""fsspec's own tests of reading: all of Get, on commits. Its trees are written by transactions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,41 +12,15 @@ import pytest
 from fsspec.tests import abstract
 
 from lodefs.fs import LodefsFileSystem
+from tests.support.chunkstore.child_process import private_directory
 from tests.support.lodefs.dataset_node import DatasetNode
 from tests.support.proxy.node_process import REPO
 
 pytestmark = pytest.mark.slow
 
 
-class PushingFileSystem(LodefsFileSystem):
-    """Writes into a directory, and pushes it to a branch that only it has."""
-
-    node: DatasetNode
-    source: Path
-
-    @property
-    def root(self) -> str:
-        """The URL of the branch."""
-        return f"lodefs://{REPO}@{self.source.name}"
-
-    def _done(self, path: str, act: Callable[[Path], object]) -> None:
-        act(self.source / self._strip_protocol(path).partition("/")[2].partition("/")[2])
-        self.node.push(self.source, self.source.name)
-        self.invalidate_cache()
-
-    def mkdir(self, path: str, *_: Any, **__: Any) -> None:
-        self._done(path, lambda place: place.mkdir(parents=True))
-
-    def makedirs(self, path: str, *_: Any, **__: Any) -> None:
-        self._done(path, lambda place: place.mkdir(parents=True))
-
-    def touch(self, path: str, *_: Any, **__: Any) -> None:
-        self._done(path, lambda place: (place.parent.mkdir(exist_ok=True), place.touch()))
-
-    def pipe_file(self, path: str, value: bytes, *_: Any, **__: Any) -> None:
-        self._done(
-            path, lambda place: (place.parent.mkdir(exist_ok=True), place.write_bytes(value))
-        )
+class CommittingFileSystem(LodefsFileSystem):
+    """Each write is a commit."""
 
     def rm(self, path: Any, *_: Any, **__: Any) -> None:
         """The branch ends with its test."""
@@ -55,20 +29,18 @@ class PushingFileSystem(LodefsFileSystem):
 class TestGet(abstract.AbstractFixtures, abstract.AbstractGetTests):
     """All functions of fsspec's Get suite."""
 
-    @pytest.fixture
-    def fs(self, node: DatasetNode, tmp_path: Path) -> PushingFileSystem:
-        """With an empty branch of its own."""
-        fs = PushingFileSystem(proxy=node.address, skip_instance_cache=True)
-        fs.node, fs.source = node, tmp_path / f"b{uuid4().hex[:10]}"
-        fs.source.mkdir()
-        (fs.source / "tree").mkdir()
-        node.push(fs.source, fs.source.name)
-        return fs
+    @pytest.fixture(scope="class")
+    def fs(self, node: DatasetNode) -> Iterator[LodefsFileSystem]:
+        """One for all tests."""
+        with pytest.MonkeyPatch.context() as patch, private_directory() as home:
+            patch.setenv("HOME", str(home))
+            place = node.address, str(node.store)
+            yield CommittingFileSystem(*place, autocommit=True, skip_instance_cache=True)
 
     @pytest.fixture
-    def fs_path(self, fs: PushingFileSystem) -> str:
+    def fs_path(self) -> str:
         """Where the suite makes its trees."""
-        return f"{fs.root}/tree"
+        return f"{REPO}@{uuid4().hex[:10]}x/tree"
 
     @pytest.fixture
     def local_path(self, tmp_path: Path) -> str:
@@ -76,3 +48,20 @@ class TestGet(abstract.AbstractFixtures, abstract.AbstractGetTests):
         place = tmp_path / "local"
         place.mkdir()
         return os.fspath(place)
+
+    def _bulk_operations_scenario_0(self, some_fs: Any, *places: Any) -> Any:
+        return self._at_once(super()._bulk_operations_scenario_0, some_fs, *places)
+
+    def _glob_edge_cases_files(self, some_fs: Any, *places: Any) -> Any:
+        return self._at_once(super()._glob_edge_cases_files, some_fs, *places)
+
+    def _dir_and_file_with_same_name_prefix(self, some_fs: Any, *places: Any) -> Any:
+        return self._at_once(super()._dir_and_file_with_same_name_prefix, some_fs, *places)
+
+    def _10_files_with_hashed_names(self, some_fs: Any, *places: Any) -> Any:
+        return self._at_once(super()._10_files_with_hashed_names, some_fs, *places)
+
+    def _at_once(self, make: Callable[..., Any], some_fs: Any, *places: Any) -> Any:
+        """A tree by one commit, not by one for each file."""
+        with some_fs.transaction:
+            return make(some_fs, *places)
