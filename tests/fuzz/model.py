@@ -53,6 +53,7 @@ class Ledger:
     was_disturbed: bool = False  # a process died or failed, which may leave unlisted packs
     was_damaged: bool = False  # once: no repair looks at what no ref leads to
     has_policy: bool = False
+    has_gaps: bool = False  # a version came without something, and was excused
     renamed: set[str] = field(default_factory=set)  # names that have led, or lead, to each other
 
     def is_same(self, one: str, other: str) -> bool:
@@ -322,7 +323,9 @@ class Model:
                 continue
             if found is not None:
                 yield f"{_name(store, at, path)} has other bytes than it should"
-            elif not self._is_excused(store, at, path, commands, before):
+            elif self._is_excused(store, at, path, commands, before):
+                self.ledgers[store].has_gaps = True
+            else:
                 why = "it counts as purged" if not is_lost else str(commit.lost)
                 yield f"{_name(store, at, path)} came without its bytes: {why}"
         for path in commit.files.keys() - wanted.keys():
@@ -377,7 +380,7 @@ class Model:
                 case say.CopyPath():
                     is_excused = any(one.is_damaged for one in before[store].commits.values())
                 case say.Undelete() | say.Point() | say.Repair() | say.Fork() | say.Rename():
-                    is_excused = ledger.was_damaged or bool(ledger.purged)
+                    is_excused = ledger.was_damaged or ledger.has_gaps or bool(ledger.purged)
                 case _:
                     is_excused = False
             if is_excused:
