@@ -1,7 +1,8 @@
 """Writable mounts: a thousand of one commit, and reads of what nobody changed.
 
 The thousand share the mount of the node's mount service. Reads run in turns with the same of an
-overlay of the kernel over the local disk.
+overlay of the kernel over the local disk, all from memory, and the fastest turn of each counts:
+what others do on the machine only slows them down.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from time import perf_counter
 
 from loadtests.cli import Lodefs
 from loadtests.errors import LoadtestError
+from loadtests.measure import drop_page_cache
 from loadtests.results import Result
 from lodefs.api import writable
 from lodefs.chunkstore.format.names import parse_spec
@@ -87,19 +89,23 @@ def _reads(result: Result, session: Session, scratch: Path) -> None:
         source = scratch / repo
         with _mounted(session, scratch, repo) as ours, _plain_overlay(scratch, source) as theirs:
             seen: dict[tuple[str, str], list[float]] = {}
-            for number in range(ROUNDS + 1):
+            for number in range(ROUNDS + 2):
+                if (
+                    number == 1
+                ):  # files lie in memory as they were written, or else as they are read
+                    drop_page_cache()
                 for name, root in ((OURS, ours), (THEIRS, theirs)):
                     for what, read in measures.items():
                         begun_s = perf_counter()
                         count = read(root)
-                        if number:  # the first brings the data
+                        if number > 1:  # the first brings the data to the node, the next to memory
                             rate = count / (perf_counter() - begun_s)
                             seen.setdefault((what, name), []).append(rate)
         for what in measures:
-            median = {name: statistics.median(seen[what, name]) for name in (OURS, THEIRS)}
-            for name, rate in median.items():
+            best = {name: max(seen[what, name]) for name in (OURS, THEIRS)}
+            for name, rate in best.items():
                 result.add(f"{what}, {name}", rate, "/s")
-            result.ratio(f"{what}: {OURS}", median.pop(OURS), median, at_least=0.9)
+            result.ratio(f"{what}: {OURS}", best.pop(OURS), best, at_least=0.9)
 
 
 def _sequential_mib(root: Path) -> int:
