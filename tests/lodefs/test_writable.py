@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,8 @@ def user(tmp_path: Path) -> Iterator[User]:
         made = User(tmp_path, proxy.address)
         skip_where_unfit(tmp_path)
         yield made
+        with suppress(NotFound):  # root's state directory is the machine's
+            writable.unmount_writable(made.session, str(made.root), discard=True)
         for found in reversed(mount_table.read_table()):
             if found.mountpoint.startswith(str(tmp_path)):
                 mount_syscalls.detach(found.mountpoint, lazy=True)
