@@ -35,6 +35,7 @@ from lodefs.cli.parameters import option
 from lodefs.mount.kernel import namespaces
 from lodefs.mount.process import mounter
 from lodefs.mount.writable import writable_mount
+from lodefs.mount.writable.lower_mount import Mounter
 from lodefs.mount.writable.upper_place import Record, UpperPlace
 from lodefs.mount.writable.writable_mount import WritableUnmounted
 from lodefs.proxies.own_proxy import start_again
@@ -88,11 +89,11 @@ def commit(
     with opened(options.get("session"), store=options.get("store")) as session:
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
-            record = writable_mount.recorded(place)
+            record = writable_mount.catch_up(place, *_mounter(session))
             goes_to = _branch(session, record, branch)
             if options.get("dry_run"):
                 return _committed(session, place, record, goes_to, options)[0]
-            with _resting(record, wait_s):
+            with _resting(place, record, wait_s):
                 result, has_changes = _committed(session, place, record, goes_to, options)
                 if not result.unchanged or (result.commit != record.commit and has_changes):
                     _advance(session, place, record, result.commit, goes_to)
@@ -109,7 +110,7 @@ def commit_and_unmount(
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
             record = writable_mount.recorded(place)
-            with _resting(record, 0):
+            with _resting(place, record, 0):
                 if next(_changes_of(session, place, record).listed(), None) is not None:
                     raise InUse(
                         f"{directory} was changed after the commit {result.commit[:12]}, and is "
@@ -153,7 +154,7 @@ def restore(
     with opened(**where) as session:
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
-            record = writable_mount.recorded(place)
+            record = writable_mount.catch_up(place, *_mounter(session))
             if writable_mount.mounted_on(record) is None:
                 raise InvalidInput(
                     f"{directory} is not mounted: `lodefs mount --writable` it first"
@@ -232,7 +233,7 @@ def _head(session: Session, repo: str, name: str, kind: str = BRANCHES) -> Commi
 
 
 @contextmanager
-def _resting(record: Record, wait_s: float) -> Iterator[None]:
+def _resting(place: UpperPlace, record: Record, wait_s: float) -> Iterator[None]:
     """The mount takes no changes meanwhile, and after an error takes them again. InUse."""
     deadline_s = time.monotonic() + wait_s
     while writers := writable_mount.set_read_only(record, read_only=True):
@@ -248,18 +249,23 @@ def _resting(record: Record, wait_s: float) -> Iterator[None]:
     try:
         yield
     finally:
-        # the mount that is there now: the former one, unless it has gone on
-        writable_mount.set_read_only(record, read_only=False)
+        # what is written to a mount that the record has left behind would be lost
+        if place.read() == record:
+            writable_mount.set_read_only(record, read_only=False)
+
+
+def _mounter(session: Session) -> tuple[str | None, Mounter]:
+    """A token, and what mounts a snapshot."""
+    token = session.environment.get("LODEFS_TOKEN") or None
+    return token, partial(mounter.mount, fork=True)
 
 
 def _advance(session: Session, place: UpperPlace, record: Record, commit: str, branch: str) -> None:
     """Goes on from a commit, which is in the store."""
-    token = session.environment.get("LODEFS_TOKEN") or None
     try:
         with suppress(LodefsError):  # another one may have been started
             start_again(session, record.options.proxy)
-        make = partial(mounter.mount, fork=True)
-        writable_mount.advance(place, commit, token, make, branch=branch)
+        writable_mount.advance(place, commit, *_mounter(session), branch=branch)
     except (LodefsError, OSError) as error:
         error.add_note(
             f"{commit} is committed, and {record.mountpoint} is still at its base: repeat the "

@@ -126,6 +126,18 @@ def advance(
     return record
 
 
+def catch_up(place: UpperPlace, token: str | None, mounter: Mounter) -> Record:
+    """The record of a place, whose mount shows what it says: a kill in ``advance`` may have left a
+    mount of the generation before, which no commit reads any more. The caller has the place locked.
+    As ``mount``."""
+    record = recorded(place)
+    was_behind = False
+    while (found := mounted_on(record)) is not None and found.generation != str(record.generation):
+        mount_syscalls.detach(record.mountpoint, lazy=True)
+        was_behind = True
+    return mount(place, record, token, mounter) if was_behind and found is None else record
+
+
 def recorded(place: UpperPlace) -> Record:
     """The record of a place. NotFound where it has none; as ``UpperPlace.read``."""
     record = place.read()

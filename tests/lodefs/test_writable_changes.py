@@ -27,7 +27,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.mount.options import MountOptions
-from lodefs.mount.writable import upper_checks, upper_place
+from lodefs.mount.writable import upper_checks, upper_place, writable_mount
 from lodefs.mount.writable.upper_place import Record
 from lodefs.settings.session import Session
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
@@ -386,3 +386,30 @@ def test_restore(mounted: Mounted) -> None:
         restore(root, ["nothing"], session=mounted.session)
     restore(root, ["a"], session=mounted.session)
     assert in_directory(root) == before
+
+
+@pytest.mark.slow
+@pytest.mark.fuse
+@needs_overlay
+def test_killed_between_record_and_mount(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is made and noted, and the mount still shows the one before: it takes no changes,
+    which nobody would read, until the next command has it show the commit."""
+    root = mounted.root
+    (root / "text").write_bytes(b"first")
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_mount, "_exchange", ended)
+        with pytest.raises(Denied):
+            mounted.commit()
+    with pytest.raises(OSError, match="Read-only"):
+        (root / "text").write_bytes(b"lost")
+    made = mounted.commit()
+    mounted.assert_shows(made)
+    (root / "text").write_bytes(b"second")
+    again = mounted.commit()
+    mounted.assert_shows(again)
+    assert len(list(lodefs.log(REPO, session=mounted.session))) == 3
+
+
+def ended(*_: object) -> None:
+    """What a kill does."""
+    raise Denied("ended here")
