@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, LodefsError
@@ -29,10 +30,12 @@ from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.journal.tombstoned import MemoryCondemned, NamedChunks, commit_key
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
 from lodefs.chunkstore.push.pack_check import REQUESTS_MAX, missing_packs, packs_lacking
+from lodefs.chunkstore.repo.pack_reader import index_or_none
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 
 _ALL_CHUNKS = (1 << 0x10000) - 1  # by the bits of their numbers: no pack has more
+_SHARD_PACKS = 1024  # their indexes are in memory until a shard of them is put
 
 
 class ImportSession:
@@ -48,6 +51,7 @@ class ImportSession:
         self._write: RefWrite | None = None
         self._heartbeat: Heartbeat | None = None
         self._unpublished: list[PackChunks] = []
+        self._listed: set[PackId] = set()  # in a shard that this put, or will put
         self._dropped: dict[PackId, int] = {}  # chunks that packs came without
         self.purged: frozenset[ChunkId] = frozenset()  # that are not to come back
         self._newest_purge = -1  # of those before this has a place in the journal
@@ -104,11 +108,23 @@ class ImportSession:
         self, named: NamedChunks, offered: Callable[[PackId], PackIndex] | None
     ) -> set[PackId]:
         lacking = packs_lacking(self.store.objects, named, self.purged, offered)
-        partial = lacking - missing_packs(self.store.objects, lacking)
-        if partial:
+        incomplete = lacking - missing_packs(self.store.objects, lacking)
+        if incomplete:
             self.require_first()
-        self._save((), dict.fromkeys(partial, _ALL_CHUNKS))
+        self._save((), dict.fromkeys(incomplete, _ALL_CHUNKS))
+        self._list(named.keys() - lacking)
         return lacking
+
+    def _list(self, packs: Collection[PackId]) -> None:
+        """Has packs that are there in an index shard: a copy that was killed put packs, and no
+        shard of them. What another shard lists already is listed twice, until shards are merged."""
+        new = set(packs) - self._listed
+        with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-list") as executor:
+            for index in executor.map(partial(index_or_none, self.store.objects), new):
+                if index is not None:
+                    self.landed(index)
+                if len(self._unpublished) >= _SHARD_PACKS:
+                    self.publish()
 
     def require_first(self) -> None:
         """Before a look at a pack that is there, and may be written over by what is there and more:
@@ -149,6 +165,7 @@ class ImportSession:
         who does not know what it lacks may build on it."""
         dropped = pack.lacks((1 << len(pack)) - 1, bytes((DROPPED,)))
         with self._lock:
+            self._listed.add(pack.pack_id)
             if not pack.has_gone:
                 self._unpublished.append(pack)
             self._dropped.pop(pack.pack_id, None)

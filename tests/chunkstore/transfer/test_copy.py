@@ -27,6 +27,7 @@ from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.repo.history import log
 from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle
@@ -210,6 +211,20 @@ def test_an_interrupted_copy_goes_on(stores: Stores, prefix: str, first: int) ->
     sent = [c.key for c in stores.objects.calls if c.operation == "put" and c.size_bytes]
     packs = [key for key in sent if key.startswith(keys.PACKS)]
     assert len(packs) == len(set(packs))
+
+
+def test_packs_of_a_copy_that_was_killed_are_listed(stores: Stores) -> None:
+    """A copy that is killed leaves packs that are in no index shard; its repetition lists them."""
+    stores.objects.add(fail(Unavailable("gone")), "put", keys.INDEX, times=1)
+    with pytest.raises(Unavailable):
+        stores.copy()
+    packs = {key for key in stores.memory.objects if key.startswith(keys.PACKS)}
+    assert packs
+    assert not any(key.startswith(keys.INDEX) for key in stores.memory.objects)
+    assert stores.copy().packs == 0
+    shards = [key for key in stores.memory.objects if key.startswith(keys.INDEX)]
+    listed = [pack.pack_id for key in shards for pack in read_shard(stores.memory, key)]
+    assert sorted(map(keys.pack, listed)) == sorted(packs)
 
 
 def test_a_branch_follows_large_copies(stores: Stores) -> None:
