@@ -38,7 +38,7 @@ class Reply(msgspec.Struct, frozen=True):
     """How a request went: ``failure`` is None if it succeeded.
 
     ``pid``, ``repo``, ``commit`` and ``path`` describe a mount that can be read; ``is_dead``
-    answers mount.node.helper_requests.Look.
+    answers mount.helper.helper_requests.Look.
     """
 
     pid: int = 0

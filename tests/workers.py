@@ -24,7 +24,7 @@ TOGETHER = (
     ),
     (  # processes that are stopped, and mount namespaces, which copy the mounts of those
         "tests/mount/process/",
-        "tests/mount/node/",
+        "tests/mount/helper/",
         "tests/mount/fs/test_passing",
         "tests/mount/fs/test_interrupts",
         "tests/mount/read/test_stored_ahead",

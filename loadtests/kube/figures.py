@@ -152,7 +152,7 @@ def _part(args: str) -> str:
     for part in ("serve", "csi", "mounter", "node-labels"):
         if f"/usr/bin/lodefs {part}" in args:
             return part
-    if "lodefs.mount.node.helper_process" in args:
+    if "lodefs.mount.helper.helper_process" in args:
         return "mounter"
     return "mounts" if "lodefs.mount" in args else ""
 

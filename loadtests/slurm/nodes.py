@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.protocol.cache_control import PINS, PinsView
 from lodefs.chunkstore.protocol.control_client import ControlClient
 
-_HELPER = b"lodefs.mount.node.helper_process"
+_HELPER = b"lodefs.mount.helper.helper_process"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def docker_plugin(
     """
     from lodefs.commands.version import number
     from lodefs.mount.docker.plugin import Settings, run
-    from lodefs.mount.node.tokens import read_token
+    from lodefs.mount.helper.tokens import read_token
     from lodefs.proxies.own_proxy import node_figures
     from lodefs.proxy.service.logs import configure_logs
 

@@ -34,7 +34,7 @@ def node_labels(
     pods can prefer the node. Runs in a pod whose service account may get and patch nodes. What
     fails is tried again at the next look; at the end the labels stay.
     """
-    from lodefs.mount.node.end_signals import asked_to_end
+    from lodefs.mount.helper.end_signals import asked_to_end
     from lodefs.proxies.own_proxy import running_proxy
     from lodefs.proxy.service.logs import configure_logs
 

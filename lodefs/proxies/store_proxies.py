@@ -23,9 +23,9 @@ from threading import Event, Lock, Thread
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.system.sockets import peer_of
-from lodefs.mount.node.helper_client import MountHelper
-from lodefs.mount.node.interface import NodeMounts
-from lodefs.mount.node.kernel_mounts import KernelMounts
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.interface import NodeMounts
+from lodefs.mount.helper.kernel_mounts import KernelMounts
 from lodefs.proxies.own_proxy import (
     OwnProxy,
     ask,

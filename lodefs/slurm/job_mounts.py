@@ -16,8 +16,8 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
+from lodefs.mount.helper.interface import Source
 from lodefs.mount.kernel import detached_mounts
-from lodefs.mount.node.interface import Source
 from lodefs.mount.service.interface import MountClaim, MountHandle, MountService
 from lodefs.settings.datasets import Dataset
 from lodefs.slurm.job_comment import datasets_in, is_fixed

@@ -22,7 +22,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace
 from lodefs.chunkstore.format.names import check_repo, check_revision, split_path
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 from lodefs.mount.service.interface import MountClaim, User
 from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.shared_slot import SharedSlot

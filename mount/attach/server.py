@@ -30,8 +30,8 @@ from lodefs.chunkstore.system.sockets import Peer
 from lodefs.mount.attach import wire
 from lodefs.mount.attach.attachments import Attachments
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
+from lodefs.mount.helper.interface import Source
 from lodefs.mount.kernel import detached_mounts
-from lodefs.mount.node.interface import Source
 from lodefs.mount.service.interface import User
 
 USER_CONNECTIONS_MAX = 32

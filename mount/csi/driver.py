@@ -15,7 +15,7 @@ from lodefs.mount.csi.identity import DRIVER, Identity
 from lodefs.mount.csi.node import NodeServer
 from lodefs.mount.csi.registration import Registration
 from lodefs.mount.csi.rpc import RpcServer
-from lodefs.mount.node.end_signals import asked_to_end
+from lodefs.mount.helper.end_signals import asked_to_end
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import MountService
 

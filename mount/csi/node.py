@@ -20,8 +20,8 @@ from lodefs.mount.csi.capabilities import check_capability
 from lodefs.mount.csi.generated import csi_pb2 as pb
 from lodefs.mount.csi.rpc import Method, check_fields, labels
 from lodefs.mount.csi.targets import Targets
-from lodefs.mount.node.deadline_calls import Calls
-from lodefs.mount.node.volume_locks import VolumeLocks
+from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.service.interface import MountHandle, MountService, User
 
 ID_BYTES_MAX = 128  # of the CSI specification

@@ -38,7 +38,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.csi.admission import THREADS_MAX, Admission
-from lodefs.mount.node import state_files
+from lodefs.mount.helper import state_files
 
 CALL_TIMEOUT_S_MAX = 60.0  # the kubelet waits for two minutes
 WORK_SHARE = 0.8  # of a caller's time: who waits no more does not hear what is wrong

@@ -17,7 +17,7 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.mount.docker.volume import Volume, about
 from lodefs.mount.docker.volumes import ReadToken, Volumes, wanted_of
-from lodefs.mount.node.interface import ResolvedCommit
+from lodefs.mount.helper.interface import ResolvedCommit
 from lodefs.mount.service.interface import DOCKER, MountService, User
 
 TIMEOUT_S = 10.0

@@ -23,7 +23,7 @@ from lodefs.chunkstore.format.names import (
 )
 from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
 from lodefs.chunkstore.system.durations import parse_duration
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 
 T = TypeVar("T")
 SplitUrl = Callable[[str], tuple[str, str]]

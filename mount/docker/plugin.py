@@ -35,8 +35,8 @@ from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume import about
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, ReadToken, Volumes
-from lodefs.mount.node.deadline_calls import Calls
-from lodefs.mount.node.end_signals import asked_to_end
+from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.end_signals import asked_to_end
 from lodefs.mount.service.interface import MountService
 from lodefs.mount.service.machine_clock import container_boot_id
 

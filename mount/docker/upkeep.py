@@ -19,7 +19,7 @@ from lodefs.mount.docker.volume import (
     pin_s,
 )
 from lodefs.mount.docker.volumes import WORK_TIMEOUT_S, Volumes
-from lodefs.mount.node.deadline_calls import Calls
+from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.service.interface import DOCKER, Holding, MountService, User
 
 _log = logging.getLogger("lodefs.docker")

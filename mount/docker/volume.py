@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.docker.options import Options
-from lodefs.mount.node.interface import ResolvedCommit
+from lodefs.mount.helper.interface import ResolvedCommit
 
 NAME_BYTES_MAX = 255
 KEY_NAME_CHARS_MAX = 64

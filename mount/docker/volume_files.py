@@ -17,7 +17,7 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.mount.docker.volume import Volume, key_of
-from lodefs.mount.node import state_files
+from lodefs.mount.helper import state_files
 
 VERSION = 1
 RECORD_BYTES_MAX = 4 << 20

@@ -29,9 +29,9 @@ from lodefs.chunkstore.errors import (
 from lodefs.mount.docker.options import SplitUrl, parse_options
 from lodefs.mount.docker.volume import Volume, about, check_mount_id, check_name, created, key_of
 from lodefs.mount.docker.volume_files import Damaged, Record, Records
-from lodefs.mount.node.deadline_calls import Calls, LateError
-from lodefs.mount.node.interface import ResolvedCommit, Source
-from lodefs.mount.node.volume_locks import VolumeLocks
+from lodefs.mount.helper.deadline_calls import Calls, LateError
+from lodefs.mount.helper.interface import ResolvedCommit, Source
+from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.service.interface import DOCKER, Holding, MountClaim, MountService, User
 
 ANSWER_TIMEOUT_S = 0.9

@@ -7,7 +7,7 @@ from pathlib import Path
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable, UnknownFormat
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system.sockets import peer_of
-from lodefs.mount.node.interface import ResolvedCommit
+from lodefs.mount.helper.interface import ResolvedCommit
 from lodefs.mount.service import wire
 from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 from lodefs.mount.service.wire import (

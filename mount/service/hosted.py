@@ -10,8 +10,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from lodefs.mount.node.deadline_calls import Calls
-from lodefs.mount.node.interface import NodeMounts
+from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.interface import NodeMounts
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.upkeep import MountUpkeep

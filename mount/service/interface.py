@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from lodefs.mount.node.interface import ResolvedCommit, Source, Traffic
+from lodefs.mount.helper.interface import ResolvedCommit, Source, Traffic
 
 DOCKER = "docker"  # a driver
 

@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.mount.node import state_files
+from lodefs.mount.helper import state_files
 from lodefs.mount.service.shared_mount import SharedMount
 
 VERSION = 1

@@ -22,9 +22,9 @@ from lodefs.chunkstore.errors import InUse, Unavailable
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
-from lodefs.mount.node.deadline_calls import Calls
-from lodefs.mount.node.end_signals import asked_to_end
-from lodefs.mount.node.interface import NodeMounts
+from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.end_signals import asked_to_end
+from lodefs.mount.helper.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.keeper import Tenure
 from lodefs.mount.service.machine_clock import boot_id

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from lodefs.chunkstore.errors import Denied
-from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source
+from lodefs.mount.helper.interface import MountStatus, ResolvedCommit, Source
 from lodefs.mount.service.interface import MountClaim, User
 
 IDLE_S = 10.0  # a mount without users: the next pod of a job may want it

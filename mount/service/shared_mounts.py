@@ -33,7 +33,7 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
-from lodefs.mount.node.interface import NodeMounts, ResolvedCommit, Source
+from lodefs.mount.helper.interface import NodeMounts, ResolvedCommit, Source
 from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 from lodefs.mount.service.machine_clock import CLOCK, Clock
 from lodefs.mount.service.mount_files import MountFiles

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lodefs.chunkstore.errors import InUse, LodefsError
-from lodefs.mount.node import state_files
+from lodefs.mount.helper import state_files
 from lodefs.mount.service.mount_files import LOCK
 
 LOOK_S = 1.0

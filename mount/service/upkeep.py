@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from lodefs.chunkstore.errors import LodefsError, told
-from lodefs.mount.node.deadline_calls import Calls
-from lodefs.mount.node.interface import MountStatus
+from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.interface import MountStatus
 from lodefs.mount.service.shared_mount import (
     IDLE_S,
     STALE_S,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from lodefs.chunkstore.protocol.wire import Failure
-from lodefs.mount.node.interface import ResolvedCommit
+from lodefs.mount.helper.interface import ResolvedCommit
 from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 
 VERSION = 1

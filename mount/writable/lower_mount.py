@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.mount.helper.interface import Source
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.node.interface import Source
 from lodefs.mount.options import MountOptions
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import MountClaim, User

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.safe_open import keeps_names
+from lodefs.mount.helper import state_files
 from lodefs.mount.kernel import mountpoints, namespaces
 from lodefs.mount.kernel.overlay import UNFIT
-from lodefs.mount.node import state_files
 
 # f_type of file systems that cannot be the upper one of an overlay (linux/magic.h)
 _UNFIT = {

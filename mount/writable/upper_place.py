@@ -26,9 +26,9 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, InUse, InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
+from lodefs.mount.helper import state_files
+from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.kernel import namespaces, overlay
-from lodefs.mount.node import state_files
-from lodefs.mount.node.volume_locks import VolumeLocks
 from lodefs.mount.options import MountOptions
 
 VERSION = 1

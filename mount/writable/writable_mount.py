@@ -15,8 +15,8 @@ import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unsupported
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
+from lodefs.mount.helper import state_files
 from lodefs.mount.kernel import detached_mounts, mount_syscalls, mount_table, overlay
-from lodefs.mount.node import state_files
 from lodefs.mount.options import MODE_MAX
 from lodefs.mount.process import process_scan
 from lodefs.mount.process.mount_target import check_mountpoint

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.mount.node.helper_client import MountHelper
-from lodefs.mount.node.kernel_mounts import KernelMounts
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.kernel_mounts import KernelMounts
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.kernels import KERNELS, Kernel
 from tests.support.mount.mounts import SAMPLE, Mounts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.objects import open_url
 from lodefs.mount.docker.options import REFUSED, STORE_SETTINGS, VALID, Options, Pin, parse_options
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 from tests.support.docker.rig import split_url
 
 SECRET = "hunter2-ghp-0123456789"

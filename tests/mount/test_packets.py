@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
+from lodefs.mount.helper.helper_process import HelperRequest
 from lodefs.mount.mount_spec import Reply
-from lodefs.mount.node.helper_process import HelperRequest
 from lodefs.mount.service.wire import Answered, Call
 
 GOLDEN = Path(__file__).parents[1] / "golden"

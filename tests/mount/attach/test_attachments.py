@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NoSpace, NotFound, Unavailable
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 from tests.support.docker.memory_mounts import MemoryMounts, Repo
 from tests.support.docker.rig import NEW
 from tests.support.service.attach_rig import AttachRig

@@ -13,7 +13,7 @@ from lodefs.mount.docker import earlier_mounts
 from lodefs.mount.docker.options import Options
 from lodefs.mount.docker.volume import Reference, Volume
 from lodefs.mount.docker.volume_files import Records, decode_record
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import OLD, Rig
 

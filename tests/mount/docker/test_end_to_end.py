@@ -11,9 +11,9 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.protocol.cache_control import WarmRequest
-from lodefs.mount.node.helper_client import MountHelper
-from lodefs.mount.node.interface import Source
-from lodefs.mount.node.kernel_mounts import KernelMounts
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.interface import Source
+from lodefs.mount.helper.kernel_mounts import KernelMounts
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import WAIT_S, until
 from tests.support.proxy.fake_node import RunningProxy

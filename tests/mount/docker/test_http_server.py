@@ -21,7 +21,7 @@ from lodefs.mount.docker.http_server import Limits
 from lodefs.mount.docker.status import by_state
 from lodefs.mount.docker.volume import key_of
 from lodefs.mount.docker.volume_files import Damaged
-from lodefs.mount.node.interface import Traffic
+from lodefs.mount.helper.interface import Traffic
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import OLD, Dockerd, Rig, answer_of, request, served
 

@@ -31,7 +31,7 @@ from lodefs.mount.docker.volume import (
     look_failed,
 )
 from lodefs.mount.docker.volume_files import Damaged, Records, decode_record, encode_record
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "docker-volume.json"
 VOLUME = Volume(

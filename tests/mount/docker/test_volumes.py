@@ -22,7 +22,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.mount.docker.volume import Volume, key_of
 from lodefs.mount.docker.volume_files import Damaged
-from lodefs.mount.node.interface import Traffic
+from lodefs.mount.helper.interface import Traffic
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import NEW, OLD, WAIT_S, Rig
 

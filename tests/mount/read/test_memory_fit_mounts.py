@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 from tests.support.docker.memory_mounts import MemoryMounts, Repo
 from tests.support.docker.node_mounts_suite import Given, NodeMountsSuite
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.mount.node.kernel_mounts import KernelMounts
+from lodefs.mount.helper.kernel_mounts import KernelMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import MountClaim, MountService, Source
 from tests.mount.conftest import SECRET_STORE, TOKEN

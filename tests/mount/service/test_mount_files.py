@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InUse, Unavailable, UnknownFormat
-from lodefs.mount.node import state_files
-from lodefs.mount.node.interface import ResolvedCommit, Source
+from lodefs.mount.helper import state_files
+from lodefs.mount.helper.interface import ResolvedCommit, Source
 from lodefs.mount.service.interface import MountClaim, User
 from lodefs.mount.service.mount_files import MountFiles, decode_mount, encode_mount
 from lodefs.mount.service.shared_mount import SharedMount, Usage, made, new_key, used

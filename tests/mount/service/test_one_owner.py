@@ -8,7 +8,7 @@ import pytest
 
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volumes import Volumes
-from lodefs.mount.node.deadline_calls import Calls
+from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.service.client import RemoteMounts
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.csi.real_driver import DEMO, RealDriver

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import lodefs
+from lodefs.mount.helper.kernel_mounts import KernelMounts
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.node.kernel_mounts import KernelMounts
 from lodefs.mount.writable import writable_mount
 from lodefs.mount.writable.upper_place import UpperPlace
 from tests.mount.writable.conftest import Writable, skip_where_unfit

@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
-from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Traffic
+from lodefs.mount.helper.interface import MountStatus, ResolvedCommit, Source, Traffic
 
 T = TypeVar("T")
 

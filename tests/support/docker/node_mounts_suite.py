@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
-from lodefs.mount.node.interface import NodeMounts, Source
+from lodefs.mount.helper.interface import NodeMounts, Source
 
 TIMEOUT_S = 30.0
 NO_SUCH_COMMIT = "ab" * 32

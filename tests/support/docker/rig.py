@@ -17,9 +17,9 @@ from lodefs.mount.docker.plugin import answering
 from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volumes import Volumes
-from lodefs.mount.node.deadline_calls import Calls
-from lodefs.mount.node.interface import NodeMounts
-from lodefs.mount.node.tokens import read_token
+from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.interface import NodeMounts
+from lodefs.mount.helper.tokens import read_token
 from lodefs.mount.service.machine_clock import Clock
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mounts import SharedMounts

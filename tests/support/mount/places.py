@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.helper_requests import Unmount
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.mount_spec import MountRequest
-from lodefs.mount.node.helper_client import MountHelper
-from lodefs.mount.node.helper_requests import Unmount
 from lodefs.mount.options import MountOptions
 from lodefs.mount.process import control_socket, handover
 from tests.support.mount.fake_proxy import FakeProxy

@@ -11,7 +11,7 @@ from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.access import NO_RULES
 from lodefs.mount.attach.attachments import GRACE_S, Attachments, Handed
 from lodefs.mount.attach.server import AttachServer
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.service.service_rig import WAIT_S, ServiceRig
 

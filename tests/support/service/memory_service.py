@@ -22,8 +22,8 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
+from lodefs.mount.helper.interface import ResolvedCommit
 from lodefs.mount.kernel.mount_table import FS_TYPE, Mount
-from lodefs.mount.node.interface import ResolvedCommit
 from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 from tests.support.docker.memory_mounts import Gate, Repo
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
-from lodefs.mount.node.deadline_calls import Calls
-from lodefs.mount.node.interface import NodeMounts
+from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.interface import NodeMounts
 from lodefs.mount.service import shared_mount
 from lodefs.mount.service.machine_clock import CLOCK, Clock
 from lodefs.mount.service.mount_files import MountFiles

@@ -21,12 +21,12 @@ from lodefs.chunkstore.protocol.cache_control import (
 )
 from lodefs.chunkstore.protocol.connection import parse_address
 from lodefs.chunkstore.protocol.control_client import ControlClient
+from lodefs.mount.helper import helper_requests
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.interface import MountStatus, ResolvedCommit, Source, Traffic
+from lodefs.mount.helper.tokens import read_token
 from lodefs.mount.kernel import features, mount_table, mountpoints
 from lodefs.mount.mount_spec import MountRequest, TakeOver
-from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_client import MountHelper
-from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Traffic
-from lodefs.mount.node.tokens import read_token
 from lodefs.mount.options import MODE_MAX_BELOW, MountOptions, check_mode
 from lodefs.mount.process import (
     control_socket,

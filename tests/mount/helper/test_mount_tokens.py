@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.mount.node.interface import Source
-from lodefs.mount.node.tokens import TOKEN_BYTES_MAX, read_token
+from lodefs.mount.helper.interface import Source
+from lodefs.mount.helper.tokens import TOKEN_BYTES_MAX, read_token
 
 SECRET = "s3cr3t"
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lodefs.mount.node.helper_process import _gate
+from lodefs.mount.helper.helper_process import _gate
 
 
 def test_a_child_does_not_begin_before_its_parent_can_watch_it() -> None:

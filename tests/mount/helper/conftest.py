@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.mount.node import helper_client, kernel_mounts
+from lodefs.mount.helper import helper_client, kernel_mounts
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import WAIT_S
 from tests.support.mount.places import Places

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
-from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_client import MountHelper
-from lodefs.mount.node.helper_process import HelperRequest
+from lodefs.mount.helper import helper_requests
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.helper_process import HelperRequest
 from lodefs.mount.process import startup
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import WAIT_S, alive, hold_reads, until, workers_of

@@ -20,10 +20,10 @@ import pytest
 import lodefs
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
+from lodefs.mount.helper import helper_client as nurseries
+from lodefs.mount.helper import helper_requests
+from lodefs.mount.helper.helper_client import MountHelper
 from lodefs.mount.mount_spec import TakeOver
-from lodefs.mount.node import helper_client as nurseries
-from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.process import control_socket, mounter, process_scan
 from lodefs.mount.shm.traffic_counters import Traffic
 from tests.support.mount.fake_proxy import FakeProxy
@@ -304,7 +304,7 @@ def test_only_its_own_mounts_are_taken_away(helper: MountHelper, places: Places)
 
 CHANGED = """
 import os, sys, time
-from lodefs.mount.node import helper_process as forkserver, helper_requests as orders
+from lodefs.mount.helper import helper_process as forkserver, helper_requests as orders
 {}
 forkserver.main()
 """
@@ -444,7 +444,7 @@ def test_before_linux_6_9(monkeypatch: pytest.MonkeyPatch, places: Places) -> No
 OWNER = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
-from lodefs.mount.node.helper_client import MountHelper
+from lodefs.mount.helper.helper_client import MountHelper
 helper = MountHelper()
 print(helper.pid, flush=True)
 sys.stdin.read()

@@ -19,13 +19,13 @@ import pytest
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, InvalidInput, Unavailable
 from lodefs.chunkstore.protocol.cache_control import decoded
 from lodefs.chunkstore.protocol.wire import Origin
+from lodefs.mount.helper import helper_requests, kernel_mounts
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.helper_process import HelperRequest
+from lodefs.mount.helper.interface import Source, Traffic
+from lodefs.mount.helper.kernel_mounts import KernelMounts
 from lodefs.mount.kernel import features, mount_syscalls, mount_table
 from lodefs.mount.mount_spec import MountRequest
-from lodefs.mount.node import helper_requests, kernel_mounts
-from lodefs.mount.node.helper_client import MountHelper
-from lodefs.mount.node.helper_process import HelperRequest
-from lodefs.mount.node.interface import Source, Traffic
-from lodefs.mount.node.kernel_mounts import KernelMounts
 from lodefs.mount.process import control_socket, handover
 from tests.support.docker.node_mounts_suite import Given, NodeMountsSuite
 from tests.support.docker.rig import Rig

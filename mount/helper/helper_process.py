@@ -30,9 +30,9 @@ from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.wire import Failure
 from lodefs.chunkstore.system import processes
+from lodefs.mount.helper import helper_requests
+from lodefs.mount.helper.helper_requests import Operation
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
-from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_requests import Operation
 from lodefs.mount.process import spawn, startup
 from lodefs.mount.process.startup import Requester
 

@@ -1,7 +1,7 @@
 """Mounting and unmounting for a program with threads, which cannot fork: a process that can.
 
-The mount helper (mount.node.helper_process) has loaded all that a mount needs, so that one costs no
-start of a Python; it is started anew should it die. It is a program of its own and no fork of this
+The mount helper (``helper_process``) has loaded all that a mount needs, so that one costs no start
+of a Python; it is started anew should it die. It is a program of its own and no fork of this
 one, since libraries of this one may have left something to be done at forks (libuv closes
 descriptors there). Each order is done by a child of the mount helper within a time limit, so that a
 kernel that hangs never holds up this program. Mounts outlive both.
@@ -20,9 +20,9 @@ from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.wire import error_of
 from lodefs.chunkstore.system import processes
+from lodefs.mount.helper.helper_process import HelperRequest
+from lodefs.mount.helper.helper_requests import Operation
 from lodefs.mount.mount_spec import MountRequest, Reply
-from lodefs.mount.node.helper_process import HelperRequest
-from lodefs.mount.node.helper_requests import Operation
 from lodefs.mount.process import spawn, startup
 
 MARGIN_S = (
@@ -40,7 +40,7 @@ class _Process:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                self.pid = spawn.spawn("lodefs.mount.node.helper_process", theirs.fileno())
+                self.pid = spawn.spawn("lodefs.mount.helper.helper_process", theirs.fileno())
             self.pid_fd = processes.watch(self.pid)
         except OSError as error:
             if ours is not None:

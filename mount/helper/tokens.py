@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Mapping
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.mount.node.interface import Source
+from lodefs.mount.helper.interface import Source
 
 TOKEN_BYTES_MAX = 16384
 

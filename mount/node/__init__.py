@@ -1,1 +1,0 @@
-"""Mounts for programs with threads, such as the Docker plugin."""
