@@ -24,8 +24,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InUse, InvalidInput, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Denied, InUse, InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.system.safe_open import keeps_names, make_own
 from lodefs.mount.helper import state_files
 from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.kernel import namespaces, overlay
@@ -147,7 +148,8 @@ class UpperPlace:
 
     def _lock(self) -> int:
         try:
-            state_files.make_private(self.directory)
+            _check_ours(self.directory)
+            make_own(self.directory)
             fd = state_files.lock(self._lock_file, WHOSE)
             if not os.path.samestat(os.fstat(fd), self._lock_file.stat()):
                 os.close(fd)
@@ -229,8 +231,9 @@ def id_of(mountpoint: str) -> str:
 
 def find(state: Path, mountpoint: str) -> UpperPlace | None:
     """The place whose record names a mountpoint; None where there is none. Corrupt,
-    UnknownFormat; OSError."""
+    UnknownFormat; Denied, for root, where others may change what lies there; OSError."""
     place = _followed(default_place(state, mountpoint).directory)
+    _check_ours(place.directory)
     record = place.read()
     return place if record is not None and record.mountpoint == mountpoint else None
 
@@ -260,11 +263,26 @@ def forget(state: Path, mountpoint: str) -> None:
 
 
 def all_places(state: Path) -> list[UpperPlace]:
-    """Those of a state directory. Raises: OSError."""
-    try:
-        return [_followed(state / name) for name in sorted(os.listdir(state))]
-    except FileNotFoundError:
-        return []
+    """Those of a state directory; for root, those that nobody else can change. Raises: OSError."""
+    found = []
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(state)):
+            place = _followed(state / name)
+            with suppress(Denied):
+                _check_ours(place.directory)
+                found.append(place)
+    return found
+
+
+def _check_ours(directory: Path) -> None:
+    """Denied for root of the machine, where a directory is there, and others may change what the
+    path leads to: a /tmp that a reboot has emptied is anybody's."""
+    is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
+    if is_root and os.path.lexists(directory) and not keeps_names(str(directory)):
+        raise Denied(
+            f"{directory} is not root's alone, and may hold what somebody else put there: remove "
+            "it, and name a directory of root's by --upper, as /var/lib/lodefs/writable/NAME"
+        )
 
 
 def _followed(directory: Path) -> UpperPlace:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from lodefs.chunkstore.errors import Conflict, Corrupt, UnknownFormat
+from lodefs.chunkstore.errors import Conflict, Corrupt, Denied, UnknownFormat
 from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_place
 from lodefs.mount.writable.upper_place import Record, UpperPlace
@@ -85,6 +86,26 @@ def test_a_mountpoint_leads_to_its_place(tmp_path: Path) -> None:
     assert found.directory == elsewhere.directory
     assert upper_place.find(state, "/mnt/dogs") is None
     assert [one.directory for one in upper_place.all_places(state)] == [elsewhere.directory]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="of root's places")
+def test_what_others_put_at_the_name_of_a_place(tmp_path: Path) -> None:
+    """Root follows a mountpoint to no place that is not its own any more."""
+    tmp_path.chmod(0o1777)
+    place = UpperPlace(tmp_path / "place")
+    state = tmp_path / "state"
+    state.mkdir()
+    upper_place.remember(state, RECORD.mountpoint, place)
+    place.directory.mkdir()
+    os.chown(place.directory, 1000, 1000)
+    place.write(RECORD)
+    with pytest.raises(Denied, match="not root's alone"):
+        upper_place.find(state, RECORD.mountpoint)
+    with pytest.raises(Denied, match="not root's alone"), place.locked():
+        pass
+    assert upper_place.all_places(state) == []
+    os.chown(place.directory, 0, 0)
+    assert upper_place.find(state, RECORD.mountpoint) is not None
 
 
 def test_generations_come_and_go(place: UpperPlace) -> None:
