@@ -90,7 +90,7 @@ def commit(
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
             record = writable_mount.catch_up(place, *_mounter(session))
-            goes_to = _branch(session, record, branch)
+            goes_to = _goes_to(session, record, branch)
             if options.get("dry_run"):
                 return _committed(session, place, record, goes_to, options)[0]
             with _resting(place, record, wait_s):
@@ -128,10 +128,12 @@ def status(directory: str | os.PathLike[str], **where: Unpack[Where]) -> Writabl
         place = writable.place_of(session, os.fspath(directory))
         record = writable_mount.recorded(place)
         found = _changes_of(session, place, record)
-        head = _head(session, record.repo, record.branch) if record.branch else None
+        repo, head = record.repo, None
+        if record.branch:
+            repo, head = _located(session, repo, record.branch)
         return WritableStatus(
             record.mountpoint,
-            record.repo,
+            repo,
             record.branch,
             record.path,
             record.commit,
@@ -168,7 +170,7 @@ def _committed(
     session: Session,
     place: UpperPlace,
     record: Record,
-    branch: str,
+    goes_to: Spec,
     options: ReaderOptions,
 ) -> tuple[ChangesResult, bool]:
     """What comes of the changes, and whether there are any (True also if that is not known)."""
@@ -179,7 +181,7 @@ def _committed(
     base = CommitId(parse_id(record.commit))
     try:
         result = commit_changes(
-            session.store, record.repo, branch, found.changes, core,
+            session.store, goes_to.repo, goes_to.rev, found.changes, core,
             base=base, progress=options.get("progress"),
         )  # fmt: skip
     except Conflict as error:
@@ -206,24 +208,34 @@ def _changes_of(session: Session, place: UpperPlace, record: Record) -> UpperCha
     return read_upper(place.upper(record.generation), base, xattr_prefix=prefix)
 
 
-def _branch(session: Session, record: Record, branch: str | None) -> str:
-    """Where a commit goes. InvalidInput, NotFound."""
-    if branch is not None:
-        check_new_ref_name(branch)
-        if _head(session, record.repo, branch, TAGS) is not None:
-            raise InvalidInput(f"{branch} is a tag of {record.repo}: name a branch by --branch")
-        return branch
-    if not record.branch:
+def _goes_to(session: Session, record: Record, branch: str | None) -> Spec:
+    """The branch that a commit goes to. InvalidInput, NotFound."""
+    name = record.branch if branch is None else branch
+    if not name:
         raise InvalidInput(
             f"{record.mountpoint} is of {record.repo}@{record.options.rev}, which is no branch: "
             "name one by --branch, which is made if there is none"
         )
-    if _head(session, record.repo, record.branch) is None:
+    if branch is not None:
+        check_new_ref_name(branch)
+    repo, head = _located(session, record.repo, name)
+    if branch is not None and _head(session, repo, name, TAGS) is not None:
+        raise InvalidInput(f"{name} is a tag of {repo}: name a branch by --branch")
+    if branch is None and head is None:
         raise NotFound(
-            f"{record.repo} has no branch {record.branch} any more: `lodefs undelete` brings it "
-            "back, or --branch NAME commits to another one"
+            f"{repo} has no branch {name} any more: `lodefs undelete` brings it back, or --branch "
+            "NAME commits to another one"
         )
-    return record.branch
+    return Spec(repo, name)
+
+
+def _located(session: Session, repo: str, branch: str) -> tuple[str, CommitId | None]:
+    """The name that a repository has now, and where its branch is."""
+    head = _head(session, repo, branch)
+    if head is None and (to := session.store.new_name(repo)) is not None:
+        session.store.on_renamed(to)
+        repo, head = to, _head(session, to, branch)
+    return repo, head
 
 
 def _head(session: Session, repo: str, name: str, kind: str = BRANCHES) -> CommitId | None:
@@ -236,7 +248,7 @@ def _head(session: Session, repo: str, name: str, kind: str = BRANCHES) -> Commi
 def _resting(place: UpperPlace, record: Record, wait_s: float) -> Iterator[None]:
     """The mount takes no changes meanwhile, and after an error takes them again. InUse."""
     deadline_s = time.monotonic() + wait_s
-    while writers := writable_mount.set_read_only(record, read_only=True):
+    while writers := writable_mount.set_read_only(place, record, read_only=True):
         if time.monotonic() >= deadline_s:
             named = [f"{one.path} (process {one.pid}, {one.name})" for one in writers]
             more = len(named) - WRITERS_NAMED_MAX
@@ -251,7 +263,7 @@ def _resting(place: UpperPlace, record: Record, wait_s: float) -> Iterator[None]
     finally:
         # what is written to a mount that the record has left behind would be lost
         if place.read() == record:
-            writable_mount.set_read_only(record, read_only=False)
+            writable_mount.set_read_only(place, record, read_only=False)
 
 
 def _mounter(session: Session) -> tuple[str | None, Mounter]:
@@ -260,12 +272,15 @@ def _mounter(session: Session) -> tuple[str | None, Mounter]:
     return token, partial(mounter.mount, fork=True)
 
 
-def _advance(session: Session, place: UpperPlace, record: Record, commit: str, branch: str) -> None:
+def _advance(
+    session: Session, place: UpperPlace, record: Record, commit: str, goes_to: Spec
+) -> None:
     """Goes on from a commit, which is in the store."""
     try:
         with suppress(LodefsError):  # another one may have been started
             start_again(session, record.options.proxy)
-        writable_mount.advance(place, commit, *_mounter(session), branch=branch)
+        made_by = _mounter(session)
+        writable_mount.advance(place, commit, *made_by, repo=goes_to.repo, branch=goes_to.rev)
     except (LodefsError, OSError) as error:
         error.add_note(
             f"{commit} is committed, and {record.mountpoint} is still at its base: repeat the "

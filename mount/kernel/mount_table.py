@@ -120,20 +120,35 @@ def read_table() -> list[Mount]:
 
 def on_top(mountpoint: str) -> Mount | None:
     """The topmost mount on a directory (an absolute path without symlinks); None without any."""
-    field = os.fsencode(mountpoint)
-    for byte, escape in _ESCAPES:
-        field = field.replace(byte, escape)
-    return next((m for m in reversed(_with(field)) if m.mountpoint == mountpoint), None)
+    found = _with(_escaped(mountpoint) + b" ")
+    return next((m for m in reversed(found) if m.mountpoint == mountpoint), None)
+
+
+def below(directory: str) -> Mount | None:
+    """A mount below a directory (an absolute path without symlinks), however deep; None without."""
+    head = f"{directory.rstrip('/')}/"
+    found = _with(_escaped(head))
+    return next((m for m in found if m.mountpoint.startswith(head)), None)
 
 
 def of_device(device: str) -> Mount | None:
     """A lodefs mount by its device MAJOR:MINOR; None where none is seen."""
-    return next((m for m in _with(device.encode()) if m.is_lodefs and m.device == device), None)
+    found = _with(device.encode() + b" ")
+    return next((m for m in found if m.is_lodefs and m.device == device), None)
+
+
+def _escaped(path: str) -> bytes:
+    """A path as a field of the table."""
+    field = os.fsencode(path)
+    for byte, escape in _ESCAPES:
+        field = field.replace(byte, escape)
+    return field
 
 
 def _with(field: bytes) -> list[Mount]:
-    """Mounts whose lines have a field, as it is in them: most of thousands are not decoded."""
-    needle = b" " + field + b" "
+    """Mounts with a field that begins so, as it is in the table: most of thousands are not
+    decoded."""
+    needle = b" " + field
     table = _TABLE.read_bytes()
     if needle not in table:
         return []

@@ -90,17 +90,20 @@ def advance(
     token: str | None,
     mounter: Mounter,
     *,
+    repo: str | None = None,
     branch: str | None = None,
 ) -> Record:
     """Go on from a commit, which has the changes: the mount shows it and has no changes from now
-    on; files that are open are read on as they were. ``branch``: where the next commit goes. The
-    caller has the place locked.
+    on; files that are open are read on as they were. ``repo``, ``branch``: where the next commit
+    goes. The caller has the place locked.
 
     NotFound where the place has no record, otherwise as ``mount``; the former mount stays then.
     """
     former = recorded(place)
+    options = former.options
     record = msgspec.structs.replace(
         former,
+        options=options if repo is None else msgspec.structs.replace(options, repo=repo),
         commit=commit,
         generation=former.generation + 1,
         branch=former.branch if branch is None else branch,
@@ -149,19 +152,24 @@ def recorded(place: UpperPlace) -> Record:
 def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
     """Take a writable mount away if it is mounted; what has files of it open reads and writes on.
     ``discard`` its changes; else they stay, if there are any, and ``mount`` finds them again. The
-    caller has the place locked. Denied, Unavailable."""
+    caller has the place locked. InUse where it is mounted in another mount namespace, and would be
+    left without its place; Denied, Unavailable."""
     record = recorded(place)
     users: Sequence[MountUser] = ()
     is_lazy = False
+    was_mounted = mounted_on(record) is not None
     while (found := mounted_on(record)) is not None:
         try:
             mount_syscalls.detach(record.mountpoint, lazy=False)
         except BlockingIOError:
             users, is_lazy = process_scan.processes_using(record.mountpoint), True
             mount_syscalls.detach(found.mountpoint, lazy=True)
-    lower_mount.let_go(place, record)
     try:
         kept = not discard and (is_lazy or place.has_changes(record.generation))
+        if not was_mounted and not kept:
+            _check_unused(place, record)
+        for number in {record.generation, *place.generations()}:
+            lower_mount.let_go(place, msgspec.structs.replace(record, generation=number))
         if kept:
             _sweep(place, record)
         else:
@@ -171,13 +179,21 @@ def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
     return WritableUnmounted(is_lazy, users, kept)
 
 
-def set_read_only(record: Record, *, read_only: bool) -> list[Writer]:
+def set_read_only(place: UpperPlace, record: Record, *, read_only: bool) -> list[Writer]:
     """Have the mount of a record take no changes any more, or take them again; fine where it is not
     mounted. Who keeps it from that: nobody, if it is done. Denied, Unavailable; InUse where it
-    cannot be seen who."""
+    cannot be seen who, where something is mounted in it, and where it can be written to by a mount
+    that is not on its mountpoint."""
     found = mounted_on(record)
     if found is None:
+        if read_only:
+            _check_unused(place, record)
         return []
+    if read_only and (below := mount_table.below(record.mountpoint)) is not None:
+        raise InUse(
+            f"{below.mountpoint} is mounted in {record.mountpoint}, and would be lost with what "
+            "the mount shows now: unmount that first"
+        )
     try:
         overlay.set_read_only(found, read_only=read_only)
     except BlockingIOError as error:
@@ -218,8 +234,7 @@ def _check_unused(place: UpperPlace, record: Record) -> None:
         if place.is_in_use(record.generation):
             raise InUse(
                 f"{place.directory} is still in use, by a mount in another mount namespace or by "
-                f"processes that have files of {record.mountpoint} open: end them, or name another "
-                "directory by --upper"
+                f"processes that have files of {record.mountpoint} open: end them, or work there"
             )
     except OSError as error:
         raise state_files.translated(error, place.directory) from error

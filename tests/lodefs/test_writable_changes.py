@@ -226,6 +226,17 @@ def test_after_a_commit_that_nobody_noted(kept: KeptChanges) -> None:
     assert kept.record.commit == made
 
 
+def test_a_repository_that_was_renamed(kept: KeptChanges) -> None:
+    """Changes go to its new name, and later ones too."""
+    lodefs.rename("r", "renamed", session=kept.session)
+    kept.write(a=b"ours")
+    found = status(kept.directory, session=kept.session)
+    assert (found.repo, found.head) == ("renamed", found.commit)
+    made = kept.commit()
+    assert kept.session.store.resolve("renamed", "main").hex() == made
+    assert (kept.record.repo, kept.record.commit) == ("renamed", made)
+
+
 def test_touched_files_do_not_move_a_mount(kept: KeptChanges) -> None:
     """With no change there is no commit, and the base stays where it was."""
     kept.write(a=b"a")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import InUse, InvalidInput
-from lodefs.mount.kernel import mount_table, overlay
+from lodefs.mount.kernel import mount_syscalls, mount_table, overlay
 from lodefs.mount.writable import writable_mount
 from tests.mount.writable.conftest import Writable
 from tests.support.mount.mounts import BIG, SAMPLE, in_child, kill, until, workers_of
@@ -145,7 +146,9 @@ def test_going_on_from_a_commit(writable: Writable) -> None:
         file.flush()
         with (writable.root / "new").open() as reader:
             file.close()
-            assert writable_mount.set_read_only(writable.wanted(), read_only=True) == []
+            assert not writable_mount.set_read_only(
+                writable.place, writable.wanted(), read_only=True
+            )
             record = writable.advance(SAMPLE.snapshot.commit)
             assert (record.generation, record.branch) == (1, "main")
             assert not (writable.root / "new").exists()
@@ -179,19 +182,48 @@ def test_killed_before_the_new_commit_was_shown(writable: Writable) -> None:
     assert writable.place.generations() == [1]
 
 
+def test_written_to_from_elsewhere(writable: Writable) -> None:
+    """What processes still have open, or another mount namespace has mounted, is neither removed
+    nor taken for all that there is."""
+    record = writable.mount()
+    fd = os.open(writable.root, os.O_RDONLY)
+    assert writable.unmount().is_lazy
+    with pytest.raises(InUse, match="still in use"):
+        writable_mount.set_read_only(writable.place, record, read_only=True)
+    with pytest.raises(InUse, match="still in use"):
+        writable.unmount()
+    os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    assert writable_mount.set_read_only(writable.place, record, read_only=True) == []
+    assert writable.place.has_changes(0)
+
+
+def test_mounts_in_a_writable_mount(writable: Writable) -> None:
+    """A commit would take them away, with what is in them."""
+    record = writable.mount()
+    (writable.root / "inside").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", writable.root / "inside"], check=True)
+    (writable.root / "inside/x").touch()
+    with pytest.raises(InUse, match="inside is mounted in"):
+        writable_mount.set_read_only(writable.place, record, read_only=True)
+    assert (writable.root / "inside/x").exists()
+    mount_syscalls.detach(str(writable.root / "inside"), lazy=False)
+    assert writable_mount.set_read_only(writable.place, record, read_only=True) == []
+
+
 def test_writers_are_named(writable: Writable) -> None:
     """The mount does not become read-only while a process has a file open for writing, which is
     named; it goes on to write."""
     record = writable.mount()
     with (writable.root / "new").open("w") as file:
-        found = writable_mount.set_read_only(record, read_only=True)
+        found = writable_mount.set_read_only(writable.place, record, read_only=True)
         assert [(one.pid, one.path) for one in found] == [(os.getpid(), str(writable.root / "new"))]
         file.write("written")
     assert (writable.root / "new").read_text() == "written"
-    assert writable_mount.set_read_only(record, read_only=True) == []
+    assert writable_mount.set_read_only(writable.place, record, read_only=True) == []
     with pytest.raises(OSError, match="Read-only"):
         (writable.root / "new").write_text("again")
-    assert writable_mount.set_read_only(record, read_only=False) == []
+    assert writable_mount.set_read_only(writable.place, record, read_only=False) == []
     (writable.root / "new").write_text("again")
 
 
@@ -204,12 +236,12 @@ def test_mapped_files_count_as_written(writable: Writable) -> None:
     (writable.root / "new").write_bytes(bytes(4096))
     with (writable.root / "new").open("r+b") as file:
         mapped = mmap.mmap(file.fileno(), 4096)
-    found = writable_mount.set_read_only(record, read_only=True)
+    found = writable_mount.set_read_only(writable.place, record, read_only=True)
     assert [one.path for one in found] == [str(writable.root / "new")]
     mapped.close()
     with (writable.root / "new").open():
         (writable.root / "new").unlink()
-        found = writable_mount.set_read_only(record, read_only=True)
+        found = writable_mount.set_read_only(writable.place, record, read_only=True)
         assert [one.path for one in found] == [f"{writable.root / 'new'} (deleted)"]
 
 
