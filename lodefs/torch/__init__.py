@@ -4,9 +4,21 @@ torch is used where it is installed, and not needed: the classes have what DataL
 workers, those of forkserver and spawn, and their repetitions all read the one commit that the
 dataset was made of. ``FileDataset`` is map-style, with ``PackSampler`` for its order;
 ``TarDataset`` is iterable, over the shards of a WebDataset.
+
+Checkpoints go the other way: ``CheckpointWriter`` and ``CheckpointReader`` are storage of
+torch.distributed.checkpoint; ``TrainerPush``, ``LightningPush`` and ``SavePush`` push what trainers
+have saved; ``latest`` finds the newest one.
 """
 
+from lodefs.torch.checkpoint_step import Checkpoint as Checkpoint
+from lodefs.torch.checkpoint_step import StepCommit as StepCommit
+from lodefs.torch.checkpoint_step import latest as latest
+from lodefs.torch.checkpoint_storage import CheckpointReader as CheckpointReader
+from lodefs.torch.checkpoint_storage import CheckpointWriter as CheckpointWriter
 from lodefs.torch.file_dataset import FileDataset as FileDataset
 from lodefs.torch.hints import WarmHints as WarmHints
 from lodefs.torch.pack_sampler import PackSampler as PackSampler
+from lodefs.torch.save_callbacks import LightningPush as LightningPush
+from lodefs.torch.save_callbacks import SavePush as SavePush
+from lodefs.torch.save_callbacks import TrainerPush as TrainerPush
 from lodefs.torch.tar_dataset import TarDataset as TarDataset

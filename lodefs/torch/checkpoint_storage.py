@@ -1,0 +1,303 @@
+"""Storage of torch.distributed.checkpoint: ``CheckpointWriter`` and ``CheckpointReader``.
+
+The coordinator hands a part of its transaction to each rank with the global plan, gets it back with
+the results, and commits when it finishes. Files and ``.metadata`` are as torch's own
+FileSystemWriter makes them, so its readers read a mount or a copy of a checkpoint. Both classes
+have what torch calls, and import it when they are called.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from lodefs.api.snapshots import snapshot
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.names import Spec
+from lodefs.torch.checkpoint_step import Checkpoint, StepCommit, latest
+from lodefs.torch.hints import WarmHints
+
+if TYPE_CHECKING:
+    from lodefs.api.transactions import Part
+    from lodefs.chunkstore.push.changes.staged_file import StagedFile
+    from lodefs.reading.snapshot import Snapshot
+
+METADATA = ".metadata"
+SUFFIX = ".distcp"
+OWN_FILE_BYTES_MIN = 1 << 20  # smaller items of a rank lie in one file
+NAME_CHARS_MAX = 150  # of an item's name in that of its file
+
+
+@dataclass
+class RankPart:
+    """What a rank gets: its part of the transaction, and the directory that is its own in it."""
+
+    part: Part
+    folder: str
+    is_used: bool = False
+
+
+class StoredItem(NamedTuple):
+    """What a rank gives back for each item: where it lies, as torch's readers know it, and the part
+    that has it, which is one object for all of them."""
+
+    place: Any
+    part: Part
+
+
+class _Storage:
+    """What writer and reader have in common: the repository, and which step is meant."""
+
+    def __init__(self, repo: str | Spec, step: int | None) -> None:
+        self._repo = repo
+        self._step = step
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | int | None = None) -> None:
+        """Another checkpoint begins; with an id it is that of another step."""
+        if checkpoint_id is not None:
+            if not self.validate_checkpoint_id(checkpoint_id):
+                raise InvalidInput(
+                    f"checkpoint_id {checkpoint_id!r}: it is a step here, a whole number from 0 on"
+                )
+            self._step = int(str(checkpoint_id))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str] | int) -> bool:
+        """Whether it is a step."""
+        return str(checkpoint_id).isdecimal()
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """The plan as it is."""
+        return plan
+
+
+class CheckpointWriter(_Storage):
+    """A StorageWriter that makes one commit of ``REPO[@BRANCH]`` for each checkpoint; it becomes
+    all of the branch.
+
+    ``step``: of the next checkpoint, or torch's ``checkpoint_id`` says it. The rest is as of
+    StepCommit. One object is for one checkpoint at a time, and all ranks have one. ``checkpoint``:
+    what the coordinator has committed last, as ``latest`` gives it.
+
+    Its methods raise InvalidInput, Conflict if others changed the branch, OverQuota, Unavailable
+    and what else a transaction does; nothing is committed then.
+    """
+
+    def __init__(
+        self,
+        repo: str | Spec,
+        step: int | None = None,
+        *,
+        message: str | None = None,
+        author: str | None = None,
+        metadata: Mapping[str, str] | Iterable[str] = (),
+        store: str | None = None,
+    ) -> None:
+        super().__init__(repo, step)
+        self.checkpoint: Checkpoint | None = None
+        self._options: dict[str, Any] = {
+            "message": message,
+            "author": author,
+            "metadata": metadata,
+            "store": store,
+        }
+        self._commit: StepCommit | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | int | None = None) -> None:
+        """Another checkpoint begins; with an id it is that of another step."""
+        self._give_up()
+        super().reset(checkpoint_id)
+
+    def set_up_storage_writer(self, *_: Any, **_more: Any) -> None:
+        """Nothing: the plans say all."""
+
+    def storage_meta(self) -> None:
+        """Nothing that a planner needs."""
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        """Of the coordinator: begins a transaction, and gives each rank a part of it."""
+        if self._step is None:
+            raise InvalidInput(
+                'which step is this? CheckpointWriter("REPO@BRANCH", step=1000), or '
+                'checkpoint_id="1000" of torch\'s save'
+            )
+        self._give_up()
+        self._commit = StepCommit(self._repo, self._step, **self._options)
+        parts = self._commit.parts(len(plans))
+        return [
+            replace(plan, storage_data=RankPart(part, f"rank-{rank:05}"))
+            for rank, (plan, part) in enumerate(zip(plans, parts, strict=True))
+        ]
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Writes and sends the items of a rank; a torch.futures.Future of their WriteResults."""
+        try:
+            return _done(_write(plan, planner))
+        except BaseException:
+            self._give_up()
+            raise
+
+    def finish(self, metadata: Any, results: list[list[Any]]) -> None:
+        """Of the coordinator: commits what all ranks have written."""
+        step_commit, self._commit = self._commit, None
+        if step_commit is None:
+            raise InvalidInput("this checkpoint has not begun, or was given up")
+        try:
+            written = [result for of_rank in results for result in of_rank]
+            metadata.storage_data = {one.index: one.storage_data.place for one in written}
+            parts = [of_rank[0].storage_data.part for of_rank in results if of_rank]
+            self.checkpoint = step_commit.commit(parts, {METADATA: pickle.dumps(metadata)})
+        finally:
+            step_commit.discard()
+
+    def _give_up(self) -> None:
+        """Ends a transaction that a failed save has left."""
+        if self._commit is not None:
+            self._commit.discard()
+            self._commit = None
+
+
+class CheckpointReader(_Storage):
+    """A StorageReader of what CheckpointWriter has saved: the newest checkpoint of
+    ``REPO[@BRANCH]``, or the newest of ``step``, or of the step that is torch's ``checkpoint_id``.
+    ``proxy``, ``store``, ``token``: as of ``lodefs.snapshot``.
+
+    ``.metadata`` is a pickle, as torch writes it: read checkpoints of people whom you trust. Its
+    methods raise NotFound if there is no such checkpoint, and what ``lodefs.snapshot`` does.
+    """
+
+    def __init__(
+        self,
+        repo: str | Spec,
+        step: int | None = None,
+        *,
+        proxy: str | None = None,
+        store: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        super().__init__(repo, step)
+        self._store = store
+        self._where: dict[str, Any] = {"proxy": proxy, "store": store, "token": token}
+        self._spec: str | None = None
+        self._places: dict[Any, Any] = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | int | None = None) -> None:
+        """Another checkpoint is read, or what is the newest one by now."""
+        self._spec = None
+        super().reset(checkpoint_id)
+
+    def read_metadata(self, *_: Any, **_more: Any) -> Any:
+        """What torch has written about the checkpoint."""
+        with self._snapshot() as found:
+            return pickle.loads(found.read(METADATA))
+
+    def set_up_storage_reader(self, metadata: Any, *_: Any, **_more: Any) -> None:
+        """Learns where items lie."""
+        self._places = metadata.storage_data
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        """The plans as they are."""
+        return plans
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        """Reads the items of a rank, each once: a torch.futures.Future of None."""
+        places = [(item, self._places[item.storage_index]) for item in plan.items]
+        places.sort(key=lambda one: (one[1].relative_path, one[1].offset))
+        with self._snapshot() as found:
+            hints = WarmHints(found)
+            hints.want(dict.fromkeys(place.relative_path for _, place in places))
+            for item, place in places:
+                span = (place.offset, place.offset + place.length)
+                _load(item, found.read(place.relative_path, [span])[0], planner)
+            hints.cancel()
+        return _done(None)
+
+    def _snapshot(self) -> Snapshot:
+        if self._spec is None:
+            found = latest(self._repo, self._step, store=self._store)
+            if found is None:
+                step = "" if self._step is None else f" of step {self._step}"
+                raise NotFound(f"{self._repo} has no checkpoint{step}: lodefs log shows its steps")
+            self._spec = found.spec
+        return snapshot(self._spec, **self._where)
+
+
+def _done(value: Any) -> Any:
+    from torch.futures import Future
+
+    done: Any = Future()
+    done.set_result(value)
+    return done
+
+
+def _write(plan: Any, planner: Any) -> list[Any]:
+    """The items of a plan, as WriteResults. A large one gets a file of its own, so that it is
+    stored once as long as it does not change; small ones lie together."""
+    rank = plan.storage_data
+    if not isinstance(rank, RankPart) or rank.is_used:
+        raise InvalidInput(
+            "this rank got no part of the transaction: save with collectives, and with a planner "
+            "that keeps no plans (enable_plan_caching=False)"
+        )
+    rank.is_used = True
+    if not plan.items:
+        return []
+    results = []
+    with rank.part as part, part.open(f"{rank.folder}/small{SUFFIX}") as together:
+        for number, item in enumerate(plan.items):
+            data = planner.resolve_data(item)
+            if _size_bytes(data) < OWN_FILE_BYTES_MIN:
+                results.append(_write_item(together, item, data, part))
+                continue
+            name = quote(item.index.fqn, safe="")[:NAME_CHARS_MAX]
+            with part.open(f"{rank.folder}/{number:05}-{name}{SUFFIX}") as own:
+                results.append(_write_item(own, item, data, part))
+    return results
+
+
+def _size_bytes(data: Any) -> int:
+    """Of what a planner gives: a BytesIO or a tensor."""
+    if isinstance(data, io.BytesIO):
+        return data.getbuffer().nbytes
+    return int(data.numel() * data.element_size())
+
+
+def _write_item(file: StagedFile, item: Any, data: Any, part: Part) -> Any:
+    import torch
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.storage import WriteResult
+
+    first = file.tell()
+    if isinstance(data, io.BytesIO):
+        file.write(data.getbuffer())
+    else:
+        tensor = data.detach().cpu()
+        if tensor.untyped_storage().nbytes() != _size_bytes(tensor):
+            tensor = tensor.clone()  # it is a view: torch would save all that it is a view of
+        torch.save(tensor, file)
+    size_bytes = file.tell() - first
+    place = _StorageInfo(file.name, first, size_bytes)
+    return WriteResult(item.index, size_bytes, StoredItem(place, part))
+
+
+def _load(item: Any, data: bytes, planner: Any) -> None:
+    """Gives an item that was read to the planner."""
+    import torch
+
+    stream = io.BytesIO(data)
+    if item.type.name == "BYTE_IO":
+        planner.load_bytes(item, stream)
+        return
+    tensor = torch.load(stream, map_location="cpu", weights_only=True)
+    for dimension, (first, length) in enumerate(
+        zip(item.storage_offsets, item.lengths, strict=True)
+    ):
+        tensor = tensor.narrow(dimension, first, length)
+    target = planner.resolve_tensor(item).detach()
+    target.copy_(tensor)
+    planner.commit_tensor(item, target)

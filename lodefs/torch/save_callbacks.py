@@ -1,0 +1,85 @@
+"""Callbacks that push what a trainer has saved: of Hugging Face's Trainer, and of Lightning.
+
+They have what these call, and import neither of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Unpack
+
+from lodefs.api.pushing import SourceOptions, push
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.format.names import Spec
+from lodefs.torch.checkpoint_step import step_metadata
+
+
+class SavePush:
+    """Pushes a directory as a checkpoint, ``latest``'s kind, of ``REPO[@BRANCH]``. Training waits
+    meanwhile. A store that cannot be reached is a warning, since the files are there still, and the
+    next checkpoint is pushed again; other errors are raised. ``options``: as of ``push``."""
+
+    def __init__(self, repo: str | Spec, **options: Unpack[SourceOptions]) -> None:
+        self._repo = repo
+        self._options: dict[str, Any] = dict(options)
+
+    def push(self, directory: str | os.PathLike[str], step: int) -> None:
+        """Pushes it. Raises what ``lodefs.push`` does, but Unavailable."""
+        metadata = step_metadata(step, self._options.get("metadata", ()))
+        options = {"message": f"step {step}", **self._options, "metadata": metadata}
+        try:
+            push(directory, self._repo, allow_removals=True, **options)
+        except Unavailable as error:
+            warnings.warn(f"lodefs: step {step} is not pushed: {error}", stacklevel=2)
+
+
+class TrainerPush(SavePush):
+    """A callback of transformers.Trainer: the directory ``checkpoint-STEP`` becomes a checkpoint
+    when all processes have saved. It must be one that process 0 sees all of."""
+
+    def on_save(self, args: Any, state: Any, _control: Any = None, **_: Any) -> None:
+        """Of TrainerCallback."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed and distributed.is_available() and distributed.is_initialized():
+            distributed.barrier()
+        if state.is_world_process_zero:
+            step = state.global_step
+            self.push(Path(args.output_dir) / f"checkpoint-{step}", step)
+
+    def __getattr__(self, name: str) -> Any:
+        """Other events of TrainerCallback: nothing is done."""
+        if name.startswith("on_"):
+            return _nothing
+        raise AttributeError(name)
+
+
+class LightningPush(SavePush):
+    """For a callback of Lightning: ``class Push(LightningPush, lightning.pytorch.Callback)``. The
+    directory of the trainer's ModelCheckpoint, with all that it keeps, becomes a checkpoint when it
+    has saved: before the next batch, or at the end."""
+
+    _pushed_step = 0
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        """Of Lightning's Callback."""
+        self._push_saved(trainer)
+
+    def on_fit_end(self, trainer: Any, *_: Any) -> None:
+        """Of Lightning's Callback."""
+        self._push_saved(trainer)
+
+    def _push_saved(self, trainer: Any) -> None:
+        checkpoint = trainer.checkpoint_callback
+        saved = checkpoint._last_global_step_saved if checkpoint is not None else 0
+        if saved in (0, self._pushed_step):
+            return
+        self._pushed_step = saved
+        if trainer.is_global_zero:
+            self.push(checkpoint.dirpath, saved)
+
+
+def _nothing(*_: Any, **_more: Any) -> None:
+    """What a callback does with an event that is not its own."""
