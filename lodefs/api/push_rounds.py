@@ -123,10 +123,15 @@ class _Rounds:
                 break
             try:
                 done.result = self._commit(some, removed) or done.result
+                done.error = None
+                left, removed = left[len(some) :], []
             except (LodefsError, OSError) as error:
                 done.error = error
-                break
-            left, removed = left[len(some) :], []
+                before, found = found, self.look()
+                if found.puts == before.puts:
+                    break
+                # the job still works: what it took away meanwhile holds up nothing else
+                left, removed, done.moving = found.puts, found.removed, found.moving
         done.unfit = left
         return done
 

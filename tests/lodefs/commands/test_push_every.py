@@ -129,6 +129,24 @@ def test_at_the_end_what_fits(
     assert lodefs("ls", "r:job").out.split() == ["1", "2", "3"]
 
 
+def test_a_job_that_works_on_at_the_end(
+    lodefs: Lodefs, objects: MemoryObjects, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that it removes while the last commit reads holds up no other one."""
+    for name in ("a", "passing", "z"):
+        (results / name).write_text(name)
+    commit = committing.commit_changes
+
+    def later(*given: object, **more: object) -> object:
+        (results / "passing").unlink(missing_ok=True)
+        return commit(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(committing, "commit_changes", later)
+    (last,) = _run(objects, results)
+    assert last.result is not None and last.error is None
+    assert lodefs("ls", "r:job").out.split() == ["a", "z"]
+
+
 def test_rounds_of_looks() -> None:
     """What was gone at one look alone is not removed; sizes decide what fits."""
     one, two = FileState(0, 5, 1, 1), FileState(0, 5, 2, 1)
