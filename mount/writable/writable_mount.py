@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unsupported
+from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, LodefsError, NotFound, Unsupported
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.helper import state_files
 from lodefs.mount.kernel import detached_mounts, mount_syscalls, mount_table, overlay
@@ -236,6 +236,11 @@ def _check_unused(place: UpperPlace, record: Record) -> None:
                 f"{place.directory} is still in use, by a mount in another mount namespace or by "
                 f"processes that have files of {record.mountpoint} open: end them, or work there"
             )
+    except PermissionError as error:
+        raise Denied(
+            f"whether another mount has the changes in {place.directory} can be seen by root, or "
+            "in a user namespace: `unshare --user --map-root-user --mount`, and repeat it there"
+        ) from error
     except OSError as error:
         raise state_files.translated(error, place.directory) from error
 

@@ -26,6 +26,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.repo.store import create_store
+from lodefs.mount.kernel import overlay
 from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_checks, upper_place, writable_mount
 from lodefs.mount.writable.upper_place import Record
@@ -235,6 +236,20 @@ def test_a_repository_that_was_renamed(kept: KeptChanges) -> None:
     made = kept.commit()
     assert kept.session.store.resolve("renamed", "main").hex() == made
     assert (kept.record.repo, kept.record.commit) == ("renamed", made)
+
+
+def test_who_cannot_see_other_mounts(kept: KeptChanges, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a namespace commits nothing that a mount may still write to."""
+
+    def refused(*_places: Path) -> bool:
+        raise PermissionError
+
+    kept.write(a=b"ours")
+    kept.place.work(0).mkdir()
+    monkeypatch.setattr(overlay, "is_in_use", refused)
+    with pytest.raises(Denied, match="unshare"):
+        kept.commit()
+    kept.assert_kept()
 
 
 def test_touched_files_do_not_move_a_mount(kept: KeptChanges) -> None:
