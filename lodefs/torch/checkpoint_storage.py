@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 METADATA = ".metadata"
 SUFFIX = ".distcp"
+TOGETHER = f"small{SUFFIX}"  # the file of a rank's small items
 OWN_FILE_BYTES_MIN = 1 << 20  # smaller items of a rank lie in one file
 NAME_CHARS_MAX = 150  # of an item's name in that of its file
 
@@ -212,8 +213,7 @@ class CheckpointReader(_Storage):
             hints = WarmHints(found)
             hints.want(dict.fromkeys(place.relative_path for _, place in places))
             for item, place in places:
-                span = (place.offset, place.offset + place.length)
-                _load(item, found.read(place.relative_path, [span])[0], planner)
+                _load(item, place, found, planner)
             hints.cancel()
         return _done(None)
 
@@ -248,7 +248,7 @@ def _write(plan: Any, planner: Any) -> list[Any]:
     if not plan.items:
         return []
     results = []
-    with rank.part as part, part.open(f"{rank.folder}/small{SUFFIX}") as together:
+    with rank.part as part, part.open(f"{rank.folder}/{TOGETHER}") as together:
         for number, item in enumerate(plan.items):
             data = planner.resolve_data(item)
             if _size_bytes(data) < OWN_FILE_BYTES_MIN:
@@ -285,15 +285,16 @@ def _write_item(file: StagedFile, item: Any, data: Any, part: Part) -> Any:
     return WriteResult(item.index, size_bytes, StoredItem(place, part))
 
 
-def _load(item: Any, data: bytes, planner: Any) -> None:
-    """Gives an item that was read to the planner."""
+def _load(item: Any, place: Any, found: Snapshot, planner: Any) -> None:
+    """Reads an item, and gives it to the planner."""
     import torch
 
-    stream = io.BytesIO(data)
     if item.type.name == "BYTE_IO":
-        planner.load_bytes(item, stream)
+        planner.load_bytes(item, _read(place, found))
         return
-    tensor = torch.load(stream, map_location="cpu", weights_only=True)
+    is_alone = not place.relative_path.endswith(f"/{TOGETHER}")
+    with found.open(place.relative_path) if is_alone else _read(place, found) as stream:
+        tensor = torch.load(stream, map_location="cpu", weights_only=True)
     for dimension, (first, length) in enumerate(
         zip(item.storage_offsets, item.lengths, strict=True)
     ):
@@ -301,3 +302,8 @@ def _load(item: Any, data: bytes, planner: Any) -> None:
     target = planner.resolve_tensor(item).detach()
     target.copy_(tensor)
     planner.commit_tensor(item, target)
+
+
+def _read(place: Any, found: Snapshot) -> io.BytesIO:
+    span = (place.offset, place.offset + place.length)
+    return io.BytesIO(found.read(place.relative_path, [span])[0])

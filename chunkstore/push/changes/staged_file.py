@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 from lodefs.chunkstore.push.changes.change import shown
-from lodefs.chunkstore.push.changes.contents import ContentWriter
+from lodefs.chunkstore.push.changes.contents import BLOCK_SIZE_BYTES, ContentWriter
 from lodefs.chunkstore.push.changes.overlay import Names
 from lodefs.chunkstore.types import Buffer
 
@@ -42,10 +42,12 @@ class StagedFile(io.BufferedIOBase):
         if self.closed:
             raise ValueError("write to a file that is closed")
         view = memoryview(data).cast("B")
-        if len(self._buffer) + len(view) < BUFFER_SIZE_BYTES:
-            self._buffer += view
-        else:
-            self._add(b"".join((self._buffer, view)) if self._buffer else bytes(view))
+        for first in range(0, len(view), BLOCK_SIZE_BYTES):
+            block = view[first : first + BLOCK_SIZE_BYTES]
+            if len(self._buffer) + len(block) < BUFFER_SIZE_BYTES:
+                self._buffer += block
+            else:
+                self._add(b"".join((self._buffer, block)) if self._buffer else bytes(block))
         return len(view)
 
     def discard(self) -> None:

@@ -32,6 +32,7 @@ from lodefs.chunkstore.push import limits
 from lodefs.chunkstore.push.changes import staging
 from lodefs.chunkstore.push.changes.branch_commits import CommitJob
 from lodefs.chunkstore.push.changes.change import Change, Put, Remove, Rename
+from lodefs.chunkstore.push.changes.contents import BLOCK_SIZE_BYTES, ContentWriter
 from lodefs.chunkstore.push.changes.staging import Staging
 from lodefs.chunkstore.repo.refs import TAGS
 from tests.support.chunkstore.branches import (
@@ -131,6 +132,27 @@ def test_files_are_sent_while_they_are_written(tmp_path: Path) -> None:
     assert found[b"a"] == found[b"c"] == b"".join(pieces)
     assert found[b"b"] == b"".join(piece[::-1] for piece in pieces)
     branches.assert_sound()
+
+
+def test_a_large_write_is_taken_in_blocks(
+    branches: Branches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory holds no whole content, also if one call writes it."""
+    blocks: list[int] = []
+    add = ContentWriter.add
+
+    def counted(writer: ContentWriter, block: bytes, *, final: bool = False) -> None:
+        blocks.append(len(block))
+        add(writer, block, final=final)
+
+    monkeypatch.setattr(ContentWriter, "add", counted)
+    data = bytes(9 << 20)
+    with branches.staged() as area:
+        with area.create(A) as file:
+            file.write(b"1")
+            assert file.write(data) == len(data)
+        assert branches.files(area.commit(JOB).commit)[b"a"] == b"1" + data
+    assert max(blocks) <= BLOCK_SIZE_BYTES + 1
 
 
 def test_an_error_leaves_the_branch_and_no_writer(branches: Branches) -> None:
