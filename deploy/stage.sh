@@ -112,7 +112,7 @@ TEXT
 chmod 755 "$dir$prefix/bin/lodefs"
 
 mkdir -p "$dir$prefix/share/man/man1"
-PYTHONPATH=$packages "$python" -BPs -m lodefs.main man >"$scratch/lodefs.1"
+PYTHONPATH=$packages PYTHONDONTWRITEBYTECODE=1 "$python" -Ps -m lodefs.main man >"$scratch/lodefs.1"
 gzip -9n <"$scratch/lodefs.1" >"$dir$prefix/share/man/man1/lodefs.1.gz"
 
 for unit in "$checkout"/deploy/systemd/lodefs*.service "$checkout"/deploy/systemd/lodefs*.socket; do

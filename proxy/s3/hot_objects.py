@@ -290,7 +290,7 @@ class RequestShape:
     request, what its signatures are made with, and a repository that it may read.
     """
 
-    __slots__ = ("_literals", "_order", "_tail", "_template", "bucket", "claim", "key", "repo",
+    __slots__ = ("_day", "_literals", "_order", "_tail", "_template", "bucket", "claim", "key", "repo",
                  "scope", "signer")  # fmt: skip
 
     def __init__(
@@ -311,6 +311,7 @@ class RequestShape:
         self._order: Callable[[list[bytes]], Any] = itemgetter(*order)
         self.bucket = bucket
         self.claim = claim
+        self._day = b"" if claim is None else claim.stamp[:8].encode("ascii", "replace")
         self.scope = b"" if claim is None else claim.scope.encode("ascii", "replace")
         self.key: AccessKey | None = None
         self.signer: Signer | None = None
@@ -327,8 +328,8 @@ class RequestShape:
             end = at + length if length else data.find(b"\r", at, at + _RANGE_CHARS_MAX + 1)
             values[place] = data[at:end]
             at = end
-        if data[at:] != self._tail:
-            return None
+        if data[at:] != self._tail or not values[STAMP].startswith(self._day):
+            return None  # the credential in the literals is of one day
         words = b"".join(values[STAMP:]).replace(b"-", b"")
         return values if not words or words.isalnum() else None
 

@@ -19,6 +19,7 @@ INSTALL, UNINSTALL = DEPLOY / "install.sh", DEPLOY / "uninstall.sh"
 PREINST = DEPLOY / "debian/preinst"
 LIB = "/usr/local/lib/lodefs"
 DOC = "/usr/share/doc/lodefs"
+OF_MANUAL = ["blake3", "click", "fastcdc", "msgspec", "zstandard"]
 PROGRAMS = ["bin/lodefs", "lib/lodefs/services.sh", "lib/lodefs/uninstall.sh"]
 
 
@@ -38,11 +39,14 @@ def refused(*words: str | Path) -> str:
 
 
 @pytest.fixture
-def alone(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """lodefs' wheel, which pip installs without what it needs: nothing runs here, and all else
-    takes the most time. tests/deploy/test_life.py installs the whole."""
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_NO_DEPS", "1")
+def alone(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """lodefs' wheel, which pip installs with no more than `lodefs man` needs: nothing else runs
+    here, and the rest takes the most time. tests/deploy/test_life.py installs the whole."""
+    needed = tmp_path / "needed.txt"
+    needed.write_text("\n".join(OF_MANUAL))
+    for name, value in (("NO_INDEX", "1"), ("NO_DEPS", "1"), ("FIND_LINKS", wheels)):
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+    monkeypatch.setenv("PIP_REQUIREMENT", str(needed))
     (own,) = wheels.glob("lodefs-*.whl")
     return own
 

@@ -161,7 +161,7 @@ def test_tokens_in_the_clear(host: str) -> None:
             "s3_buckets: 'np' must be a bucket's name: 3 to 63 of a-z, 0-9, '.' and '-'$",
         ),
         ({"s3_bucket": "A"}, "must be a bucket's name: .*, not 'A'$"),
-        ({"s3_buckets": {"abc": "a@@b"}}, "is not a branch or tag name"),
+        ({"s3_buckets": {"abc": "a@@b"}}, "'@b' is not a revision: write a branch"),
         ({"s3_domain": "a_b"}, "must be a host's name"),
     ],
 )

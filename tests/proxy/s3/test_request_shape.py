@@ -94,6 +94,7 @@ def test_other_shapes() -> None:
     assert shape.values_of(head().replace(b"X-Amz-Date", b"x-amz-date"), END) is None
     assert shape.values_of(head(request_id=b"4b6a4a6e\r\nX-Odd: 1\r\n" + b"0" * 16), END) is None
     assert shape.values_of(head(stamp=b"2026\r\nX-Odd: 1Z"), END) is None
+    assert shape.values_of(head(stamp=b"20261124T000000Z"), END) is None  # of the next day
     for data in (head(tag=b"*"), head().replace(b"Range: bytes", b"Range: lines")):
         asked = parse_plain(data)
         assert asked is not None
