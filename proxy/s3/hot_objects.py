@@ -290,8 +290,8 @@ class RequestShape:
     request, what its signatures are made with, and a repository that it may read.
     """
 
-    __slots__ = ("_day", "_literals", "_order", "_tail", "_template", "bucket", "claim", "key", "repo",
-                 "scope", "signer")  # fmt: skip
+    __slots__ = ("_day", "_literals", "_order", "_tail", "_template", "bucket", "claim", "key",
+                 "repo", "scope", "signer")  # fmt: skip
 
     def __init__(
         self,

@@ -63,6 +63,13 @@ def read_bytes(rig: Rig) -> int:
     return sum(size for _, _, size in rig.objects.ranges)
 
 
+def first_owns_all(members: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
+    """All packs are the first one's, whatever ports the members have."""
+    owner, *others = members
+    heavy = (replace(owner, weight=1e6), *(replace(one, weight=1e-3) for one in others))
+    return lambda: heavy
+
+
 def test_all_nodes_together_read_the_store_once(rig: Rig) -> None:
     """Four nodes that read everything at once: right bytes, and the store sends each chunk once."""
 
@@ -282,7 +289,11 @@ def test_an_upload_limit_holds(rig: Rig) -> None:
     rate = 4 * MIB
 
     async def run() -> None:
-        async with cluster_of(rig, 2, upload_bytes_per_s_max=rate, clock_s=slow_clock_s) as members:
+        made = cluster_of(
+            rig, 2, seen=first_owns_all, upload_bytes_per_s_max=rate, clock_s=slow_clock_s
+        )
+        async with made as found:
+            members = sorted(found, key=lambda member: member.address)
             await read_all(members[0])
             loop = asyncio.get_running_loop()
             begin_s, before = loop.time(), members[0].count(Counter.PEER_SENT_BYTES)
@@ -398,11 +409,6 @@ def test_an_etag_that_is_none_is_not_taken(rig: Rig, etag: str) -> None:
 
 def test_where_bytes_came_from(rig: Rig) -> None:
     """A read notes whether it waited for the store, for other nodes, or for nothing."""
-
-    def first_owns_all(members: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
-        owner, *others = members
-        heavy = (replace(owner, weight=1e6), *(replace(one, weight=1e-3) for one in others))
-        return lambda: heavy
 
     async def run() -> None:
         async with cluster_of(rig, 2, seen=first_owns_all, clock_s=slow_clock_s) as members:
