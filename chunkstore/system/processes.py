@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from lodefs.chunkstore.system import libc
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def is_over(pid_fd: int, timeout_s: float = 0) -> bool:
@@ -63,3 +63,8 @@ def die_with_parent(parent: int | None) -> None:
     libc.call("prctl", _PR_SET_PDEATHSIG, 0 if parent is None else signal.SIGKILL, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Processes below this one become its children when their parents end (prctl(2))."""
+    libc.call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

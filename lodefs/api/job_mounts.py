@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
@@ -23,20 +23,26 @@ from lodefs.mount.kernel import mountpoints, namespaces
 from lodefs.mount.kernel.device import check_device
 from lodefs.mount.options import MountOptions
 from lodefs.mount.process.mount_target import check_mountpoint
+from lodefs.proxies.own_proxy import proxy_url
 from lodefs.settings.datasets import Dataset, check_places
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.api.job_changes import JobChanges
 
 PROXY_UNUSED_TIMEOUT_S = 2.0  # of a proxy that is started for such mounts: it ends with the last
 Say = Callable[[str], None]
 
 
 class Prepared(NamedTuple):
-    """What the node hands out, by place, over a connection; and what is to be mounted here."""
+    """What the node hands out, by place, over a connection; what is to be mounted here; and what is
+    to take changes."""
 
     attached: Sequence[tuple[str, Attached]]
     client: AttachClient | None
     own: Sequence[MountOptions]
+    changes: JobChanges | None = None
 
     def put(self) -> None:
         """Mount what was handed out, in this process's mount namespace; then the node need not
@@ -57,19 +63,27 @@ def prepare(
     *,
     read_timeout_s: float | None = None,
     log_path: str = "",
+    changes: JobChanges | None = None,
     say: Say = lambda _line: None,
 ) -> Prepared:
-    """What is to be mounted. Makes directories that are missing. Where the node's mount service
-    cannot be used, which ``say`` is told, a proxy is started if none runs.
+    """What is to be mounted; ``changes`` is given what is to take changes. Makes directories that
+    are missing. Where the node's mount service cannot be used, which ``say`` is told, a proxy is
+    started if none runs.
 
     InvalidInput (directories), NotFound, Denied, Unavailable.
     """
     places = [(mountpoints.real(dataset.directory), dataset) for dataset in datasets]
     _check(places)
+    if changes is not None:
+        changes.places = [one for one in places if one[1].is_writable]
+        places = [one for one in places if not one[1].is_writable]
+        check_device()
+        proxy = proxy_url(session, PROXY_UNUSED_TIMEOUT_S)  # started in this namespace
+        session.apply_options(proxy=proxy)
     # A mount that is shared has no limit and no log of one job's.
     client = None if read_timeout_s or log_path else attach_client(session, say)
     attached, left = _attached(client, places)
-    return Prepared(attached, client, _own(session, left, read_timeout_s, log_path))
+    return Prepared(attached, client, _own(session, left, read_timeout_s, log_path), changes)
 
 
 def mount_in_container(
@@ -148,23 +162,20 @@ def enter(prepared: Prepared) -> None:
     Unsupported where there can be no namespaces. After an error nothing stays mounted once this
     process has ended.
     """
-    here = os.getcwd()
     namespaces.enter_new(user=not namespaces.may_mount())
     prepared.put()  # first: a child would keep the descriptors
-    if prepared.own:
+    if prepared.own or prepared.changes is not None:
         own = [msgspec.structs.replace(one, ends_with=os.getpid()) for one in prepared.own]
-        _mount_in_child(own)
-    with suppress(OSError):  # it may lie where a mount is by now
-        os.chdir(here)
+        _mount_in_child(own, prepared.changes)
 
 
-def _mount_in_child(mounts: Sequence[MountOptions]) -> None:
+def _mount_in_child(mounts: Sequence[MountOptions], changes: JobChanges | None) -> None:
     """In a child that ends, so that the mounts' processes are nobody's children."""
     receiver, sender = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     child = os.fork()
     if not child:
-        _answer(mounts, parent, sender)
+        _answer(mounts, changes, parent, sender)
     os.close(sender)
     with open(receiver, "rb") as answer:
         told = answer.read()
@@ -181,12 +192,16 @@ def _mount(options: MountOptions) -> None:
     mount(options, fork=True)
 
 
-def _answer(mounts: Sequence[MountOptions], parent: int, sender: int) -> NoReturn:
+def _answer(
+    mounts: Sequence[MountOptions], changes: JobChanges | None, parent: int, sender: int
+) -> NoReturn:
     code = 1
     try:
         die_with_parent(parent)
         for one in mounts:
             _mount(one)
+        if changes is not None:
+            changes.mount(ends_with=parent)
         code = 0
     except LodefsError as error:
         os.write(sender, msgspec.msgpack.encode(failure_of(error)))
@@ -197,6 +212,8 @@ def _answer(mounts: Sequence[MountOptions], parent: int, sender: int) -> NoRetur
 def exec_command(program: str, command: Sequence[str], session: Session) -> NoReturn:
     """Run a program in the place of this process; ``command`` is its name and arguments. It has the
     environment and umask that this process was started with. Raises: OSError."""
+    with suppress(OSError):
+        os.chdir(os.getcwd())  # a mount may lie there by now
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
         signal.signal(number, signal.SIG_DFL)
     if session.umask is not None:

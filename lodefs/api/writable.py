@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,11 +68,13 @@ def mount_writable(
     upper: str | None = None,
     log_path: str = "",
     fork: bool = False,
+    ends_with: int = 0,
 ) -> WritableMounted:
     """Mount a revision on an empty directory for reading and writing. The changes lie in ``upper``,
     a directory of a local disk, or in one of the state directory; those of an earlier mount there
     are gone on with, from their base. Starts a proxy if none runs. ``fork`` as of
-    ``mounter.mount``.
+    ``mounter.mount``. ``ends_with``: a process with which the snapshot below it ends, and with the
+    mount namespace; 0: with neither.
 
     As ``lodefs.mount``, and: InvalidInput (``upper`` is unfit; there are changes of something
     else), InUse, Conflict, NoSpace.
@@ -88,12 +89,17 @@ def mount_writable(
     with place.locked():
         upper_checks.check_file_system(place.directory)
         options = msgspec.structs.replace(
-            options_of(session, requested, log_path), mountpoint=mountpoint
+            options_of(session, requested, log_path),
+            mountpoint=mountpoint,
+            leaves_namespace=bool(ends_with),
         )
         mode = writable_mount.writable_mode(options.mode)
         wanted = _wanted(session, msgspec.structs.replace(options, mode=mode), place.read())
         is_resumed = place.has_changes(wanted.generation)
-        make = partial(mounter.mount, fork=fork)
+
+        def make(options: MountOptions) -> object:
+            return mounter.mount(msgspec.structs.replace(options, ends_with=ends_with), fork=fork)
+
         record = writable_mount.mount(place, wanted, options.token, make)
         upper_place.remember(state, mountpoint, place)
     return WritableMounted(record, place, is_resumed)

@@ -90,7 +90,7 @@ def commit(
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
             record = writable_mount.catch_up(place, *_mounter(session))
-            goes_to = _goes_to(session, record, branch)
+            goes_to = branch_of(session, record, branch)
             if options.get("dry_run"):
                 return _committed(session, place, record, goes_to, options)[0]
             with _resting(place, record, wait_s):
@@ -101,11 +101,14 @@ def commit(
 
 
 def commit_and_unmount(
-    directory: str | os.PathLike[str], **options: Unpack[ReaderOptions]
+    directory: str | os.PathLike[str],
+    *,
+    branch: str | None = None,
+    **options: Unpack[ReaderOptions],
 ) -> tuple[ChangesResult, WritableUnmounted]:
     """The same, and takes the mount away, with nothing left of it. InUse where something was
     changed after the commit: it is mounted still."""
-    result = commit(directory, **options)
+    result = commit(directory, branch=branch, **options)
     with opened(options.get("session"), store=options.get("store")) as session:
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
@@ -208,8 +211,9 @@ def _changes_of(session: Session, place: UpperPlace, record: Record) -> UpperCha
     return read_upper(place.upper(record.generation), base, xattr_prefix=prefix)
 
 
-def _goes_to(session: Session, record: Record, branch: str | None) -> Spec:
-    """The branch that a commit goes to. InvalidInput, NotFound."""
+def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
+    """The branch that a commit of a writable mount goes to: ``branch``, or its own. InvalidInput,
+    NotFound."""
     name = record.branch if branch is None else branch
     if not name:
         raise InvalidInput(

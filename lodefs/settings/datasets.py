@@ -1,4 +1,5 @@
-"""Datasets and their places, as jobs name them: ``REPO[@REV][:PATH]:DIR``, and lists of these."""
+"""Datasets and their places, as jobs name them, ``REPO[@REV][:PATH]:DIR[:rw]``, and lists of
+these."""
 
 from __future__ import annotations
 
@@ -13,19 +14,21 @@ from lodefs.chunkstore.format.names import Spec, parse_spec
 
 DATASETS_MAX = 64  # of one job: each has processes of its own
 VARIABLE = "LODEFS_DATASETS"
-FORM = "REPO[@REV][:PATH]:DIR, with a DIR that begins with /, ./ or ../"
-_DIR = re.compile(r":(?=/|\.\.?/|\.\.?\Z)")  # what follows the first such colon is DIR
+FORM = "REPO[@REV][:PATH]:DIR[:rw], with a DIR that begins with /, ./ or ../"
+_WRITABLE = ":rw"
+_DIR = re.compile(r":(?=/|\.\.?/|\.\.?(?::rw)?\Z)")  # what follows the first such colon is DIR
 _PARTS = re.compile(r"(?:[^\\,\n]|\\.)+")
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """What to mount, and the directory as it was written."""
+    """What to mount, the directory as it was written, and whether it is to take changes."""
 
     spec: Spec
     directory: str
+    is_writable: bool = False
 
     def __str__(self) -> str:
-        return f"{self.spec}:{self.directory}"
+        return f"{self.spec}:{self.directory}{_WRITABLE if self.is_writable else ''}"
 
 
 def is_dataset(words: str) -> bool:
@@ -38,20 +41,26 @@ def parse(words: str) -> Dataset:
     found = _DIR.search(words)
     if found is None:
         raise InvalidInput(f"{words!r} names no directory: write {FORM}")
-    directory = words[found.end() :]
+    directory = words[found.end() :].removesuffix(_WRITABLE)
     if "\0" in directory or "\n" in directory:
         raise InvalidInput(f"{words!r}: a directory's name with a line break or NUL")
-    return Dataset(parse_spec(os.fsencode(words[: found.start()])), directory)
+    spec = parse_spec(os.fsencode(words[: found.start()]))
+    return Dataset(spec, directory, words.endswith(_WRITABLE))
 
 
 def parse_list(words: str) -> list[Dataset]:
     """A list, separated by commas or line breaks; ``\\,`` is a comma and ``\\\\`` a backslash of a
-    name. Blanks around each do not count. Raises: InvalidInput, also for a DIR that is relative."""
+    name. Blanks around each do not count. Raises: InvalidInput, also for a DIR that is relative,
+    and for one that is to take changes."""
     parts = (re.sub(r"\\(.)", r"\1", part.strip()) for part in _PARTS.findall(words))
     found = [parse(part) for part in parts if part]
     for dataset in found:
         if not dataset.directory.startswith("/"):
             raise InvalidInput(f"{VARIABLE}: {dataset}: the directory must begin with /")
+        if dataset.is_writable:
+            raise InvalidInput(
+                f"{dataset}: only `lodefs run` shows datasets that take changes ({_WRITABLE})"
+            )
     return found
 
 

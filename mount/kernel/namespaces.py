@@ -7,7 +7,9 @@ they live in a copy of it that is theirs, and from which their own mount has bee
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +23,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # linux/sched.h
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # linux/mount.h
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _PROC = Path("/proc/self")
+_YES = 255  # an exit code that is no errno
 
 
 def in_first_user_namespace(proc: Path = _PROC) -> bool:
@@ -67,6 +70,25 @@ def enter_new(*, user: bool) -> None:
             "user.max_user_namespaces, kernel.unprivileged_userns_clone and "
             "kernel.apparmor_restrict_unprivileged_userns may forbid it, as do containers"
         ) from error
+
+
+def asked_in_new(question: Callable[[], bool]) -> bool:
+    """The answer to a question that only who may mount can ask: a child asks it in a user namespace
+    of its own. Raises: OSError, also where there can be none."""
+    child = os.fork()
+    if not child:
+        code = errno.EPERM
+        try:
+            enter_new(user=True)
+            code = _YES if question() else 0
+        except OSError as error:
+            code = error.errno or code
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code in (0, _YES):
+        return code == _YES
+    raise OSError(code, os.strerror(code))
 
 
 def leave(*, keep: str = "") -> None:

@@ -35,7 +35,8 @@ def bring_up(place: UpperPlace, record: Record, token: str | None, mount: Mounte
         with suppress(LodefsError):  # it may not run, or not know the store of this mount's proxy
             service = RemoteMounts(Path(record.service))
             held = service.acquire(_user(record), claim, token, SERVICE_TIMEOUT_S)
-            return Path(held.place)
+            if mount_table.on_top(held.place) is not None:  # it is, in this mount namespace
+                return Path(held.place)
     lower = place.lower(record.generation)
     found = mount_table.on_top(str(lower))
     if found is not None and mount_table.is_dead(str(lower)):

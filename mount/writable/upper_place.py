@@ -18,6 +18,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -191,10 +192,13 @@ class UpperPlace:
                 stack.enter_context(TemporaryDirectory(prefix="try-", dir=self.directory))
                 for _ in range(2)
             )
-            return overlay.is_in_use(self.work(generation), Path(lower), Path(upper))
+            ask = partial(overlay.is_in_use, self.work(generation), Path(lower), Path(upper))
+            return ask() if namespaces.may_mount() else namespaces.asked_in_new(ask)
 
     def drop(self, generation: int) -> None:
         """Remove the changes of a generation. Raises: OSError."""
+        with suppress(FileNotFoundError):  # the kernel makes it such that a user cannot list it
+            (self.work(generation) / "work").chmod(0o700)
         for directory in (self.upper(generation), self.work(generation)):
             with suppress(FileNotFoundError):
                 shutil.rmtree(directory)

@@ -111,6 +111,7 @@ def advance(
     mounted = mounted_on(former)
     try:
         if mounted is None:
+            _make(place, record)
             place.write(record)
         else:
             _sweep(place, former)
@@ -247,12 +248,18 @@ def _check_unused(place: UpperPlace, record: Record) -> None:
 
 def _overlay(place: UpperPlace, record: Record, token: str | None, mounter: Mounter) -> int:
     """A descriptor of the overlay of a record, which is mounted nowhere yet. Raises: OSError."""
-    options, number = record.options, record.generation
-    place.make(number, options.uid, options.gid, writable_mode(options.mode))
+    number = record.generation
+    _make(place, record)
     lower = lower_mount.bring_up(place, record, token, mounter)
     snapshot = mount_table.source_of(record.repo, record.commit, record.path)
     source = mount_table.overlay_source(snapshot, lower_mount.device_of(lower), number)
     return overlay.create(lower, place.upper(number), place.work(number), source)
+
+
+def _make(place: UpperPlace, record: Record) -> None:
+    """The directories of a record's changes are there. Raises: OSError."""
+    options = record.options
+    place.make(record.generation, options.uid, options.gid, writable_mode(options.mode))
 
 
 def _exchange(fd: int, record: Record) -> None:

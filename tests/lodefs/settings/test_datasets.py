@@ -37,6 +37,16 @@ def test_one(words: str, spec: Spec, directory: str) -> None:
     assert is_dataset(words)
 
 
+@pytest.mark.parametrize("directory", ["/d", "./d", ".", "..", "/d:x"])
+def test_one_for_changes(directory: str) -> None:
+    """The end :rw is no part of the directory; lists of jobs have no such datasets."""
+    found = Dataset(Spec("cats"), directory, is_writable=True)
+    assert parse(f"cats:{directory}:rw") == parse(str(found)) == found
+    assert is_dataset(f"cats:{directory}:rw")
+    with pytest.raises(InvalidInput, match="only `lodefs run`"):
+        parse_list("a:/x,cats:/d:rw")
+
+
 @pytest.mark.parametrize("words", ["cats", "cats:d", "cats@v1:images", ":/d", "c@:/d", "c:/a\nb",
                                    "c:a/../x:/d", "", "-x:/d", "c:/\0"])  # fmt: skip
 def test_what_is_none(words: str) -> None:
