@@ -17,6 +17,7 @@ from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
+    from lodefs.mount.docker.writing import VolumeWriter
     from lodefs.mount.service.interface import MountService
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -95,7 +96,17 @@ def docker_plugin(
         partial(split_url, session),
         partial(read_token, environ=session.environment, log=partial(_log.warning, "%s")),
         session.environment,
+        _writer(session, settings.state, mounter),
     )
+
+
+def _writer(session: Session, state: Path, mounter: Path | None) -> VolumeWriter | None:
+    """Who mounts and commits volumes that take changes; without a mount service nobody does."""
+    if mounter is None:
+        return None
+    from lodefs.api.writable_volumes import WritableVolumes
+
+    return WritableVolumes(session, state, mounter.absolute())
 
 
 @contextmanager

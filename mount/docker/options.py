@@ -17,6 +17,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import (
     DEFAULT_BRANCH,
     ID_BYTES,
+    check_ref_name,
     check_repo,
     check_revision,
     split_path,
@@ -33,6 +34,8 @@ NotFound, Unavailable."""
 VALID = (
     "repo",
     "commit",
+    "write",
+    "branch",
     "path",
     "follow",
     "token_file",
@@ -43,6 +46,7 @@ VALID = (
     "mode",
     "cache_pin",
 )
+ON_LAST, NEVER = "on-last", "never"  # when changes of a volume are committed
 MODE_MAX = 0o555
 _ID_MAX = 2**32 - 2  # the last one means "unchanged" to chown(2)
 _ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,99}\Z")  # capitals, which most tokens are not
@@ -74,12 +78,14 @@ class Pin(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a volume was asked to be. ``rev``: a branch, a tag or a commit; ``follow_s`` None:
-    it stays at the commit that this was at first."""
+    it stays at the commit that this was at first. ``commits``, of a volume that takes changes: when
+    they are committed, ON_LAST (to ``rev``) or NEVER."""
 
     source: Source
     rev: str = DEFAULT_BRANCH
     follow_s: int | None = None
     pin: Pin | None = None
+    commits: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def parse_options(given: Mapping[str, str], split_url: SplitUrl) -> Options:
@@ -101,18 +107,43 @@ class _Parser:
 
     def options(self) -> Options:
         """All of them."""
-        source, rev = self._source(), self._take("commit", check_revision) or DEFAULT_BRANCH
+        source, commits = self._source(), self._commits()
+        name = ("branch", check_ref_name) if commits else ("commit", check_revision)
+        rev = self._take(*name) or DEFAULT_BRANCH
         follow_s = self._take("follow", parse_duration)
         if follow_s is not None and len(rev) == 2 * ID_BYTES:
             self._problems.append("option follow needs a branch, and commit= names a commit")
         options = Options(
-            source=source, rev=rev, follow_s=follow_s, pin=self._take("cache_pin", _pin)
+            source=source,
+            rev=rev,
+            follow_s=follow_s,
+            pin=self._take("cache_pin", _pin),
+            commits=commits or msgspec.UNSET,
         )
+        self._check_writing(options)
         if self._problems:
             raise InvalidInput(f"{'; '.join(self._problems)}. Options are {', '.join(VALID)}")
         if self._failure is not None:
             raise self._failure
         return options
+
+    def _commits(self) -> str:
+        """When changes are committed; "" of a volume that takes none."""
+        if not self._take("write", _flag):
+            return ""
+        return self._take("commit", _policy) or ON_LAST
+
+    def _check_writing(self, options: Options) -> None:
+        if options.commits is msgspec.UNSET:
+            if "branch" in self._values:
+                self._problems.append("option branch is for write=true; commit=BRANCH reads it")
+            return
+        if options.follow_s is not None:
+            self._problems.append("option follow is not for write=true, which begins at the newest")
+        if options.source.store:
+            self._problems.append(
+                "write=true is for the store of the node's proxy: name the repository alone"
+            )
 
     def _source(self) -> Source:
         store, repo = self._repo()
@@ -134,11 +165,6 @@ class _Parser:
             key = "follow"
         if key in REFUSED:
             self._problems.append(f"option {key} {REFUSED[key]}")
-        elif key == "write":
-            if value.lower() not in ("false", "0", ""):
-                self._problems.append(
-                    "option write is refused: volumes are read-only; `lodefs push` makes commits"
-                )
         elif key not in VALID:
             self._problems.append(f"there is no option {_named(key)}")
         elif key in self._values:
@@ -255,6 +281,23 @@ def _mode(text: str) -> int:
     if not _MODE.match(text) or int(text, 8) & ~MODE_MAX:
         raise InvalidInput(f"{text!r} is no octal mode of at most 0555 (a volume is read-only)")
     return int(text, 8)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("true", "1"):
+        return True
+    if text.lower() in ("false", "0", ""):
+        return False
+    raise InvalidInput(f"{text!r} is neither true nor false")
+
+
+def _policy(text: str) -> str:
+    if text not in (ON_LAST, NEVER):
+        raise InvalidInput(
+            f"with write=true it says when changes are committed, {ON_LAST} or {NEVER}, and not "
+            f"{text!r}; branch=NAME names the branch"
+        )
+    return text
 
 
 def _pin(text: str) -> Pin | None:

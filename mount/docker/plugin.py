@@ -35,6 +35,7 @@ from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume import about
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, ReadToken, Volumes
+from lodefs.mount.docker.writing import VolumeWriter
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.helper.end_signals import asked_to_end
 from lodefs.mount.service.interface import MountService
@@ -70,6 +71,7 @@ def run(
     split_url: SplitUrl,
     read_token: ReadToken,
     environ: Mapping[str, str],
+    writer: VolumeWriter | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Must be called in the main thread.
 
@@ -80,7 +82,7 @@ def run(
         records = Records(settings.state)
         try:
             with open_service() as (service, start_service):
-                plugin = _Plugin(settings, records, service, split_url, read_token)
+                plugin = _Plugin(settings, records, service, split_url, read_token, writer)
                 plugin.take_over()
                 start_service()
                 with plugin.serving(listener):
@@ -105,6 +107,7 @@ class _Plugin:
         service: MountService,
         split_url: SplitUrl,
         read_token: ReadToken,
+        writer: VolumeWriter | None,
     ) -> None:
         self._settings = settings
         self._folder = records.earlier_mounts
@@ -119,6 +122,7 @@ class _Plugin:
             split_url=split_url,
             read_token=read_token,
             answer_timeout_s=settings.answer_timeout_s,
+            writer=writer,
             on_change=self._begin_upkeep,
         )
         self._upkeep = Upkeep(self._volumes, service, self._chores)

@@ -13,6 +13,7 @@ import msgspec
 from lodefs.mount.docker.volume import Volume
 from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.docker.volumes import Shown
+from lodefs.mount.docker.writing import mount_ids
 from lodefs.mount.service.interface import Holding
 
 STATES = ("mounted", "unmounted", "dead", "damaged")  # as metrics name them
@@ -24,6 +25,8 @@ def status_of(shown: Shown) -> dict[str, object]:
         return {"state": f"damaged: {shown.record.why}"}
     state = state_of(shown)
     status = _of_volume(shown.record, shown.held)
+    if shown.failure:
+        status["commit_error"] = shown.failure
     status["state"] = "not mounted" if state == "unmounted" else state
     if shown.held.traffic is not None:
         status["read"] = msgspec.to_builtins(shown.held.traffic)
@@ -66,6 +69,9 @@ def _of_volume(volume: Volume, held: Holding) -> dict[str, object]:
         status["store"] = options.source.store
     if options.source.path:
         status["path"] = options.source.path.decode("utf-8", "backslashreplace")
+    if options.commits is not msgspec.UNSET:
+        status["commits"] = options.commits
+        status["mount_ids"] = list(mount_ids(volume))
     if options.follow_s is not None:
         status["follow_s"] = options.follow_s
         status["looked_at"] = time_text(volume.looked_at_s)

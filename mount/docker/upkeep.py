@@ -1,5 +1,5 @@
-"""What volumes want while dockerd asks nothing: their branch's newest commit, their data kept, and
-the mounts that they had before the mount service had them.
+"""What volumes want while dockerd asks nothing: their changes committed, their branch's newest
+commit, their data kept, and the mounts that they had before the mount service had them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lodefs.mount.docker.volume import (
     pin_s,
 )
 from lodefs.mount.docker.volumes import WORK_TIMEOUT_S, Volumes
+from lodefs.mount.docker.writing import close_due
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.service.interface import DOCKER, Holding, MountService, User
 
@@ -57,6 +58,8 @@ class Upkeep:
 
     def _due(self, volume: Volume, held: Holding) -> list[Callable[[Volume], None]]:
         due: list[Callable[[Volume], None]] = []
+        if close_due(volume, held.references, self._volumes.failure(volume)):
+            due.append(self._close)
         if not held.references and follow_due(volume, self._now_s()):
             due.append(self._follow)
         if held.kept_commit != volume.commit and pin_s(volume, self._now_s()) is not None:
@@ -93,6 +96,13 @@ class Upkeep:
         if after.commit != volume.commit:
             _log.info("volume %s moved to %s", volume.name, after.commit, extra=about(volume.name))
             self._let_go(volume.name)
+
+    def _close(self, volume: Volume) -> None:
+        """Commit what its containers have changed."""
+        commit = self._volumes.close_unused(volume.name)
+        if commit:
+            told = (volume.name, volume.options.rev, commit)
+            _log.info("changes of volume %s are in %s: %s", *told, extra=about(volume.name))
 
     def _pin(self, volume: Volume) -> None:
         """Keep its data, and no more those of another commit."""

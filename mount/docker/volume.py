@@ -37,6 +37,7 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
     ``commit`` is what every mount shows; ``files`` and ``size_bytes`` are its. ``looked_at_s``:
     when the branch was resolved last, ``follow_error``: why that failed. ``references``, of the
     boot ``boot``, and the pin's fields are those of before the mount service had them.
+    ``mount_ids``: of containers that may have written to it, until that is committed or kept.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
     pinned_until_s: float = 0.0
     pin_tried_at_s: float = 0.0
     pin_error: str = ""
+    mount_ids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def key(self) -> str:

@@ -22,13 +22,17 @@ from lodefs.chunkstore.errors import (
     Corrupt,
     DeadlineExceeded,
     InUse,
+    InvalidInput,
     LodefsError,
     NotFound,
     Unavailable,
+    told,
 )
-from lodefs.mount.docker.options import SplitUrl, parse_options
+from lodefs.mount.docker import writing
+from lodefs.mount.docker.options import Options, SplitUrl, parse_options
 from lodefs.mount.docker.volume import Volume, about, check_mount_id, check_name, created, key_of
 from lodefs.mount.docker.volume_files import Damaged, Record, Records
+from lodefs.mount.docker.writing import VolumeWriter
 from lodefs.mount.helper.deadline_calls import Calls, LateError
 from lodefs.mount.helper.interface import ResolvedCommit, Source
 from lodefs.mount.helper.volume_locks import VolumeLocks
@@ -39,6 +43,7 @@ WORK_TIMEOUT_S = 30.0  # for what goes on after its caller was answered
 FIRST_TRY, WHY_TRY = 0.75, 0.15  # of the caller's time
 LOOK_TIMEOUT_S = 0.1  # for the service to say what is mounted: else what was known last is told
 REMOVE_STALE_S = 5.0  # a Mount that is older, and shown nowhere, keeps no volume from being removed
+_STORE_IS_SLOW = "the store is slow or out of reach"
 _BUSY = "the plugin, or the disk of its state directory, is busy"
 _log = logging.getLogger("lodefs.docker")
 
@@ -48,10 +53,12 @@ ReadToken = Callable[[Source], str | None]
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A volume as it is now, and what it holds of the mount service."""
+    """A volume as it is now, and what it holds of the mount service. ``failure``: why its changes
+    are not committed yet."""
 
     record: Record
     held: Holding
+    failure: str = ""
 
 
 class Volumes:
@@ -68,9 +75,11 @@ class Volumes:
         read_token: ReadToken,
         now_s: Callable[[], float] = time.time,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        writer: VolumeWriter | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_change`` is told when upkeep may have something to do."""
+        """``writer`` None: no volume takes changes. ``on_change`` is told when upkeep may have
+        something to do."""
         self._files = records
         self._service = service
         self._calls = calls
@@ -78,10 +87,12 @@ class Volumes:
         self._read_token = read_token
         self._now_s = now_s
         self._answer_timeout_s = answer_timeout_s
+        self._writer = writer
         self._on_change = on_change
         self._locks = VolumeLocks()
         self._records: dict[str, Record] = {}
         self._held: dict[str, Holding] = {}  # as it was seen last
+        self._failures: dict[str, LodefsError] = {}  # of the last commits, by key
         for record in records.load():
             self._records[record.key] = record
             if isinstance(record, Damaged):
@@ -142,6 +153,8 @@ class Volumes:
             self._volume(key, name)
 
         self._answer(("unmount", name, object()), f"unmounting volume {name!r}", work)
+        if is_writable(self._records.get(key)):
+            self._on_change()
 
     def path(self, name: str) -> str:
         """Where a volume is mounted; "" where it is not. NotFound."""
@@ -152,13 +165,13 @@ class Volumes:
         record = self._records.get(key_of(check_name(name)))
         if record is None:
             raise no_such(name)
-        return Shown(record, self.holdings(name).get(name, Holding(name)))
+        return self._shown(record, self.holdings(name))
 
     def list(self) -> list[Shown]:
         """All volumes whose names are known."""
         held = self.holdings()
         named = [record for record in self.records() if record.name]
-        found = [Shown(record, held.get(record.name, Holding(record.name))) for record in named]
+        found = [self._shown(record, held) for record in named]
         return sorted(found, key=lambda shown: shown.record.name)
 
     def records(self) -> tuple[Record, ...]:
@@ -181,6 +194,22 @@ class Volumes:
         except LodefsError as error:
             _log.debug("what is mounted: %s", error)
         return self._held
+
+    def failure(self, volume: Volume) -> LodefsError | None:
+        """Why the last commit of its changes failed, since this process was started."""
+        return self._failures.get(volume.key)
+
+    def close_unused(self, name: str) -> str:
+        """Commit what a volume's containers have changed, if none of them is left, or keep it, as
+        the volume says; the commit, "" without one. As VolumeWriter.close; the failure is told with
+        the volume then."""
+        key = key_of(name)
+        with self.using(key, alone=True):
+            volume = self._volume(key, name)
+            held = self._service.holdings(DOCKER, name, WORK_TIMEOUT_S)
+            if any(one.references for one in held):
+                return ""
+            return self._close(volume).commit
 
     def using(self, key: str, *, alone: bool = False) -> AbstractContextManager[None]:
         """Inside the block nobody changes a volume; and, ``alone``, nobody mounts it either.
@@ -240,7 +269,6 @@ class Volumes:
         self, key: str, name: str, given: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
         options = parse_options(given, self._split_url)  # a URL may need a look at its store
-        asked = options.source, options.rev
         with self.using(key, alone=True):
             if key in self._records:
                 if self._volume(key, name).options != options:
@@ -249,16 +277,73 @@ class Volumes:
                         "choose another name"
                     )
                 return
+            asked = options.source, self._revision(options, say)
             found = self._in_time(partial(self.resolve, *asked), asked, say)
             self.write(created(name, options, found, self._now_s()))
         told = (name, options.source.repo, found.commit)
         _log.info("created volume %s: %s@%s", *told, extra=about(name))
 
     def _mount(self, key: str, user: User, say: Callable[[str], None]) -> str:
+        if is_writable(self._records.get(key)):
+            return self._mount_writable(key, user, say)
         with self.using(key):
             volume = self._volume(key, user.volume)
             acquire = partial(self.acquire, user, volume, None)
             return self._in_time(acquire, (volume.options.source, volume.commit), say)
+
+    def _mount_writable(self, key: str, user: User, say: Callable[[str], None]) -> str:
+        """One after the other: they share a mount."""
+        say("its changes are being committed, or another container mounts it")
+        with self.using(key, alone=True):
+            volume, writer = self._volume(key, user.volume), self._writing()
+            say(_STORE_IS_SLOW)
+            source, commit = writer.base(volume)
+            token = self._read_token(volume.options.source)
+            volume = writing.opened(volume, commit, user.target)
+            self.write(volume)  # before it may be written to
+            self._failures.pop(key, None)
+            claim = wanted_of(source, commit)
+            self._service.acquire(user, claim, token, WORK_TIMEOUT_S)
+            try:
+                return writer.mount(volume, token)
+            except BaseException:
+                self._service.release(user, WORK_TIMEOUT_S)
+                raise
+
+    def _revision(self, options: Options, say: Callable[[str], None]) -> str:
+        """What a new volume is of: a branch to write to is there then, and can be written."""
+        if options.commits is msgspec.UNSET:
+            return options.rev
+        say(_STORE_IS_SLOW)
+        return self._writing().branch(options.source.repo, options.rev)
+
+    def _writing(self) -> VolumeWriter:
+        if self._writer is None:
+            raise InvalidInput(
+                "write=true needs the node's mount service, and this plugin mounts by itself: "
+                "start it with --mounter SOCKET"
+            )
+        return self._writer
+
+    def _close(self, volume: Volume) -> writing.Closed:
+        """The caller has it for itself, and nobody uses it."""
+        try:
+            done = self._writing().close(volume, writing.message(volume))
+        except LodefsError as error:
+            self._failures[volume.key] = error
+            raise
+        self._failures.pop(volume.key, None)
+        self.write(writing.closed(volume, done.commit))
+        return done
+
+    def _shown(self, record: Record, held: Mapping[str, Holding]) -> Shown:
+        one = held.get(record.name, Holding(record.name))
+        if isinstance(record, Damaged) or not is_writable(record) or self._writer is None:
+            return Shown(record, one)
+        place = self._writer.place(record) if one.place else ""
+        failure = self._failures.get(record.key)
+        shown = msgspec.structs.replace(one, place=place)
+        return Shown(record, shown, "" if failure is None else told(str(failure)))
 
     def _remove(self, key: str, name: str) -> None:
         with self.using(key, alone=True):
@@ -271,6 +356,12 @@ class Volumes:
                     f"volume {name!r} is {state} ({count} mount{'s' if count > 1 else ''}): remove "
                     f"its containers first (`docker ps -a --filter volume={name}`); if there are "
                     "none, try again in a minute, or disable and enable a managed plugin"
+                )
+            if not isinstance(record, Damaged) and is_writable(record) and self._close(record).kept:
+                place = self._writing().place(record)
+                raise InUse(
+                    f"volume {name!r} has changes that are in no commit: `lodefs commit {place}` "
+                    f"makes one, `lodefs unmount --discard {place}` gives them up"
                 )
             if isinstance(record, Damaged):
                 self._files.set_aside(key)
@@ -292,6 +383,11 @@ class Volumes:
         if record.name != name:
             raise InUse(f"the files of {name!r} would be those of volume {record.name!r}")
         return record
+
+
+def is_writable(record: Record | None) -> bool:
+    """Whether a volume takes changes. Pure."""
+    return isinstance(record, Volume) and record.options.commits is not msgspec.UNSET
 
 
 def wanted_of(source: Source, rev: str, pin_s: int | None = None) -> MountClaim:

@@ -106,9 +106,9 @@ class NodeMounts(Protocol):
         ...
 
     def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
-        """In whose mount namespaces, other than this process's, the mounts on ``places`` are, at
-        places of their own; those without any are left out. Unavailable where that cannot be seen
-        (a process namespace of our own)."""
+        """In whose mount namespaces, other than this process's, the mounts on ``places`` (writable
+        ones, too) are, at places of their own; those without any are left out. Unavailable where
+        that cannot be seen (a process namespace of our own)."""
         ...
 
     def pin(self, source: Source, commit: str, pin_s: int, timeout_s: float) -> None:

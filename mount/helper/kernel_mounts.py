@@ -151,8 +151,9 @@ class KernelMounts:
     def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
         """See NodeMounts."""
         found = {}
-        for mounted in _on_top(mount_table.read_table()):
-            if mounted.mountpoint in places:
+        for mounted in _uppermost(mount_table.read_table()):
+            is_ours = mounted.is_lodefs or mounted.is_writable
+            if is_ours and mounted.mountpoint in places:
                 found[mounted.device] = mounted.mountpoint
         shown = process_scan.showing(found)
         return {found[device]: frozenset(uids) for device, uids in shown.items()}
@@ -223,7 +224,11 @@ def _left_s(deadline_s: float) -> float:
 
 def _on_top(table: list[mount_table.Mount]) -> list[mount_table.Mount]:
     """The lodefs mounts that are not hidden by another mount on their directory."""
-    return [mounted for mounted in {m.mountpoint: m for m in table}.values() if mounted.is_lodefs]
+    return [mounted for mounted in _uppermost(table) if mounted.is_lodefs]
+
+
+def _uppermost(table: list[mount_table.Mount]) -> list[mount_table.Mount]:
+    return list({mounted.mountpoint: mounted for mounted in table}.values())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import msgspec
 from lodefs.mount.helper.interface import ResolvedCommit, Source, Traffic
 
 DOCKER = "docker"  # a driver
+WRITABLE = "writable"  # the driver of writable mounts: a target is where the overlay is
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,6 +157,7 @@ class MountService(Protocol):
 
 __all__ = [
     "DOCKER",
+    "WRITABLE",
     "Health",
     "Holding",
     "MountClaim",

@@ -34,7 +34,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.mount.helper.interface import NodeMounts, ResolvedCommit, Source
-from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
+from lodefs.mount.service.interface import WRITABLE, Health, Holding, MountClaim, MountHandle, User
 from lodefs.mount.service.machine_clock import CLOCK, Clock
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mount import (
@@ -219,7 +219,7 @@ class SharedMounts:
             if usage.user.wishes_of[:2] != of and not usage.user.keeps_data
         ]
         try:
-            if not stale or (self.node.showing({slot.place}) and not (of and others)):
+            if not stale or (self.node.showing(_places(slot)) and not (of and others)):
                 return 0
         except Unavailable as error:
             _log.debug("who shows %s: %s", slot.key, error)
@@ -553,6 +553,12 @@ def _locked(lock: threading.Lock, deadline_s: float, why_late: str) -> Iterator[
         yield
     finally:
         lock.release()
+
+
+def _places(slot: SharedSlot) -> set[str]:
+    """Where a mount is, and the writable mounts over it, which containers show instead."""
+    users = [usage.user for usage in slot.mount.users]
+    return {slot.place, *(user.target for user in users if user.driver == WRITABLE)}
 
 
 def _wishes_of(mount: SharedMount, wishes_of: tuple[str, str, bool]) -> list[MountClaim]:

@@ -16,11 +16,10 @@ from lodefs.mount.helper.interface import Source
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.options import MountOptions
 from lodefs.mount.service.client import RemoteMounts
-from lodefs.mount.service.interface import MountClaim, User
+from lodefs.mount.service.interface import WRITABLE, MountClaim, User
 from lodefs.mount.writable import upper_place
 from lodefs.mount.writable.upper_place import Record, UpperPlace
 
-DRIVER = "writable"  # of users of the mount service
 SERVICE_TIMEOUT_S = 30.0
 
 Mounter = Callable[[MountOptions], object]
@@ -31,7 +30,7 @@ def bring_up(place: UpperPlace, record: Record, token: str | None, mount: Mounte
     """Where the snapshot of a record is mounted now, and can be read. Errors as of
     ``mounter.mount``: what the service cannot do is done without it."""
     if record.service:
-        claim = MountClaim(source=_source(record.options), rev=record.commit)
+        claim = MountClaim(source=source_of(record.options), rev=record.commit)
         with suppress(LodefsError):  # it may not run, or not know the store of this mount's proxy
             service = RemoteMounts(Path(record.service))
             held = service.acquire(_user(record), claim, token, SERVICE_TIMEOUT_S)
@@ -77,10 +76,11 @@ def device_of(lower: Path) -> str:
 
 def _user(record: Record) -> User:
     volume = f"writable-{upper_place.id_of(record.mountpoint)}-{record.generation}"
-    return User(volume, record.mountpoint, driver=DRIVER)
+    return User(volume, record.mountpoint, driver=WRITABLE)
 
 
-def _source(options: MountOptions) -> Source:
+def source_of(options: MountOptions) -> Source:
+    """What the mount service is asked for, to have it below a writable mount of these options."""
     return Source(
         repo=options.repo, path=options.path, uid=options.uid, gid=options.gid, mode=options.mode
     )

@@ -24,6 +24,7 @@ BLOCKS = {
     "services.md#logs-1": NODE,
     "docker.md#volumes-for-docker-1": PLUGIN,
     "docker.md#trying-it-without-installing-1": "takes the place of the machine's own plugin",
+    "docker.md#volumes-that-take-changes-1": "tests/mount/docker/containers/test_writing.py is it",
     "cluster.md#setting-it-up-1": NODE,
     "hpc.md#for-users-a-command-that-sees-datasets-1": NODE,
     "hpc.md#for-users-a-command-that-sees-datasets-2": NODE,

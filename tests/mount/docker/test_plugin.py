@@ -27,7 +27,7 @@ def test_upkeep_that_fails_ends_no_plugin(
 
     monkeypatch.setattr(Upkeep, "round", fail)
     settings = Settings(state=tmp_path / "state")
-    plugin = _Plugin(settings, rig.records, rig.service, split_url, lambda _source: None)
+    plugin = _Plugin(settings, rig.records, rig.service, split_url, lambda _source: None, None)
     plugin.round()
     plugin.round()
     assert len([one for one in caplog.records if one.getMessage().startswith("upkeep")]) == 2

@@ -12,7 +12,7 @@ import pytest
 from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound, Unavailable
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.service.client import RemoteMounts
-from lodefs.mount.service.interface import DOCKER, MountClaim, Source, User
+from lodefs.mount.service.interface import DOCKER, WRITABLE, MountClaim, Source, User
 from lodefs.mount.service.shared_mount import SharedMount
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import OLD
@@ -104,6 +104,21 @@ def test_who_mounts_again_while_it_is_looked_up_stays(
     monkeypatch.setattr(memory, "showing", showing)
     rig.mounts.drop_stale(slot, -1.0, None, WAIT_S)
     assert [(usage.user, usage.count) for usage in slot.mount.users] == [(user, 2)]
+
+
+def test_a_container_may_show_a_writable_mount_instead(
+    rig: ServiceRig, memory: MemoryMounts
+) -> None:
+    """Whom dockerd may have forgotten stays while the writable mount over the snapshot is shown."""
+    user, above = User("v1", "id", driver=DOCKER), User("w", "/writable", driver=WRITABLE)
+    for one in (user, above):
+        rig.mounts.acquire(one, CATS, None, WAIT_S)
+    [slot] = rig.mounts.slots()
+    memory.shown["/writable"] = frozenset({0})
+    assert rig.mounts.drop_stale(slot, -1.0, None, WAIT_S) == 0
+    memory.shown.clear()
+    assert rig.mounts.drop_stale(slot, -1.0, None, WAIT_S) == 1
+    assert [usage.user for usage in slot.mount.users] == [above]
 
 
 def test_a_mount_that_has_lost_its_token_is_no_ones_without_one(rig: ServiceRig) -> None:

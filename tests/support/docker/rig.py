@@ -17,6 +17,7 @@ from lodefs.mount.docker.plugin import answering
 from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volumes import Volumes
+from lodefs.mount.docker.writing import VolumeWriter
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.helper.interface import NodeMounts
 from lodefs.mount.helper.tokens import read_token
@@ -96,6 +97,7 @@ class Rig:
         records: Records | None = None,
         files: MountFiles | None = None,
     ) -> None:
+        self.state = state
         self.hands = hands or Hands()
         self.node = node
         self.records = records or Records(state)
@@ -114,6 +116,10 @@ class Rig:
             answer_timeout_s=answer_timeout_s,
         )
         self.upkeep = Upkeep(self.volumes, self.service, self.chores, clock.now_s)
+
+    def write_with(self, writer: VolumeWriter) -> None:
+        """Volumes may take changes from now on."""
+        self.volumes._writer = writer
 
     @contextmanager
     def late_at(self, gate: Gate | None = None) -> Iterator[None]:

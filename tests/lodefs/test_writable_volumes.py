@@ -1,0 +1,157 @@
+"""Docker volumes that take changes, with a real store, proxy, mount service and kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+
+from lodefs.api.history import log
+from lodefs.api.refs import Refs
+from lodefs.api.writable_changes import commit
+from lodefs.api.writable_volumes import WritableVolumes
+from lodefs.chunkstore.errors import Diverged, InvalidInput
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.mount.docker.volume import Volume
+from lodefs.mount.docker.volumes import wanted_of
+from lodefs.mount.helper.helper_client import MountHelper
+from lodefs.mount.helper.kernel_mounts import KernelMounts
+from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.service.client import RemoteMounts
+from lodefs.mount.service.interface import DOCKER, User
+from lodefs.mount.writable import upper_place
+from lodefs.settings.session import Session
+from tests.mount.writable.conftest import skip_where_unfit
+from tests.support.docker.writer_suite import BRANCH, WriterGiven, WriterSuite
+from tests.support.hpc.node_mounter import node_mounter
+from tests.support.lodefs.dataset_node import DatasetNode, dataset_node
+from tests.support.mount.mounts import WAIT_S
+from tests.support.proxy.node_process import REPO
+
+pytestmark = [pytest.mark.fuse, pytest.mark.slow]
+
+
+class RealGiven(WriterGiven):
+    """``folder``: a directory of the test."""
+
+    writer: WritableVolumes
+
+    def __init__(self, node: DatasetNode, folder: Path, service: Path) -> None:
+        environment = {
+            "HOME": str(folder),
+            "LODEFS_STORE": str(node.store),
+            "LODEFS_PROXY": node.address,
+            "LODEFS_CONFIG": os.devnull,
+        }
+        self.session = Session(environment)
+        self.service = RemoteMounts(service)
+        self.folder = folder
+        super().__init__(WritableVolumes(self.session, folder / "docker", service), REPO)
+
+    def hold(self, volume: Volume) -> Volume:
+        source, base = self.writer.base(volume)
+        user = User(volume.name, "one", driver=DOCKER)
+        self.service.release(user, WAIT_S)  # of a time before
+        self.service.acquire(user, wanted_of(source, base), None, WAIT_S)
+        return super().hold(volume)
+
+    def change(self, place: str, name: str) -> None:
+        Path(place, name).write_text("changed")
+
+    def messages(self) -> list[str]:
+        first = {entry.id for entry in log(f"{REPO}@main", session=self.session)}
+        found = [*log(f"{REPO}@{BRANCH}", session=self.session)]
+        return [one.commit.message for one in reversed(found) if one.id not in first]
+
+    def copy_of(self, place: str) -> None:
+        (self.folder / "copy").mkdir()
+        subprocess.run(["mount", "--bind", place, self.folder / "copy"], check=True)
+
+    def end_copy(self, place: str) -> None:
+        mount_syscalls.detach(str(self.folder / "copy"), lazy=False)
+
+    def close(self) -> None:
+        for name in ("a", "b"):
+            self.service.release(User(name, "one", driver=DOCKER), WAIT_S)
+        self.session.close()
+        for mounted in reversed(mount_table.read_table()):
+            if mounted.mountpoint.startswith(f"{self.folder}/"):
+                mount_syscalls.detach(mounted.mountpoint, lazy=True)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[tuple[DatasetNode, Path]]:
+    """A node with a dataset, and the socket of its mount service."""
+    if os.geteuid() != 0:
+        pytest.skip("the mount service needs root")
+    with ExitStack() as stack:
+        node = stack.enter_context(dataset_node())
+        made = stack.enter_context(node_mounter(node.store.parent / "m", node.address))
+        yield node, made.folder / "mounter.sock"
+
+
+@pytest.fixture
+def given(
+    service: tuple[DatasetNode, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RealGiven]:
+    skip_where_unfit(tmp_path)
+    monkeypatch.setattr(upper_place, "OF_ROOT", tmp_path / "of-root")
+    made = RealGiven(service[0], tmp_path, service[1])
+    yield made
+    made.close()
+    if BRANCH in [one.name for one in Refs(BRANCHES).list(REPO, session=made.session)]:
+        Refs(BRANCHES).delete(REPO, BRANCH, session=made.session)
+
+
+class TestWritableVolumes(WriterSuite):
+    """The contract."""
+
+
+def test_a_container_shows_the_mount(given: RealGiven) -> None:
+    """It has the mount at a place of its own, which the mount service sees; to mount it once more
+    changes nothing of it."""
+    volume = given.hold(given.volume())
+    place = given.writer.mount(volume, None)
+    node = KernelMounts(cast("MountHelper", None), lambda *_: "", environ={}, log=print)
+    assert node.showing({place}) == {}
+    given.copy_of(given.writer.mount(volume, None))
+    assert node.showing({place}) == {place: frozenset({0})}
+    given.end_copy(place)
+    assert os.stat(place).st_mode & 0o777 == 0o755
+    assert not given.writer.close(volume, "nothing").commit
+
+
+def test_what_cannot_be_written_to(given: RealGiven) -> None:
+    """A tag moves by no commit."""
+    Refs(TAGS)(f"{REPO}@main", "v1", session=given.session)
+    with pytest.raises(InvalidInput, match="v1 is a tag"):
+        given.writer.branch(REPO, "v1")
+
+
+def test_a_conflict_is_solved_by_hand(given: RealGiven) -> None:
+    """The branch has another version of a changed file: the changes stay, `lodefs commit` of the
+    volume's place puts them on another branch, and the volume goes on."""
+    one = given.volume()
+    other = msgspec.structs.replace(one, name="b")
+    for volume in (one, other):
+        given.hold(volume)
+        given.change(given.writer.mount(volume, None), "file")
+        Path(given.writer.place(volume), "text").write_text(volume.name)
+    assert given.writer.close(other, "first").commit
+    for _ in range(2):
+        with pytest.raises(Diverged, match="text"):
+            given.writer.close(one, "second")
+    done = commit(given.writer.place(one), branch="solved", session=given.session, workers=0)
+    assert done.commit
+    assert not given.writer.close(one, "third").kept
+    assert given.messages() == ["first"]
+    one = given.hold(one)
+    assert Path(given.writer.mount(one, None), "text").read_text() == "b"
+    given.writer.close(one, "")
+    assert not os.listdir(given.folder / "of-root")
