@@ -74,16 +74,17 @@ def prepare(
     """
     places = [(mountpoints.real(dataset.directory), dataset) for dataset in datasets]
     _check(places)
-    if changes is not None:
-        changes.places = [one for one in places if one[1].is_writable]
-        places = [one for one in places if not one[1].is_writable]
-        check_device()
-        proxy = proxy_url(session, PROXY_UNUSED_TIMEOUT_S)  # started in this namespace
-        session.apply_options(proxy=proxy)
+    read_only = [one for one in places if not one[1].is_writable]
     # A mount that is shared has no limit and no log of one job's.
     client = None if read_timeout_s or log_path else attach_client(session, say)
-    attached, left = _attached(client, places)
-    return Prepared(attached, client, _own(session, left, read_timeout_s, log_path), changes)
+    attached, left = _attached(client, read_only)
+    own = _own(session, left, read_timeout_s, log_path)
+    if changes is not None:
+        changes.places = [one for one in places if one[1].is_writable]
+        check_device()
+        proxy = proxy_url(session, PROXY_UNUSED_TIMEOUT_S)  # started in this mount namespace
+        session.apply_options(proxy=proxy)
+    return Prepared(attached, client, own, changes)
 
 
 def mount_in_container(

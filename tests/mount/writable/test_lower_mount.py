@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import lodefs
 from lodefs.mount.helper.kernel_mounts import KernelMounts
 from lodefs.mount.kernel import mount_table
+from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.writable import writable_mount
 from lodefs.mount.writable.upper_place import UpperPlace
 from tests.mount.writable.conftest import Writable, skip_where_unfit
@@ -75,6 +77,17 @@ def test_without_the_service_it_is_mounted_here(writable: Writable, tmp_path: Pa
     """A socket at which nobody answers is no reason not to mount."""
     writable.mount(service=str(tmp_path / "none"))
     assert mount_table.on_top(str(writable.place.lower(0))) is not None
+
+
+def test_what_the_service_has_elsewhere(
+    writable: Writable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount of the service that this mount namespace does not show is no lower directory."""
+    (hidden := tmp_path / "hidden").mkdir()
+    held = SimpleNamespace(place=str(hidden))
+    monkeypatch.setattr(RemoteMounts, "acquire", lambda *_args: held)
+    writable.mount(service=str(tmp_path / "none"))
+    assert (writable.root / "a").read_text() == "hello"
 
 
 SCRIPT = """
