@@ -41,9 +41,11 @@ class WritableVolumes:
 
     def branch(self, repo: str, branch: str) -> str:
         """See VolumeWriter."""
+        from lodefs.chunkstore.repo.store import probe  # imports all of the formats
+
         store = self._session.store
         store.require_repo(repo)
-        store.ensure_writable()
+        probe(store.objects)  # each time: credentials change while the plugin runs
         if _head(self._session, repo, branch, TAGS):
             raise InvalidInput(f"{branch} is a tag of {repo}, which no commit moves")
         if not (head := _head(self._session, repo, branch)):

@@ -16,8 +16,8 @@ from lodefs.api.history import log
 from lodefs.api.refs import Refs
 from lodefs.api.writable_changes import commit
 from lodefs.api.writable_volumes import WritableVolumes
-from lodefs.chunkstore.errors import Diverged, InvalidInput
-from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.errors import Diverged
+from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.mount.docker.volume import Volume
 from lodefs.mount.docker.volumes import wanted_of
 from lodefs.mount.helper.helper_client import MountHelper
@@ -125,13 +125,6 @@ def test_a_container_shows_the_mount(given: RealGiven) -> None:
     given.end_copy(place)
     assert os.stat(place).st_mode & 0o777 == 0o755
     assert not given.writer.close(volume, "nothing").commit
-
-
-def test_what_cannot_be_written_to(given: RealGiven) -> None:
-    """A tag moves by no commit."""
-    Refs(TAGS)(f"{REPO}@main", "v1", session=given.session)
-    with pytest.raises(InvalidInput, match="v1 is a tag"):
-        given.writer.branch(REPO, "v1")
 
 
 def test_a_conflict_is_solved_by_hand(given: RealGiven) -> None:
