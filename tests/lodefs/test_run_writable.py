@@ -196,7 +196,7 @@ def test_bad_usage(lodefs: Lodefs, words: list[str], text: str) -> None:
 def test_by_root(cats: Cats, tmp_path: Path) -> None:
     """Root needs no user namespace, and its command may commit, too; then there is another mount,
     whose processes are not waited for."""
-    words = ["run", "--branch", "roots", "cats:./d:rw", "--", "sh", "-c"]
+    words = ["run", "--upper", "up", "--branch", "roots", "cats:./d:rw", "--", "sh", "-c"]
     lodefs = [sys.executable, "-m", "lodefs.main"]
     commit = shlex.join([*lodefs, "commit", "./d", "--branch", "roots"])
     ran = subprocess.run(
@@ -217,4 +217,5 @@ def test_by_root(cats: Cats, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert cats.files("roots") == {"moved/x": b"below\n"}
     assert ran.stderr.count("is commit") == 1
+    assert not (tmp_path / "up").exists()
     assert os.listdir(tmp_path / "d") == []
