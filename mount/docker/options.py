@@ -288,7 +288,7 @@ def _flag(text: str) -> bool:
         return True
     if text.lower() in ("false", "0", ""):
         return False
-    raise InvalidInput(f"{text!r} is neither true nor false")
+    raise InvalidInput("must be true or false")
 
 
 def _policy(text: str) -> str:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.objects import open_url
-from lodefs.mount.docker.options import REFUSED, STORE_SETTINGS, VALID, Options, Pin, parse_options
+from lodefs.mount.docker.options import (
+    ON_LAST,
+    REFUSED,
+    STORE_SETTINGS,
+    VALID,
+    Options,
+    Pin,
+    parse_options,
+)
 from lodefs.mount.helper.interface import Source
 from tests.support.docker.rig import split_url
 
@@ -93,11 +101,12 @@ def test_modes(text: str) -> None:
 
 
 def test_words_of_xethub() -> None:
-    """``watch`` is ``follow``; ``write`` may say no."""
+    """``watch`` is ``follow``; ``write`` says yes or no."""
     options = parse_options({"repo": "a", "watch": "30s", "write": "false"}, split_url)
     assert options.follow_s == 30
     assert "twice" in refusal(repo="a", watch="30s", follow="30s")
-    assert "read-only" in refusal(repo="a", write="true")
+    assert parse_options({"repo": "a", "write": "true"}, split_url).commits == ON_LAST
+    assert "must be true or false" in refusal(repo="a", write="maybe")
     assert "store=" in refusal(repo="a", cas="cas.example.com")
 
 
