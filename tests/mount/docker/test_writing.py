@@ -182,7 +182,7 @@ def test_what_cannot_be_created(rig: Rig, memory: MemoryMounts) -> None:
         ({"commit": "main"}, "on-last or never"),
         ({"follow": "1h"}, "follow"),
         ({"store": "s3://bucket/prefix"}, "the store of the node's proxy"),
-        ({"write": "yes"}, "true nor false"),
+        ({"write": "yes"}, "must be true or false"),
         ({"write": "false", "commit": "main"}, "commit=BRANCH"),
         ({"branch": "a/b"}, "branch"),
     ):
