@@ -143,6 +143,10 @@ class StoreProxies:
 
     def _look_after(self, own: OwnProxy, store: str) -> None:
         """Start it again where it has died; end it where nobody uses it."""
+        with self._lock:
+            start = self._starts.get(store)
+        if start is not None and not start.done():
+            return  # what it serves is yet to be noted
         now_s = time.monotonic()
         if not ready(own.url, ASK_TIMEOUT_S):
             if now_s >= self._retry_s.get(store, now_s):
