@@ -58,6 +58,11 @@ class Refs:
         newest = next(iter(self._objects.list(log, limit=1)), None)
         return None if newest is None else self._entry(kind, name, newest)
 
+    def head(self, kind: str, name: str) -> CommitId | None:
+        """Where a branch or tag is; None if there is none."""
+        found = self.latest(kind, name)
+        return None if found is None else found.commit
+
     def surely_newest(self, kind: str, name: str, at_least: int = -1) -> RefEntry | None:
         """As ``latest``, but asks for the entries themselves, from one that a list shows, or
         ``at_least`` (there must be such an entry), on: a list may lack some."""

@@ -35,8 +35,8 @@ def log(
     from lodefs.chunkstore.format.metadata import fits
     from lodefs.chunkstore.repo.history import log as commits
 
-    pairs = metadata.items() if isinstance(metadata, Mapping) else ()
-    wanted = [*map("=".join, pairs)] if pairs else [*metadata]
+    given = map("=".join, metadata.items()) if isinstance(metadata, Mapping) else metadata
+    wanted = list(given)
     found = revision_of(spec)
     with opened(**where) as settings:
         for commit_id, commit in commits(

@@ -153,7 +153,6 @@ def _check_replaced(store: Store, way: _Way) -> None:
 
 def _require_branch(store: Store, spec: Spec) -> None:
     """Raises: NotFound; InvalidInput for a tag or a commit."""
-    entry = store.refs(spec.repo).latest(BRANCHES, spec.rev)
-    if entry is None or entry.commit is None:
+    if store.refs(spec.repo).head(BRANCHES, spec.rev) is None:
         store.resolve(spec.repo, spec.rev)
         raise InvalidInput(f"{spec.repo}@{spec.rev} is no branch, and only branches change")

@@ -211,8 +211,8 @@ def _branch(session: Session, options: MountOptions, commit: str) -> str:
         from lodefs.chunkstore.repo.refs import BRANCHES
 
         with suppress(LodefsError):
-            found = session.store.refs(options.repo).latest(BRANCHES, rev)
-            return rev if found is not None and found.commit is not None else ""
+            is_branch = session.store.refs(options.repo).head(BRANCHES, rev) is not None
+            return rev if is_branch else ""
     return rev
 
 

@@ -223,7 +223,7 @@ def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
     if branch is not None:
         check_new_ref_name(branch)
     repo, head = _located(session, record.repo, name)
-    if branch is not None and _head(session, repo, name, TAGS) is not None:
+    if branch is not None and session.store.refs(repo).head(TAGS, name) is not None:
         raise InvalidInput(f"{name} is a tag of {repo}: name a branch by --branch")
     if branch is None and head is None:
         raise NotFound(
@@ -235,17 +235,11 @@ def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
 
 def _located(session: Session, repo: str, branch: str) -> tuple[str, CommitId | None]:
     """The name that a repository has now, and where its branch is."""
-    head = _head(session, repo, branch)
+    head = session.store.refs(repo).head(BRANCHES, branch)
     if head is None and (to := session.store.new_name(repo)) is not None:
         session.store.on_renamed(to)
-        repo, head = to, _head(session, to, branch)
+        repo, head = to, session.store.refs(to).head(BRANCHES, branch)
     return repo, head
-
-
-def _head(session: Session, repo: str, name: str, kind: str = BRANCHES) -> CommitId | None:
-    """Where a branch or tag is; None if there is none."""
-    found = session.store.refs(repo).latest(kind, name)
-    return None if found is None else found.commit
 
 
 @contextmanager

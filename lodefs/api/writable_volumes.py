@@ -46,13 +46,13 @@ class WritableVolumes:
         store = self._session.store
         store.require_repo(repo)
         probe(store.objects)  # each time: credentials change while the plugin runs
-        if _head(self._session, repo, branch, TAGS):
+        if store.refs(repo).head(TAGS, branch) is not None:
             raise InvalidInput(f"{branch} is a tag of {repo}, which no commit moves")
-        if not (head := _head(self._session, repo, branch)):
+        if (head := store.refs(repo).head(BRANCHES, branch)) is None:
             with suppress(AlreadyExists):  # somebody has made it just now
                 Refs(BRANCHES)(Spec(repo, DEFAULT_BRANCH), branch, session=self._session)
-            head = _head(self._session, repo, branch)
-        return head
+            head = store.refs(repo).head(BRANCHES, branch)
+        return "" if head is None else head.hex()
 
     def base(self, volume: Volume) -> Base:
         """See VolumeWriter."""
@@ -95,7 +95,7 @@ class WritableVolumes:
             return Closed("", kept=False)
         self._remember(at, place)
         _detach(record)
-        _check_unused(place, record)
+        writable_mount.check_unused(place, record)
         unmount_writable(self._session, at, keep=True)
         if place.read() is None:
             return Closed("", kept=False)
@@ -114,16 +114,16 @@ class WritableVolumes:
         ):
             return former
         if former is not None:  # of a commit that somebody made by hand
-            _check_unused(place, former)
+            writable_mount.check_unused(place, former)
             self._remember(former.mountpoint, place)
             unmount_writable(self._session, former.mountpoint, keep=True)
-        head = _head(self._session, options.source.repo, options.rev)
-        if not head:
+        head = self._session.store.refs(options.source.repo).head(BRANCHES, options.rev)
+        if head is None:
             raise NotFound(
                 f"{options.source.repo} has no branch {options.rev} any more: `lodefs undelete` "
                 "brings it back"
             )
-        return self._record(volume, head)
+        return self._record(volume, head.hex())
 
     def _record(self, volume: Volume, commit: str) -> Record:
         source = volume.options.source
@@ -156,12 +156,6 @@ class WritableVolumes:
         )
 
 
-def _head(session: Session, repo: str, name: str, kind: str = BRANCHES) -> str:
-    """Where a branch or tag is; "" if there is none."""
-    found = session.store.refs(repo).latest(kind, name)
-    return "" if found is None or found.commit is None else found.commit.hex()
-
-
 def _detach(record: Record) -> None:
     """Take the mount off its place here; containers may have it elsewhere. InUse."""
     while writable_mount.mounted_on(record) is not None:
@@ -169,12 +163,6 @@ def _detach(record: Record) -> None:
             mount_syscalls.detach(record.mountpoint, lazy=False)
         except BlockingIOError as error:
             raise InUse(f"{record.mountpoint}: a process of this machine has it open") from error
-
-
-def _check_unused(place: UpperPlace, record: Record) -> None:
-    """InUse where the kernel says that a container still has it. Raises: OSError."""
-    if place.is_in_use(record.generation):
-        raise InUse(f"{record.mountpoint}: a container, or a process, has it mounted still")
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter
     former = place.read()
     record = wanted if former is None else goes_on(former, wanted, place)
     _clear(place, record)
-    _check_unused(place, record)
+    check_unused(place, record)
     if record != former:
         place.write(record)
     try:
@@ -168,7 +168,7 @@ def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
     try:
         kept = not discard and (is_lazy or place.has_changes(record.generation))
         if not was_mounted and not kept:
-            _check_unused(place, record)
+            check_unused(place, record)
         for number in {record.generation, *place.generations()}:
             lower_mount.let_go(place, msgspec.structs.replace(record, generation=number))
         if kept:
@@ -188,7 +188,7 @@ def set_read_only(place: UpperPlace, record: Record, *, read_only: bool) -> list
     found = mounted_on(record)
     if found is None:
         if read_only:
-            _check_unused(place, record)
+            check_unused(place, record)
         return []
     if read_only and (below := mount_table.below(record.mountpoint)) is not None:
         raise InUse(
@@ -229,7 +229,7 @@ def _clear(place: UpperPlace, record: Record) -> None:
     check_mountpoint(record.mountpoint)
 
 
-def _check_unused(place: UpperPlace, record: Record) -> None:
+def check_unused(place: UpperPlace, record: Record) -> None:
     """InUse where another overlay has the changes: each would miss what the other one writes."""
     try:
         if place.is_in_use(record.generation):

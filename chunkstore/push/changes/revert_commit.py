@@ -37,8 +37,8 @@ def revert_commit(
     parent: int | None = None,
 ) -> ChangesResult:
     """Commits to a branch that each path which a commit has changed is again as it was before:
-    a merge of its parent, whose base is the commit itself. Of the first commit all that it brought
-    goes. ``parent``: of a merge, which of its parents, from 1 on, was there before.
+    a merge of its parent, whose base is the commit itself. All that the first commit of a branch
+    brought is removed. ``parent``: of a merge, which of its parents, from 1 on, was there before.
 
     Raises: Diverged that names paths which were changed since, in another way; InvalidInput for a
     merge without ``parent``; NotFound; Expired; Conflict if the branch moves all the time; what the

@@ -170,10 +170,9 @@ class StoreSource:
 
     def head(self, repo: str, kind: str, name: str) -> CommitId | None:
         try:
-            entry = Refs(self._objects, repo).latest(kind, name)
+            return Refs(self._objects, repo).head(kind, name)
         except UNREADABLE:
             return None
-        return None if entry is None else entry.commit
 
     def settings(self) -> Settings | None:
         try:
