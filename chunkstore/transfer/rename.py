@@ -1,8 +1,8 @@
 """Gives a repository another name: its refs go there one by one, and the old name leads there.
 
 A ref is at the new name before it is deleted at the old one, so a reader that looks at the old name
-and then at the new one finds it. The settings of the old name say where its refs go, before the first of them does
-(docs/decisions/0077); a repetition goes on from any point.
+and then at the new one finds it. The settings of the old name say where its refs go, before the
+first of them does (docs/decisions/0077); a repetition goes on from any point.
 """
 
 from __future__ import annotations
