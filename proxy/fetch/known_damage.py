@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.system.lru import Lru
 
-KEPT_FOR_S = 5.0  # docs/operations.md tells it
+KEPT_FOR_S = 5.0  # docs/safety.md says so
 ENTRIES_MAX = 1024
 
 

@@ -152,7 +152,7 @@ def test_jobs(reader: Reader, first_node: str) -> None:
 
 def test_what_a_store_costs(reader: Reader, first_node: str) -> None:
     """What it takes is told in the columns that the page shows."""
-    name = "operations.md#what-a-store-costs-1"
+    name = "space.md#what-a-store-costs-1"
     columns = block(name).splitlines()[1].split()
     lines = [line.split() for line in reader.types(name).splitlines()]
     assert columns in lines, lines
@@ -165,15 +165,14 @@ def test_what_a_store_costs(reader: Reader, first_node: str) -> None:
 def test_a_store_over_the_years(reader: Reader, first_node: str) -> None:
     """What is deleted comes back; history, garbage, bundles, repairs and purges go as the page has
     them, and nothing is damaged in the end."""
-    page = "operations.md"
     back = "lodefs undelete vision/flickr30k@v1.0"
-    assert "vision/flickr30k" in reader.types(f"{page}#deleting-a-dataset-1", after=back)
-    reader.types(f"{page}#keeping-less-history-1")
-    reader.types(*(f"{page}#freeing-space-in-a-store-{n}" for n in (1, 2, 3)))
+    assert "vision/flickr30k" in reader.types("space.md#deleting-a-dataset-1", after=back)
+    reader.types("space.md#keeping-less-history-1")
+    reader.types(*(f"space.md#freeing-space-in-a-store-{n}" for n in (1, 2, 3)))
     third = "lodefs init /srv/store; lodefs push cats vision/dogs --store /srv/store"
-    reader.types(f"{page}#copying-to-another-store-1", before=third)
-    reader.types(f"{page}#repair-1", f"{page}#repair-2")
-    reader.types(f"{page}#removing-bytes-for-good-1")
+    reader.types("safety.md#copying-to-another-store-1", before=third)
+    reader.types("safety.md#repair-1", "safety.md#repair-2")
+    reader.types("space.md#removing-bytes-for-good-1")
     look = "lodefs cat vision/flickr30k:people/ada.jpg || echo gone $?; lodefs verify --data"
     out = reader.does(look)
     assert "gone 8\n" in out
@@ -183,7 +182,7 @@ def test_a_store_over_the_years(reader: Reader, first_node: str) -> None:
 def test_tracing(reader: Reader, first_node: str) -> None:
     """The id of a request that failed is in the log; a mount with a trace reads."""
     out = reader.types(
-        "operations.md#tracing-one-request-2",
+        "observing.md#tracing-one-request-2",
         before="mkdir -p /mnt/f",
         after="ls /mnt/f; lodefs unmount /mnt/f",
     )

@@ -9,7 +9,8 @@ from tests.docs.pages import ROOT, block, blocks_of
 
 PAGES = (
     *("install.md", "services.md", "docker.md", "cluster.md", "hpc.md"),
-    *("kubernetes.md", "kubernetes-install.md", "operations.md"),
+    *("kubernetes.md", "kubernetes-install.md"),
+    *("operations.md", "observing.md", "space.md", "safety.md"),
 )
 SLURM = "needs a Slurm with the plug-in: `./run slurm test` has jobs like it"
 NODE, PLUGIN = "tests/deploy/test_pages.py", "tests/deploy/test_managed_plugin.py"
@@ -37,19 +38,19 @@ BLOCKS = {
     "hpc.md#data-on-the-nodes-before-a-job-begins-1": "two lines of a script, and no command",
     "kubernetes-install.md#install-1": "needs a registry",
     "kubernetes-install.md#install-2": "needs a registry and a cluster: `./run kube test` installs",
-    "operations.md#what-a-store-costs-1": NODE,
-    "operations.md#deleting-a-dataset-1": NODE,
-    "operations.md#keeping-less-history-1": NODE,
-    "operations.md#freeing-space-in-a-store-1": NODE,
-    "operations.md#freeing-space-in-a-store-2": NODE,
-    "operations.md#freeing-space-in-a-store-3": NODE,
-    "operations.md#removing-bytes-for-good-1": NODE,
-    "operations.md#copying-to-another-store-1": NODE,
-    "operations.md#repair-1": NODE,
-    "operations.md#repair-2": NODE,
-    "operations.md#why-is-a-job-slow-1": "it watches a job for 30 s: tests/lodefs/job_profile",
-    "operations.md#tracing-one-request-1": "needs curl, and an id that is another one each time",
-    "operations.md#tracing-one-request-2": NODE,
+    "observing.md#why-is-a-job-slow-1": "it watches a job for 30 s: tests/lodefs/job_profile",
+    "observing.md#tracing-one-request-1": "needs curl, and an id that is another one each time",
+    "observing.md#tracing-one-request-2": NODE,
+    "space.md#what-a-store-costs-1": NODE,
+    "space.md#deleting-a-dataset-1": NODE,
+    "space.md#keeping-less-history-1": NODE,
+    "space.md#freeing-space-in-a-store-1": NODE,
+    "space.md#freeing-space-in-a-store-2": NODE,
+    "space.md#freeing-space-in-a-store-3": NODE,
+    "space.md#removing-bytes-for-good-1": NODE,
+    "safety.md#copying-to-another-store-1": NODE,
+    "safety.md#repair-1": NODE,
+    "safety.md#repair-2": NODE,
 }
 
 
