@@ -4,9 +4,11 @@ tests/support/tidy/advice.py."""
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.support.tidy.sources import (
     ROOT,
     functions,
     imports,
+    nodes,
     relative,
     sources,
     tree,
@@ -43,6 +46,14 @@ ONE_IMPORTER = {
 PRODUCT = list(sources(*PACKAGES))
 TESTS = list(sources("tests"))
 ALL = [*PRODUCT, *TESTS, *sources("loadtests")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_garbage_collection() -> Iterator[None]:
+    """The collector would visit millions of nodes of syntax trees again and again."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_file_length() -> None:
@@ -79,7 +90,7 @@ def test_one_place_starts_python() -> None:
     users = {
         relative(path)
         for path in PRODUCT
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
     }
     assert users == {"chunkstore/python_process.py"}
@@ -102,7 +113,7 @@ def test_tests_never_sleep() -> None:
         f"{relative(path)}:{node.lineno}"
         for path in TESTS
         if not relative(path).startswith("tests/support/")
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "sleep"
@@ -116,7 +127,7 @@ def test_structures_are_decoded_in_one_place() -> None:
         f"{relative(path)}:{node.lineno}"
         for path in PRODUCT
         if relative(path) != "chunkstore/format/decoding.py"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func).startswith("msgspec.")

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.tidy.sources import tree
+
 ROOT = Path(__file__).parents[3]
 LIST = ROOT / "tests/root_operations.toml"
 FOLDERS = ("chunkstore", "proxy", "mount", "lodefs", "deploy")
@@ -88,7 +90,7 @@ def complaint() -> str:
 
 def of_python(path: Path, name: str) -> Iterator[str]:
     """The operations in a Python file, which ``name`` is to stand for."""
-    found = _Found(ast.parse(path.read_text()))
+    found = _Found(tree(path))
     yield from _counted(name, found.operations)
 
 
