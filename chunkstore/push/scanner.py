@@ -30,7 +30,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.push.ignore_rules import FILE_NAME, SIZE_BYTES_MAX, IgnoreRules
 from lodefs.chunkstore.push.workers.source_files import show_path, signed
-from lodefs.chunkstore.system.safe_open import PATH_BYTES_MAX, open_below
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_below
 
 FILE, EXECUTABLE, SYMLINK = 0, 1, 2  # what ``modes`` holds, one byte for each name
 
@@ -379,14 +379,11 @@ def open_root(root: bytes) -> int:
 def read_link(root_fd: int, path: bytes) -> bytes:
     """The target of a symlink below the root. Raises: SourceChanged, Denied, Unavailable."""
     try:
-        if len(path) <= PATH_BYTES_MAX:
-            return os.readlink(path, dir_fd=root_fd)
         directory, _, name = path.rpartition(b"/")
-        fd = open_below(root_fd, directory, _OPEN)
-        try:
+        if not directory:
+            return os.readlink(name, dir_fd=root_fd)
+        with closing(open_below(root_fd, directory, PLACE)) as fd:
             return os.readlink(name, dir_fd=fd)
-        finally:
-            os.close(fd)
     except OSError as error:
         raise _error(error, path) from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,19 @@ def call(function: str, *arguments: Any) -> int:
     """What the function returns. Raises: OSError if that is less than 0."""
     import ctypes  # here: it is slow to import
 
-    result: int = getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments)
+    result = _function(function)(*arguments)
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+@cache  # to load the library again for each call takes longer than most calls
+def _function(name: str) -> Callable[..., int]:
+    import ctypes
+
+    found: Callable[..., int] = getattr(ctypes.CDLL(None, use_errno=True), name)
+    return found
 
 
 def file_system_of(where: int | Path) -> int:

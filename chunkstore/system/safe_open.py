@@ -1,9 +1,8 @@
 """Opens, makes and removes what lies at paths of which somebody else may change a part.
 
-``open_below`` takes paths of any length, and follows no symlink at the end. All others follow none
-anywhere, most by openat2(2), from Linux 5.6 on. They work with descriptors, so that what was
-checked is what is used. ``rooted`` says which path without symlinks another one is, to be opened
-so.
+None follows a symlink anywhere, most by openat2(2), from Linux 5.6 on. They work with descriptors,
+so that what was checked is what is used. ``open_below`` takes paths of any length. ``rooted`` says
+which path without symlinks another one is, to be opened so.
 """
 
 from __future__ import annotations
@@ -31,18 +30,19 @@ _NO_XDEV, _NO_SYMLINKS, _BENEATH = 1, 4, 8  # linux/openat2.h
 
 
 def open_below(root_fd: int, path: bytes, flags: int) -> int:
-    """A descriptor of ``path`` below ``root_fd``. A path that is longer than the kernel takes is
-    opened in steps. Raises: OSError."""
-    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+    """A descriptor of ``path`` below ``root_fd``, in which no name is a symlink. A path that is
+    longer than the kernel takes is opened in steps. Raises: OSError, as ``open_within``."""
+    flags |= os.O_NOFOLLOW
+    resolve = _NO_SYMLINKS | _BENEATH
     base_fd = root_fd
     try:
         while len(path) > PATH_BYTES_MAX:
             cut = path.rindex(b"/", 0, PATH_BYTES_MAX + 1)
-            step_fd = os.open(path[:cut], _STEP, dir_fd=base_fd)
+            step_fd = _opened(base_fd, path[:cut], _STEP, 0, resolve)
             if base_fd != root_fd:
                 os.close(base_fd)
             base_fd, path = step_fd, path[cut + 1 :]
-        return os.open(path, flags, dir_fd=base_fd)
+        return _opened(base_fd, path, flags, 0, resolve)
     finally:
         if base_fd != root_fd:
             os.close(base_fd)
@@ -245,7 +245,7 @@ def _names(dir_fd: int, path: str) -> list[str]:
         return os.listdir(fd)
 
 
-def _opened(dir_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
+def _opened(dir_fd: int, path: str | bytes, flags: int, mode: int, resolve: int) -> int:
     name = os.fsencode(path)
     if b"\0" in name:
         raise OSError(errno.EINVAL, "a path with NUL", path)
@@ -255,7 +255,7 @@ def _opened(dir_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise OSError(error.errno, error.strerror, path) from None  # with its kind and path
-    return _opened_in_steps(dir_fd, path, flags, mode, resolve)
+    return _opened_in_steps(dir_fd, os.fsdecode(path), flags, mode, resolve)
 
 
 def _opened_in_steps(dir_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:

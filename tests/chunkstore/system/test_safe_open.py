@@ -19,6 +19,7 @@ from lodefs.chunkstore.system.safe_open import (
     closing,
     make_own,
     make_within,
+    open_below,
     open_in_mount,
     open_plain,
     open_within,
@@ -55,6 +56,7 @@ def test_no_symlink_is_followed_anywhere(
     (folder / "link").symlink_to(target)
     calls: list[Callable[[], int]] = [
         lambda: open_within(folder_fd, f"link{rest}", PLACE),
+        lambda: open_below(folder_fd, f"link{rest}".encode(), os.O_RDONLY),
         lambda: open_plain(f"{os.path.realpath(folder)}/link{rest}", PLACE),
         lambda: make_within(folder_fd, f"link{rest}"),
     ]

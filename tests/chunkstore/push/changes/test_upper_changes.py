@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
+from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, SourceChanged
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import CopyFrom, MakeDirectory, Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.changes.upper_changes import Renamed, UpperChanges, read_upper
-from lodefs.chunkstore.push.changes.upper_directory import AS_ROOT, AS_USER, UpperBase
+from lodefs.chunkstore.push.changes.upper_directory import AS_ROOT, AS_USER, UpperBase, walk_upper
 from tests.support.chunkstore import directories
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
 from tests.support.chunkstore.overlay_mounts import OverlayMount, needs_overlay, overlay
@@ -235,6 +235,22 @@ def test_files_that_cannot_be_read_are_named(world: UpperWorld) -> None:
                 )
     with pytest.raises(NotFound):
         world.store.resolve("r", "closed")
+
+
+def test_a_directory_that_becomes_a_symlink_leads_nowhere(world: UpperWorld, upper: Upper) -> None:
+    """Somebody changes the mount while its changes are listed, or committed: what lies elsewhere is
+    not read, however deep the path to it."""
+    write_files(upper.path, {"n/s/t/u": b"changed"})
+    write_files(upper.path.parent / "elsewhere", {"s/t/u": b"secret!"})
+    walk = walk_upper(os.fsencode(upper.path), world.base(), AS_USER)
+    assert next(walk).path == b"n"
+    found = upper.read()
+    os.rename(upper.path / "n", upper.path / "was")
+    (upper.path / "n").symlink_to(upper.path.parent / "elsewhere")
+    with pytest.raises(SourceChanged, match="n/s"):
+        list(walk)
+    with pytest.raises(SourceChanged, match="n/s/t/u"):
+        commit(world, found, "elsewhere")
 
 
 def test_directories_of_any_depth(world: UpperWorld, upper: Upper) -> None:
