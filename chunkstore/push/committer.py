@@ -135,6 +135,8 @@ class Committer:
         sequence = None if head.ref is None else head.ref.sequence
         if head.id is None:  # its repository may have been deleted meanwhile
             self._store.check_new_ref(*branch)
+        if self._session.options.on_commit is not None:
+            self._session.options.on_commit(commit_id)
         self._write.advance(branch, commit_id, expected_sequence=sequence)
         return commit_id
 

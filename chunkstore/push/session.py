@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.metadata import Metadata
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
@@ -61,6 +61,7 @@ class PushOptions:
     exclude: tuple[bytes, ...] = ()  # patterns as of gitignore(5), below the source
     private: Private = Private.PUSH  # what becomes of files that others may not read
     dry_run: bool = False  # nothing is written to the store: say what would be
+    on_commit: Callable[[CommitId], None] | None = None  # told of a commit before the branch is
 
     def scan(self, root: bytes) -> Scan:
         """A scan of a source directory."""

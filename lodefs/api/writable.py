@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lodefs.api import base_tags, commit_ends
 from lodefs.api.mounting import Mount, options_of
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, ID_HEX_CHARS_MIN
@@ -30,11 +31,14 @@ MOUNTER_SOCKET = "LODEFS_MOUNTER_SOCKET"
 
 class WritableMounted(NamedTuple):
     """A writable mount that can be read and written. ``is_resumed``: with changes that were kept in
-    its place."""
+    its place. ``is_mended``: it was there, and takes changes again after a commit that was
+    interrupted. ``untagged``: why nothing keeps its base from the retention policy."""
 
     record: Record
     place: UpperPlace
     is_resumed: bool
+    is_mended: bool = False
+    untagged: LodefsError | None = None
 
 
 class Uncommitted(NamedTuple):
@@ -94,15 +98,28 @@ def mount_writable(
             leaves_namespace=bool(ends_with),
         )
         mode = writable_mount.writable_mode(options.mode)
-        wanted = _wanted(session, msgspec.structs.replace(options, mode=mode), place.read())
+        former = place.read()
+        if former is not None:
+            former, is_mended = commit_ends.mended(session, place, former)
+            if is_mended and writable_mount.is_living(former):
+                is_resumed = place.has_changes(former.generation)
+                return WritableMounted(former, place, is_resumed, is_mended=True)
+        wanted = _wanted(session, msgspec.structs.replace(options, mode=mode), former)
+        wanted = msgspec.structs.replace(wanted, tag=base_tags.name_for(session, place, wanted))
         is_resumed = place.has_changes(wanted.generation)
 
         def make(options: MountOptions) -> object:
             return mounter.mount(msgspec.structs.replace(options, ends_with=ends_with), fork=fork)
 
-        record = writable_mount.mount(place, wanted, options.token, make)
+        try:
+            record = writable_mount.mount(place, wanted, options.token, make)
+        except NotFound as error:
+            if is_resumed:
+                error.add_note(base_tags.way_out(wanted))
+            raise
         upper_place.remember(state, mountpoint, place)
-    return WritableMounted(record, place, is_resumed)
+    untagged = base_tags.put(session, record)
+    return WritableMounted(record, place, is_resumed, untagged=untagged)
 
 
 def place_of(session: Session, directory: str) -> UpperPlace:
@@ -150,6 +167,7 @@ def take_away(
     """The same, of a place that the caller has locked; changes that are not discarded are kept."""
     done = writable_mount.unmount(place, discard=discard)
     if not done.kept:
+        base_tags.remove(session, record)
         upper_place.forget(upper_place.state_directory(session.environment), record.mountpoint)
     return done
 

@@ -8,18 +8,17 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 
-from lodefs.api import writable
+from lodefs.api import base_tags, commit_ends, writable
 from lodefs.api.pushing import ReaderOptions, push_options
 from lodefs.chunkstore.errors import (
     Conflict,
     Diverged,
     InUse,
     InvalidInput,
-    LodefsError,
     NotFound,
 )
 from lodefs.chunkstore.format.names import (
@@ -33,15 +32,13 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.system import safe_open
 from lodefs.cli.parameters import option
 from lodefs.mount.kernel import namespaces
-from lodefs.mount.process import mounter
 from lodefs.mount.writable import writable_mount
-from lodefs.mount.writable.lower_mount import Mounter
-from lodefs.mount.writable.upper_place import Record, UpperPlace
+from lodefs.mount.writable.upper_place import NotedCommit, Record, UpperPlace
 from lodefs.mount.writable.writable_mount import WritableUnmounted
-from lodefs.proxies.own_proxy import start_again
 from lodefs.settings.session import Session, Where, opened
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.format.commit import Commit
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.upper_changes import Renamed, UpperChanges
     from lodefs.chunkstore.push.scanner import Skipped
@@ -62,6 +59,7 @@ class WritableStatus(NamedTuple):
     commit: str
     head: str
     is_mounted: bool
+    is_read_only: bool  # a commit is under way, or was interrupted
     differences: list[Change | Renamed]
     skipped: list[Skipped]
 
@@ -72,15 +70,20 @@ def commit(
     branch: Annotated[
         str | None, option("Commit to this branch, and to it from then on.", metavar="NAME")
     ] = None,
+    base: Annotated[
+        str | None,
+        option("If the commit that was changed is gone: take this one for it.", metavar="REV"),
+    ] = None,
     wait_s: float = 0.0,
     **options: Unpack[ReaderOptions],
 ) -> ChangesResult:
     """Commits what was changed in a writable mount, mounted or kept. The mount shows the new commit
     then, without changes; what others have committed to the branch since is in it.
 
-    ``branch``: another branch, which is made if there is none. ``wait_s``: how long to wait for
-    files that are open for writing. ``message``, ``author``, ``dry_run``, ``workers``,
-    ``progress``, ``store`` and ``session``: as of ``push``.
+    ``branch``: another branch, which is made if there is none. ``base``: the revision to take for
+    the base, if that is gone (a retention policy, a deleted branch); what was changed replaces what
+    it has. ``wait_s``: how long to wait for files that are open for writing. ``message``,
+    ``author``, ``dry_run``, ``workers``, ``progress``, ``store`` and ``session``: as of ``push``.
 
     All or nothing is committed, and changes stay until they are. Raises: InUse that names who has
     files open for writing; Diverged that names paths which others changed too; NotFound,
@@ -89,14 +92,15 @@ def commit(
     with opened(options.get("session"), store=options.get("store")) as session:
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
-            record = writable_mount.catch_up(place, *_mounter(session))
+            record = writable_mount.catch_up(place, *commit_ends.mounter_of(session))
+            record = commit_ends.settled(session, place, record)
             goes_to = branch_of(session, record, branch)
             if options.get("dry_run"):
-                return _committed(session, place, record, goes_to, options)[0]
-            with _resting(place, record, wait_s):
-                result, has_changes = _committed(session, place, record, goes_to, options)
+                return _committed(session, place, record, goes_to, base, options)[0]
+            with _resting(session, place, record, wait_s):
+                result, has_changes = _committed(session, place, record, goes_to, base, options)
                 if not result.unchanged or (result.commit != record.commit and has_changes):
-                    _advance(session, place, record, result.commit, goes_to)
+                    commit_ends.go_on(session, place, record, result.commit, goes_to)
             return result
 
 
@@ -113,7 +117,7 @@ def commit_and_unmount(
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
             record = writable_mount.recorded(place)
-            with _resting(place, record, 0):
+            with _resting(session, place, record, 0):
                 if next(_changes_of(session, place, record).listed(), None) is not None:
                     raise InUse(
                         f"{directory} was changed after the commit {result.commit[:12]}, and is "
@@ -142,6 +146,7 @@ def status(directory: str | os.PathLike[str], **where: Unpack[Where]) -> Writabl
             record.commit,
             "" if head is None else head.hex(),
             writable_mount.mounted_on(record) is not None,
+            writable_mount.is_read_only(record),
             list(found.listed()),
             found.skipped,
         )
@@ -159,14 +164,15 @@ def restore(
     with opened(**where) as session:
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
-            record = writable_mount.catch_up(place, *_mounter(session))
+            record = writable_mount.catch_up(place, *commit_ends.mounter_of(session))
+            record, _ = commit_ends.mended(session, place, record)
             if writable_mount.mounted_on(record) is None:
                 raise InvalidInput(
                     f"{directory} is not mounted: `lodefs mount --writable` it first"
                 )
             wanted = [_below(record, os.fsencode(path)) for path in paths]
             for path in wanted:
-                _restore(session, record, path)
+                _restore(session, place, record, path)
 
 
 def _committed(
@@ -174,18 +180,22 @@ def _committed(
     place: UpperPlace,
     record: Record,
     goes_to: Spec,
+    base: str | None,
     options: ReaderOptions,
 ) -> tuple[ChangesResult, bool]:
     """What comes of the changes, and whether there are any (True also if that is not known)."""
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 
-    found = _changes_of(session, place, record)
-    core = push_options(session, options)
-    base = CommitId(parse_id(record.commit))
+    def note(commit: CommitId) -> None:
+        noted = NotedCommit(commit.hex(), goes_to.repo, goes_to.rev)
+        writable_mount.note_commit(place, noted)
+
+    found = _changes_of(session, place, record, base)
+    core = replace(push_options(session, options), on_commit=note)
     try:
         result = commit_changes(
             session.store, goes_to.repo, goes_to.rev, found.changes, core,
-            base=base, progress=options.get("progress"),
+            base=CommitId(parse_id(found.base.spec.rev)), progress=options.get("progress"),
         )  # fmt: skip
     except Conflict as error:
         raise Diverged(
@@ -197,18 +207,44 @@ def _committed(
     return result, has_changes
 
 
-def _changes_of(session: Session, place: UpperPlace, record: Record) -> UpperChanges:
+def _changes_of(
+    session: Session, place: UpperPlace, record: Record, instead: str | None = None
+) -> UpperChanges:
+    """``instead``: what is taken for the base, if that is gone."""
     from lodefs.chunkstore.push.changes.overlay import RecentTrees
     from lodefs.chunkstore.push.changes.upper_changes import read_upper
     from lodefs.chunkstore.push.changes.upper_directory import AS_ROOT, AS_USER, UpperBase
     from lodefs.chunkstore.repo.history import find_in
 
-    store, spec = session.store, Spec(record.repo, record.commit, record.path)
-    commit = store.commit(record.repo, CommitId(parse_id(record.commit)))
-    base = UpperBase(spec, find_in(store.packs, commit.root, spec), RecentTrees(store.packs))
+    store = session.store
+    spec, commit = _base(session, record, instead)
+    root, trees = find_in(store.packs, commit.root, spec), RecentTrees(store.packs)
+    base = UpperBase(spec, root, trees, is_other=instead is not None)
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
     prefix = AS_ROOT if is_root else AS_USER
-    return read_upper(place.upper(record.generation), base, xattr_prefix=prefix)
+    number = record.generation
+    without = place.restoring(number)
+    return read_upper(place.upper(number), base, xattr_prefix=prefix, without=without)
+
+
+def _base(session: Session, record: Record, instead: str | None) -> tuple[Spec, Commit]:
+    """The directory that was mounted, and its commit. NotFound with the way out; InvalidInput for
+    another one where that is there."""
+    store, repo = session.store, record.repo
+    try:
+        commit = store.commit(repo, CommitId(parse_id(record.commit)))
+    except NotFound as error:
+        if instead is None:
+            error.add_note(base_tags.way_out(record))
+            raise
+    else:
+        if instead is None:
+            return Spec(repo, record.commit, record.path), commit
+        raise InvalidInput(
+            f"--base {instead}: the changes are to {record.commit[:12]}, which is there, and counts"
+        )
+    found = store.resolve(repo, instead)
+    return Spec(repo, found.hex(), record.path), store.commit(repo, found)
 
 
 def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
@@ -243,8 +279,9 @@ def _located(session: Session, repo: str, branch: str) -> tuple[str, CommitId | 
 
 
 @contextmanager
-def _resting(place: UpperPlace, record: Record, wait_s: float) -> Iterator[None]:
-    """The mount takes no changes meanwhile, and after an error takes them again. InUse."""
+def _resting(session: Session, place: UpperPlace, record: Record, wait_s: float) -> Iterator[None]:
+    """The mount takes no changes meanwhile, and after an error takes them again, unless a commit
+    has them. InUse."""
     deadline_s = time.monotonic() + wait_s
     while writers := writable_mount.set_read_only(place, record, read_only=True):
         if time.monotonic() >= deadline_s:
@@ -259,32 +296,7 @@ def _resting(place: UpperPlace, record: Record, wait_s: float) -> Iterator[None]
     try:
         yield
     finally:
-        # what is written to a mount that the record has left behind would be lost
-        if place.read() == record:
-            writable_mount.set_read_only(place, record, read_only=False)
-
-
-def _mounter(session: Session) -> tuple[str | None, Mounter]:
-    """A token, and what mounts a snapshot."""
-    token = session.environment.get("LODEFS_TOKEN") or None
-    return token, partial(mounter.mount, fork=True)
-
-
-def _advance(
-    session: Session, place: UpperPlace, record: Record, commit: str, goes_to: Spec
-) -> None:
-    """Goes on from a commit, which is in the store."""
-    try:
-        with suppress(LodefsError):  # another one may have been started
-            start_again(session, record.options.proxy)
-        made_by = _mounter(session)
-        writable_mount.advance(place, commit, *made_by, repo=goes_to.repo, branch=goes_to.rev)
-    except (LodefsError, OSError) as error:
-        error.add_note(
-            f"{commit} is committed, and {record.mountpoint} is still at its base: repeat the "
-            "command to go on from the commit"
-        )
-        raise
+        commit_ends.end(session, place, record)
 
 
 def _note(result: ChangesResult, found: UpperChanges, record: Record) -> None:
@@ -313,8 +325,8 @@ def _below(record: Record, path: bytes) -> bytes:
     return b"/".join(names)
 
 
-def _restore(session: Session, record: Record, path: bytes) -> None:
-    """Pulls it beside its place, and puts it there."""
+def _restore(session: Session, place: UpperPlace, record: Record, path: bytes) -> None:
+    """Pulls it beside its place, which the upper place notes meanwhile, and puts it there."""
     from lodefs.chunkstore.format.tree import Kind
     from lodefs.chunkstore.pull.pull import pull
     from lodefs.chunkstore.repo.history import find
@@ -324,6 +336,7 @@ def _restore(session: Session, record: Record, path: bytes) -> None:
     spec = Spec(record.repo, record.commit, at)
     is_directory = find(session.store, spec).kind is Kind.DIRECTORY
     beside = f".{last[:200]}.lodefs-restore"
+    _note_restoring(place, record, os.fsencode(os.path.join(above, beside)))
     with _made(record.mountpoint, above) as fd:
         with safe_open.closing(safe_open.make_within(fd, beside)) as beside_fd:
             pull(session.store, spec, Path(f"/proc/self/fd/{beside_fd}"), sync=False)
@@ -332,6 +345,17 @@ def _restore(session: Session, record: Record, path: bytes) -> None:
         os.rename(source, last, src_dir_fd=fd, dst_dir_fd=fd)
         if not is_directory:
             os.rmdir(beside, dir_fd=fd)
+    place.note_restoring(record.generation, b"")
+
+
+def _note_restoring(place: UpperPlace, record: Record, path: bytes) -> None:
+    """A restore uses a path; what one that was killed has left at another is removed."""
+    left = place.restoring(record.generation)
+    if left and left != path:
+        above, _, last = os.fsdecode(left).rpartition("/")
+        with suppress(InvalidInput, FileNotFoundError), _made(record.mountpoint, above) as fd:
+            _remove(fd, last)
+    place.note_restoring(record.generation, path)
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
+from lodefs.api import base_tags, commit_ends
 from lodefs.api.refs import Refs
 from lodefs.api.writable import unmount_writable
 from lodefs.api.writable_changes import commit_and_unmount
@@ -69,14 +72,15 @@ class WritableVolumes:
         place, at = self._place(volume), self.place(volume)
         with _translated(place), place.locked():
             wanted = place.read() or self._record(volume, volume.commit)
-            found = writable_mount.mounted_on(wanted)
-            is_of_now = found is not None and found.generation == str(wanted.generation)
-            if found is not None and is_of_now and lower_mount.lives(found.lower_device):
+            if writable_mount.is_living(wanted):
                 return at
-            if found is None:
+            if writable_mount.mounted_on(wanted) is None:
                 state_files.make_private(Path(at))
             upper_checks.check_file_system(place.directory)
-            writable_mount.mount(place, wanted, token, self._no_mounter)
+            tag = base_tags.name_for(self._session, place, wanted)
+            wanted = msgspec.structs.replace(wanted, tag=tag)
+            record = writable_mount.mount(place, wanted, token, self._no_mounter)
+            base_tags.put(self._session, record)
             self._remember(at, place)
         return at
 
@@ -109,6 +113,9 @@ class WritableVolumes:
         changes. NotFound, Unavailable."""
         place, options = self._place(volume), volume.options
         former = place.read()
+        if former is not None and former.noted is not None:
+            with place.locked():
+                former = commit_ends.settled(self._session, place, former)
         if former is not None and (
             writable_mount.mounted_on(former) or place.has_changes(former.generation)
         ):

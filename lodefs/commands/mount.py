@@ -196,10 +196,19 @@ def _mount_writable(
     made = mount_writable(session, requested, upper=upper, log_path=log_path, fork=True)
     record, place = made.record, str(made.place.directory)
     if as_json:
-        cli.write_json(json_of_writable(record, place) | {"resumed": made.is_resumed})
+        more_json = {"resumed": made.is_resumed, "mended": made.is_mended}
+        cli.write_json(json_of_writable(record, place) | more_json)
         return
     more = "; the changes that were kept are there" if made.is_resumed else ""
+    if made.is_mended:
+        more = "; a commit was interrupted, and it takes changes again"
     cli.write_line(f"{line_of_writable(record, place)}{more}")
+    if made.untagged is not None:
+        click.echo(
+            f"lodefs: the retention policy of {record.repo} may delete the base, which no tag "
+            f"keeps: {text.escaped(str(made.untagged))}",
+            err=True,
+        )
     if not record.branch:
         click.echo(
             f"lodefs: {requested.spec.rev} is no branch: a commit needs --branch NAME",

@@ -88,6 +88,7 @@ def show_status(session: Session, directory: str, *, as_json: bool) -> None:
                 ),
                 "path": text.percent_encoded(found.path),
                 "mounted": found.is_mounted,
+                "read_only": found.is_read_only,
                 "changes": [difference_json_of(one) for one in found.differences],
                 "skipped": [
                     {"path": text.percent_encoded(one.path), "message": one.reason}
@@ -99,6 +100,11 @@ def show_status(session: Session, directory: str, *, as_json: bool) -> None:
     spec = Spec(found.repo, found.branch or found.commit[:12], found.path)
     more = "" if found.is_mounted else ", not mounted"
     cli.write_line(f"{text.escaped(str(spec))}, base {found.commit[:12]}{more}")
+    if found.is_read_only:
+        cli.write_line(
+            "it takes no changes now: a commit is under way, or was interrupted (`lodefs commit` "
+            "goes on, and `lodefs mount --writable` has it take changes again)"
+        )
     if has_moved:
         at = found.head[:12] or "no more"
         cli.write_line(f"the branch is at {at}: a commit will follow that")

@@ -6,6 +6,7 @@
     PLACE/upper-N/      the changes to the commit of generation N; a commit begins N + 1
     PLACE/work-N/       what overlayfs needs beside it
     PLACE/lower-N/      the snapshot, unless the node's mount service has it mounted
+    PLACE/restore-N     what a restore is putting into the mount, by its path there
     PLACE/lock          one command at a time
 
 A state directory has a place for each mountpoint, or a symlink to it where it lies elsewhere
@@ -41,11 +42,21 @@ WHOSE = "a writable mount that another command works on; try again when that has
 _in_this_process = VolumeLocks()  # the lock of a file is one of processes
 
 
+class NotedCommit(msgspec.Struct, frozen=True):
+    """A commit (64 hex digits) that a branch may lead to by now."""
+
+    commit: str
+    repo: str
+    branch: str
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What a writable mount is of. ``options``: of its lower mount, without a token. ``branch``:
     where a commit of it goes; "" where a tag or a commit was mounted. ``commit``: the base of its
     changes, which lie in ``upper-GENERATION``. ``service``: the socket of the mount service that
-    may have the snapshot mounted for it; "": none has."""
+    may have the snapshot mounted for it; "": none has. ``noted``: a commit of all the changes that
+    lie there, made or about to be; nothing can have been written since. ``tag``: the tag that keeps
+    ``commit`` in the store; "": none does."""
 
     version: int = VERSION
     options: MountOptions
@@ -53,6 +64,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     commit: str
     generation: int = 0
     service: str = ""
+    noted: NotedCommit | None = None
+    tag: str = ""
 
     @property
     def repo(self) -> str:
@@ -95,6 +108,21 @@ class UpperPlace:
     def lower(self, generation: int) -> Path:
         """Where the place's own mount of a snapshot is."""
         return self.directory / f"lower-{generation}"
+
+    def restoring(self, generation: int) -> bytes:
+        """The path in the mount at which a restore has put what belongs elsewhere; b"": none has.
+        OSError."""
+        try:
+            return state_files.read_whole(self._restore(generation), RECORD_BYTES_MAX)
+        except FileNotFoundError:
+            return b""
+
+    def note_restoring(self, generation: int, path: bytes) -> None:
+        """A restore puts something at a path, or (b"") has ended. NoSpace, Denied, Unavailable."""
+        state_files.write_whole(self._restore(generation), path)
+
+    def _restore(self, generation: int) -> Path:
+        return self.directory / f"restore-{generation}"
 
     @property
     def _record(self) -> Path:
@@ -204,6 +232,7 @@ class UpperPlace:
                 shutil.rmtree(directory)
         with suppress(FileNotFoundError):
             self.lower(generation).rmdir()
+        self._restore(generation).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove all of a place, the record first. Raises: OSError."""

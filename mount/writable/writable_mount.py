@@ -7,6 +7,7 @@ is in the record and not mounted is mounted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from lodefs.mount.process.mount_target import check_mountpoint
 from lodefs.mount.process.process_scan import MountUser, Writer
 from lodefs.mount.writable import lower_mount
 from lodefs.mount.writable.lower_mount import Mounter
-from lodefs.mount.writable.upper_place import Record, UpperPlace
+from lodefs.mount.writable.upper_place import NotedCommit, Record, UpperPlace
 
 OWNER_WRITES = 0o200
 
@@ -47,6 +48,7 @@ def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter
     """
     former = place.read()
     record = wanted if former is None else goes_on(former, wanted, place)
+    record = msgspec.structs.replace(record, noted=None)  # more can be written from now on
     _clear(place, record)
     check_unused(place, record)
     if record != former:
@@ -74,7 +76,10 @@ def goes_on(former: Record, wanted: Record, place: UpperPlace) -> Record:
         former.branch or former.commit == wanted.commit
     ):
         return msgspec.structs.replace(
-            former, options=wanted.options, service=former.service or wanted.service
+            former,
+            options=wanted.options,
+            service=former.service or wanted.service,
+            tag=wanted.tag or former.tag,
         )
     rev = former.branch or former.commit
     path = f":{former.path.decode('utf-8', 'backslashreplace')}" if former.path else ""
@@ -107,6 +112,7 @@ def advance(
         commit=commit,
         generation=former.generation + 1,
         branch=former.branch if branch is None else branch,
+        noted=None,
     )
     mounted = mounted_on(former)
     try:
@@ -208,6 +214,30 @@ def set_read_only(place: UpperPlace, record: Record, *, read_only: bool) -> list
     return []
 
 
+def is_living(record: Record) -> bool:
+    """Whether the mount of a record shows what it says, and somebody serves what is below."""
+    found = mounted_on(record)
+    is_of_now = found is not None and found.generation == str(record.generation)
+    return found is not None and is_of_now and lower_mount.lives(found.lower_device)
+
+
+def note_commit(place: UpperPlace, noted: NotedCommit | None) -> None:
+    """A commit of all the changes is about to be made, of a mount that takes no changes until that
+    is known; or (None) it was not made. NotFound, NoSpace, Denied, Unavailable."""
+    place.write(msgspec.structs.replace(recorded(place), noted=noted))
+
+
+def is_read_only(record: Record) -> bool:
+    """Whether the mount of a record is there, and takes no changes: a commit is under way, or was
+    interrupted."""
+    if mounted_on(record) is None:
+        return False
+    try:
+        return bool(os.statvfs(record.mountpoint).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def mounted_on(record: Record) -> mount_table.Mount | None:
     """The writable mount that is on the mountpoint of a record, whatever commit it shows."""
     found = mount_table.on_top(record.mountpoint)
@@ -217,9 +247,8 @@ def mounted_on(record: Record) -> mount_table.Mount | None:
 def _clear(place: UpperPlace, record: Record) -> None:
     """Ensures that the mountpoint is an empty directory: a mount of an earlier generation, or one
     whose snapshot nobody serves any more, is taken away. InUse, InvalidInput."""
-    while (found := mounted_on(record)) is not None:
-        is_of_now = found.generation == str(record.generation)
-        if is_of_now and lower_mount.lives(found.lower_device):
+    while mounted_on(record) is not None:
+        if is_living(record):
             raise InUse(
                 f"{record.mountpoint}: {record.repo}@{record.commit} is mounted here for writing, "
                 f"with its changes in {place.directory}; `lodefs unmount {record.mountpoint}` "

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import lodefs
-from lodefs.api.writable import unmount_writable
+from lodefs.api import base_tags, writable_changes
+from lodefs.api.writable import place_of, unmount_writable
 from lodefs.api.writable_changes import commit, restore, status
 from lodefs.chunkstore.errors import (
     Conflict,
@@ -25,11 +27,12 @@ from lodefs.chunkstore.errors import (
     NotFound,
 )
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.mount.kernel import overlay
 from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_checks, upper_place, writable_mount
-from lodefs.mount.writable.upper_place import Record
+from lodefs.mount.writable.upper_place import NotedCommit, Record, UpperPlace
 from lodefs.settings.session import Session
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
 from tests.support.chunkstore.faulty_store import Effect, FaultyObjects, fail, fail_after
@@ -227,6 +230,119 @@ def test_after_a_commit_that_nobody_noted(kept: KeptChanges) -> None:
     assert kept.record.commit == made
 
 
+def refused(*_: object, **_more: object) -> None:
+    """What a full disk, or a proxy that is away, does."""
+    raise NoSpace("full")
+
+
+def test_a_commit_that_was_made_and_not_gone_on_from(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record has noted it: the next commit goes on from it, and others may have changed the
+    same file meanwhile."""
+    kept.write(a=b"changed")
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_mount, "advance", refused)
+        with pytest.raises(NoSpace) as raised:
+            kept.commit()
+    made = kept.head()
+    assert raised.value.__notes__[0].startswith(f"{made} is committed, and {kept.directory} is")
+    assert kept.record.noted == NotedCommit(made, "r", "main")
+    kept.assert_kept()
+    theirs = kept.others("a", b"theirs")
+    kept.commit()
+    assert (kept.head(), kept.record.commit) == (theirs, made)
+    assert (kept.record.noted, kept.record.generation) == (None, 1)
+
+
+def test_a_commit_that_was_noted_and_not_made(kept: KeptChanges) -> None:
+    """Another one is made."""
+    kept.write(a=b"changed")
+    kept.objects.add(fail(Denied("ended here")), "put", "repos/r/refs")
+    with pytest.raises(Denied):
+        kept.commit()
+    assert kept.record.noted is None  # the store said that it is not there
+    writable_mount.note_commit(kept.place, NotedCommit("ab" * 32, "r", "main"))
+    kept.objects.forget()
+    made = kept.commit()
+    assert (kept.record.commit, kept.files()["a"], kept.record.noted) == (made, b"changed", None)
+
+
+def test_what_a_killed_restore_has_left_is_no_change(kept: KeptChanges) -> None:
+    """Neither is it shown, nor committed; a file that is called so somewhere else is."""
+    kept.write(a=b"changed")
+    write_files(kept.upper, {"d/.x.lodefs-restore/x": b"half", ".x.lodefs-restore": b"mine"})
+    kept.place.note_restoring(0, b"d/.x.lodefs-restore")
+    found = status(kept.directory, session=kept.session).differences
+    assert [one.path for one in found] == [b".x.lodefs-restore", b"a"]
+    kept.commit()
+    assert sorted(kept.files()) == [".x.lodefs-restore", "a", "d/x", "d/y"]
+    assert kept.place.restoring(kept.record.generation) == b""
+
+
+def expired(kept: KeptChanges) -> None:
+    """Others commit, and the retention policy has all but the newest commit deleted."""
+    kept.others("d/x", b"theirs")
+    kept.others("d/y", b"theirs")
+    lodefs.retain("r", keep_last=1, session=kept.session)
+    for _ in range(2):
+        collect(kept.session.store, CollectOptions(grace_s=0))
+
+
+def test_a_base_that_is_gone(kept: KeptChanges) -> None:
+    """The changes stay, and the way out is named: another commit is taken for the base."""
+    kept.write(a=b"ours")
+    write_files(kept.upper, {"d/x": b"ours"})
+    with pytest.raises(InvalidInput, match=r"--base main: .* is there, and counts"):
+        kept.commit(base="main")
+    expired(kept)
+    for act in (kept.commit, lambda: status(kept.directory, session=kept.session)):
+        with pytest.raises(NotFound, match="expired by the retention policy") as raised:
+            act()
+        assert f"`lodefs commit --base REV {kept.directory}`" in raised.value.__notes__[0]
+    kept.assert_kept()
+    kept.commit(base="main")
+    assert kept.files() == {"a": b"ours", "d/x": b"ours", "d/y": b"theirs"}
+    assert (kept.record.commit, kept.record.generation) == (kept.head(), 1)
+
+
+def test_a_renamed_directory_whose_base_is_gone(kept: KeptChanges) -> None:
+    """It is not taken for an empty one."""
+    (kept.upper / "moved").mkdir()
+    prefix = "trusted" if os.geteuid() == 0 else "user"
+    os.setxattr(kept.upper / "moved", f"{prefix}.overlay.redirect", b"/d")
+    expired(kept)
+    lodefs.commit_changes("r", [lodefs.changes.Remove("d")], session=kept.session, workers=0)
+    with pytest.raises(InvalidInput, match="moved was renamed, it was /d before, and r@"):
+        kept.commit(base="main")
+    kept.assert_kept()
+
+
+def test_a_tag_keeps_the_base(kept: KeptChanges) -> None:
+    """Where there is a retention policy, until there are no changes to it."""
+    kept.write(a=b"ours")
+    assert base_tags.name_for(kept.session, kept.place, kept.record) == ""
+    lodefs.retain("r", keep_last=1, session=kept.session)
+    name = base_tags.name_for(kept.session, kept.place, kept.record)
+    kept.place.write(msgspec.structs.replace(kept.record, tag=name))
+    assert base_tags.put(kept.session, kept.record) is None
+    expired(kept)
+    made = kept.commit()
+    assert kept.files() == {"a": b"ours", "d/x": b"theirs", "d/y": b"theirs"}
+    assert [(one.name, one.commit) for one in lodefs.tag.list("r", session=kept.session)] == [
+        (name, made)
+    ]
+    unmount_writable(kept.session, str(kept.directory), keep=True)
+    assert lodefs.tag.list("r", session=kept.session) == []
+
+
+def test_a_store_that_takes_no_tag(kept: KeptChanges) -> None:
+    """Why is said, and nothing else comes of it."""
+    record = msgspec.structs.replace(kept.record, tag="mounted-here")
+    kept.objects.add(fail(Denied("read only")), "put", "")
+    assert "read only" in str(base_tags.put(kept.session, record))
+
+
 def test_a_repository_that_was_renamed(kept: KeptChanges) -> None:
     """Changes go to its new name, and later ones too."""
     lodefs.rename("r", "renamed", session=kept.session)
@@ -329,6 +445,14 @@ class Mounted:
     def commit(self, **more: Any) -> str:
         return commit(self.root, session=self.session, workers=0, **more).commit
 
+    @property
+    def place(self) -> UpperPlace:
+        return place_of(self.session, str(self.root))
+
+    @property
+    def record(self) -> Record:
+        return writable_mount.recorded(self.place)
+
     def listed(self) -> list[str]:
         found = status(self.root, session=self.session).differences
         return [os.fsdecode(one.path) for one in found]
@@ -417,6 +541,25 @@ def test_restore(mounted: Mounted) -> None:
 @pytest.mark.slow
 @pytest.mark.fuse
 @needs_overlay
+def test_restore_after_a_killed_one(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has left is no change, and goes with the next one, of whatever path."""
+    root = mounted.root
+    before = in_directory(root)
+    (root / "a/01.bin").write_bytes(b"changed")
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_changes, "_remove", ended)
+        with pytest.raises(Denied):
+            restore(root, ["a/01.bin"], session=mounted.session)
+    assert (root / "a/.01.bin.lodefs-restore/01.bin").exists()
+    assert mounted.listed() == ["a/01.bin"]
+    restore(root, ["text"], session=mounted.session)
+    restore(root, ["a/01.bin"], session=mounted.session)
+    assert in_directory(root) == before
+
+
+@pytest.mark.slow
+@pytest.mark.fuse
+@needs_overlay
 def test_killed_between_record_and_mount(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit is made and noted, and the mount still shows the one before: it takes no changes,
     which nobody would read, until the next command has it show the commit."""
@@ -433,6 +576,41 @@ def test_killed_between_record_and_mount(mounted: Mounted, monkeypatch: pytest.M
     (root / "text").write_bytes(b"second")
     again = mounted.commit()
     mounted.assert_shows(again)
+    assert len(list(lodefs.log(REPO, session=mounted.session))) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.fuse
+@needs_overlay
+def test_mounted_again_after_an_interrupted_commit(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no changes until then, and says so: those of a commit that was made would be in the
+    way of the next one. Then it shows the commit, or its changes if none was made."""
+    root = mounted.root
+
+    def mount_again() -> None:
+        lodefs.mount(REPO, root, writable=True, session=mounted.session)
+
+    (root / "text").write_bytes(b"first")
+    record = mounted.record
+    writable_mount.set_read_only(mounted.place, record, read_only=True)  # and killed
+    assert status(root, session=mounted.session).is_read_only
+    mount_again()
+    (root / "text").write_bytes(b"second")
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_mount, "advance", refused)
+        with pytest.raises(NoSpace):
+            mounted.commit()
+    assert status(root, session=mounted.session).is_read_only
+    with pytest.raises(OSError, match="Read-only"):
+        (root / "text").write_bytes(b"third")
+    mount_again()
+    assert not status(root, session=mounted.session).is_read_only
+    assert mounted.listed() == []
+    (root / "text").write_bytes(b"third")
+    made = mounted.commit()
+    mounted.assert_shows(made)
     assert len(list(lodefs.log(REPO, session=mounted.session))) == 3
 
 

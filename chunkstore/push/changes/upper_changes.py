@@ -111,11 +111,13 @@ class UpperChanges:
             yield CopyFrom(Spec(spec.repo, spec.rev, source), path)
 
 
-def read_upper(upper: os.PathLike[str], base: UpperBase, *, xattr_prefix: bytes) -> UpperChanges:
-    """What an upper directory of overlayfs holds, whose attributes begin with ``xattr_prefix``. No
-    file is read. Raises: as ``walk_upper``."""
+def read_upper(
+    upper: os.PathLike[str], base: UpperBase, *, xattr_prefix: bytes, without: bytes = b""
+) -> UpperChanges:
+    """What an upper directory of overlayfs holds, whose attributes begin with ``xattr_prefix``, but
+    for the path ``without``. No file is read. Raises: as ``walk_upper``."""
     path = os.path.realpath(os.fsencode(upper))
-    return UpperChanges(path, base, list(walk_upper(path, base, xattr_prefix)))
+    return UpperChanges(path, base, list(walk_upper(path, base, xattr_prefix, without)))
 
 
 def _is_hidden(entry: UpperEntry) -> bool:

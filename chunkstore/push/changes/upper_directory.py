@@ -43,11 +43,13 @@ class UpperKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UpperBase:
-    """What is mounted below: the directory ``spec`` of a commit, ``root``, and what reads trees."""
+    """What is mounted below: the directory ``spec`` of a commit, ``root``, and what reads trees.
+    ``is_other``: it is gone, and this is taken instead."""
 
     spec: Spec
     root: TreeEntry
     trees: TreeReader
+    is_other: bool = False
 
 
 class Place(NamedTuple):
@@ -86,9 +88,11 @@ class UpperEntry:
         return self.shows is not None and self.shows != self.beneath
 
 
-def walk_upper(upper: bytes, base: UpperBase, xattr_prefix: bytes) -> Iterator[UpperEntry]:
-    """What is in an upper directory, each directory before what is in it. Of the base only the
-    directories on the way are read. Paths may be of any length.
+def walk_upper(
+    upper: bytes, base: UpperBase, xattr_prefix: bytes, without: bytes = b""
+) -> Iterator[UpperEntry]:
+    """What is in an upper directory, each directory before what is in it; not what is at the path
+    ``without``. Of the base only the directories on the way are read. Paths may be of any length.
 
     Raises: InvalidInput for what overlayfs has not written, or not as lodefs mounts it; Denied,
     Unavailable, NotFound, SourceChanged for what cannot be read; what reads trees raises.
@@ -98,14 +102,15 @@ def walk_upper(upper: bytes, base: UpperBase, xattr_prefix: bytes) -> Iterator[U
     except OSError as error:
         raise source_error(error, upper) from error
     with closing(root_fd):
-        yield from _Walk(root_fd, base, xattr_prefix).run()
+        yield from _Walk(root_fd, base, xattr_prefix, without).run()
 
 
 class _Walk:
-    def __init__(self, root_fd: int, base: UpperBase, xattr_prefix: bytes) -> None:
+    def __init__(self, root_fd: int, base: UpperBase, xattr_prefix: bytes, without: bytes) -> None:
         self._root_fd = root_fd
         self._base = base
         self._prefix = xattr_prefix
+        self._without = without
         self._path = b""  # where it is, for errors
 
     def run(self) -> Iterator[UpperEntry]:
@@ -139,6 +144,8 @@ class _Walk:
         for name in names:
             names_of_it = (*above.names, name)
             self._path = b"/".join(names_of_it)
+            if self._path == self._without:
+                continue
             seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
             kind = self._kind(fd, name, seen, is_marked=is_marked)
             target = os.readlink(name, dir_fd=fd) if kind is UpperKind.SYMLINK else b""
@@ -186,7 +193,15 @@ class _Walk:
             found = self._at(Place((), self._base.root), redirect)
         elif redirect is not None:
             found = None if parent is None else self._at(parent, redirect)
-        return found if found and found.entry.kind is Kind.DIRECTORY else None
+        if found and found.entry.kind is Kind.DIRECTORY:
+            return found
+        if redirect is not None and self._base.is_other:
+            raise InvalidInput(
+                f"{show_path(self._path)} was renamed, it was {show_path(redirect)} before, and "
+                f"{self._base.spec} has no such directory: what was in it is not known; take a "
+                "revision that has it, or remove this directory from the mount"
+            )
+        return None
 
     def _at(self, place: Place | None, path: bytes) -> Place | None:
         for name in filter(None, path.split(b"/")):
