@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import lodefs
-from lodefs.api import base_tags, writable_changes
+from lodefs.api import writable_changes
 from lodefs.api.writable import place_of, unmount_writable
 from lodefs.api.writable_changes import commit, restore, status
 from lodefs.chunkstore.errors import (
@@ -27,83 +26,18 @@ from lodefs.chunkstore.errors import (
     NotFound,
 )
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
-from lodefs.chunkstore.repo.store import create_store
 from lodefs.mount.kernel import overlay
-from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_checks, upper_place, writable_mount
-from lodefs.mount.writable.upper_place import NotedCommit, Record, UpperPlace
+from lodefs.mount.writable.upper_place import Record, UpperPlace
 from lodefs.settings.session import Session
-from tests.support.chunkstore.directories import in_commit, in_directory, write_files
+from tests.support.chunkstore.directories import in_commit, in_directory
 from tests.support.chunkstore.faulty_store import Effect, FaultyObjects, fail, fail_after
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.overlay_mounts import needs_overlay
-from tests.support.lodefs.command_line import CommandResult, Lodefs, MemorySession
+from tests.support.lodefs.command_line import CommandResult, Lodefs
 from tests.support.lodefs.dataset_node import DatasetNode, dataset_node
+from tests.support.lodefs.kept_changes import KeptChanges
 from tests.support.proxy.node_process import REPO
-
-FILES = {"a": b"a", "d/x": b"x", "d/y": b"y"}
-
-
-class KeptChanges:
-    """Changes of a writable mount that is not mounted now, of the repository r at its first
-    commit."""
-
-    def __init__(self, folder: Path, objects: FaultyObjects) -> None:
-        environment = {"HOME": str(folder / "home"), "XDG_STATE_HOME": str(folder / "state")}
-        environment["LODEFS_STORE"] = "s3://memory"
-        self.session = MemorySession(environment, objects)
-        self.objects = objects
-        self.folder = folder
-        create_store(objects)
-        write_files(folder / "source", FILES)
-        lodefs.push(folder / "source", "r", session=self.session, workers=0)
-        self.base = self.head()
-        self.directory = folder / "mount"
-        self.directory.mkdir()
-        state = upper_place.state_directory(environment)
-        self.place = upper_place.default_place(state, str(self.directory))
-        self.begin("main")
-
-    def begin(self, branch: str, rev: str = "main") -> None:
-        """A place without changes."""
-        self.place.directory.mkdir(parents=True, exist_ok=True)
-        options = MountOptions(repo="r", rev=rev, mountpoint=str(self.directory), proxy="unix:/no")
-        self.place.write(Record(options=options, branch=branch, commit=self.base))
-        self.upper.mkdir(exist_ok=True)
-
-    @property
-    def record(self) -> Record:
-        found = self.place.read()
-        assert found is not None
-        return found
-
-    @property
-    def upper(self) -> Path:
-        return self.place.upper(self.record.generation)
-
-    def head(self, branch: str = "main") -> str:
-        return self.session.store.resolve("r", branch).hex()
-
-    def files(self, rev: str = "main") -> dict[str, bytes]:
-        seen = in_commit(self.session.store, "r", self.head(rev))
-        return {os.fsdecode(path): one.content for path, one in seen.items() if one.content}
-
-    def write(self, **files: bytes) -> None:
-        write_files(self.upper, files)
-
-    def others(self, path: str, content: bytes) -> str:
-        """Somebody else's commit."""
-        put = lodefs.changes.Put(path, content)
-        return lodefs.commit_changes("r", [put], session=self.session, workers=0).commit
-
-    def commit(self, **more: Any) -> str:
-        return commit(self.directory, session=self.session, workers=0, **more).commit
-
-    def assert_kept(self, generation: int = 0) -> None:
-        """The changes are there, for another attempt."""
-        assert self.record.generation == generation
-        assert os.listdir(self.upper)
 
 
 @pytest.fixture
@@ -230,119 +164,6 @@ def test_after_a_commit_that_nobody_noted(kept: KeptChanges) -> None:
     assert kept.record.commit == made
 
 
-def refused(*_: object, **_more: object) -> None:
-    """What a full disk, or a proxy that is away, does."""
-    raise NoSpace("full")
-
-
-def test_a_commit_that_was_made_and_not_gone_on_from(
-    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record has noted it: the next commit goes on from it, and others may have changed the
-    same file meanwhile."""
-    kept.write(a=b"changed")
-    with monkeypatch.context() as patched:
-        patched.setattr(writable_mount, "advance", refused)
-        with pytest.raises(NoSpace) as raised:
-            kept.commit()
-    made = kept.head()
-    assert raised.value.__notes__[0].startswith(f"{made} is committed, and {kept.directory} is")
-    assert kept.record.noted == NotedCommit(made, "r", "main")
-    kept.assert_kept()
-    theirs = kept.others("a", b"theirs")
-    kept.commit()
-    assert (kept.head(), kept.record.commit) == (theirs, made)
-    assert (kept.record.noted, kept.record.generation) == (None, 1)
-
-
-def test_a_commit_that_was_noted_and_not_made(kept: KeptChanges) -> None:
-    """Another one is made."""
-    kept.write(a=b"changed")
-    kept.objects.add(fail(Denied("ended here")), "put", "repos/r/refs")
-    with pytest.raises(Denied):
-        kept.commit()
-    assert kept.record.noted is None  # the store said that it is not there
-    writable_mount.note_commit(kept.place, NotedCommit("ab" * 32, "r", "main"))
-    kept.objects.forget()
-    made = kept.commit()
-    assert (kept.record.commit, kept.files()["a"], kept.record.noted) == (made, b"changed", None)
-
-
-def test_what_a_killed_restore_has_left_is_no_change(kept: KeptChanges) -> None:
-    """Neither is it shown, nor committed; a file that is called so somewhere else is."""
-    kept.write(a=b"changed")
-    write_files(kept.upper, {"d/.x.lodefs-restore/x": b"half", ".x.lodefs-restore": b"mine"})
-    kept.place.note_restoring(0, b"d/.x.lodefs-restore")
-    found = status(kept.directory, session=kept.session).differences
-    assert [one.path for one in found] == [b".x.lodefs-restore", b"a"]
-    kept.commit()
-    assert sorted(kept.files()) == [".x.lodefs-restore", "a", "d/x", "d/y"]
-    assert kept.place.restoring(kept.record.generation) == b""
-
-
-def expired(kept: KeptChanges) -> None:
-    """Others commit, and the retention policy has all but the newest commit deleted."""
-    kept.others("d/x", b"theirs")
-    kept.others("d/y", b"theirs")
-    lodefs.retain("r", keep_last=1, session=kept.session)
-    for _ in range(2):
-        collect(kept.session.store, CollectOptions(grace_s=0))
-
-
-def test_a_base_that_is_gone(kept: KeptChanges) -> None:
-    """The changes stay, and the way out is named: another commit is taken for the base."""
-    kept.write(a=b"ours")
-    write_files(kept.upper, {"d/x": b"ours"})
-    with pytest.raises(InvalidInput, match=r"--base main: .* is there, and counts"):
-        kept.commit(base="main")
-    expired(kept)
-    for act in (kept.commit, lambda: status(kept.directory, session=kept.session)):
-        with pytest.raises(NotFound, match="expired by the retention policy") as raised:
-            act()
-        assert f"`lodefs commit --base REV {kept.directory}`" in raised.value.__notes__[0]
-    kept.assert_kept()
-    kept.commit(base="main")
-    assert kept.files() == {"a": b"ours", "d/x": b"ours", "d/y": b"theirs"}
-    assert (kept.record.commit, kept.record.generation) == (kept.head(), 1)
-
-
-def test_a_renamed_directory_whose_base_is_gone(kept: KeptChanges) -> None:
-    """It is not taken for an empty one."""
-    (kept.upper / "moved").mkdir()
-    prefix = "trusted" if os.geteuid() == 0 else "user"
-    os.setxattr(kept.upper / "moved", f"{prefix}.overlay.redirect", b"/d")
-    expired(kept)
-    lodefs.commit_changes("r", [lodefs.changes.Remove("d")], session=kept.session, workers=0)
-    with pytest.raises(InvalidInput, match="moved was renamed, it was /d before, and r@"):
-        kept.commit(base="main")
-    kept.assert_kept()
-
-
-def test_a_tag_keeps_the_base(kept: KeptChanges) -> None:
-    """Where there is a retention policy, until there are no changes to it."""
-    kept.write(a=b"ours")
-    assert base_tags.name_for(kept.session, kept.place, kept.record) == ""
-    lodefs.retain("r", keep_last=1, session=kept.session)
-    name = base_tags.name_for(kept.session, kept.place, kept.record)
-    kept.place.write(msgspec.structs.replace(kept.record, tag=name))
-    assert base_tags.put(kept.session, kept.record) is None
-    expired(kept)
-    made = kept.commit()
-    assert kept.files() == {"a": b"ours", "d/x": b"theirs", "d/y": b"theirs"}
-    assert [(one.name, one.commit) for one in lodefs.tag.list("r", session=kept.session)] == [
-        (name, made)
-    ]
-    unmount_writable(kept.session, str(kept.directory), keep=True)
-    assert lodefs.tag.list("r", session=kept.session) == []
-
-
-def test_a_store_that_takes_no_tag(kept: KeptChanges) -> None:
-    """Why is said, and nothing else comes of it."""
-    record = msgspec.structs.replace(kept.record, tag="mounted-here")
-    kept.objects.add(fail(Denied("read only")), "put", "")
-    assert "read only" in str(base_tags.put(kept.session, record))
-
-
 def test_a_repository_that_was_renamed(kept: KeptChanges) -> None:
     """Changes go to its new name, and later ones too."""
     lodefs.rename("r", "renamed", session=kept.session)
@@ -420,6 +241,11 @@ def test_commands(kept: KeptChanges, lodefs: Lodefs) -> None:
     assert done.code == 0, done.err
     assert (done.json["changed_files"], done.json["added_files"]) == (1, 1)
     assert [one["path"] for one in done.json["skipped"]] == ["pipe"]
+
+
+def refused(*_: object, **_more: object) -> None:
+    """What a full disk, or a proxy that is away, does."""
+    raise NoSpace("full")
 
 
 class Mounted:

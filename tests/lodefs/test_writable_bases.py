@@ -1,0 +1,142 @@
+"""Changes whose base is gone, or kept by a tag; commits that were made or not, and not gone on from.
+On a store in memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import lodefs
+from lodefs.api import base_tags
+from lodefs.api.writable import unmount_writable
+from lodefs.api.writable_changes import status
+from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.mount.writable import upper_place, writable_mount
+from lodefs.mount.writable.upper_place import NotedCommit
+from tests.support.chunkstore.directories import write_files
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.lodefs.kept_changes import KeptChanges
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptChanges:
+    monkeypatch.setattr(upper_place, "OF_ROOT", tmp_path / "of-root")
+    return KeptChanges(tmp_path, FaultyObjects(MemoryObjects()))
+
+
+def refused(*_: object, **_more: object) -> None:
+    """What a full disk, or a proxy that is away, does."""
+    raise NoSpace("full")
+
+
+def test_a_commit_that_was_made_and_not_gone_on_from(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record has noted it: the next commit goes on from it, and others may have changed the
+    same file meanwhile."""
+    kept.write(a=b"changed")
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_mount, "advance", refused)
+        with pytest.raises(NoSpace) as raised:
+            kept.commit()
+    made = kept.head()
+    assert raised.value.__notes__[0].startswith(f"{made} is committed, and {kept.directory} is")
+    assert kept.record.noted == NotedCommit(made, "r", "main")
+    kept.assert_kept()
+    theirs = kept.others("a", b"theirs")
+    kept.commit()
+    assert (kept.head(), kept.record.commit) == (theirs, made)
+    assert (kept.record.noted, kept.record.generation) == (None, 1)
+
+
+def test_a_commit_that_was_noted_and_not_made(kept: KeptChanges) -> None:
+    """Another one is made."""
+    kept.write(a=b"changed")
+    kept.objects.add(fail(Denied("ended here")), "put", "repos/r/refs")
+    with pytest.raises(Denied):
+        kept.commit()
+    assert kept.record.noted is None  # the store said that it is not there
+    writable_mount.note_commit(kept.place, NotedCommit("ab" * 32, "r", "main"))
+    kept.objects.forget()
+    made = kept.commit()
+    assert (kept.record.commit, kept.files()["a"], kept.record.noted) == (made, b"changed", None)
+
+
+def test_what_a_killed_restore_has_left_is_no_change(kept: KeptChanges) -> None:
+    """Neither is it shown, nor committed; a file that is called so somewhere else is."""
+    kept.write(a=b"changed")
+    write_files(kept.upper, {"d/.x.lodefs-restore/x": b"half", ".x.lodefs-restore": b"mine"})
+    kept.place.note_restoring(0, b"d/.x.lodefs-restore")
+    found = status(kept.directory, session=kept.session).differences
+    assert [one.path for one in found] == [b".x.lodefs-restore", b"a"]
+    kept.commit()
+    assert sorted(kept.files()) == [".x.lodefs-restore", "a", "d/x", "d/y"]
+    assert kept.place.restoring(kept.record.generation) == b""
+
+
+def expired(kept: KeptChanges) -> None:
+    """Others commit, and the retention policy has all but the newest commit deleted."""
+    kept.others("d/x", b"theirs")
+    kept.others("d/y", b"theirs")
+    lodefs.retain("r", keep_last=1, session=kept.session)
+    for _ in range(2):
+        collect(kept.session.store, CollectOptions(grace_s=0))
+
+
+def test_a_base_that_is_gone(kept: KeptChanges) -> None:
+    """The changes stay, and the way out is named: another commit is taken for the base."""
+    kept.write(a=b"ours")
+    write_files(kept.upper, {"d/x": b"ours"})
+    with pytest.raises(InvalidInput, match=r"--base main: .* is there, and counts"):
+        kept.commit(base="main")
+    expired(kept)
+    for act in (kept.commit, lambda: status(kept.directory, session=kept.session)):
+        with pytest.raises(NotFound, match="expired by the retention policy") as raised:
+            act()
+        assert f"`lodefs commit --base REV {kept.directory}`" in raised.value.__notes__[0]
+    kept.assert_kept()
+    kept.commit(base="main")
+    assert kept.files() == {"a": b"ours", "d/x": b"ours", "d/y": b"theirs"}
+    assert (kept.record.commit, kept.record.generation) == (kept.head(), 1)
+
+
+def test_a_renamed_directory_whose_base_is_gone(kept: KeptChanges) -> None:
+    """It is not taken for an empty one."""
+    (kept.upper / "moved").mkdir()
+    prefix = "trusted" if os.geteuid() == 0 else "user"
+    os.setxattr(kept.upper / "moved", f"{prefix}.overlay.redirect", b"/d")
+    expired(kept)
+    lodefs.commit_changes("r", [lodefs.changes.Remove("d")], session=kept.session, workers=0)
+    with pytest.raises(InvalidInput, match="moved was renamed, it was /d before, and r@"):
+        kept.commit(base="main")
+    kept.assert_kept()
+
+
+def test_a_tag_keeps_the_base(kept: KeptChanges) -> None:
+    """Where there is a retention policy, until there are no changes to it."""
+    kept.write(a=b"ours")
+    assert base_tags.name_for(kept.session, kept.place, kept.record) == ""
+    lodefs.retain("r", keep_last=1, session=kept.session)
+    name = base_tags.name_for(kept.session, kept.place, kept.record)
+    kept.place.write(msgspec.structs.replace(kept.record, tag=name))
+    assert base_tags.put(kept.session, kept.record) is None
+    expired(kept)
+    made = kept.commit()
+    assert kept.files() == {"a": b"ours", "d/x": b"theirs", "d/y": b"theirs"}
+    assert [(one.name, one.commit) for one in lodefs.tag.list("r", session=kept.session)] == [
+        (name, made)
+    ]
+    unmount_writable(kept.session, str(kept.directory), keep=True)
+    assert lodefs.tag.list("r", session=kept.session) == []
+
+
+def test_a_store_that_takes_no_tag(kept: KeptChanges) -> None:
+    """Why is said, and nothing else comes of it."""
+    record = msgspec.structs.replace(kept.record, tag="mounted-here")
+    kept.objects.add(fail(Denied("read only")), "put", "")
+    assert "read only" in str(base_tags.put(kept.session, record))
