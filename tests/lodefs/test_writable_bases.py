@@ -1,5 +1,4 @@
-"""Changes whose base is gone, or kept by a tag; commits that were made or not, and not gone on from.
-On a store in memory."""
+"""Changes whose base is gone, or kept by a tag; commits that were interrupted. In memory."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -112,6 +112,7 @@ EDITS: st.SearchStrategy[Edit] = st.one_of(
     st.tuples(st.just(_chmod), PATHS, st.sampled_from([0o644, 0o755, 0o600])),
 )
 HISTORIES = st.lists(EDITS, min_size=1, max_size=14)
+HISTORIES_IN_WORLD = 50
 MEMORY = Path("/dev/shm")  # push indexes are synced often
 
 
@@ -190,8 +191,8 @@ class UpperWorld:
 
 def main(examples: int) -> None:
     """Plays that many, other ones each time."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as place, suppress(KeyboardInterrupt):
-        world = UpperWorld(Path(place))
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, suppress(KeyboardInterrupt):
+        worlds = _worlds(Path(folder))
 
         @settings(
             max_examples=examples, deadline=None, derandomize=False, database=None,
@@ -199,9 +200,20 @@ def main(examples: int) -> None:
         )  # fmt: skip
         @given(HISTORIES, st.booleans())
         def histories(edits: list[Edit], renames_directories: bool) -> None:
-            world.play(edits, renames_directories=renames_directories)
+            next(worlds).play(edits, renames_directories=renames_directories)
 
         histories()
+
+
+def _worlds(folder: Path) -> Iterator[UpperWorld]:
+    """One for each history; another one after some: to list a store in memory takes as long as it
+    has objects, so a thousand times as many histories took a million times as long."""
+    for number in count():
+        place = folder / str(number)
+        place.mkdir()
+        world = UpperWorld(place)
+        yield from repeat(world, HISTORIES_IN_WORLD)
+        shutil.rmtree(place)
 
 
 if __name__ == "__main__":
