@@ -1,4 +1,4 @@
-"""Runs the examples of docs/python.md, each with the packages that it names: ``./run examples``.
+"""Runs the examples of the pages for Python, with the packages that each names: ``./run examples``.
 
 A block begins with ``python`` and the packages that it needs. What it prints stands in the block
 ``text`` after it, or it prints nothing; ``…`` stands for what differs from run to run. Environments
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-DOCUMENT = ROOT / "docs" / "python.md"
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("python", "fsspec", "pytorch"))
 PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdataset"]
 PACKAGES += ["universal_pathlib"]
 NOT_RUN = frozenset({"torch2", "transformers", "lightning"})  # too large to be installed
@@ -45,13 +45,17 @@ class Example(NamedTuple):
 
     def difference(self, printed: str) -> str:
         """How what was printed differs from what the page says; "" if it does not."""
-        pattern = ".*".join(map(re.escape, self.output.split(VARIES)))
-        if re.fullmatch(pattern, printed):
-            return ""
-        lines = difflib.unified_diff(
-            self.output.splitlines(), printed.splitlines(), "the page", "printed", lineterm=""
-        )
-        return "\n".join(lines)
+        return difference(self.output, printed)
+
+
+def difference(shown: str, printed: str) -> str:
+    """How what was printed differs from what a page shows; "" if it does not."""
+    if re.fullmatch(".*".join(map(re.escape, shown.split(VARIES))), printed):
+        return ""
+    lines = difflib.unified_diff(
+        shown.splitlines(), printed.splitlines(), "the page", "printed", lineterm=""
+    )
+    return "\n".join(lines)
 
 
 def examples_of(document: str) -> list[Example]:
@@ -71,6 +75,11 @@ def examples_of(document: str) -> list[Example]:
             output = match["output"] or ""
             found.append(Example(heading, number, needs, match["code"], output))
     return found
+
+
+def pages() -> str:
+    """All pages, one after the other: later examples read what earlier ones have written."""
+    return "\n".join(page.read_text() for page in PAGES)
 
 
 def write_plain_files(folder: Path) -> None:
@@ -133,7 +142,7 @@ def main(*only: str) -> int:
         init = [str(with_packages), "-m", "lodefs.main", "init", environment["LODEFS_STORE"]]
         subprocess.run(init, check=True, env=environment, stdout=subprocess.DEVNULL)
         try:
-            for number, example in enumerate(examples_of(DOCUMENT.read_text())):
+            for number, example in enumerate(examples_of(pages())):
                 if number and only and not str(example).startswith(only):
                     continue  # the first one pushes what the others read
                 if example.needs & NOT_RUN:

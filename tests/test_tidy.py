@@ -184,10 +184,11 @@ def anchors(document: Path) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_documents(document: Path) -> None:
-    """Lines fit into a terminal, every relative link leads to a file and a heading of it, and every
-    module that a document of today names exists."""
+    """Lines fit into a terminal, but for rows of tables; every relative link leads to a file and a
+    heading of it, and every module that a document of today names exists."""
     text = document.read_text()
-    assert not [line for line in text.splitlines() if len(line) > DOCUMENT_COLUMNS_MAX]
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert not [line for line in prose if len(line) > DOCUMENT_COLUMNS_MAX]
     links = re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", text)
     broken = [
         f"{link}#{anchor}"

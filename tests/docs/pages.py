@@ -22,6 +22,13 @@ _ENDS = {"|", "||", "&", "&&", ";", ";;", "(", ")", ">", ">>", "<", "<<", ">&"}
 _BEFORE = {"$", "sudo", "srun", "exec", "time", "if", "then", "do", "until", "while"}
 
 
+class Step(NamedTuple):
+    """Commands of a page, and what they print as the page shows it; None: it does not."""
+
+    commands: str
+    output: str | None
+
+
 class Block(NamedTuple):
     """A block of a page that is for a shell. ``name``: the page, the heading above it as in its
     address, and which of those below it."""
@@ -41,6 +48,23 @@ def blocks_of(page: str) -> list[Block]:
             number += 1
             text = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
             found.append(Block(f"{page}#{heading}-{number}", text))
+    return found
+
+
+def steps_of(page: Path, heading: str = "") -> list[Step]:
+    """What a reader does who types the blocks of a page from top to bottom, or of its part under a
+    heading: a block ``sh`` is one step, a block ``console`` one for each of its prompts."""
+    text = page.read_text()
+    if heading:
+        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found: list[Step] = []
+    for match in _BLOCK.finditer(text):
+        if match["kind"] == "sh":
+            found.append(Step(match["text"], None))
+        elif match["kind"] == "console":
+            for part in re.split(rf"^{re.escape(PROMPT)}", match["text"], flags=re.MULTILINE)[1:]:
+                command, _, output = part.partition("\n")
+                found.append(Step(command + "\n", output))
     return found
 
 

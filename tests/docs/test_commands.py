@@ -1,4 +1,5 @@
-"""docs/cookbook.md and the first minutes of README.md: the commands of both work as they stand."""
+"""README.md, and tour.md, cookbook.md and writable.md of docs/: their commands work as they stand,
+and print what the pages show."""
 
 from __future__ import annotations
 
@@ -6,14 +7,19 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from loadtests import terminal
+from loadtests.examples import difference, examples_of
+from loadtests.examples import run as run_example
 from loadtests.services import free_port
 from lodefs.mount.kernel import namespaces
+from tests.docs.pages import Step, steps_of
 from tests.support.chunkstore.child_process import private_directory, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuse]
@@ -55,6 +61,15 @@ def run_script(folder: Path, script: str) -> str:
     return run(
         ["bash", "-c", f"set -eo pipefail\ncd {folder}\n{script}"], env=environment, timeout_s=300
     )
+
+
+def differences(folder: Path, steps: list[Step]) -> list[str]:
+    """Runs steps in one shell; how what they print differs from what their page shows."""
+    script = "".join(f"printf '\\036'\n{step.commands}" for step in steps)
+    printed = run_script(folder, f"exec 2>&1\n{script}").split("\x1e")[1:]
+    pairs = zip(steps, printed, strict=True)
+    found = [difference(step.output, text) for step, text in pairs if step.output is not None]
+    return [one for one in found if one]
 
 
 MENDING = "Check that nothing is damaged, and mend it"
@@ -103,9 +118,37 @@ def test_writable(folder: Path) -> None:
     assert not state.exists()
 
 
-def test_five_minutes(folder: Path) -> None:
-    """The five minutes of README.md run as they stand, in any directory."""
-    out = run_script(folder, commands("README.md", "Five minutes"))
-    assert "nothing changed: vision/flickr30k@main stays at" in out
-    assert "A  images/2.txt" in out
-    assert out.rstrip().endswith("all is well")
+def shape(lines: Sequence[str]) -> list[str]:
+    """Lines of a terminal without ids and numbers, and with the plural of files."""
+    text = re.sub(r"\b(?=\w*\d)[0-9a-f]{12,}\b", "ID", "\n".join(lines))
+    text = re.sub(r"\d[\d,.]*(?: (?:[KMG]i)?B\b)?", "N", text)
+    return text.replace(" file,", " files,").splitlines()
+
+
+def test_readme(folder: Path) -> None:
+    """The commands and the Python of README.md run as they stand; the picture shows what the
+    commands print, and the page what Python prints."""
+    page = (ROOT / "README.md").read_text()
+    terminal.write_images(folder / "cats", 20)
+    lines = terminal.recorded(terminal.commands_of(page), folder)
+    drawn = ET.fromstring((ROOT / "docs" / "first-minute.svg").read_text())
+    pictured = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    printed = [f"$ {one.text}" if one.is_typed else one.text for one in terminal.shown(lines)]
+    assert shape(pictured) == shape(printed)
+    (example,) = examples_of(page)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "LODEFS_STORE": str(folder / "store"),
+        "LODEFS_CONFIG": os.devnull,
+    }
+    out = run_example(Path(sys.executable), example.code, folder, environment)
+    assert out is not None
+    assert example.difference(out) == ""
+
+
+def test_tour(folder: Path) -> None:
+    """The tour runs from top to bottom, and each command prints what is shown."""
+    assert differences(folder, steps_of(ROOT / "docs" / "tour.md")) == []

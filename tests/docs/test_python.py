@@ -1,5 +1,5 @@
-"""docs/python.md: the examples that need no package beyond those of the tests print what the page
-says."""
+"""python.md, fsspec.md and pytorch.md of docs/: the examples that need no package beyond those of
+the tests print what the pages say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.examples import DOCUMENT, Example, examples_of, write_plain_files
+from loadtests.examples import Example, examples_of, pages, write_plain_files
 from loadtests.examples import run as run_example
 from tests.support.chunkstore.child_process import private_directory, run
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.fuse]
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = {"fsspec", "mount", "universal_pathlib"}
-EXAMPLES = [one for one in examples_of(DOCUMENT.read_text()) if one.needs <= INSTALLED]
+EXAMPLES = [one for one in examples_of(pages()) if one.needs <= INSTALLED]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_example(folder: Path, example: Example) -> None:
 
 def test_all_packages_have_one() -> None:
     """There is an example for each package that the page promises."""
-    needed = {name for one in examples_of(DOCUMENT.read_text()) for name in one.needs}
+    needed = {name for one in examples_of(pages()) for name in one.needs}
     assert needed >= {
         "datasets", "duckdb", "fsspec", "pandas", "polars", "pyarrow", "torch", "universal_pathlib",
         "webdataset", "zarr",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from loadtests import headline
 from loadtests.bench import mountmeasures
 from loadtests.comparison import Comparison, Measure
 from loadtests.picture import Group, Panel, picture, times
 
+ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 TICKS = (0, 0.5, 1.0)
 
@@ -53,6 +57,15 @@ def test_light_and_dark() -> None:
     text = picture(["one"], [Panel("t", "", [], 1.0, TICKS)])
     assert "prefers-color-scheme:dark" in text
     assert len(bars(text, 0)) == len(list(ET.fromstring(text).iter(f"{SVG}rect"))) == 1
+
+
+def test_headline() -> None:
+    """The picture of README.md is drawn from ratios that docs/benchmarks.md has."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for ratio in (*headline.OTHERS, *headline.DISK):
+        assert ratio.said in page
+        assert ratio.value in map(float, re.findall(r"([\d.]+)x", ratio.said))
+    assert (ROOT / "docs" / "figures.svg").read_text() == headline.drawn()
 
 
 def test_too_many_series() -> None:
