@@ -1,1 +1,1 @@
-"""What keeps a store that lives for years small: gc."""
+"""Upkeep of a store over years: gc, compaction, merging, purges and accounts."""

@@ -1,6 +1,6 @@
-"""Accounts: what repositories and revisions take in a store, and what deleting them would free.
+"""Accounts: the space that repositories and revisions take, and what deleting them would free.
 
-By whole packs, as gc runs delete them: from lists, commits and trees, and no data is read.
+They count whole packs, since gc deletes those. They read lists, commits and trees, but no data.
 """
 
 from __future__ import annotations
@@ -25,42 +25,43 @@ from lodefs.chunkstore.repo.tree_walk import walk
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 16
-RECENT_MAX = 10_000  # packs that are remembered
+RECENT_MAX = 10_000  # packs held in memory
 _NOBODY = -1
 _PREFIX_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RepoAccount:
-    """A repository. Bytes of packs are as stored, and a pack counts whole."""
+    """One repository. Bytes of packs are as stored, and a pack counts whole."""
 
     repo: str
     commits: int
-    apparent_bytes: int  # of all files of all these commits, as if each were a copy
-    stored_bytes: int  # of the packs that they name
-    freed_bytes: int  # of these, that no other repository names: deleting it frees them
+    apparent_bytes: int  # all files of all these commits, as if each were a copy
+    stored_bytes: int  # the packs that they name
+    freed_bytes: int  # those of them that no other repository names
 
     @property
     def shared_bytes(self) -> int:
-        """Of the packs that other repositories name too."""
+        """The bytes of packs that other repositories name, too."""
         return self.stored_bytes - self.freed_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccount:
-    """A store: ``repos`` with the one first whose deletion frees most; what nobody names."""
+    """A store: ``repos`` ordered by what deleting them frees, the most first; and unused packs."""
 
     repos: list[RepoAccount]
     packs: int
     size_bytes: int
     unused_packs: int
-    unused_bytes: int  # of packs that no repository names: lodefs gc deletes them some day
-    unreadable: int  # directories that are damaged or lost: what is below them is not counted
+    unused_bytes: int  # packs that no repository names; lodefs gc deletes them later
+    unreadable: int  # damaged or lost directories, whose contents are not counted
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionAccount:
-    """One commit. ``unique_bytes``: of the packs that no other commit of the store names."""
+    """One commit. ``unique_bytes`` are those of the packs that no other commit of the store
+    names."""
 
     repo: str
     rev: str
@@ -68,20 +69,20 @@ class RevisionAccount:
     apparent_bytes: int
     stored_bytes: int
     unique_bytes: int
-    freed_bytes: int | None  # by deleting the branch or tag ``rev``; None: it is neither
-    unreadable: int  # directories of the store, as of StoreAccount
+    freed_bytes: int | None  # by deleting the branch or tag ``rev``; None for other revisions
+    unreadable: int  # as in StoreAccount
 
     @property
     def shared_bytes(self) -> int:
-        """Of the packs that other commits name too."""
+        """The bytes of packs that other commits name, too."""
         return self.stored_bytes - self.unique_bytes
 
 
 def store_account(
     store: Store, progress: Progress | None = None, *, workers: int = WORKERS
 ) -> StoreAccount:
-    """All repositories of a store. Raises: Corrupt, NotFound for a commit that is damaged or gone;
-    NoSpace without room for temporary files; what the store raises."""
+    """Returns the accounts of all repositories of a store. Raises: Corrupt, NotFound for a commit
+    that is damaged or gone; NoSpace without room for temporary files; what the store raises."""
     require_there(store.objects)
     with ThreadPoolExecutor(workers, "lodefs-du") as executor:
         tally = _Tally(store, executor, progress or Progress())
@@ -103,8 +104,8 @@ def store_account(
 def revision_account(
     store: Store, repo: str, rev: str, progress: Progress | None = None, *, workers: int = WORKERS
 ) -> RevisionAccount:
-    """One revision of a repository, against all other commits of the store. Raises: as
-    ``store_account``; NotFound for the revision."""
+    """Returns the account of one revision against all other commits of the store. Raises what
+    ``store_account`` raises; NotFound for the revision."""
     commit_id = store.resolve(repo, rev)
     with ThreadPoolExecutor(workers, "lodefs-du") as executor:
         tally = _Tally(store, executor, progress or Progress())
@@ -139,7 +140,7 @@ def revision_account(
 
 
 def _kept(store: Store, repo: str, graph: CommitGraph) -> dict[CommitId, Commit]:
-    """The commits that the repository's retention policy keeps."""
+    """Returns the commits that the repository's retention policy keeps."""
     policy = store.settings_log(repo).newest().retention
     kept = graph.kept(policy, int(time.time()))
     return {commit_id: graph.commits[commit_id] for commit_id in kept}
@@ -150,7 +151,7 @@ def _commits(graph: CommitGraph, ids: Iterable[CommitId]) -> Iterator[Commit]:
 
 
 class _Tally:
-    """Adds the packs that groups of commits lead to."""
+    """Adds up the packs that groups of commits lead to."""
 
     def __init__(self, store: Store, executor: Executor, progress: Progress) -> None:
         self._store = store
@@ -163,7 +164,7 @@ class _Tally:
     def add(self, group: int, repo: str, commits: Iterable[Commit]) -> None:
         """Adds commits of a repository to a group. Groups come in the order of their numbers."""
         self._progress.phase = f"reading directories of {repo}"
-        named: set[PackId] = set()  # by this group, lately: most are named again and again
+        named: set[PackId] = set()  # recently, by this group: most packs are named repeatedly
         roots = (commit.root for commit in commits)
         with EntrySet() as seen:
             for tree in walk(self._read, roots, self._executor, seen.add):
@@ -182,33 +183,34 @@ class _Tally:
 
 
 class PackCounts:
-    """The packs of a store with their stored bytes, and bytes by group of commits: 24 bytes a pack,
-    however many groups there are.
+    """The packs of a store with their stored bytes, and bytes by group of commits. It takes 24
+    bytes for each pack, however many groups there are.
 
     Groups have numbers from 0; each names all of its packs before the next one begins. A pack is
-    known by the first 8 bytes of its id.
+    identified by the first 8 bytes of its id.
     """
 
     def __init__(self, objects: ObjectStore, executor: Executor) -> None:
-        """Lists the packs, in sixteen parts side by side."""
+        """Lists the packs in sixteen concurrent parts."""
         self._ids = array("Q")
         self._sizes = array("Q")
         parts = [f"{keys.PACKS}{digit:x}" for digit in range(16)]
         for ids, sizes in executor.map(lambda prefix: _listed(objects, prefix), parts):
             self._ids.extend(ids)
             self._sizes.extend(sizes)
-        self._first = array("i", [_NOBODY]) * len(self._ids)  # the group that named it first
+        self._first = array("i", [_NOBODY]) * len(self._ids)  # the group that named the pack first
         self._last = array("i", self._first)
         self.size_bytes = sum(self._sizes)
-        self.stored_bytes: defaultdict[int, int] = defaultdict(int)  # of all that a group names
-        self.sole_bytes: defaultdict[int, int] = defaultdict(int)  # that no other group names
-        self.first_bytes: defaultdict[int, int] = defaultdict(int)  # that no group before it names
+        self.stored_bytes: defaultdict[int, int] = defaultdict(int)  # all packs that a group names
+        self.sole_bytes: defaultdict[int, int] = defaultdict(int)  # packs that no other group names
+        # Packs that no earlier group names
+        self.first_bytes: defaultdict[int, int] = defaultdict(int)
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def name(self, pack: PackId, group: int) -> None:
-        """A group names a pack. One that is not there counts for nothing."""
+        """Counts a pack that a group names. A pack that does not exist counts nothing."""
         at = self._find(pack)
         if at < 0 or self._last[at] == group:
             return
@@ -218,12 +220,12 @@ class PackCounts:
             self._first[at] = group
             self.first_bytes[group] += size_bytes
             self.sole_bytes[group] += size_bytes
-        elif self._first[at] == self._last[at]:  # until now only that group had named it
+        elif self._first[at] == self._last[at]:  # only that group had named it before
             self.sole_bytes[self._first[at]] -= size_bytes
         self._last[at] = group
 
     def unnamed(self) -> tuple[int, int]:
-        """Packs that no group names: how many, and their bytes."""
+        """Returns the number and bytes of packs that no group names."""
         sizes = [
             size for size, first in zip(self._sizes, self._first, strict=True) if first == _NOBODY
         ]
@@ -236,7 +238,7 @@ class PackCounts:
 
 
 def _listed(objects: ObjectStore, prefix: str) -> tuple[array[int], array[int]]:
-    """The packs below a prefix, in the order of their ids, which is that of their keys."""
+    """Lists the packs below a prefix in the order of their ids, which is that of their keys."""
     ids, sizes = array("Q"), array("Q")
     for info in objects.list(prefix):
         if (pack := keys.pack_of(info.key)) is not None:

@@ -1,7 +1,8 @@
-"""gc: what no ref leads to is tombstoned, and deleted by a later gc run.
+"""gc: one run tombstones what no ref leads to, and a later one deletes it.
 
-Beside writers and other gc runs, from any number of machines: docs/decisions/0036. Each run
-first deletes what is ripe, then tombstones what it has found. It may end anywhere, and be repeated.
+It works beside writers and other gc runs, on any number of machines: docs/decisions/0036. Each run
+first deletes the garbage that is ripe, then tombstones what it has found. It may end anywhere and
+be repeated.
 """
 
 from __future__ import annotations
@@ -56,21 +57,21 @@ GRACE_S = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """How to collect."""
+    """The options of a gc run."""
 
-    grace_s: int = GRACE_S  # from being tombstoned to being deleted, and until a writer is dead
+    grace_s: int = GRACE_S  # from a tombstone to the deletion, and until a silent writer is dead
     dry_run: bool = False
     clock: Callable[[], float] = time.time
-    workers: int = WORKERS  # requests at once
-    # packs of which less than this share of the bytes is in use are compacted; None: none
+    workers: int = WORKERS  # concurrent requests
+    # packs whose share of used bytes is smaller than this are compacted; None: no packs
     min_used: float | None = None
-    rate_bytes_s: float | None = None  # at which compaction and merging read and write
-    merge_below_bytes: int | None = None  # packs smaller than this are merged; None: none
+    rate_bytes_s: float | None = None  # limit for reads and writes of compaction and merging
+    merge_below_bytes: int | None = None  # smaller packs are merged; None: no packs
 
 
 @dataclass(slots=True)
 class Amount:
-    """So many packs and commits; ``size_bytes`` of the packs that are there."""
+    """A number of packs and commits. ``size_bytes`` counts the packs that exist."""
 
     packs: int = 0
     commits: int = 0
@@ -79,53 +80,55 @@ class Amount:
 
 @dataclass(slots=True)
 class CollectResult:
-    """What a gc run found and did; with ``dry_run`` would do."""
+    """What a gc run found and did, or with ``dry_run`` would do."""
 
-    packs: int = 0  # of the store, when the gc run began
+    packs: int = 0  # packs of the store when the gc run began
     size_bytes: int = 0
-    combined_packs: int = 0  # of these, merged into so many ``combined_objects``
+    combined_packs: int = 0  # those of them that lie in ``combined_objects``
     combined_objects: int = 0
     used_commits: int = 0
     used_packs: int = 0
-    expired_commits: int = 0  # that branches lead to, and that retention policies do not keep
-    garbage: Amount = field(default_factory=Amount)  # all that nothing leads to
+    expired_commits: int = 0  # branches lead to them, but retention policies do not keep them
+    garbage: Amount = field(default_factory=Amount)  # all that no ref leads to
     deleted: Amount = field(default_factory=Amount)
-    tombstoned: Amount = field(default_factory=Amount)  # by this gc run
+    tombstoned: Amount = field(default_factory=Amount)  # tombstoned by this gc run
     waiting: Amount = field(default_factory=Amount)  # tombstoned earlier, and not ripe yet
-    # packs whose unused chunks were dropped, of which some were tombstoned by this gc run, and
-    # all earlier; with the bytes of these chunks
+    # packs whose unused chunks were dropped, and the bytes of these chunks; some of the packs
+    # were tombstoned by this gc run, and all earlier
     compacted: Amount = field(default_factory=Amount)
     sparse: Amount = field(default_factory=Amount)
     sparse_waiting: Amount = field(default_factory=Amount)
-    merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
-    # of what was deleted and compacted: what of it lay beside merged packs, or still does
+    # Merged small packs; with dry_run, those to merge
+    merged: Merged = field(default_factory=Merged)
+    # deleted and compacted chunks that lay beside merged packs, or still do
     unused: Unused = field(default_factory=Unused)
-    ripe_at_s: int | None = None  # when that, or what was tombstoned now, may be deleted
-    writers: int = 0  # that what is tombstoned waits for
-    dead_writers: int = 0  # that were given up
+    ripe_at_s: int | None = None  # when the waiting or new tombstones may be deleted
+    writers: int = 0  # writers that the tombstones wait for
+    dead_writers: int = 0  # writers that were given up
 
 
 def collect(
     store: Store, options: CollectOptions, progress: Progress | None = None
 ) -> CollectResult:
-    """Deletes the garbage that is ripe, and tombstones what else is found.
+    """Deletes the garbage that is ripe, and tombstones the other garbage that it finds.
 
-    Raises: InvalidInput for a grace time below 0, a share or a size that is none; Corrupt if a ref
-    leads to something that is missing or damaged; what the store raises. After an error the
-    repetition goes on.
+    Raises: InvalidInput for invalid options; Corrupt if a ref leads to something that is missing or
+    damaged; what the store raises. After an error, a repeated run continues.
     """
     if options.grace_s < 0:
-        raise InvalidInput(f"a grace time of {options.grace_s} s is none: 0 or more")
+        raise InvalidInput(f"the grace time must be 0 s or more, not {options.grace_s} s")
     if options.min_used is not None and not 0 < options.min_used <= 1:
-        raise InvalidInput(f"{options.min_used} is not a share of a pack: more than 0, 1 at most")
+        raise InvalidInput(
+            f"the share of a pack must be more than 0 and at most 1, not {options.min_used}"
+        )
     below = options.merge_below_bytes
     if below is not None and not 0 < below <= BELOW_BYTES_MAX:
         raise InvalidInput(
-            f"{below} bytes is no size below which packs are merged: more than 0, at most "
-            f"{BELOW_BYTES_MAX >> 20} MiB"
+            f"packs of less than {below} bytes cannot be merged: the size must be more than 0 and "
+            f"at most {BELOW_BYTES_MAX >> 20} MiB"
         )
     require_there(store.objects)
-    if options.dry_run:  # packs that are put elsewhere first are looked at there
+    if options.dry_run:  # later steps see moved packs at their new places
         over = OverlayObjects(locations_of(store.objects).inner)
         store = Store(PackLocations(over), store.settings)
     else:
@@ -140,7 +143,7 @@ def collect(
 
 
 class _Collection:
-    """One run."""
+    """One gc run."""
 
     def __init__(
         self,
@@ -162,13 +165,14 @@ class _Collection:
         self._marking = Marking(store, executor, progress, int(options.clock()))
         rate = Rate(options.rate_bytes_s)
         self._merging = Merging(store.objects, executor, rate, dry_run=options.dry_run)
-        self._early: Mapping[int, LastHeartbeat] = {}  # entries with a time that is yet to come
-        self._handled: Sequence[Garbage] = ()  # what was deleted
-        self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
+        self._early: Mapping[int, LastHeartbeat] = {}  # entries with a time in the future
+        self._handled: Sequence[Garbage] = ()  # garbage that was deleted
+        self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run would have dropped
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
-        """Writers, lists, mark, sweep, tombstone. The order counts: docs/decisions/0036, 0040."""
+        """Runs writers, lists, mark, sweep and tombstones. Decisions 0036 and 0040 give the
+        order."""
         options = self._options
         self._progress.phase = "reading the journal"
         ledger = self._journal.ledger()
@@ -190,7 +194,7 @@ class _Collection:
         now_s = int(options.clock())
         self._early = decisions.from_the_future(undone, ledger.last_heartbeats, now_s)
         if undone and ledger == Ledger() and not options.dry_run:
-            self._journal.put_ledger(ledger)  # it is there where outcomes were carried out
+            self._journal.put_ledger(ledger)  # it must exist once outcomes were carried out
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.tombstoned for entry in left], sizes)
         before = self._tombstoned_before(left)
@@ -214,7 +218,7 @@ class _Collection:
         return found
 
     def _list(self) -> None:
-        """Packs first: what is put later is no garbage of this gc run."""
+        """Lists packs first: packs that are put later are not garbage of this gc run."""
         self._progress.phase = "listing packs"
         self._packs.fill(self._store.objects)
         self._progress.phase = "listing commits and refs"
@@ -239,7 +243,7 @@ class _Collection:
         return name, entry.commit
 
     def _garbage(self) -> tuple[dict[PackId, int], list[tuple[str, CommitId]]]:
-        """Packs with their sizes, and commits, that are there and not in use."""
+        """Returns unused packs with their sizes, and unused commits."""
         self._progress.phase = "comparing"
         sizes = {pack: size_bytes for pack, size_bytes in self._packs if pack not in self._marked}
         used = self._marked.commits | self._marked.renamed
@@ -255,11 +259,12 @@ class _Collection:
         writers: Writers,
         sizes: dict[PackId, int],
     ) -> Sequence[JournalEntry]:
-        """Deletes the garbage of the entries that are ripe; gives the others. In their order, so
-        that those that are not done are always the newest."""
+        """Deletes the garbage of the entries that are ripe; returns the other entries. It goes in
+        their order, so that those that are not done are always the newest."""
         ripe = list(itertools.takewhile(lambda entry: self._is_ripe(entry, writers), undone))
         if ripe and not self._options.dry_run:
-            check_deletes(self._store.objects)  # else outcomes would be decided and not carried out
+            # Otherwise it would decide outcomes and fail to carry them out
+            check_deletes(self._store.objects)
         outcomes = self._outcomes(ripe)
         garbage = [outcome.deleted for outcome in outcomes if outcome.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)
@@ -275,7 +280,7 @@ class _Collection:
         return undone[len(ripe) :]
 
     def _is_ripe(self, entry: JournalEntry, writers: Writers) -> bool:
-        """Whether an entry's outcome is decided, or may be."""
+        """Whether an entry's outcome is decided, or may be decided now."""
         if self._journal.outcome(entry.number) is not None:
             return True
         seen = self._early.get(entry.number)
@@ -286,8 +291,8 @@ class _Collection:
         return writers.have_ended_before(entry.number)
 
     def _outcomes(self, ripe: Sequence[JournalEntry]) -> list[DeletionOutcome]:
-        """What comes of the garbage of entries. Those of commits are decided first: an expired
-        commit that is not deleted, because a writer has saved it, keeps its packs."""
+        """Decides the outcomes of the entries' garbage. Commits come first: an expired commit that
+        stays, because a writer has saved it, keeps its packs."""
         of_commits = [e for e in ripe if e.tombstoned is not None and e.tombstoned.commits]
         outcomes = {entry.number: self._outcome(entry, self._marked) for entry in of_commits}
         gone = {
@@ -305,7 +310,8 @@ class _Collection:
         return [outcomes[entry.number] for entry in ripe]
 
     def _outcome(self, entry: JournalEntry, needed: Marked) -> DeletionOutcome:
-        """The outcome that counts, which another gc run or a writer may have put first."""
+        """Puts the outcome, and returns the one that counts: another gc run or a writer may have
+        put one before."""
         if (outcome := self._journal.outcome(entry.number)) is not None:
             return outcome
         used = self._marked.commits | self._marked.renamed
@@ -313,8 +319,8 @@ class _Collection:
         return outcome if self._options.dry_run else self._journal.put_outcome(outcome)
 
     def _compact(self, garbage: Sequence[Garbage]) -> Mapping[PackId, int]:
-        """Drops chunks of packs, but for packs that are no more in use as a whole. In a dry run it
-        tells by how much each would be smaller."""
+        """Drops chunks of packs, except of packs that are unused as a whole. Returns by how much
+        each pack gets smaller; a dry run only computes that."""
         found = union_of(one for part in garbage for one in part.chunks)
         dead = [DeadChunks(*one) for one in found.items() if one[0] in self._marked]
         if not dead:
@@ -336,12 +342,11 @@ class _Collection:
         return {}
 
     def _tombstone_chunks(self, before: Sequence[Garbage]) -> None:
-        """Tombstones the unused chunks of packs of which too little is in use, but those that are
-        tombstoned already."""
+        """Tombstones the unused chunks of sparse packs, unless they are tombstoned already."""
         min_used, result, objects = self._options.min_used, self._result, self._store.objects
         if min_used is None:
             return
-        self._progress.phase = "looking for packs of which little is in use"
+        self._progress.phase = "looking for packs with many unused chunks"
         known = union_of(dead for one in before for dead in one.chunks)
         found: list[DeadChunks] = []
         limit = decisions.ENTRIES_MAX * CHUNK_PACKS_MAX
@@ -360,8 +365,7 @@ class _Collection:
         self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
 
     def _merge(self) -> None:
-        """Puts small packs that are in use together, and removes what does not count any more
-        beside them."""
+        """Merges small packs that are in use, and removes what no longer counts beside them."""
         below = self._options.merge_below_bytes
         if below is not None:
             small = [one for one in self._packs if one[1] < below and one[0] in self._marked]
@@ -374,8 +378,8 @@ class _Collection:
         commits: Sequence[tuple[str, CommitId]],
         before: Sequence[Garbage],
     ) -> None:
-        """Tombstones what of the garbage is not deleted, and not tombstoned already; again what a
-        writer has saved."""
+        """Tombstones garbage that is neither deleted nor tombstoned already. It tombstones again
+        what a writer has saved."""
         known = [*self._handled, *before]
         packs_known = {pack for one in known for pack in one.packs}
         commits_known = {commit for one in known for commit in one.commits}
@@ -388,8 +392,8 @@ class _Collection:
         self._append(parts)
 
     def _tombstoned_before(self, left: Sequence[JournalEntry]) -> list[Garbage]:
-        """What of those entries is to be deleted, by their outcomes, or may be: they have none
-        yet."""
+        """Returns the garbage of those entries that is to be deleted by their outcomes, or may be,
+        since they have none yet."""
         outcomes = self._executor.map(lambda entry: self._journal.outcome(entry.number), left)
         found = (
             entry.tombstoned if outcome is None else outcome.deleted
@@ -398,10 +402,10 @@ class _Collection:
         return [one for one in found if one is not None]
 
     def _append(self, parts: Sequence[Garbage]) -> None:
-        """Puts entries that tombstone into the journal."""
+        """Puts entries with tombstones into the journal."""
         if not parts:
             return
-        self._progress.phase = "tombstoning what nothing leads to"
+        self._progress.phase = "tombstoning unused packs and commits"
         now_s = int(self._options.clock())
         for part in () if self._options.dry_run else parts:
             now_s = self._journal.append(part).time_s

@@ -1,7 +1,7 @@
-"""Compaction: packs of which little is in use are written again under their ids, without the bytes
-of the chunks that nothing leads to (docs/decisions/0040).
+"""Compaction: rewrites packs with many unused chunks under their ids, without the bytes of the
+chunks that no ref leads to (docs/decisions/0040).
 
-Which chunks may go, the journal decides. Here they are found, and left out.
+The journal decides which chunks may go. This module finds them and leaves them out.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from lodefs.chunkstore.repo.pack_reader import (
 from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.types import Buffer
 
-PACKS_AT_ONCE = 4  # written again; each is in memory meanwhile, up to 64 MiB
+PACKS_AT_ONCE = 4  # rewritten at once; each takes up to 64 MiB of memory
 READ_SIZE_BYTES = 8 << 20
-TRIES = 4  # of a pack that others write again at the same time
+TRIES = 4  # for a pack that others rewrite at the same time
 
 _log = logging.getLogger(__name__)
 
 
 class Rate:
-    """Lets ``bytes_per_s`` through, of many threads together; all, if that is None."""
+    """Limits many threads to ``bytes_per_s`` together; None is no limit."""
 
     def __init__(self, bytes_per_s: float | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._lock = threading.Lock()
-        self._free_s = 0.0  # when what was taken so far has passed, by the monotonic clock
+        self._free_s = 0.0  # monotonic time when the bytes taken so far have passed
 
     def take(self, size_bytes: int) -> None:
-        """Waits until so many bytes may be moved."""
+        """Waits until ``size_bytes`` may be moved."""
         if not self._bytes_per_s:
             return
         with self._lock:
@@ -59,7 +59,7 @@ class Rate:
 
 
 class Sparse(NamedTuple):
-    """A pack of which too little is in use; ``dead_bytes``: what its unused chunks take."""
+    """A pack with many unused chunks, which take ``dead_bytes``."""
 
     dead: DeadChunks
     dead_bytes: int
@@ -73,8 +73,8 @@ def sparse_packs(
     executor: Executor,
     dropped: Mapping[PackId, int],
 ) -> Iterator[Sparse]:
-    """Those of the packs in use of which less than ``min_used`` (0 to 1) of the bytes is in use. A
-    pack whose index cannot be read is left alone. ``dropped``: chunks that count as dropped."""
+    """Returns those of the packs in use that use less than ``min_used`` (0 to 1) of their bytes. It
+    skips a pack whose index cannot be read. ``dropped`` are chunks that count as dropped."""
     used = (pack for pack, _ in packs if pack in marked)
     for index in map_ahead(executor, partial(index_or_none, objects), used):
         if index is None:
@@ -88,8 +88,8 @@ def sparse_packs(
 
 
 def sparse_of(index: PackIndex, used: int) -> Sparse:
-    """The chunks of a pack that have bytes and are not in use, and these bytes. ``used``: bits of
-    the chunks' numbers."""
+    """Returns the chunks of a pack that have bytes and are not in use, and their bytes. ``used``
+    are bits of the chunks' numbers."""
     dead = dead_bytes = 0
     for n, size_bytes in enumerate(index.stored_sizes):
         if size_bytes and not used >> n & 1:
@@ -99,8 +99,8 @@ def sparse_of(index: PackIndex, used: int) -> Sparse:
 
 
 def union_of(dead: Iterable[DeadChunks]) -> dict[PackId, int]:
-    """All those chunks by their packs: of a pack that is written twice at once, one write would
-    bring back what the other has dropped."""
+    """Joins the chunks by their packs. If a pack were written twice at once, one write would bring
+    back what the other has dropped."""
     found: dict[PackId, int] = {}
     for pack, chunks in dead:
         found[pack] = found.get(pack, 0) | chunks
@@ -110,12 +110,13 @@ def union_of(dead: Iterable[DeadChunks]) -> dict[PackId, int]:
 def drop_all(
     objects: ObjectStore, dead: Iterable[DeadChunks], codec: int, executor: Executor, rate: Rate
 ) -> Iterator[int]:
-    """Writes packs again without the bytes of some chunks, a few at once, and those that were
-    merged before together; how many bytes each is smaller. 0 if it was done before, or a pack is
-    missing or damaged: then it is left as it is, for who repairs it. ``codec``: DROPPED or PURGED.
+    """Rewrites packs without the bytes of some chunks, a few at once, and packs that were merged
+    before together. Yields by how many bytes each is smaller: 0 if that was done before, or if the
+    pack is missing or damaged. Such a pack stays as it is, for `lodefs repair`. ``codec`` is
+    DROPPED or PURGED.
 
-    Nobody may name these chunks there, now or later: a write that comes late takes nothing else
-    away. Raises: what the store does.
+    Nobody may name these chunks there, now or later, so that a late write takes nothing else away.
+    Raises: what the store raises.
     """
     left = {one.pack: one for one in dead}
     for _ in range(TRIES):
@@ -132,14 +133,14 @@ def drop_all(
         yield from (size_bytes for pack, size_bytes in inside.items() if pack not in batch.stayed)
         left = {pack: left[pack] for pack in sorted(batch.stayed)}
     for pack in left:
-        _log.warning("pack %s is not compacted: others write it again and again", pack.hex())
+        _log.warning("pack %s is not compacted: others keep rewriting it", pack.hex())
         yield 0
 
 
 def smaller_by(
     objects: ObjectStore, dead: Sequence[DeadChunks], executor: Executor
 ) -> Iterator[int]:
-    """What ``drop_all`` would give, if no pack's chunks are damaged. Writes nothing."""
+    """Yields what ``drop_all`` would yield if no pack is damaged. Writes nothing."""
 
     def difference(one: DeadChunks) -> int:
         index = index_or_none(objects, one.pack)
@@ -151,18 +152,19 @@ def smaller_by(
 
 
 class _Rewritten(NamedTuple):
-    """The new object of a pack that lies with others in one."""
+    """The new object of a pack that lies in a composite."""
 
     pack: PackId
     data: bytes
-    etag: str  # of the old one
+    etag: str  # of the old object
     smaller_bytes: int
 
 
 def _drop_chunks(
     objects: ObjectStore, codec: int, rate: Rate, dead: DeadChunks
 ) -> int | _Rewritten:
-    """As of drop_all, of one pack; but what lies with others in one object is yet to be put."""
+    """Does what drop_all does for one pack. Returns the new object of a pack in a composite, which
+    the caller must put."""
     for _ in range(TRIES):
         try:
             version = read_index(objects, dead.pack)
@@ -175,7 +177,7 @@ def _drop_chunks(
             if place_of(version.etag) is not None:
                 return _Rewritten(dead.pack, b"".join(data), version.etag, smaller_bytes)
             if objects.head(keys.pack(dead.pack)).etag != version.etag:
-                continue  # somebody else wrote it meanwhile, and dropped other chunks, maybe
+                continue  # somebody else wrote it meanwhile, perhaps without other chunks
             objects.put(keys.pack(dead.pack), data)
         except Changed:
             continue
@@ -183,15 +185,15 @@ def _drop_chunks(
             _log.warning("pack %s is not compacted: %s", dead.pack.hex(), error)
             return 0
         return smaller_bytes
-    _log.warning("pack %s is not compacted: others write it again and again", dead.pack.hex())
+    _log.warning("pack %s is not compacted: others keep rewriting it", dead.pack.hex())
     return 0
 
 
 def _live_bytes(
     objects: ObjectStore, version: PackIndexVersion, wanted: PackIndex, rate: Rate
 ) -> list[Buffer]:
-    """The stored bytes of the chunks that ``wanted`` keeps, verified. Raises: Corrupt, Changed,
-    NotFound; TooLarge for more than fits into memory."""
+    """Returns the verified stored bytes of the chunks that ``wanted`` keeps. Raises: Corrupt,
+    Changed, NotFound; TooLarge if they do not fit into memory."""
     index = version.index
     check_bound(wanted)
     found: list[Buffer] = []

@@ -1,6 +1,6 @@
-"""What a gc run decides: pure functions of what it has seen.
+"""The decisions of a gc run: pure functions of what it has seen.
 
-Clocks decide only when something is done. That it is right to do it, the journal's order says.
+Clocks decide only when something is done. The order of the journal proves that it is safe.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lodefs.chunkstore.format.journal import (
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
 
-SILENCE_S_MIN = 600  # of a writer that is taken for dead: it says each minute that it is alive
-ENTRIES_MAX = 1024  # that one gc run puts into the journal: of a million packs
-_ENTRIES_GOAL = 16  # a push that saves one pack saves all of its entry until the next time
+SILENCE_S_MIN = 600  # before a writer counts as dead; it sends a heartbeat each minute
+ENTRIES_MAX = 1024  # that one gc run puts into the journal, for a million packs
+_ENTRIES_GOAL = 16  # a push that saves one pack saves all of its entry until the next run
 _ENTRY_IDS_MIN = 64
 
 T = TypeVar("T")
@@ -33,18 +33,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A writer of the journal that may yet write its ref."""
+    """A writer in the journal that may still write its ref."""
 
     number: int
     beats: int
-    intent: Intent | None  # None: it has not ended
+    intent: Intent | None  # None: the writer has not ended
 
 
 def last_heartbeats(
     writers: Iterable[Writer], before: Mapping[int, LastHeartbeat], now_s: int
 ) -> dict[int, LastHeartbeat]:
-    """Since when each writer is silent, as the looks of this and earlier gc runs tell. A time
-    that is yet to come counts as now: a clock was wrong."""
+    """Returns the last heartbeat of each writer, as this and earlier gc runs have seen it. A time
+    in the future counts as now, since some clock was wrong."""
     found: dict[int, LastHeartbeat] = {}
     for writer in writers:
         known = before.get(writer.number)
@@ -57,7 +57,7 @@ def last_heartbeats(
 def dead(
     silences_: Mapping[int, LastHeartbeat], before: Ledger, now_s: int, grace_s: int
 ) -> set[int]:
-    """Writers that an earlier gc run saw already, and that are silent for the grace time."""
+    """Returns the writers that an earlier gc run saw, and that were silent for the grace time."""
     silence_s = max(grace_s, SILENCE_S_MIN)
     return {
         number
@@ -69,8 +69,8 @@ def dead(
 def from_the_future(
     entries: Iterable[JournalEntry], before: Mapping[int, LastHeartbeat], now_s: int
 ) -> dict[int, LastHeartbeat]:
-    """When gc runs first saw each entry that tombstones and has a time that is yet to come: the
-    clock of the gc run that put it was wrong, or is now, or one of those that saw it."""
+    """Returns when gc runs first saw each tombstoning entry with a time in the future. The clock of
+    the gc run that put it was wrong, or that of a gc run that saw it is."""
     found: dict[int, LastHeartbeat] = {}
     for entry in entries:
         known = before.get(entry.number)
@@ -81,8 +81,8 @@ def from_the_future(
 
 
 def ripe_at_s(entry: JournalEntry, grace_s: int, seen: LastHeartbeat | None = None) -> int:
-    """When the garbage of an entry may be deleted at the earliest (Unix): a grace time after it was
-    tombstoned, or ``seen``, if that was before."""
+    """Returns when the garbage of an entry may be deleted at the earliest (Unix time): a grace time
+    after it was tombstoned, or after ``seen`` if that was earlier."""
     tombstoned_s = entry.time_s if seen is None else min(entry.time_s, seen.since_s)
     return tombstoned_s + grace_s
 
@@ -93,8 +93,8 @@ def outcome_of(
     commits: Container[tuple[str, CommitId]],
     chunks: Mapping[PackId, int],
 ) -> DeletionOutcome:
-    """Deletes what of an entry's garbage is not among the packs, commits and chunks (bits of their
-    numbers) that are in use."""
+    """Returns the outcome that deletes the garbage of an entry except the packs, commits and chunks
+    (bits of their numbers) that are in use."""
     tombstoned = entry.tombstoned or Garbage()
     unused = [(pack, bits & ~chunks.get(pack, 0)) for pack, bits in tombstoned.chunks]
     deleted = Garbage(
@@ -106,8 +106,8 @@ def outcome_of(
 
 
 def entries_of(garbage: Garbage) -> list[Garbage]:
-    """Garbage in parts, of which each gets an entry of the journal: the first of it, if there is
-    more than one gc run takes."""
+    """Splits garbage into parts, each for one entry of the journal. If one gc run cannot take all
+    of it, only the first parts are returned."""
     count = len(garbage.packs) + len(garbage.commits)
     size = min(IDS_MAX, max(_ENTRY_IDS_MIN, -(-count // _ENTRIES_GOAL)))
     found = [Garbage(commits=part) for part in _parts(garbage.commits, size)]
@@ -127,9 +127,9 @@ def next_ledger(
     newest: int,
     tombstoning: Mapping[int, LastHeartbeat],
 ) -> Ledger:
-    """What the next gc run starts from. ``waiting``: writers that may yet write; ``newest``:
-    the number of the journal's newest entry that was seen, -1 without any; ``tombstoning``: entries
-    as of ``from_the_future``, which no writer has the number of."""
+    """Returns the ledger from which the next gc run starts. ``waiting`` are writers that may still
+    write. ``newest`` is the number of the journal's newest entry that was seen, or -1.
+    ``tombstoning`` are the entries of ``from_the_future``; no writer has their numbers."""
     known = {**before.refs, **refs}
     first = min([*waiting, max(newest + 1, before.before)])
     return Ledger(first, known, {**tombstoning, **waiting})

@@ -1,4 +1,4 @@
-"""What a store holds, by lists alone: packs with their sizes, commits, refs."""
+"""The inventory of a store from lists alone: packs with their sizes, commits, refs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ROWS_AT_ONCE = 8192
 
 
 class PackList:
-    """The packs of a store and their sizes, in a temporary file: 40 bytes each. Closed at the end
-    of its block. Raises: NoSpace, Unavailable, if there can be none."""
+    """The packs of a store and their sizes, in a temporary file of 40 bytes for each. It is closed
+    at the end of its block. Raises: NoSpace, Unavailable if no file can be made."""
 
     def __init__(self) -> None:
         try:
@@ -46,7 +46,7 @@ class PackList:
         self._file.close()
 
     def fill(self, objects: ObjectStore) -> None:
-        """Lists the packs of a store. Objects with other names are left out."""
+        """Lists the packs of a store. Skips objects with other names."""
         try:
             for info in objects.list(keys.PACKS):
                 if (pack_id := keys.pack_of(info.key)) is not None:
@@ -74,14 +74,14 @@ class PackList:
 
 @dataclass(slots=True)
 class Repositories:
-    """All commits (ids joined, by repository), and the refs with the newest sequence of each that
-    a list shows."""
+    """All commits (ids joined, by repository), and the refs, each with the newest sequence that a
+    list shows."""
 
     commits: dict[str, bytearray] = field(default_factory=dict)
     refs: dict[RefName, int] = field(default_factory=dict)
 
     def fill(self, objects: ObjectStore) -> None:
-        """Lists them; what is there already stays."""
+        """Adds what lists show."""
         for info in objects.list(keys.REPOS):
             repo, found, name = info.key.removeprefix(keys.REPOS).partition("/commits/")
             if found and (commit_id := _commit_of(repo, name)) is not None:
@@ -91,7 +91,7 @@ class Repositories:
                 self.refs[name_of] = max(ref[3], self.refs.get(name_of, -1))
 
     def all_commits(self) -> Iterator[tuple[str, CommitId]]:
-        """Repository and id of each."""
+        """Yields the repository and id of each commit."""
         for repo, joined in self.commits.items():
             for at in range(0, len(joined), ID_BYTES):
                 yield repo, CommitId(bytes(joined[at : at + ID_BYTES]))

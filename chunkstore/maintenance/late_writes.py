@@ -1,8 +1,8 @@
-"""A pack that was read before a purge, and written after it, has the purged bytes again.
+"""Packs that were read before a purge and written after it, and so have purged bytes again.
 
-The put of a pack has no condition, so each who writes packs again (a compaction, a merging, a
-repair, a purge, a sweep of what a repair overlooked) looks afterwards for what purges wanted to be
-gone: their documents are put before the packs are written (docs/decisions/0047).
+The put of a pack has no condition. So whoever rewrites packs (compaction, merging, repair, purge,
+the sweep of what a repair overlooked) afterwards removes what purges have removed. The document of
+a purge is put before its packs are written (docs/decisions/0047).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lodefs.chunkstore.repo.pack_reader import index_or_none
 def drop_purged(
     objects: ObjectStore, packs: Iterable[PackId], executor: Executor, rate: Rate
 ) -> None:
-    """Removes what purges wanted gone from packs that were just written, until none has it; a pack
-    that cannot be read is left alone. Raises: what the store does, Corrupt for a purge's document.
+    """Removes purged chunks from packs that were just written, until none has any. It skips a pack
+    that cannot be read. Raises: Corrupt for a purge's document; what the store raises.
     """
     left, purged = list(packs), Purges(objects).chunks()
     for _ in range(TRIES if purged else 0):
@@ -36,15 +36,15 @@ def drop_purged(
 def find_purged(
     objects: ObjectStore, packs: Iterable[PackId], executor: Executor
 ) -> list[DeadChunks]:
-    """What drop_purged would remove first. Raises: as of it."""
+    """Returns what drop_purged would remove first. Raises what it raises."""
     return holding(objects, packs, Purges(objects).chunks(), executor)
 
 
 def holding(
     objects: ObjectStore, packs: Iterable[PackId], ids: Collection[ChunkId], executor: Executor
 ) -> list[DeadChunks]:
-    """Those of the packs that have bytes of these chunks, and which; one that cannot be read is
-    left out. Raises: what the store does."""
+    """Returns those of the packs that have bytes of these chunks, and which chunks. It skips a pack
+    that cannot be read. Raises: what the store raises."""
 
     def held(pack: PackId) -> DeadChunks:
         index = index_or_none(objects, pack)

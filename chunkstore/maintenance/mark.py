@@ -1,7 +1,7 @@
 """Finds all that refs lead to: commits, their parents, trees, packs.
 
-What was seen lies in temporary files: 36 bytes a tree, and as many a pack. Of packs whose chunks
-are looked at, the numbers of those in use are in memory: a bit for each, and 200 bytes a pack.
+Temporary files hold what was seen: 36 bytes for each tree and each pack. For packs whose chunks are
+examined, memory holds the numbers of the used ones: a bit for each, and 200 bytes for a pack.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import Place, walk_trees
 from lodefs.chunkstore.system.progress import Progress
 
-PACKS_TOGETHER = 1024  # that are named, before they are added: most are named again and again
+PACKS_TOGETHER = 1024  # named packs before they are added: most are named repeatedly
 
 
 class Marked:
-    """Commits and packs in use, and of packs in ``watched`` (None: of all) the chunks, by the bits
-    of their numbers. Closed at the end of its block."""
+    """The commits and packs in use, and the used chunks (bits of their numbers) of the packs in
+    ``watched`` (None: of all). It is closed at the end of its block."""
 
     def __init__(self, base: Marked | None = None) -> None:
-        """``base``: what it holds is in use too, and not walked again."""
+        """What ``base`` holds is in use, too, and is not walked again."""
         self.watched: Collection[PackId] | None = () if base is None else base.watched
         self.chunks: dict[PackId, int] = {} if base is None else dict(base.chunks)
         self.commits: set[tuple[str, CommitId]] = set()
-        self.expired: set[tuple[str, CommitId]] = set()  # there, but no policy keeps them
-        self.returned: set[tuple[str, CommitId]] = set()  # there again, though expired and deleted
-        # those in use, under other names of their repositories: a renaming may go on, or back
+        self.expired: set[tuple[str, CommitId]] = set()  # they exist, but no policy keeps them
+        # They exist again, though expired and deleted
+        self.returned: set[tuple[str, CommitId]] = set()
+        # commits in use, under other names of their repositories: a rename may be under way
         self.renamed: set[tuple[str, CommitId]] = set()
         self.trees = 0
         self.packs = 0
@@ -52,7 +53,7 @@ class Marked:
         self._packs = self._closing.enter_context(DiskKeySet())
         self._trees = self._closing.enter_context(EntrySet())
         self._base = base
-        # so that collisions here cannot be crafted
+        # a secret, so that nobody can craft collisions
         self._key: bytes = secrets.token_bytes(32) if base is None else base._key
 
     def __enter__(self) -> Marked:
@@ -67,14 +68,15 @@ class Marked:
         return self._short(pack) in self._packs or (self._base is not None and pack in self._base)
 
     def add(self, named: Mapping[PackId, int]) -> None:
-        """Chunks of packs that are in use."""
+        """Adds chunks of packs that are in use."""
         for pack, bits in named.items():
             self.packs += self._packs.add(self._short(pack))
             if self.watched is None or pack in self.watched:
                 self.chunks[pack] = self.chunks.get(pack, 0) | bits
 
     def add_tree(self, place: Place[str]) -> bool:
-        """Whether no other directory was found that is stored in the same place."""
+        """Adds a tree. Returns whether no directory that is stored in the same place was added
+        before."""
         is_known = self._base is not None and place.entry in self._base._trees
         is_new = not is_known and self._trees.add(place.entry)
         self.trees += is_new
@@ -85,15 +87,14 @@ class Marked:
 
 
 class _DeletedCommits:
-    """Expired commits of one repository that a gc run has deleted, of which some may be there
-    again all the same: a writer that has been given up may wake, put a commit back that meanwhile
-    was deleted, and only then be refused (docs/decisions/0049). No ref can come to name that
-    commit: its outcome stands. Raises: what the store does, Corrupt, UnknownFormat for documents of
-    the journal."""
+    """The expired commits of one repository that a gc run has deleted. Some may exist again: a
+    writer that was given up may wake, put such a commit back, and only then be refused
+    (docs/decisions/0049). No ref can come to name that commit, since its outcome stands. Raises:
+    Corrupt, UnknownFormat for documents of the journal; what the store raises."""
 
     def __init__(self, store: Store, repo: str) -> None:
-        """Lists the words of commits that have expired. A list that lacks one makes a commit count
-        as there."""
+        """Lists the markers of expired commits. If a list lacks one, the commit counts as
+        existing."""
         self._store = store
         self._repo = repo
         prefix = keys.expired(repo)
@@ -101,8 +102,8 @@ class _DeletedCommits:
         self._deleted: set[CommitId] | None = None
 
     def __contains__(self, commit_id: object) -> bool:
-        """Whether a commit has its word, and an outcome that deleted it. The journal is read for
-        the first that has a word: if a copy or a bundle has brought that, there is no such
+        """Whether a commit has a marker, and an outcome that deleted it. The journal is read for
+        the first commit with a marker. If a copy or a bundle brought the marker, there is no such
         outcome."""
         if not isinstance(commit_id, bytes) or commit_id.hex() not in self._words:
             return False
@@ -123,7 +124,7 @@ class _DeletedCommits:
 
 
 class _Past(NamedTuple):
-    """What of a commit counts here."""
+    """The parts of a commit that marking needs."""
 
     parents: tuple[CommitId, ...]
     time_s: int
@@ -132,7 +133,7 @@ class _Past(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """Where and how to mark. ``now_s``: Unix time, for retention policies."""
+    """How to mark. ``now_s`` is the Unix time for retention policies."""
 
     store: Store
     executor: Executor
@@ -140,11 +141,11 @@ class Marking:
     now_s: int
 
     def mark(self, roots: Iterable[tuple[RefName, CommitId]], marked: Marked) -> None:
-        """Adds all that ``roots`` lead to and retention policies keep; what they do not keep
-        becomes ``marked.expired``. A commit that was deleted and is there again is the end of
-        history, as if it were gone, and ``marked.returned``.
+        """Adds all that ``roots`` lead to and retention policies keep. Commits that they do not
+        keep go to ``marked.expired``. A commit that was deleted and exists again ends the history,
+        as if it were gone, and goes to ``marked.returned``.
 
-        Raises: Corrupt if something of it is missing or damaged: what is below is then not known.
+        Raises: Corrupt if something is missing or damaged, since its contents are then unknown.
         """
         by_repo: dict[str, list[tuple[RefName, CommitId]]] = {}
         for ref, commit_id in roots:
@@ -166,7 +167,7 @@ class Marking:
                 marked.renamed |= {(name, at) for one, at in marked.commits if one == repo}
 
     def mark_commits(self, commits: Iterable[tuple[str, CommitId]], marked: Marked) -> None:
-        """Adds what commits need, without those before them. Raises: as ``mark``."""
+        """Adds what commits need, without their ancestors. Raises what ``mark`` raises."""
         self._mark_trees(self._roots(commits), marked)
 
     def _roots(self, commits: Iterable[tuple[str, CommitId]]) -> Iterator[Place[str]]:
@@ -194,8 +195,8 @@ class Marking:
         deleted: Container[CommitId],
         returned: set[tuple[str, CommitId]],
     ) -> Iterator[tuple[CommitId, _Past]]:
-        """Commits and all before them; history ends where it has expired. Those of ``deleted`` that
-        are there are added to ``returned``."""
+        """Yields commits and their ancestors, up to where history has expired. Those in ``deleted``
+        that exist are added to ``returned``."""
         waiting, seen = list(heads), set[CommitId]()
         while waiting:
             commit_id = waiting.pop()
@@ -220,7 +221,7 @@ class Marking:
             self.progress.phase = f"marking {tree.node.root}"
             if tree.error is not None:
                 raise _unknown(tree.node.root, tree.error) from tree.error
-            add_named(named, [tree.node.entry])  # directories: each of them once
+            add_named(named, [tree.node.entry])  # directories are added one by one
             add_named(named, (one for one in tree.content if one.kind is not Kind.DIRECTORY))
             if len(named) >= PACKS_TOGETHER:
                 marked.add(named)
@@ -230,7 +231,7 @@ class Marking:
 
 
 def _other_names(settings: RepoSettings) -> Iterator[str]:
-    """The names that a repository had, and that it is about to get."""
+    """Yields the former names of a repository, and the name that it is about to get."""
     yield from settings.former_names
     if settings.deletion is not None and settings.deletion.renaming is not None:
         yield settings.deletion.renaming.to
@@ -242,8 +243,8 @@ def _place(repo: str, commit_id: CommitId, root: TreeEntry) -> Place[str]:
 
 def _unknown(what: str, error: Exception) -> Corrupt:
     return Corrupt(
-        f"{what} cannot be read to the end, so it is not known what it needs, and nothing more is "
-        f"deleted ({error}). If a branch moved meanwhile, repeat the command. Else `lodefs repair` "
-        "says what is lost, and puts it back from a source that has it; `lodefs push --check` "
-        "stores files again; or delete the branch or tag that leads there"
+        f"{what} cannot be read completely, so lodefs does not know what it needs, and deletes "
+        f"nothing more ({error}). If a branch moved meanwhile, repeat the command. Otherwise "
+        "`lodefs repair` lists what is lost and restores it from a source that has it; `lodefs "
+        "push --check` stores files again; or delete the branch or tag that leads there"
     )

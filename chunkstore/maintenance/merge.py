@@ -1,5 +1,5 @@
-"""Merging: many small packs are put into few composites, and keep their ids; and composites of
-which too little counts are put again, as packs are compacted (docs/decisions/0051)."""
+"""Merging: puts many small packs into few composites, where they keep their ids, and rewrites
+composites with many unused bytes, as compaction rewrites packs (docs/decisions/0051)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from lodefs.chunkstore.repo.pack_reader import index_or_none
 from lodefs.chunkstore.system.progress import Progress
 
 BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
-_GROWTH = 4  # a composite that is so many times larger than all that joins it stays as it is
+_GROWTH = 4  # a composite that is this many times larger than all that would join it stays
 
 Sizes = Iterable[tuple[PackId, int]]
 _log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Merged:
-    """``packs`` of ``size_bytes`` that were objects of their own, or in ``objects_before``, are now
-    in ``objects``."""
+    """``packs`` of ``size_bytes`` that lay alone, or in ``objects_before`` composites, are now in
+    ``objects``."""
 
     packs: int = 0
     size_bytes: int = 0
@@ -60,8 +60,8 @@ class Merged:
 
 @dataclass(slots=True)
 class Unused:
-    """So many objects of merged packs were put again, without ``freed_bytes`` that did not count;
-    ``left_bytes`` that do not count stay in others."""
+    """``objects`` composites were rewritten without ``freed_bytes`` that were unused. Others still
+    have ``left_bytes`` that are unused."""
 
     objects: int = 0
     freed_bytes: int = 0
@@ -69,8 +69,8 @@ class Unused:
 
 
 class Merging:
-    """What one gc run does about where packs lie; with ``dry_run`` only what it would do is
-    told. Methods raise what the store does."""
+    """What one gc run does about the locations of packs. With ``dry_run`` it only reports what it
+    would do. Its methods raise what the store raises."""
 
     def __init__(
         self, objects: ObjectStore, executor: Executor, rate: Rate, *, dry_run: bool
@@ -80,22 +80,23 @@ class Merging:
         self._executor = executor
         self._rate = rate
         self._dry_run = dry_run
-        self._foreseen = NO_TABLE  # as a dry run would leave it
-        self._smaller_by: Mapping[PackId, int] = {}  # packs, by compaction in a dry run
+        self._foreseen = NO_TABLE  # the table that a dry run would leave
+        # Bytes that compaction would save, by pack, in a dry run
+        self._smaller_by: Mapping[PackId, int] = {}
 
     def begin(self) -> None:
-        """Removes what merges that died have left."""
+        """Removes what interrupted merges have left."""
         sweep_moved(self._objects, self._executor)
         drop_doubles(self._objects, self._executor)
 
     def combined(self) -> tuple[int, int]:
-        """How many packs lie with others, and in how many objects."""
+        """Returns how many packs lie in composites, and the number of these."""
         table = self._tables.newest()
         return len(table.places), len(table.composites)
 
     def forget(self, dead: Collection[PackId], smaller_by: Mapping[PackId, int]) -> None:
-        """Packs that the gc run has deleted for good; ``smaller_by``: by how much others are
-        smaller now, in a dry run."""
+        """Removes packs that the gc run has deleted for good. ``smaller_by`` says by how much a dry
+        run would make others smaller."""
         if self._dry_run:
             self._smaller_by = smaller_by
             self._foreseen = foreseen(self._tables.newest(), dead, smaller_by)
@@ -103,8 +104,8 @@ class Merging:
             self._tables.remove(dead)
 
     def merge(self, small: Sequence[tuple[PackId, int]], progress: Progress) -> Merged:
-        """Puts small packs that are in use into composites. Those that are damaged, or lack chunks,
-        stay where they are."""
+        """Puts small packs that are in use into composites. Damaged packs and packs that lack
+        chunks stay where they are."""
         table = self._table()
         if not batches(small, table):
             return Merged()
@@ -121,10 +122,10 @@ class Merging:
         return self._merge_all(small, progress)
 
     def rewrite(self, min_used: float | None) -> Unused:
-        """Puts composites again of which less than ``min_used`` (0 to 1; None: nothing is put)
-        counts: else bytes of what was deleted, compacted or written again elsewhere stay until all
-        that counts has gone. One with damaged packs stays, for who repairs it. Then nothing that
-        was purged stays where nothing counts."""
+        """Rewrites composites that use less than ``min_used`` (0 to 1; None: no composite) of their
+        bytes. Otherwise the bytes of deleted, compacted or moved packs would stay until the whole
+        composite is unused. A composite with damaged packs stays, for `lodefs repair`. Afterwards
+        no purged bytes remain in unused parts."""
         table = self._table()
         if not table.places:
             return Unused()
@@ -146,14 +147,14 @@ class Merging:
         return self._foreseen if self._dry_run else self._tables.newest()
 
     def _whole_packs(self, small: Sizes, table: CompositeTable) -> list[tuple[PackId, int]]:
-        """Those that may be put into composites, or lie there: what a pack of its own lacks, a copy
-        or a repair may yet bring."""
+        """Returns the packs that may go into composites, or lie in one. A pack that lacks chunks
+        stays alone, since a copy or a repair may still restore them."""
 
         def may_move(one: tuple[PackId, int]) -> bool:
             if one[0] in table.places:
                 return True
             index = index_or_none(self._objects, one[0])
-            if index is None:  # merging finds out, and says so
+            if index is None:  # merging finds this out and reports it
                 return True
             return one[0] not in self._smaller_by and not index.has_gone
 
@@ -180,13 +181,13 @@ class Merging:
             read = {one.index.pack_id: one for one in found if one is not None}
             progress.files_done += len(part)
             if len({places[pack].composite if pack in places else pack for pack in read}) < 2:
-                continue  # the others are damaged, or lack chunks
+                continue  # too few are left: others are damaged or lack chunks
             packs = {pack: one.data for pack, one in read.items()}
             self._tables.put_packs(packs, places, still)
             for _ in self._executor.map(lambda one: self._drop_own(one, places), read.values()):
                 pass
             if not still():
-                break  # what was read may have been purged since: the next merge reads it again
+                break  # a purge may have changed what was read: the next merge reads it again
             drop_purged(self._objects, read, self._executor, self._rate)
             result.objects += 1
             result.packs += len(read)
@@ -204,15 +205,15 @@ class Merging:
         except NotFound:
             return
         if etag == one.etag:
-            # A writer that puts it from now on looks at the table afterwards, and finds it there.
+            # A writer that puts it from now on reads the table afterwards, and finds it there.
             self._objects.inner.delete(keys.pack(pack_id))
         else:
             drop_double(self._objects, pack_id)
 
 
 def batches(small: Sizes, table: CompositeTable) -> list[list[tuple[PackId, int]]]:
-    """Which packs, with their sizes, go into one composite each: ``small`` ones, and those of
-    composites with room, if there are fewer objects afterwards."""
+    """Groups packs, with their sizes, for one composite each. It takes ``small`` packs, and those
+    of composites with room, if fewer objects result."""
     composites: dict[CompositeName, list[tuple[PackId, int]]] = {}
     for pack, place in table.places.items():
         composites.setdefault(place.composite, []).append((pack, place.size_bytes))
@@ -232,8 +233,8 @@ def batches(small: Sizes, table: CompositeTable) -> list[list[tuple[PackId, int]
 def foreseen(
     table: CompositeTable, gone: Collection[PackId], smaller_by: Mapping[PackId, int]
 ) -> CompositeTable:
-    """The table without packs that are deleted or merged, and with others that are written again
-    and then take so many bytes less."""
+    """Returns the table without packs that are deleted or merged, and with packs that get smaller
+    by ``smaller_by`` bytes."""
     places = {pack: at for pack, at in table.places.items() if pack not in gone}
     name, room = CompositeName(table.number + 1, "f" * 16), COMPOSITE_SIZE_BYTES
     for pack in sorted(places.keys() & smaller_by.keys()):

@@ -1,9 +1,9 @@
-"""Packs that were moved into composites (docs/decisions/0051): what is left where they lay before,
-and where they lie, as a repair finds it out again.
+"""Packs that were moved into composites (docs/decisions/0051): what remains at their old places,
+and how a repair finds their locations.
 
-A pack in a composite may have an object of its own as well: a merge that died left it, or a push, a
-copy, a compaction that did not know. And what was written again elsewhere since, or deleted, stays
-in a composite until all that counts has been moved out of it.
+A pack in a composite may have an object of its own as well, left by a merge that died, or put by a
+push, copy or compaction that did not know. And packs that were rewritten elsewhere or deleted
+remain in a composite until all its used packs are moved out.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from lodefs.chunkstore.objects.pack_locations import PackLocations, composite_pa
 from lodefs.chunkstore.repo.pack_reader import index_or_none, unpack_chunks
 from lodefs.chunkstore.types import Buffer
 
-PACK_SIZE_BYTES_MAX = 1 << 30  # none has so many
-_READS = 2  # of one that was damaged on its way, maybe
+PACK_SIZE_BYTES_MAX = 1 << 30  # no pack is this large
+_READS = 2  # a second one, as transport may have damaged the first
 
 Places = Mapping[PackId, CompositePlace]
 Purged = Callable[[], AbstractSet[ChunkId]]
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WholePack:
-    """An object of a pack, as it was read, every byte of it verified: nothing else is moved."""
+    """An object of a pack, with every byte verified. Nothing else is moved."""
 
     index: PackIndex
     data: Buffer
@@ -57,13 +57,13 @@ class WholePack:
 def fetch(
     objects: PackLocations, pack: tuple[PackId, int], seen: Places, rate: Rate
 ) -> WholePack | None:
-    """A pack's object; None for one that is to stay where it is. ``seen``: those in composites.
-    Raises: what the store does."""
+    """Returns a pack's object; None for a pack that must stay where it is. ``seen`` are packs in
+    composites. Raises: what the store raises."""
     pack_id, size_bytes = pack
     for count in range(1, _READS + 1):
         rate.take(size_bytes)
         try:
-            if pack_id in seen:  # an own object beside that may have what was purged since
+            if pack_id in seen:  # an own object beside it may have bytes that were purged since
                 found = _verified(pack_id, objects.get_in_composite(pack_id, size=size_bytes))
             else:
                 found = _verified(pack_id, objects.get(keys.pack(pack_id), size=size_bytes))
@@ -72,16 +72,16 @@ def fetch(
             if count == _READS or not isinstance(error, Corrupt):
                 _log.warning("pack %s is not moved: %s", pack_id.hex(), error)
                 return None
-    # What a pack of its own lacks, a copy or a repair may yet bring: in a composite it would not
-    # count.
+    # A copy or a repair may still restore the chunks that a pack of its own lacks. In a composite
+    # these would not count.
     return None if found.index.has_gone and pack_id not in seen else found
 
 
 def move_out(
     objects: PackLocations, composites: AbstractSet[CompositeName], executor: Executor, rate: Rate
 ) -> None:
-    """Moves all sound packs out of composites, each of which is deleted if that were all. Raises:
-    what the store does."""
+    """Moves all sound packs out of composites, and deletes each composite that has no others.
+    Raises: what the store raises."""
     places = objects.tables.newest().places
     packs = ((pack, at.size_bytes) for pack, at in places.items() if at.composite in composites)
     for some in composite_parts(packs):
@@ -96,16 +96,16 @@ def _verified(pack_id: PackId, part: Part) -> WholePack:
     size_bytes = part.object_size_bytes
     index = PackIndex.decode(pack_id, part.data)
     if len(part.data) != size_bytes or index.offsets[-1] + len(index.encode()) != size_bytes:
-        raise Corrupt(f"{keys.pack(pack_id)} has {size_bytes} bytes, which is not what it says")
+        raise Corrupt(f"{keys.pack(pack_id)} has {size_bytes} bytes, which contradicts its index")
     unpack_chunks(index, 0, len(index), part.data)
     return WholePack(index, part.data, part.etag)
 
 
-# own objects beside composites
+# Own objects beside composites
 
 
 def _doubles(objects: PackLocations) -> list[PackId]:
-    """The packs in composites that have an object of their own, which a list shows."""
+    """Returns the packs in composites that also have an own object in a list."""
     places = objects.tables.newest().places
     listed = (keys.pack_of(i.key) for i in (objects.inner.list(keys.PACKS) if places else ()))
     return [pack for pack in listed if pack is not None and pack in places]
@@ -114,21 +114,21 @@ def _doubles(objects: PackLocations) -> list[PackId]:
 def doubles_with(
     objects: PackLocations, ids: AbstractSet[ChunkId], executor: Executor
 ) -> dict[PackId, int]:
-    """Those whose own objects have bytes of these chunks, by the bits of their numbers. One that is
-    damaged is left out: no reader gets anything of it. Raises: what the store does."""
+    """Returns the packs whose own objects have bytes of these chunks (bits of their numbers). It
+    skips damaged packs, since no reader gets anything from them. Raises: what the store raises."""
     found = holding(objects.inner, _doubles(objects) if ids else (), ids, executor)
     return {one.pack: one.chunks for one in found}
 
 
 def drop_doubles(objects: PackLocations, executor: Executor) -> None:
-    """Deletes the own objects of all packs that are in composites. Raises: what the store does."""
+    """Deletes the own objects of all packs in composites. Raises: what the store raises."""
     for _ in executor.map(lambda pack: drop_double(objects, pack), _doubles(objects)):
         pass
 
 
 def drop_double(objects: PackLocations, pack_id: PackId) -> None:
-    """Deletes a pack's own object, if the composite has it undamaged. What the own object has more
-    goes into the composite first; what was purged of it goes from the composite too."""
+    """Deletes a pack's own object if the composite has the pack undamaged. Chunks that only the own
+    object has go into the composite first; chunks purged from it are removed there, too."""
     for _ in range(TRIES):
         try:
             place = objects.tables.find(pack_id)
@@ -140,18 +140,18 @@ def drop_double(objects: PackLocations, pack_id: PackId) -> None:
         try:
             part = objects.inner.get(keys.pack(pack_id), size=PACK_SIZE_BYTES_MAX)
             index, data = _joined(inside, _verified(pack_id, part))
-        except (NotFound, Corrupt, UnknownFormat):  # gone, or of no use to anybody
+        except (NotFound, Corrupt, UnknownFormat):  # gone, or useless
             index, data = inside.index, b""
         if index.codecs == inside.index.codecs:
             objects.inner.delete(keys.pack(pack_id))
             return
-        if (place := place_of(inside.etag)) is not None:  # where that was read
+        if (place := place_of(inside.etag)) is not None:  # the place that it was read from
             objects.tables.put_packs({pack_id: data}, {pack_id: place})
-    _log.warning("the own object of pack %s stays: others write it again and again", pack_id.hex())
+    _log.warning("the own object of pack %s stays: others keep rewriting it", pack_id.hex())
 
 
 def _joined(inside: WholePack, own: WholePack) -> tuple[PackIndex, bytes]:
-    """A pack with the chunks that one of two objects of it has, and neither says were purged."""
+    """Joins the chunks of two objects of a pack, except those that either says were purged."""
     codecs, sizes, stored = bytearray(inside.index.codecs), inside.index.stored_sizes[:], []
     for n in range(len(inside.index)):
         source = inside if not inside.index.is_gone(n) or own.index.is_gone(n) else own
@@ -165,14 +165,14 @@ def _joined(inside: WholePack, own: WholePack) -> tuple[PackIndex, bytes]:
     return joined, b"".join([*stored, joined.encode()])
 
 
-# what counts no more in composites
+# Unused parts of composites
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """Bytes of chunks in a composite, at a place of a pack that counts no more. ``index``: of the
-    pack as it is there; None if that, or the composite's list, is damaged or hidden: it may have
-    them."""
+    """Bytes of chunks in a composite, at a place of a pack that is no longer used. ``index`` is
+    that of the pack there; None if it, or the composite's list, is damaged or hidden, so that it
+    may have them."""
 
     composite: CompositeName
     pack: PackId
@@ -185,8 +185,8 @@ def find_remains(
     executor: Executor,
     composites: Iterable[CompositeName] | None = None,
 ) -> list[Remains]:
-    """Where bytes of these chunks remain, or may, in those composites, or all. Raises: what the
-    store does, Corrupt for a lost table."""
+    """Finds where bytes of these chunks remain, or may remain, in those composites, or in all.
+    Raises: Corrupt for a lost table; what the store raises."""
     tables = objects.tables
     dead = tables.dead_places(tables.unused_bytes() if composites is None else composites)
     places = [one for some in dead.values() for one in some.items()]
@@ -205,7 +205,7 @@ def _remains(
 ) -> Remains | None:
     try:
         index = PackIndex.decode(pack, objects.read(place).data)
-    except NotFound:  # one that a list shows all the same is hidden, and may have them
+    except NotFound:  # if a list shows it anyway, it is hidden and may have them
         is_listed = next(iter(objects.inner.list(place.composite.key, limit=1)), None) is not None
         return Remains(place.composite, pack, None) if is_listed else None
     except (Corrupt, UnknownFormat):
@@ -216,8 +216,9 @@ def _remains(
 def drop_remains(
     objects: PackLocations, ids: AbstractSet[ChunkId], executor: Executor, rate: Rate
 ) -> list[PackId]:
-    """Removes the bytes of these chunks that remain in composites. Gives the packs whose bytes have
-    to stay: beside one that is damaged, which a repair is to move. Raises: as of find_remains."""
+    """Removes the bytes of these chunks that remain in composites. Returns the packs whose bytes
+    must stay, since they lie beside a damaged pack, which a repair must move. Raises what
+    find_remains raises."""
     found = find_remains(objects, ids, executor)
     move_out(objects, {one.composite for one in found}, executor, rate)
     left = objects.tables.newest().composites
@@ -225,8 +226,8 @@ def drop_remains(
 
 
 def drop_purged_remains(objects: PackLocations, executor: Executor, rate: Rate) -> None:
-    """As drop_remains, of all chunks that purges wanted gone. A composite that was looked at is
-    looked at again only after another purge, or when more of it counts no more."""
+    """Does what drop_remains does for all purged chunks. A composite that was examined is examined
+    again only after another purge, or when more of it is unused."""
     tables, purges = objects.tables, Purges(objects)
     unused = tables.unused_bytes() if tables.newest().places else {}
     newest = purges.newest() if unused else -1
@@ -239,29 +240,30 @@ def drop_purged_remains(objects: PackLocations, executor: Executor, rate: Rate) 
         return
     hit = {one.composite for one in find_remains(objects, purges.chunks(), executor, new)}
     move_out(objects, hit, executor, rate)
-    after = tables.unused_bytes()  # the same, where nothing has changed meanwhile
+    after = tables.unused_bytes()  # equal if nothing has changed meanwhile
     clean = {n: size for n, size in unused.items() if n not in hit and after.get(n) == size > 0}
     objects.inner.put(LOOKED, [encode_looked(PurgeScanState(newest, clean))])
 
 
 def _looked(objects: PackLocations) -> PurgeScanState:
-    """Nothing, if it is not there, damaged, or a newer version's. Raises: what the store does."""
+    """Returns an empty state if it is missing, damaged, or of a newer version. Raises: what the
+    store raises."""
     try:
         return decode_looked(read_whole(objects, LOOKED, LOOKED_SIZE_BYTES_MAX).data, LOOKED)
     except (NotFound, Corrupt, UnknownFormat):
         return PurgeScanState()
 
 
-# where packs lie, by what a list of composites shows
+# Locations of packs, from a list of composites
 
 
 def restore_locations(
     objects: PackLocations, executor: Executor, purged: Purged, *, dry_run: bool
 ) -> tuple[str, str, str] | None:
-    """Makes a lost table again from the composites; no pack that it names has bytes that were
-    purged, as far as ``purged`` knows: at some older place a pack may have such. The key of what
-    was lost, what was wrong, and what it was made of; None if nothing was. Raises: what the store
-    and ``purged`` do."""
+    """Rebuilds a lost table from the composites. No pack that it names has chunks that ``purged``
+    knows as purged; a pack may have them at an older place. Returns the key of what was lost, what
+    was wrong, and its source; None if nothing was lost. Raises: what the store and ``purged``
+    raise."""
 
     def cleaning(places: Places) -> Iterator[dict[PackId, Buffer]]:
         if gone := purged():
@@ -269,14 +271,14 @@ def restore_locations(
                 yield {one.pack: one.data for one in read}
 
     what = objects.tables.restore(dry_run=dry_run, cleaning=cleaning)
-    if what and not dry_run:  # other places may count now than when they were looked at
+    if what and not dry_run:  # the used places may have changed since they were examined
         objects.inner.delete(LOOKED)
     return (TABLES, what, "the composites") if what else None
 
 
 def purged_in_places(objects: PackLocations, executor: Executor) -> set[ChunkId]:
-    """What packs say was purged, wherever they lie: as their own objects, and in all composites
-    that a list shows, also where they count no more. It reads all of these."""
+    """Returns the chunks that packs call purged, in their own objects and in all composites of a
+    list, even in unused parts. It reads all of these."""
     own = ((pack, None) for i in objects.inner.list(keys.PACKS) if (pack := keys.pack_of(i.key)))
     places = [*own, *objects.tables.listed_places()]
     found = executor.map(lambda one: _purged_at(objects, *one), places)
@@ -294,8 +296,8 @@ def _purged_at(objects: PackLocations, pack: PackId, place: CompositePlace | Non
 
 
 def sweep_moved(objects: PackLocations, executor: Executor) -> None:
-    """Deletes composites that no table names. Of those that a repair may have overlooked, the packs
-    are put again first. Raises: what the store does, Corrupt for a purge's document."""
+    """Deletes composites that no table names. If a repair may have overlooked some, their packs are
+    put again first. Raises: Corrupt for a purge's document; what the store raises."""
     for _ in range(_READS):
         overlooked = objects.tables.sweep()
         if not overlooked or _put_again(objects, overlooked, executor):
@@ -305,7 +307,8 @@ def sweep_moved(objects: PackLocations, executor: Executor) -> None:
 
 
 def _put_again(objects: PackLocations, overlooked: Places, executor: Executor) -> bool:
-    """False if somebody purged meanwhile: what was read may be purged since, and is not put."""
+    """Returns False if somebody purged meanwhile: then the bytes that were read may be purged, and
+    are not put."""
     purges, before = Purges(objects), objects.tables.newest().places
     newest = purges.newest()
 
@@ -320,7 +323,7 @@ def _put_again(objects: PackLocations, overlooked: Places, executor: Executor) -
 
 
 class _Read(NamedTuple):
-    """A pack's object, without what was purged of it; ``is_hit``: it has had bytes of that."""
+    """A pack's object without its purged chunks. ``is_hit``: it had bytes of such chunks."""
 
     pack: PackId
     data: Buffer
@@ -335,7 +338,7 @@ def _read(
     executor: Executor,
     is_wanted: Callable[[_Read], bool],
 ) -> Iterator[list[_Read]]:
-    """The packs at those places, as many at a time as a composite takes."""
+    """Yields the packs at those places, as many at a time as fit into a composite."""
     for some in composite_parts((pack, at.size_bytes) for pack, at in places.items()):
         read = executor.map(lambda one: _without(objects, one[0], places[one[0]], purged), some)
         if found := [one for one in read if one is not None and is_wanted(one)]:
@@ -345,7 +348,7 @@ def _read(
 def _without(
     objects: PackLocations, pack: PackId, place: CompositePlace, purged: AbstractSet[ChunkId]
 ) -> _Read | None:
-    """None if it is missing. What is damaged stays so, for who repairs it."""
+    """Returns None if the pack is missing. Damaged bytes stay, for `lodefs repair`."""
     found: _Read | None = None
     for _ in range(_READS):
         try:

@@ -1,6 +1,6 @@
-"""An object store over another one that is only read: what is put and deleted stays in memory.
+"""An object store over another one, which it only reads: puts and deletes stay in memory.
 
-A dry run can so carry out the small steps of a run, and look at their results.
+With it a dry run can carry out the small steps of a run and examine their results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OverlayObjects(DelegatingStore):
     def __init__(self, below: ObjectStore) -> None:
         super().__init__(below)
         self._above: dict[str, bytes | None] = {}  # None: deleted
-        self._lock = threading.Lock()  # guards the check of a put, and the dictionary while listed
+        self._lock = threading.Lock()  # guards the check of a put, and the dictionary during lists
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if key not in self._above:

@@ -1,7 +1,7 @@
-"""Purge: bytes that have to be gone from all versions at once, without a grace time.
+"""Purge: removes bytes from all versions at once, without a grace time.
 
-The packs that hold them are written again without them, as a compaction does it; their indexes say
-why (docs/decisions/0047).
+It rewrites the packs that hold the bytes without them, as compaction does. The index of each pack
+says why they are gone (docs/decisions/0047).
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 16
-PACKS_AT_ONCE = 4  # written again; each is in memory meanwhile
+PACKS_AT_ONCE = 4  # rewritten at once; each is in memory meanwhile
 SHARED_SHOWN_MAX = 20
 
-Chunks = dict[PackId, int]  # of packs, by the bits of their numbers
+Chunks = dict[PackId, int]  # bits of chunk numbers, by pack
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of a store, before which all commits were put that came from writers up to the
-    journal's ``newest`` entry, but for those that are ``waiting``; ``moves``: as of PackLocations,
-    as packs that a repair had overlooked may have been found since."""
+    """A moment of a store. All commits of writers up to the journal's ``newest`` entry were put
+    before it, except those of the ``waiting`` ones. ``moves`` is that of PackLocations, since packs
+    that a repair had overlooked may have been found later."""
 
     newest: int
     waiting: frozenset[int]
@@ -71,18 +71,18 @@ class Moment:
 
 @dataclass(slots=True)
 class PurgePlan:
-    """What a purge would remove. ``targets``: repositories and paths that it is meant for;
-    ``versions``: commits that lead there; ``shared``: other paths ("REPO:PATH") that need some of
-    these chunks; ``unreadable``: packs with a damaged index, which may hold the bytes too;
-    ``damaged``: commits that cannot be read, and that no branch or tag leads to: what they alone
-    lead to is not looked at."""
+    """What a purge would remove. ``targets`` are the repositories and paths to purge. ``versions``
+    are commits that lead there. ``shared`` are other paths ("REPO:PATH") that need some of these
+    chunks. ``unreadable`` are packs with a damaged index, which may hold the bytes, too.
+    ``damaged`` are unreadable commits to which no branch or tag leads: their own contents are not
+    examined."""
 
     what: str
     targets: tuple[tuple[str, bytes], ...] = ()
-    seen: Moment | None = None  # when ``shared`` was looked for
+    seen: Moment | None = None  # when ``shared`` was determined
     chunks: list[ChunkId] = field(default_factory=list)
     packs: Chunks = field(default_factory=dict)
-    size_bytes: int = 0  # of the chunks that are there, each place
+    size_bytes: int = 0  # of the existing chunks, at each place
     versions: int = 0
     shared: list[str] = field(default_factory=list)
     unreadable: list[PackId] = field(default_factory=list)
@@ -91,9 +91,9 @@ class PurgePlan:
 
 @dataclass(slots=True)
 class PurgeResult:
-    """What a purge did. ``left``: packs that hold such bytes still, or may, since they are damaged;
-    ``shared``: other paths that came to need the bytes while it began; ``writers``: that had begun
-    before and had not ended then: they may have put them into another pack, or yet do."""
+    """What a purge did. ``left`` are damaged packs that still hold such bytes, or may. ``shared``
+    are other paths that came to need the bytes while the purge began. ``writers`` is the number of
+    writers that began before it and had not ended: they may put the bytes into another pack."""
 
     packs: int = 0
     size_bytes: int = 0
@@ -103,12 +103,12 @@ class PurgeResult:
 
 
 def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = None) -> PurgePlan:
-    """What it takes to purge a file, or all files below a directory, from all versions of a
+    """Plans the purge of a file, or of all files below a directory, from all versions of a
     repository. Raises: NotFound if no version has it; Corrupt; what the store raises."""
     progress = progress or Progress()
     path = path.strip(b"/")
     if not path:
-        raise InvalidInput("name a file or a directory: to delete a repository, see lodefs rm")
+        raise InvalidInput("name a file or a directory; lodefs rm deletes a repository")
     plan = PurgePlan(f"{repo}:{quote_from_bytes(path)}", ((repo, path),))
     named: Chunks = {}
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
@@ -133,8 +133,8 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
 
 
 def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -> PurgePlan:
-    """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it, nor an
-    object of merged ones from which its pack was deleted."""
+    """Plans the purge of one chunk, wherever it is. Raises: NotFound if no pack has it, and no
+    composite still has it from a deleted pack."""
     progress = progress or Progress()
     plan = PurgePlan("")
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
@@ -147,8 +147,8 @@ def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -
 
 
 def plan_from(store: Store, source: Store, progress: Progress | None = None) -> PurgePlan:
-    """What it takes to purge what another store has purged, and this one has not: the same bytes,
-    and for the same paths. Raises: Corrupt; what the stores raise."""
+    """Plans the purge of what another store has purged and this one has not: the same bytes, for
+    the same paths. Raises: Corrupt; what the stores raise."""
     progress = progress or Progress()
     purges = purged_only_in(source.objects, store.objects)
     whats = (one.what.partition(":") for one in purges if one.what)
@@ -161,14 +161,14 @@ def plan_from(store: Store, source: Store, progress: Progress | None = None) -> 
 
 
 def check_shared(shared: Collection[str]) -> None:
-    """Raises: InvalidInput that names other paths which need bytes that are to be purged."""
+    """Raises: InvalidInput, which names other paths that need the bytes, if there are any."""
     if shared:
         names = sorted(shared)
         more = len(names) - SHARED_SHOWN_MAX
         shown = ", ".join(names[:SHARED_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
         raise InvalidInput(
-            f"other files need some of these bytes, and would be purged too: {shown}. If that is "
-            "wanted, say --also-shared"
+            f"other files need some of these bytes, and would be purged, too: {shown}. To purge "
+            "them, add --also-shared"
         )
 
 
@@ -180,15 +180,17 @@ def purge(
     *,
     also_shared: bool = False,
 ) -> PurgeResult:
-    """Removes what was planned. It may be repeated after an interruption, with a new plan.
+    """Carries out a plan. After an interruption it may be repeated with a new plan.
 
-    The purge is put first, so that no push stores the bytes again, and once more at the end: nodes
-    that have dropped them may have read them again meanwhile. Raises: InvalidInput if other files
-    came to need the bytes since the plan, unless ``also_shared``; what the store does.
+    The purge's document is put first, so that no push stores the bytes again. It is put once more
+    at the end, since nodes that have dropped the bytes may have read them again. Raises:
+    InvalidInput if other files came to need the bytes since the plan, unless ``also_shared``; what
+    the store raises.
     """
     progress = progress or Progress()
     store.ensure_writable()
-    place = RefWrite(store, clock)  # who begins after it adds no chunks to packs until it has ended
+    # Writers that begin later add no chunks to packs until it has ended
+    place = RefWrite(store, clock)
     own = place.begin().number
     heartbeat = Heartbeat(place.beat)
     heartbeat.start()
@@ -208,7 +210,7 @@ def _purge(
     *,
     also_shared: bool,
 ) -> PurgeResult:
-    """As of purge. ``own``: the number of its place in the journal, the first of two entries."""
+    """Does what purge does. ``own`` is the number of its place in the journal, the first of two."""
     result = PurgeResult()
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         known = set(plan.shared)
@@ -218,25 +220,25 @@ def _purge(
         purges = Purges(store.objects)
         purges.append(plan.chunks, plan.what, int(clock()))
         write = RefWrite(store, clock)
-        newest = write.begin().number  # who begins after it knows the purge
+        newest = write.begin().number  # writers that begin later know the purge
         write.close()
         result.writers = _begun_before(store, newest, own, executor)
         known = set(plan.shared)
         plan = _up_to_date(store, plan, own, executor, progress)
         result.shared = sorted(set(plan.shared) - known)
-    progress.phase = f"writing {len(plan.packs)} packs again"
+    progress.phase = f"rewriting {len(plan.packs)} packs"
     result.left += plan.unreadable
     with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-purge") as executor:
         dead = [DeadChunks(*one) for one in sorted(plan.packs.items())]
         rate = Rate(None)
         objects = locations_of(store.objects)
-        drop_doubles(objects, executor)  # no reader sees what such an object has and lacks
+        drop_doubles(objects, executor)  # readers do not use such objects
         for size_bytes in drop_all(objects, dead, PURGED, executor, rate):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
-        objects.tables.fence()  # a merge that has read them before puts them nowhere from now on
+        objects.tables.fence()  # a merge that has read them can no longer put them anywhere
         drop_purged(objects, plan.packs, executor, rate)
-        sweep_moved(objects, executor)  # a merge that died may have left them somewhere
+        sweep_moved(objects, executor)  # a merge that died may have left them
         result.left += drop_remains(objects, set(plan.chunks), executor, rate)
         for index in executor.map(lambda one: _index(store, one.pack), dead):
             if isinstance(index, PackIndex):
@@ -250,8 +252,8 @@ def _purge(
 
 
 def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
-    """What of all earlier purges is there again: a writer that had begun before one of them, or a
-    compaction that stood still, may have put it there."""
+    """Plans the purge of bytes of earlier purges that are there again. A writer that began before
+    the purge, or a compaction that was suspended, may have put them."""
     progress = progress or Progress()
     plan = PurgePlan("")
     ids = set(Purges(store.objects).chunks())
@@ -283,10 +285,11 @@ def _complete(
     progress: Progress,
     named: Iterable[PackId] = (),
 ) -> None:
-    """All places of the chunks, and who else needs them. ``named``: as of ``_find_places``."""
+    """Finds all places of the chunks and all paths that need them. ``named`` is that of
+    ``_find_places``."""
     plan.chunks = sorted(ids)
     _find_places(store, plan, ids, executor, progress, named)
-    progress.phase = "looking for who else needs it"
+    progress.phase = "looking for other files that need it"
     for repo, path in _users(store, _unpurged(store, plan.packs, executor), executor):
         own = (at for one, at in plan.targets if one == repo)
         if not any((path + b"/").startswith(at + b"/") for at in own):
@@ -297,9 +300,9 @@ def _complete(
 def _up_to_date(
     store: Store, plan: PurgePlan, own: int, executor: Executor, progress: Progress
 ) -> PurgePlan:
-    """A plan for the same chunks: which packs hold them now, and which paths need them now. If the
-    journal has only one entry more, which is the purge's, and no pack was moved, it is the plan
-    that was given. ``own``: the number of the purge's place in the journal."""
+    """Returns a current plan for the same chunks: the packs that hold them now and the paths that
+    need them now. If the journal has only one more entry, the purge's, and no pack was moved, that
+    is the given plan. ``own`` is the number of the purge's place in the journal."""
     if plan.seen is None:
         return plan
     now = _moment(store, executor)
@@ -320,8 +323,8 @@ def _moment(store: Store, executor: Executor) -> Moment:
 
 
 def _begun_before(store: Store, number: int, own: int, executor: Executor) -> int:
-    """How many other writers than ``own`` began before an entry and have not ended. Looked at
-    before packs are listed: what a writer that has ended by then has put is found."""
+    """Counts the writers other than ``own`` that began before an entry and have not ended. Call it
+    before packs are listed, so that the list has the packs of writers that have ended."""
     journal = StoreJournal(store.objects)
     ledger, (_, tombstoning) = journal.ledger(), newest_of(journal)
     waiting = WriterCheck(store, journal, executor).look(ledger, number, tombstoning).waiting
@@ -336,9 +339,9 @@ def _find_places(
     progress: Progress,
     named: Iterable[PackId] = (),
 ) -> None:
-    """All places of chunks: reads the index of each pack, those of dead pushes too; and of the
-    packs that versions have ``named``, which a list may lack. Again while packs are moved: a list
-    may then lack them."""
+    """Finds all places of chunks. It reads the index of each pack, even those of dead pushes, and
+    of packs that versions have ``named``, which a list may lack. It starts again if packs are
+    moved, since a list may then lack them."""
     progress.phase = "looking through all packs"
     locations = locations_of(store.objects)
     before, found = -2, locations.moves()
@@ -371,7 +374,7 @@ def _find_listed(
 
 
 def _with(named: Iterable[PackId], listed: Iterable[PackId]) -> Iterator[PackId]:
-    """Those of the list, then the others."""
+    """Yields the packs of the list, then the others."""
     lacking = set(named)
     for pack in listed:
         lacking.discard(pack)
@@ -380,7 +383,7 @@ def _with(named: Iterable[PackId], listed: Iterable[PackId]) -> Iterator[PackId]
 
 
 def _unpurged(store: Store, places: Chunks, executor: Executor) -> Chunks:
-    """Those of the chunks that do not count as purged: of the others nobody loses anything."""
+    """Returns the chunks that do not count as purged. Purging the others takes nothing away."""
     found: Chunks = {}
     indexes = executor.map(lambda pack: _index(store, pack), places)
     for (pack, bits), index in zip(places.items(), indexes, strict=True):
@@ -392,9 +395,9 @@ def _unpurged(store: Store, places: Chunks, executor: Executor) -> Chunks:
 
 
 def _users(store: Store, places: Chunks, executor: Executor) -> Iterator[tuple[str, bytes]]:
-    """Repository and path of each file, in any commit that is there, that has one of the chunks.
-    Raises: Unsupported-like InvalidInput if a directory's own list has."""
-    seen: set[object] = set()  # with the path: each is asked for
+    """Yields repository and path of each file, in any existing commit, that has one of the chunks.
+    Raises: InvalidInput if the list of a directory has one."""
+    seen: set[object] = set()  # with the path, since each is reported
 
     def is_new(place: Place[str]) -> bool:
         count, key = len(seen), (place.root, place.path, *stored(place.entry))
@@ -405,8 +408,8 @@ def _users(store: Store, places: Chunks, executor: Executor) -> Iterator[tuple[s
         repo, path, entry = tree.node
         if _is_hit(entry, places):
             raise InvalidInput(
-                f"a list of names ({repo}:{path.decode(errors='replace')}/) has a chunk that "
-                "is to be purged: what is in directories cannot be purged, only files"
+                f"the list of names in {repo}:{path.decode(errors='replace')}/ has a chunk that "
+                "is to be purged: only files can be purged, not lists of names"
             )
         for child in tree.content if tree.error is None else ():
             if child.kind is not Kind.DIRECTORY and _is_hit(child, places):
@@ -414,7 +417,7 @@ def _users(store: Store, places: Chunks, executor: Executor) -> Iterator[tuple[s
 
 
 def _roots(store: Store) -> Iterator[Place[str]]:
-    """Those of all commits that can be read, also such that no ref leads to."""
+    """Yields the roots of all commits that can be read, even if no ref leads to them."""
     repos = Repositories()
     repos.fill(store.objects)
     for repo, commit_id in repos.all_commits():
@@ -432,7 +435,7 @@ def _is_hit(entry: TreeEntry, places: Chunks) -> bool:
 def _files_at(
     store: Store, repo: str, commit_id: CommitId, path: bytes, executor: Executor
 ) -> list[TreeEntry] | None:
-    """The file of that path, or all files below the directory; None if there is neither."""
+    """Returns the file at that path, or all files below the directory; None if there is neither."""
     root = store.commit(repo, commit_id).root
     try:
         entry = find_in(store.packs, root, Spec(repo, commit_id.hex(), path))
@@ -445,7 +448,7 @@ def _files_at(
 
 
 def _commits(store: Store, repo: str) -> Iterator[CommitId]:
-    """All commits of a repository that are there, also those that no ref leads to."""
+    """Yields all existing commits of a repository, even if no ref leads to them."""
     store.require_repo(repo)
     prefix = keys.commits(repo)
     for info in store.objects.list(prefix):
@@ -460,7 +463,7 @@ def _ids(index: PackIndex, bits: int) -> Iterable[ChunkId]:
 
 
 def _stored(index: PackIndex, bits: int) -> int:
-    """The bytes that chunks of a pack take."""
+    """Returns the bytes that chunks of a pack take."""
     return sum(size for n, size in enumerate(index.stored_sizes) if bits >> n & 1)
 
 
@@ -469,7 +472,7 @@ def _known(store: Store, pack: PackId) -> PackIndex:
 
 
 def _index(store: Store, pack: PackId) -> PackIndex | PackId | None:
-    """The index of a pack; its id if that cannot be read; None if there is no such pack."""
+    """Returns the index of a pack; its id if that cannot be read; None if there is no such pack."""
     try:
         return _known(store, pack)
     except NotFound:

@@ -1,4 +1,4 @@
-"""Deletes what the outcomes of tombstoned garbage say. All of it may be done again, and by many."""
+"""Deletes garbage by its outcomes. All of it may be repeated, and done by many at once."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def sweep(
     executor: Executor,
     progress: Progress,
 ) -> None:
-    """Deletes commits, then shards' mention of packs, then the packs: what is left after a crash
-    is garbage. ``gc_number``: the number of the newest entry whose garbage this is.
+    """Deletes commits, then the packs' entries in shards, then the packs, so that a crash leaves
+    only garbage. ``gc_number`` is the number of the newest entry with this garbage.
 
-    Raises: what the store does, after it has tried all deletes of one kind.
+    Raises: what the store raises, after all deletes of one kind were tried.
     """
     objects = store.objects
     commits = [commit for one in garbage for commit in one.commits]
@@ -49,14 +49,14 @@ def sweep(
 
 
 def check_deletes(objects: ObjectStore) -> None:
-    """Puts an object and deletes it. Raises what the store does: Denied, if deletes are not
-    allowed."""
+    """Puts an object and deletes it. Raises: Denied if deletes are not allowed; what the store
+    raises."""
     key = keys.probe(os.urandom(16).hex())
     objects.put(key, [b"lodefs probe\n"])
     try:
         objects.delete(key)
     except Denied as error:
-        error.add_note("nothing was deleted or decided: give the role that runs this the right to")
+        error.add_note("nothing was deleted or decided: give this role the right to delete")
         raise
 
 
@@ -66,8 +66,8 @@ def _say_expired(
     reached: Container[tuple[str, CommitId]],
     executor: Executor,
 ) -> None:
-    """Leaves word of commits that refs lead to (``reached``), or that are of repositories with a
-    retention policy: they are not lost, but have expired. A list may lack the policy."""
+    """Leaves markers for commits that refs lead to (``reached``), or that are in repositories with
+    a retention policy: they are not lost, but have expired. A list may lack the policy."""
     repos = {repo for repo, _ in commits}
     may_lack = {repo for repo in repos if store.settings_log(repo).surely_newest().may_lack_history}
     now_s = int(time.time())
@@ -80,7 +80,7 @@ def _delete(objects: ObjectStore, names: Collection[str], executor: Executor) ->
     errors = [error for error in executor.map(_caught(objects.delete), names) if error is not None]
     if errors:
         errors[0].add_note(
-            f"{len(errors)} of {len(names)} deletes failed: repeat the command to go on"
+            f"{len(errors)} of {len(names)} deletes failed: repeat the command to continue"
         )
         raise errors[0]
 
@@ -99,8 +99,8 @@ def _caught(delete: Callable[[str], None]) -> Callable[[str], LodefsError | None
 def _rewrite_shards(
     objects: ObjectStore, dead: Collection[PackId], gc_number: int, executor: Executor
 ) -> None:
-    """Shards that list packs of ``dead``: the rest of each is put first, under another name; those
-    of which nothing is left are deleted."""
+    """Rewrites shards that list packs of ``dead``. The rest of each is put first under another
+    name; a shard without a rest is deleted."""
     emptied: list[str] = []
     names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
     hits = map_ahead(executor, lambda name: _lists(objects, name, dead), names, SHARDS_AHEAD)
@@ -112,8 +112,8 @@ def _rewrite_shards(
 
 
 def _lists(objects: ObjectStore, name: str, dead: Collection[PackId]) -> bool:
-    """Whether a shard lists packs of ``dead``; False if it cannot be read. Holds none of it: shards
-    may be large, and most are not hit."""
+    """Whether a shard lists packs of ``dead``; False if it cannot be read. It keeps nothing of the
+    shard in memory, since shards may be large and most list none."""
     try:
         found = False
         for pack in read_shard(objects, keys.shard(name)):
@@ -124,12 +124,12 @@ def _lists(objects: ObjectStore, name: str, dead: Collection[PackId]) -> bool:
 
 
 def _rewrite_shard(objects: ObjectStore, name: str, new: str, dead: Collection[PackId]) -> bool:
-    """What of a shard lives on, under another name; in memory while it is put. Whether anything
-    does."""
+    """Puts the rest of a shard under another name; it is in memory meanwhile. Returns whether there
+    is a rest."""
     try:
         packs: Iterable[ShardPack] = read_shard(objects, keys.shard(name))
         rest = [pack for pack in packs if pack.pack_id not in dead]
-    except NotFound:  # another gc run was first
+    except NotFound:  # another gc run has deleted it
         return True
     if not rest:
         return False

@@ -1,5 +1,5 @@
-"""The writers of the journal, as a gc run meets them: those that have ended, that may yet write
-a ref, and that are dead."""
+"""The writers in the journal, as a gc run finds them: those that have ended, those that may still
+write a ref, and those that are dead."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WORKERS = 16
 
 @dataclass(slots=True)
 class Writers:
-    """``refs``: that writers have written, with the sequence; ``waiting``: writers that may yet
-    write, without or with an intent; ``dead``: how many were given up now."""
+    """``refs`` are those that writers have written, with the sequence. ``waiting`` are writers that
+    may still write, with or without an intent. ``dead`` is how many were given up now."""
 
     refs: dict[RefName, int] = field(default_factory=dict)
     waiting: dict[int, Writer] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class Writers:
 
     @property
     def intents(self) -> list[Intent]:
-        """What may yet be written by a writer that has ended."""
+        """The intents of ended writers that may still be written."""
         return [writer.intent for writer in self.waiting.values() if writer.intent]
 
 
 class WriterCheck:
-    """Looks at all writers from the ledger's mark to an entry, each of which has its number for
-    itself: no list is asked."""
+    """Checks all writers from the ledger's mark to an entry. It reads each by its number and needs
+    no list."""
 
     def __init__(self, store: Store, journal: StoreJournal, executor: Executor) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class WriterCheck:
         self._executor = executor
 
     def look(self, ledger: Ledger, newest: int, newest_tombstoning_: int | None) -> Writers:
-        """Writers up to ``newest``. Changes nothing."""
+        """Returns the writers up to ``newest``. Changes nothing."""
         tombstoning = set()
         for entry in self._journal.tombstoning(newest_tombstoning_):
             if entry.number < ledger.before:
@@ -63,9 +63,9 @@ class WriterCheck:
     def give_up(
         self, found: Writers, ledger: Ledger, now_s: int, grace_s: int, *, dry: bool
     ) -> None:
-        """Ends those writers that are dead. One with an intent cannot write it any more, once its
-        place in the ref's log is taken. ``dry``: ends none, and finds what there is to find once
-        they are ended."""
+        """Ends the writers that are dead. Once the place of an intent in the ref's log is taken,
+        its writer cannot write it any more. ``dry`` ends none, but returns what ending them would
+        show."""
         found.last_heartbeats = last_heartbeats(
             found.waiting.values(), ledger.last_heartbeats, now_s
         )
@@ -86,8 +86,8 @@ class WriterCheck:
     def _sort(
         self, ends: Iterable[tuple[int, End | None]], found: Writers, *, are_written: bool = False
     ) -> None:
-        """``are_written``: takes the places of all intents for taken, right after where the refs
-        are."""
+        """``are_written`` treats the places of all intents as taken, right after the refs'
+        entries."""
         waiting: list[tuple[int, Intent | None]] = []
         for number, end in ends:
             if end is None:
@@ -104,13 +104,13 @@ class WriterCheck:
             found.waiting[number] = Writer(number, self._journal.beats(number), intent)
 
     def _is_written(self, intent: Intent) -> bool:
-        """Whether its place in the log is taken, by it or another."""
+        """Whether the intent's place in the log is taken, by its writer or another one."""
         return self._store.refs(intent.ref.repo).has(
             intent.ref.kind, intent.ref.name, intent.sequence
         )
 
     def _take_place(self, intent: Intent, *, dry: bool) -> None:
-        """Puts an entry into the ref's log, which changes nothing, where a dead writer would."""
+        """Puts an entry that changes nothing into the ref's log, at the place of a dead writer."""
         ref, before = intent.ref, intent.sequence - 1
         refs = self._store.refs(ref.repo)
         now = newest_entry(refs, ref, before)
@@ -120,27 +120,27 @@ class WriterCheck:
         expected = None if now is None else before
         try:
             refs.advance(ref.kind, ref.name, commit, expected_sequence=expected)
-        except Conflict:  # it was taken
+        except Conflict:  # another entry has the place
             return
 
 
 def newest_entry(refs: Refs, ref: RefName, at_least: int) -> RefEntry | None:
-    """As Refs.surely_newest. Raises: NotFound, with the way out, if the entry that there must be
-    is gone."""
+    """Does what Refs.surely_newest does. Raises: NotFound, with the way out, if an entry that must
+    exist is gone."""
     try:
         return refs.surely_newest(ref.kind, ref.name, at_least)
     except NotFound as error:
         raise NotFound(
-            f"{ref.repo}@{ref.name} was there, and its log is gone, which no command of lodefs "
-            f"does; nothing more is deleted ({error}). If it was removed by hand and shall stay "
-            f"so: `lodefs rm {ref.repo}@{ref.name}` (or all of it: `lodefs rm {ref.repo}`), then "
-            f"repeat this. Else bring repos/{ref.repo}/ back from a backup, or from the bucket's "
+            f"the log of {ref.repo}@{ref.name} is gone, which no command of lodefs causes; nothing "
+            f"more is deleted ({error}). If somebody removed it by hand and it is to stay so: "
+            f"`lodefs rm {ref.repo}@{ref.name}` (or `lodefs rm {ref.repo}` for all of it), then "
+            f"repeat this. Otherwise restore repos/{ref.repo}/ from a backup or from the bucket's "
             "older versions"
         ) from error
 
 
 def newest_of(journal: StoreJournal) -> tuple[int, int | None]:
-    """The numbers of the newest entry (-1: none), and of the newest one that tombstones."""
+    """Returns the numbers of the newest entry (-1: none), and of the newest one with tombstones."""
     newest = journal.newest()
     return (-1 if newest is None else newest.number), newest_tombstoning(newest)
 
@@ -148,10 +148,10 @@ def newest_of(journal: StoreJournal) -> tuple[int, int | None]:
 def forget_removed(
     store: Store, repo: str, name: str | None = None, clock: Callable[[], float] = time.time
 ) -> list[RefName]:
-    """Says of all branches and tags of a repository (or those of one name) whose logs are gone that
-    they are deleted, by an entry each, and gives them; none, if no gc run and no writer knows
-    of any. Somebody removed them in the bucket itself: a gc run that knows of them stops, since
-    they may only be lost for now, until somebody says that it was on purpose."""
+    """Puts a deletion entry for each branch and tag of a repository (or of one name) whose log is
+    gone, and returns these refs. It puts none if no gc run and no writer knows of any. Somebody
+    removed the logs in the bucket itself. A gc run that knows them stops, since they may only be
+    lost for now, until somebody confirms the removal in this way."""
     require_there(store.objects)
     store.ensure_writable()
     journal = StoreJournal(store.objects, clock)

@@ -1,1 +1,1 @@
-"""A node's cache as bytes on disk: its layout, its index, and reading it."""
+"""A node's cache on disk: its layout, its index, and how it is read."""

@@ -1,8 +1,8 @@
-"""Which dataset files have bytes in a damaged place of the cache, and which chunks a flat file
-consists of: asked of the index alone.
+"""Finds the dataset files that have bytes in a damaged part of the cache, and the chunks of a flat
+file, from the index alone.
 
-The index knows the snapshots that were used on this node, and of their directories those that were
-read; nothing else has a name here.
+The index has the snapshots that were used on this node, and those of their directories that were
+read. It has no names for anything else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 
-NAMES_MAX = 8  # of one chunk or content id: a chunk may be in every version of a file
+NAMES_MAX = 8  # for one chunk or content id: a chunk may be in every version of a file
 DEPTH_MAX = 4096
 _INO_BYTES = 8
 
@@ -40,8 +40,8 @@ class AffectedFile(NamedTuple):
 def dataset_files(
     kv: KeyValues, chunks: Collection[bytes], contents: Collection[bytes]
 ) -> dict[bytes, list[AffectedFile]]:
-    """The dataset files that hold a chunk or have a content id, by that, as far as the index knows
-    them."""
+    """Returns the dataset files that hold a chunk or have a content id, by that id, as far as the
+    index has them."""
     wanted = frozenset(contents)
     places = _places(kv, frozenset(chunks))
     repos = _repositories(kv)
@@ -60,7 +60,7 @@ def dataset_files(
 
 
 def _places(kv: KeyValues, chunks: frozenset[bytes]) -> dict[PackId, list[tuple[int, bytes]]]:
-    """Where chunks lie in the packs whose indexes the node has: number in the pack, and id."""
+    """Returns number and id of chunks, by pack, in the packs whose indexes the node has."""
     places: dict[PackId, list[tuple[int, bytes]]] = {}
     if not chunks:
         return places
@@ -81,7 +81,7 @@ def _places(kv: KeyValues, chunks: frozenset[bytes]) -> dict[PackId, list[tuple[
 
 
 def _chunks_of(row: EntryRow, places: dict[PackId, list[tuple[int, bytes]]]) -> Iterator[bytes]:
-    """Which of the chunks at ``places`` are in a file."""
+    """Yields those of the chunks at ``places`` that are in a file."""
     if not places:
         return
     for segment in name_rows.segments_of(row):
@@ -91,7 +91,8 @@ def _chunks_of(row: EntryRow, places: dict[PackId, list[tuple[int, bytes]]]) -> 
 
 
 def _repositories(kv: KeyValues) -> dict[bytes, tuple[str, str]]:
-    """Repository and commit by snapshot key; of a commit that is in several, the last."""
+    """Returns repository and commit by snapshot key. Of several repositories the last one
+    counts."""
     found = {}
     for key, _ in kv.scan(layout.SNAPSHOTS):
         commit, repo = CommitId(key[1 : 1 + ID_BYTES]), key[1 + ID_BYTES :]
@@ -100,7 +101,7 @@ def _repositories(kv: KeyValues) -> dict[bytes, tuple[str, str]]:
 
 
 def _path(kv: KeyValues, snapshot: bytes, row: EntryRow) -> bytes:
-    """The path of an entry, as far as the index knows it."""
+    """Returns the path of an entry, as far as the index has it."""
     names = [row.name]
     while row.parent != ROOT_INO and len(names) < DEPTH_MAX:
         value = kv.get(name_rows.entry_key(snapshot, row.parent))
@@ -116,8 +117,8 @@ Segments = tuple[Segment, ...]
 
 
 def segments_by_content(kv: KeyValues, contents: Collection[bytes]) -> dict[bytes, Segments]:
-    """The segments of files that have a flat file, by content id, as far as they are known. The id
-    says nothing by itself; an entry that has it says which runs of which packs it means."""
+    """Returns the segments of files that have a flat file, by content id, as far as they are known.
+    The id is only a hash; an entry with it says which runs of which packs it stands for."""
     found: dict[bytes, Segments] = {}
     for _, value in kv.scan(layout.ENTRIES):
         row = name_rows.decode_entry_row(value)
@@ -130,7 +131,8 @@ def segments_by_content(kv: KeyValues, contents: Collection[bytes]) -> dict[byte
 
 
 def chunks_of(kv: KeyValues, segments: Segments) -> Iterator[ChunkId | None]:
-    """The chunks of a file in their order; None for one whose pack the node has no index of."""
+    """Yields the chunks of a file; None for a chunk in a pack whose index the node does not
+    have."""
     for segment in segments:
         value = kv.get(layout.pack_key(segment.pack))
         ids = b""

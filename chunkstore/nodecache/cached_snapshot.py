@@ -1,8 +1,8 @@
-"""One snapshot beside a node's cache: the cache's files first, and the node's proxy for the rest.
+"""Reads one snapshot on a node: from the cache's files first, and from the proxy otherwise.
 
-What reads it says how: a mount's worker with a thread that looks after the cache, and into the
-kernel's messages (mount/read), a Python program without a thread, and into its own buffers
-(lodefs/reading). Where the bytes lie is found here for both, in extents.
+It finds the bytes, as extents, for two kinds of readers. A mount's worker has a thread that
+maintains the cache's view, and reads into the kernel's messages (mount/read). A Python program has
+no such thread, and reads into its own buffers (lodefs/reading).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lodefs.chunkstore.types import Buffer
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import CacheView, Extent, OpenFile
 
-    Piece: TypeAlias = Extent | Buffer  # bytes of a file: where they lie, or they themselves
+    Piece: TypeAlias = Extent | Buffer  # bytes of a file: their extent, or the bytes themselves
 
-ROUND_S = 2.0  # between two turns of upkeep
+ROUND_S = 2.0  # between two runs of maintain
 RETRY_S = 10.0  # after the cache could not be opened
-ASK_AGAIN_S = 30.0  # whether it still is the proxy's
+ASK_AGAIN_S = 30.0  # for the proxy's cache, which may have changed
 COMPLAINT_PAUSE_S = 10.0
 
 Opener = Callable[[CachePlace, Snapshot], "CacheView"]
@@ -39,11 +39,11 @@ T = TypeVar("T")
 
 
 class CachedSnapshot:
-    """The cache as far as it holds ``snapshot``. For any thread, and for children that are forked.
+    """The parts of ``snapshot`` that are in the cache. For any thread, and for forked children.
 
-    ``view`` is the cache as it can be read now, or None: then everything is asked of the proxy.
-    ``connect`` gives a client for upkeep; it raises NotFound if the proxy is of another machine.
-    ``log`` logs a line. ``nodes`` is what is remembered of entries.
+    ``view`` is the cache as it can be read now, or None: then the proxy is asked for everything.
+    ``connect`` returns a client for maintenance; it raises NotFound if the proxy runs on another
+    machine. ``log`` logs a line. ``nodes`` keeps known entries.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CachedSnapshot:
         after_fork.renew(self)
 
     def reset(self) -> None:
-        """Without an index, as in a child that was forked: it is opened by the next reader."""
+        """Drops the view, as a forked child must: the next reader opens the index."""
         if self.view is not None:
             self.view.abandon()
             after_fork.keep_for_ever(self.view)
@@ -78,14 +78,14 @@ class CachedSnapshot:
         self._said = ""
         self._reads = self._read_bytes = 0
 
-    # --- where bytes lie
+    # --- locations of bytes
 
     def ask(self, question: Callable[[CacheView], T | None], *, eager: bool = True) -> T | None:
-        """What the index answers; None: the proxy must be asked. Raises: NotFound if there surely
-        is nothing.
+        """Returns the index's answer; None if the proxy must be asked. Raises: NotFound if the name
+        certainly does not exist.
 
-        ``eager``: if it did not know, news are looked for. Single names need none: readers remember
-        what the proxy says of them.
+        ``eager`` looks for new rows if the index does not know. Single names do not need it, since
+        readers keep the proxy's answers.
         """
         view = self.current()
         return None if view is None else self._ask(view, question, eager=eager)
@@ -107,8 +107,8 @@ class CachedSnapshot:
     def find(
         self, ino: int, first: int, size_bytes: int, node: Entry | None = None
     ) -> list[Extent] | None:
-        """Where the bytes of a file lie, as the index knows it; fewer only at the file's end. None
-        unless it knows all of them. ``node``: the file, if the caller knows it."""
+        """Returns the extents of a range of a file, fewer bytes only at the file's end; None unless
+        the index knows all of them. ``node`` is the file's entry, if the caller has it."""
         view = self.current()
         if view is None:
             return None
@@ -116,7 +116,8 @@ class CachedSnapshot:
         if flat is not None:
             size = min(size_bytes, flat.size_bytes - first)
             return [(flat, first, size)] if size > 0 else []
-        if node is None or node.content:  # else it is small, and seldom read twice before news come
+        # Otherwise it is small, and rarely read twice before new rows come
+        if node is None or node.content:
             told = view.told(ino, first, size_bytes)
             if told is not None:
                 return [told]
@@ -133,7 +134,7 @@ class CachedSnapshot:
         return view.find(node, first, size) if size > 0 else []
 
     def node(self, view: CacheView, ino: int) -> Entry | None:
-        """The entry with a number, remembered or from the index."""
+        """Returns the entry with a number, from memory or from the index."""
         if self._nodes is None:
             return view.node(ino)
         node = self._nodes.get(ino)
@@ -144,9 +145,9 @@ class CachedSnapshot:
         return node
 
     def fetch(self, client: Client, ino: int, first: int, size_bytes: int) -> list[Piece]:
-        """Has the proxy bring bytes of a file, fewer only at its end: where they lie now, or they
-        themselves. Only what cannot be read from here is asked for again. Raises: the errors of
-        ``client``, for whose next request bytes have to be taken by then."""
+        """Has the proxy fetch a range of a file, fewer bytes only at its end. Returns extents, or
+        bytes for what cannot be read from here. Raises: the errors of ``client``. The caller must
+        take the bytes before the client's next request."""
         view = self.view
         if view is None:
             return [client.read(ino, first, size_bytes)]
@@ -175,11 +176,11 @@ class CachedSnapshot:
         fill: Callable[[memoryview, OpenFile, int], bool],
         read: Callable[[int, int], Buffer],
     ) -> memoryview:
-        """The bytes of ``pieces``, one after the other, in the room that the caller gives.
+        """Copies ``pieces``, one after the other, into the room that the caller provides.
 
-        ``fill`` reads a file of the cache from an offset on until the memory is full; False if the
-        file has become shorter. Then ``read(at, size_bytes)`` asks the proxy for this piece, which
-        begins ``at`` bytes behind the first; it may use the room.
+        ``fill`` reads a file of the cache from an offset on until the memory is full, and returns
+        False if the file has become shorter. Then ``read(at, size_bytes)`` asks the proxy for that
+        piece, which begins ``at`` bytes after the first one; it may use the room.
         """
         used = set[int]() if self.view is None else self.view.used
         while True:
@@ -200,8 +201,8 @@ class CachedSnapshot:
                 return buffer
 
     def count(self, size_bytes: int, file: OpenFile | None = None) -> None:
-        """So many bytes were read without the proxy; ``file``: of it, and not by ``render``.
-        Threads that count at once may lose a count: it is a figure."""
+        """Counts bytes that were read without the proxy. ``file`` is set if they came from it and
+        not through ``render``. Threads that count at once may lose a count, which is harmless."""
         self._reads += 1
         self._read_bytes += size_bytes
         view = self.view
@@ -219,20 +220,20 @@ class CachedSnapshot:
     # --- upkeep
 
     def current(self) -> CacheView | None:
-        """The cache as it can be read now. The reader that comes when it is due does the upkeep."""
+        """Returns the cache as it can be read now. A reader that finds maintenance due runs it."""
         if self._clock() >= self._next_turn_s:
             with self._turn:
-                if self._clock() >= self._next_turn_s:  # nobody else did it meanwhile
+                if self._clock() >= self._next_turn_s:  # no other reader has run it meanwhile
                     self.maintain()
                     self._next_turn_s = self._clock() + ROUND_S
         return self.view
 
     def catch_up(self, view: CacheView) -> bool:
-        """A reader missed something: whether the index knows more now."""
+        """Called when a reader missed something. Returns whether the index has more now."""
         return view.catch_up()
 
     def maintain(self) -> None:
-        """What is to be done now and then: open the cache, close what was evicted, report."""
+        """Opens the cache, closes evicted files, and reports use, as far as they are due."""
         view = self.view
         if view is not None and not view.is_current():
             self.view = view = None  # the proxy has another cache, or a new one
@@ -251,20 +252,20 @@ class CachedSnapshot:
         self.report(view)
 
     def failed(self, view: CacheView, error: Exception) -> None:
-        """A view's index cannot be read: it is given up, and opened anew after a while."""
+        """Gives up a view whose index cannot be read. A new one is opened later."""
         if self.view is view:
             self.view = None
             self._next_try_s = self._clock() + RETRY_S
-            self.say_once(f"the node's cache cannot be read, the proxy is asked: {error}")
+            self.say_once(f"the node's cache cannot be read, so lodefs asks the proxy: {error}")
 
     def say_once(self, text: str) -> None:
-        """Logs a line, unless the last one was the same."""
+        """Logs a line unless it equals the last one."""
         if text != self._said:
             self._said = text
             self._log(text)
 
     def _ask_again(self) -> None:
-        """A proxy that was started anew may have another cache now."""
+        """Asks the proxy for its cache again, since a restarted proxy may have another one."""
         self._next_try_s = self._clock() + ASK_AGAIN_S
         with suppress(LodefsError), self._connect() as client:
             if client.cache_place() != self._place:
@@ -277,10 +278,10 @@ class CachedSnapshot:
             with self._connect() as client:
                 self._place = place = client.cache_place()
         except (NotFound, Denied):
-            self.say_once("the proxy shares no cache: it is asked for everything")
+            self.say_once("the proxy shares no cache, so lodefs asks it for everything")
             return
         except LodefsError:
-            return  # no proxy, no news; reads say so themselves
+            return  # the proxy is gone; reads report that themselves
         try:
             with after_fork.index_lock:
                 self.view = self._opener(place, self.snapshot)
@@ -291,8 +292,8 @@ class CachedSnapshot:
         self._next_try_s = self._clock() + ASK_AGAIN_S
 
     def report(self, view: CacheView) -> None:
-        """Tells the proxy what was read, so that it evicts other files, and its figures are
-        true."""
+        """Reports to the proxy what was read, so that it evicts other files and its counters are
+        right."""
         numbers, view.used = view.used, set()
         scattered, view.scattered = view.scattered, set()
         stored_bytes, view.stored_bytes = view.stored_bytes, 0
@@ -308,26 +309,26 @@ class CachedSnapshot:
             list(islice(scattered, wire.SCATTERED_MAX)),
             stored_bytes,
         )
-        with suppress(LodefsError):  # the files' next use counts; the figures come next time
+        with suppress(LodefsError):  # the files' next use counts; the counters are sent next time
             with self._connect() as client:
                 client.report(used)
             self._reads -= reads
             self._read_bytes -= read_bytes
 
     def close(self) -> None:
-        """Reports what was read since the last time."""
+        """Reports what was read since the last report."""
         with self._turn:
             if self.view is not None:
                 self.report(self.view)
 
 
 def size_of(piece: Piece) -> int:
-    """How many bytes of a file it is."""
+    """Returns how many bytes of a file a piece has."""
     return piece[2] if isinstance(piece, tuple) else len(piece)
 
 
 def _open_view(place: CachePlace, snapshot: Snapshot) -> CacheView:
-    """What reads a cache is loaded by programs that can."""
+    """Opens a view. The import is here so that only programs that can read a cache load it."""
     from lodefs.chunkstore.nodecache.view import open_view
 
     return open_view(place, snapshot)

@@ -16,8 +16,8 @@ from lodefs.chunkstore.system.safe_open import PLACE, closing, make_within, open
 
 
 def report_damage(cache_dir: Path, numbers: Iterable[int]) -> None:
-    """Asks the proxy of a cache, running or not, to check files. Its owner leads nobody elsewhere:
-    no symlink is followed. Raises: Denied, OSError."""
+    """Asks the proxy of a cache, running or not, to check files. It follows no symlink, which the
+    cache's owner could have made. Raises: Denied, OSError."""
     folder = cache_dir / layout.SUSPECTS_DIR
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK
     try:
@@ -32,7 +32,7 @@ def report_damage(cache_dir: Path, numbers: Iterable[int]) -> None:
 
 
 def reported_files(cache_dir: Path) -> list[int]:
-    """The numbers of reported files that the proxy has not checked yet."""
+    """Returns the numbers of reported files that the proxy has not checked yet."""
     try:
         names = sorted(os.listdir(cache_dir / layout.SUSPECTS_DIR))
     except FileNotFoundError:
@@ -42,5 +42,5 @@ def reported_files(cache_dir: Path) -> list[int]:
 
 
 def resolve_report(cache_dir: Path, number: int) -> None:
-    """Removes a file's report: the proxy has checked it."""
+    """Removes a file's report after the proxy has checked the file."""
     (cache_dir / layout.SUSPECTS_DIR / f"{number:08x}").unlink(missing_ok=True)

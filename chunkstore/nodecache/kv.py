@@ -1,4 +1,4 @@
-"""The interface of a node's index. Its implementation is kv_rocks.py (RocksDB).
+"""The interface of a node's index. kv_rocks.py implements it with RocksDB.
 
 One process writes; others read a secondary.
 """
@@ -15,32 +15,34 @@ class KeyValues(Protocol):
     """An ordered map of bytes to bytes. Safe for use by many threads at once."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Returns the value, or None."""
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """One value or None for each key, in the order of the keys; one call for all of them."""
+        """Returns a value or None for each key, in the order of the keys, with one call."""
         ...
 
     def write(self, rows: Sequence[Row], *, durable: bool = False) -> None:
-        """Puts and deletes all rows or none; later rows win. ``durable``: on disk on return.
+        """Puts and deletes all rows or none; later rows win. ``durable``: they are on disk on
+        return.
 
         Raises: Corrupt, NoSpace, Unavailable.
         """
         ...
 
     def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Rows whose key starts with ``prefix`` and is greater than ``after``, in key order."""
+        """Yields rows whose key starts with ``prefix`` and is greater than ``after``, in key
+        order."""
         ...
 
     def floor(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
-        """The last row whose key starts with ``prefix`` and is not greater than ``key``."""
+        """Returns the last row whose key starts with ``prefix`` and is not greater than ``key``."""
         ...
 
     def catch_up(self) -> None:
-        """A reader's view moves on to what the writer has written by now."""
+        """Updates a reader's view to what the writer has written so far."""
         ...
 
     def close(self) -> None:
-        """Frees the files. Nothing is called afterwards."""
+        """Frees the files. No method may be called afterwards."""
         ...

@@ -1,8 +1,8 @@
 """A node's index in RocksDB: one process writes, others read a secondary of it.
 
 The only importer of rocksdict. Keys sort by their bytes (raw mode). Writes go to RocksDB's log
-without waiting for the disk: they outlive the process, and a power cut may lose the last of them,
-never out of order.
+without waiting for the disk: they survive the end of the process, and a power cut may lose the last
+of them, but never out of order.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.system.fd_limit import INDEX_FILES_MAX
 
 BLOCK_CACHE_SIZE_BYTES = 32 * 1024 * 1024
-# What is in no table yet is read again by a restart, and by each worker of a new mount: 16 MiB of
-# it took 150 ms each, which many mounts at once cannot have. More than 8 small tables, and reads
-# have too many to look at.
+# Each restart, and each worker of a new mount, reads the rows again that are in no table yet: 16
+# MiB of them took 150 ms each, too long for many mounts at once. More than 8 small tables slow
+# reads down.
 WRITE_BUFFER_SIZE_BYTES = 4 * 1024 * 1024
-LOG_SIZE_BYTES_MAX = 4 * 1024 * 1024  # what a restart has to read again
+LOG_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a restart reads it again
 TABLES_MERGED_AT = 8
 TABLES_SLOW_AT, TABLES_STOP_AT = 32, 48
-SPACE_SIZE_BYTES = 64 * 1024 * 1024  # what opening may need: logs become tables then
-SCAN_ROWS_MIN, SCAN_ROWS_MAX = 8, 512  # rows that a scan holds at once; the more, the further
+SPACE_SIZE_BYTES = 64 * 1024 * 1024  # opening may need it, since logs become tables
+SCAN_ROWS_MIN, SCAN_ROWS_MAX = 8, 512  # rows that a scan holds at once; longer scans hold more
 
 
 class RocksKeyValues:
-    """KeyValues in a RocksDB directory, made if it is missing. One process at a time.
+    """KeyValues in a RocksDB directory, which it makes if it is missing. One process at a time.
 
-    RocksDB takes no more writes once its disk was full; it is opened anew for the next write that
-    finds ``space_size_bytes`` free. Raises: Denied, NoSpace, InUse, Corrupt, Unavailable.
+    RocksDB takes no more writes once its disk was full. The next write that finds
+    ``space_size_bytes`` free opens it anew. Raises: Denied, NoSpace, InUse, Corrupt, Unavailable.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RocksKeyValues:
         self._path = path
         self._open_files_max = open_files_max
         self._space_size_bytes = space_size_bytes
-        self._lock = threading.Lock()  # held while the database is opened anew
+        self._lock = threading.Lock()  # held while the database is reopened
         self._is_stuck = False
         self._open()
         self._durable = WriteOptions()
@@ -125,7 +125,7 @@ class RocksKeyValues:
                 self._open()
                 self._is_stuck = False
             except LodefsError:
-                with _translated(self._path):  # reads go on meanwhile
+                with _translated(self._path):  # reads continue meanwhile
                     options = _options(open_files_max=self._open_files_max)
                     self._db = _opened(self._path, options, _read_only())
                 raise
@@ -155,7 +155,7 @@ class RocksKeyValues:
             return None
 
     def catch_up(self) -> None:
-        """The writer sees its own writes."""
+        """Does nothing: the writer sees its own writes."""
 
     def close(self) -> None:
         with _translated(self._path):
@@ -165,16 +165,16 @@ class RocksKeyValues:
         try:
             self._db.close()
         except Exception:
-            # closing says again that an earlier write failed; all others are in the log
+            # Closing repeats the error of an earlier write; all other writes are in the log
             if not self._is_stuck:
                 raise
 
 
 class RocksSecondary(RocksKeyValues):
-    """A reader's view of another process's RocksDB directory; ``catch_up`` moves it on.
+    """A reader's view of another process's RocksDB directory, which ``catch_up`` updates.
 
-    ``secondary_path`` is a directory of its own for the reader's log, which may be removed once
-    this is made. Writing is refused.
+    ``secondary_path`` is a directory for the reader's own log, which may be removed once this is
+    constructed. Writing is refused.
     """
 
     def __init__(
@@ -189,8 +189,9 @@ class RocksSecondary(RocksKeyValues):
         self._is_stuck = False
         options = _options(block_cache_size_bytes)
         options.create_if_missing(False)  # noqa: FBT003
-        options.set_max_open_files(-1)  # a secondary must keep files that the writer deletes
-        # Else each look for news starts 16 threads to open what is new, mostly nothing.
+        options.set_max_open_files(-1)  # a secondary must keep files open that the writer deletes
+        # Otherwise each catch_up starts 16 threads to open new files, of which there are mostly
+        # none.
         options.set_max_file_opening_threads(1)
         with _translated(path):
             self._db = _opened(path, options, _secondary(secondary_path))
@@ -222,8 +223,9 @@ def _next_rows(cursor: Any, prefix: bytes, count: int) -> list[tuple[bytes, byte
 
 
 def _opened(path: Path, options: Options, access_type: AccessType) -> Rdict:
-    """Errors are RocksDB's. The options are given twice: without those of the one column family
-    there is, a reader takes what the database was left with, and no block cache of ours."""
+    """Opens RocksDB; its errors are not translated. The options are passed twice: without those for
+    the only column family, a reader uses the options stored in the database, and not our block
+    cache."""
     families = {"default": options}
     return Rdict(str(path), options, column_families=families, access_type=access_type)
 
@@ -232,11 +234,11 @@ def _options(
     block_cache_size_bytes: int = BLOCK_CACHE_SIZE_BYTES, open_files_max: int = INDEX_FILES_MAX
 ) -> Options:
     table = BlockBasedOptions()
-    # The other kind of cache is many caches of 512 KiB, into which the index of a large table does
-    # not fit: it would be read and decompressed for each row (0.2 ms).
+    # The other kind of cache consists of many caches of 512 KiB. The index of a large table does
+    # not fit into one, so it would be read and decompressed for each row (0.2 ms).
     table.set_block_cache(Cache.new_hyper_clock_cache(block_cache_size_bytes, 0))
     table.set_bloom_filter(10, False)  # noqa: FBT003 - rocksdict takes no keywords here
-    # Large tables have large indexes and filters: in blocks, of which those in use are kept.
+    # Large tables have large indexes and filters: split them into blocks and cache those in use.
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
@@ -268,7 +270,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _error_of(path: Path, error: Exception) -> LodefsError:
-    """RocksDB's errors are bare Exceptions whose text begins with a status."""
+    """Translates RocksDB's errors, which are bare Exceptions whose text begins with a status."""
     text = str(error)
     if isinstance(error, DbClosedError):
         return Unavailable(f"the index {path} is closed")
@@ -279,5 +281,5 @@ def _error_of(path: Path, error: Exception) -> LodefsError:
     if "Permission denied" in text or "Read-only file system" in text:
         return Denied(f"the index {path} cannot be written: {text}")
     if text.startswith("Corruption"):
-        return Corrupt(f"the index {path} is damaged; stop the proxy and remove the cache: {text}")
+        return Corrupt(f"the index {path} is damaged: stop the proxy and remove the cache: {text}")
     return Unavailable(f"the index {path} failed: {text}")

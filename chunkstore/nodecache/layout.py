@@ -7,30 +7,30 @@
     slabs/ab/N          raw chunks of small files, one after the other; N: the file's number, hex
     flat/ab/CONTENT-N   one file of a dataset, of 1 MiB or more, each chunk at its own offset;
                         CONTENT: its content id (name_rows.content_id), hex
-    suspects/N          empty: this file was found damaged, the proxy is to check it
+    suspects/N          empty: this file was found damaged, and the proxy must check it
 
 Rows. Numbers in keys are big-endian, so that rows sort by them; in values little-endian.
 
     c chunk id                        -> where its bytes lie                    ChunkRow
     f number u32                      -> a slab or flat file                    FileRow
-    r number u32, offset u64          -> the chunks written there in one go     RunRow
-    v number u32                      -> when its bytes were known to be right, Unix seconds, u64
+    r number u32, offset u64          -> the chunks written there at once       RunRow
+    v number u32                      -> when its bytes were last checked, Unix seconds, u64
     d content id                      -> number of its flat file, u32
     p pack id                         -> ETag and index of the pack             PackRow
     s commit id, repository           -> wire.Snapshot, MessagePack
     i snapshot key, inode u64         -> an entry                    name_rows.EntryRow
     k snapshot key, inode u64, name   -> children up to ``name``: [wire.Node], MessagePack
     l snapshot key, inode u64         -> "" once all children of a directory have rows
-    m name                            -> a figure of the writer's own, u64
-    n pin id                          -> a pin: what is not to be evicted       PinRow
+    m name                            -> a counter of the writer's own, u64
+    n pin id                          -> a pin: what must not be evicted        PinRow
     o pin id, number u32              -> "": the pin holds this file
-    q store's URL, NUL                -> its store.json, as it was read last
-    q store's URL, NUL, REPO@REV      -> where a branch or tag was seen last    SeenRow
+    q store's URL, NUL                -> its store.json, as it was last read
+    q store's URL, NUL, REPO@REV      -> where a branch or tag was last seen    SeenRow
 
-A file's number is never used again, and a file's bytes never change: what a reader finds through
-an old view of the index is right, or the file is gone. Bytes of a file whose row does not say that
-they are trusted (``is_trusted``) were written before a power cut, perhaps, and must be checked
-against the chunk's id, or asked from the proxy. The rows of names (s, i, k, l) are name_rows.py's.
+A file's number is never used again, and a file's bytes never change: what a reader finds through an
+old view of the index is right, or the file is gone. If a file's row does not say that it is trusted
+(``is_trusted``), its bytes may have been written before a power cut, and must be checked against
+the chunk's id or asked from the proxy. The rows of names (s, i, k, l) belong to name_rows.py.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_regular
 from lodefs.chunkstore.types import Buffer
 
-VERSION = 2  # 1 found flat files by the digests that commits claim
+VERSION = 2  # version 1 found flat files by the digests that commits claim
 VERSION_TEXT = f"lodefs-cache {VERSION}\n"
 VERSION_BYTES_MAX = 64
 VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
 WRITERS_FILE = "writers"
 SLABS_DIR, FLAT_DIR, SUSPECTS_DIR = "slabs", "flat", "suspects"
 
-FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat file
+FLAT_SIZE_BYTES_MIN = 1024 * 1024  # larger dataset files, and those of this size, have a flat file
 
 CHUNKS, FILES, RUNS, FLATS = b"c", b"f", b"r", b"d"
 CHECKED = b"v"
@@ -84,15 +84,15 @@ class FileKind(IntEnum):
 
 
 class FileState(IntEnum):
-    """How far a file of the cache is."""
+    """The states of a file of the cache."""
 
     OPEN = 1  # may still grow
     COMPLETE = 2  # a full slab; a flat file that is the dataset file
-    EVICTED = 3  # its rows go, then it does; nothing is read from it any more
+    EVICTED = 3  # its rows are deleted, then the file; nothing reads it any more
 
 
 class ChunkRow(NamedTuple):
-    """Where a chunk's raw bytes lie: number of the file, offset and size in it."""
+    """Where a chunk's raw bytes lie: the file's number, and offset and size in it."""
 
     number: int
     offset: int
@@ -102,9 +102,9 @@ class ChunkRow(NamedTuple):
 class FileRow(NamedTuple):
     """A slab or flat file.
 
-    ``boot``: the boot id during which bytes were last written that are not known to be on disk;
-    DURABLE if there are none. ``content``: the dataset file's content id, zeros for a slab.
-    ``size_bytes``: of the dataset file; of a slab the end of its last indexed chunk.
+    ``boot`` is the boot id at the last write of bytes that may not be on disk; DURABLE if all are.
+    ``content`` is the dataset file's content id, zeros for a slab. ``size_bytes`` is that of the
+    dataset file, or the end of a slab's last indexed chunk.
     """
 
     kind: FileKind
@@ -113,78 +113,79 @@ class FileRow(NamedTuple):
     content: bytes
     size_bytes: int
     present_bytes: int
-    last_use_s: int  # Unix
+    last_use_s: int  # Unix time
 
 
 class RunRow(NamedTuple):
-    """Chunks that were written together, one after the other, from an offset of a file."""
+    """Chunks that were written together, one after the other, from an offset of a file on."""
 
     size_bytes: int
     chunks: list[tuple[ChunkId, int]]  # id, size in bytes
 
 
 class SeenRow(msgspec.Struct, array_like=True, frozen=True):
-    """Where a branch or tag was when the store said so last."""
+    """The commit of a branch or tag when the store was last asked."""
 
     commit: str  # 64 hex characters
-    time_s: int  # of the commit, Unix
+    time_s: int  # of the commit, Unix time
 
 
 class PinRow(msgspec.Struct, array_like=True, frozen=True):
-    """A pin of a part of a snapshot, until a time."""
+    """A pin of a part of a snapshot, until a given time."""
 
     repo: str
     commit: str  # 64 hex characters
-    path: bytes  # all of it lies at or below
-    what: bytes  # what was asked for, as much of it as people want to see
-    until_s: int  # Unix; of all owners the latest
-    size_bytes: int  # of its files; 0 until they are known
+    path: bytes  # all pinned files lie at or below it
+    what: bytes  # the request, shortened for display
+    until_s: int  # Unix time; the latest of all owners
+    size_bytes: int  # of the pinned files; 0 until they are known
     is_complete: bool
-    owners: dict[str, int] = {}  # until when each wants it; not stored if only "" does
+    owners: dict[str, int] = {}  # until when each owner pins it; not stored if the only one is ""
 
 
 def check_version(where: Path, text: str) -> None:
-    """``text`` is what the VERSION file says. Raises: UnknownFormat if it is of another layout."""
+    """Checks ``text``, the content of the VERSION file. Raises: UnknownFormat for another
+    layout."""
     if text != VERSION_TEXT:
         raise UnknownFormat(
             f"{where} says {text.strip()!r}; this lodefs knows {VERSION_TEXT.strip()!r}: "
-            "use another lodefs, or remove the cache directory"
+            "use a lodefs of that version, or remove the cache directory"
         )
 
 
 def version_in(cache_dir: Path) -> str:
-    """What the VERSION file of a cache says. Raises: OSError."""
+    """Returns the content of a cache's VERSION file. Raises: OSError."""
     with closing(open_file(cache_dir, Path(VERSION_FILE))) as fd:
         return os.pread(fd, VERSION_BYTES_MAX, 0).decode("ascii", "replace")
 
 
 def open_file(cache_dir: Path, path: Path) -> int:
-    """A descriptor, for reading, of a file of a cache, also of one whose owner puts symlinks into
-    it. Raises: OSError."""
+    """Opens a file of a cache for reading. It is safe even if the owner puts symlinks into the
+    cache. Returns a descriptor. Raises: OSError."""
     with closing(os.open(cache_dir, PLACE | os.O_CLOEXEC)) as place:
         return open_regular(place, str(path))
 
 
 def slab_path(cache_dir: Path, number: int) -> Path:
-    """``slabs/ab/N``."""
+    """Returns ``slabs/ab/N``."""
     return cache_dir / SLABS_DIR / f"{number & 0xFF:02x}" / f"{number:08x}"
 
 
 def flat_path(cache_dir: Path, content: bytes, number: int) -> Path:
-    """``flat/ab/CONTENT-N``."""
+    """Returns ``flat/ab/CONTENT-N``."""
     name = content.hex()
     return cache_dir / FLAT_DIR / name[:2] / f"{name}-{number:08x}"
 
 
 def file_path(cache_dir: Path, number: int, row: FileRow) -> Path:
-    """Where the file with that row lies."""
+    """Returns the path of the file with that row."""
     if row.kind is FileKind.FLAT:
         return flat_path(cache_dir, row.content, number)
     return slab_path(cache_dir, number)
 
 
 def number_of(path: Path) -> int | None:
-    """The number of a slab or flat file; None for a name that is neither."""
+    """Returns the number of a slab or flat file; None for any other name."""
     text = path.name.rpartition("-")[2]
     try:
         return int(text, 16) if len(text) == 8 else None
@@ -193,29 +194,29 @@ def number_of(path: Path) -> int | None:
 
 
 def boot_id() -> bytes:
-    """16 bytes that are new with each boot of this machine."""
+    """Returns 16 bytes that differ after each boot of this machine."""
     return bytes.fromhex(BOOT_ID_FILE.read_text().strip().replace("-", ""))
 
 
 def is_trusted(row: FileRow, boot: bytes) -> bool:
-    """Whether the file's indexed bytes can be used unchecked: they are on disk, or were written
-    since this boot, so that the kernel has them."""
+    """Whether the file's indexed bytes can be used without a check: they are on disk, or were
+    written since this boot, so that the kernel has them."""
     return row.boot in (DURABLE, boot)
 
 
 def chunk_key(chunk_id: bytes) -> bytes:
-    """Key of a ChunkRow."""
+    """Returns the key of a ChunkRow."""
     return CHUNKS + chunk_id
 
 
 def chunk_keys(joined_ids: bytes, first: int, count: int) -> list[bytes]:
-    """Keys of ``count`` ChunkRows from the ids of a pack, joined."""
+    """Returns the keys of ``count`` ChunkRows, from the joined ids of a pack."""
     cuts = range(first * ID_BYTES, (first + count) * ID_BYTES, ID_BYTES)
     return [CHUNKS + joined_ids[cut : cut + ID_BYTES] for cut in cuts]
 
 
 def encode_chunk_row(number: int, offset: int, size_bytes: int) -> bytes:
-    """16 bytes."""
+    """Returns 16 bytes."""
     return _CHUNK_ROW.pack(number, offset, size_bytes)
 
 
@@ -228,17 +229,17 @@ def decode_chunk_row(value: bytes) -> ChunkRow:
 
 
 def file_key(number: int) -> bytes:
-    """Key of a FileRow."""
+    """Returns the key of a FileRow."""
     return FILES + number.to_bytes(4, "big")
 
 
 def number_of_key(key: bytes) -> int:
-    """The number in the key of a FileRow, a RunRow, or of a file's check."""
+    """Returns the number in the key of a FileRow, a RunRow, or of a file's check."""
     return int.from_bytes(key[1:5], "big")
 
 
 def encode_file_row(row: FileRow) -> bytes:
-    """70 bytes."""
+    """Returns 70 bytes."""
     return _FILE_ROW.pack(*row)
 
 
@@ -252,22 +253,22 @@ def decode_file_row(value: bytes) -> FileRow:
 
 
 def run_prefix(number: int) -> bytes:
-    """What the keys of a file's RunRows begin with."""
+    """Returns the prefix of the keys of a file's RunRows."""
     return RUNS + number.to_bytes(4, "big")
 
 
 def run_key(number: int, offset: int) -> bytes:
-    """Key of a RunRow."""
+    """Returns the key of a RunRow."""
     return _RUN_KEY.pack(RUNS, number, offset)
 
 
 def run_offset(key: bytes) -> int:
-    """The offset in a RunRow's key."""
+    """Returns the offset in a RunRow's key."""
     return int.from_bytes(key[5:13], "big")
 
 
 def encode_run_row(chunks: Sequence[tuple[bytes, int]]) -> bytes:
-    """Ids and sizes of consecutive chunks, after the sum of the sizes."""
+    """Returns ids and sizes of consecutive chunks, after the sum of the sizes."""
     total = sum(size for _, size in chunks)
     return _RUN_HEAD.pack(total) + b"".join(_RUN_CHUNK.pack(*chunk) for chunk in chunks)
 
@@ -283,24 +284,25 @@ def decode_run_row(value: bytes) -> RunRow:
 
 
 def run_size(value: bytes) -> int:
-    """The size in bytes of a RunRow's run, without decoding its chunks."""
+    """Returns the size in bytes of a RunRow's run without decoding its chunks."""
     (total,) = _RUN_HEAD.unpack_from(value)
     return int(total)
 
 
 def checked_key(number: int) -> bytes:
-    """Key of the time when all bytes of a cache file were last known to be right: by a whole check
-    (proxy/cache/scrub.py), or by its creation. A file without that row was never checked."""
+    """Returns the key of the time when all bytes of a cache file were last known to be right, by a
+    complete check (proxy/cache/scrub.py) or by its creation. A file without that row was never
+    checked."""
     return CHECKED + number.to_bytes(4, "big")
 
 
 def encode_checked(checked_s: int) -> bytes:
-    """8 bytes."""
+    """Returns 8 bytes."""
     return _CHECKED_ROW.pack(checked_s)
 
 
 def decode_checked(value: bytes) -> int:
-    """Unix seconds. Raises: Corrupt."""
+    """Returns Unix seconds. Raises: Corrupt."""
     try:
         (checked_s,) = _CHECKED_ROW.unpack(value)
     except struct.error as error:
@@ -309,54 +311,54 @@ def decode_checked(value: bytes) -> int:
 
 
 def flat_key(content: bytes) -> bytes:
-    """Key of the number of a dataset file's flat file."""
+    """Returns the key of the number of a dataset file's flat file."""
     return FLATS + content
 
 
 def pack_key(pack_id: PackId) -> bytes:
-    """Key of a pack's row."""
+    """Returns the key of a pack's row."""
     return PACKS + pack_id
 
 
 def encode_pack_row(etag: str, index: Buffer) -> bytes:
-    """Length of the ETag (u16), ETag, index as it stands at the pack's end."""
+    """Returns the length of the ETag (u16), the ETag, and the index as at the pack's end."""
     tag = etag.encode()
     return b"".join((len(tag).to_bytes(2, "little"), tag, index))
 
 
 def decode_pack_row(value: bytes) -> tuple[str, memoryview]:
-    """ETag and encoded index."""
+    """Returns the ETag and the encoded index."""
     end = 2 + int.from_bytes(value[:2], "little")
     return value[2:end].decode("utf-8", "replace"), memoryview(value)[end:]
 
 
 def figure_key(name: str) -> bytes:
-    """Key of a figure of the writer's own."""
+    """Returns the key of a counter of the writer's own."""
     return FIGURES + name.encode()
 
 
 def pin_key(pin_id: bytes) -> bytes:
-    """Key of a PinRow."""
+    """Returns the key of a PinRow."""
     return PINS + pin_id
 
 
 def held_prefix(pin_id: bytes) -> bytes:
-    """What the keys of the files that a pin holds begin with."""
+    """Returns the prefix of the keys of the files that a pin holds."""
     return HELD + pin_id
 
 
 def held_key(pin_id: bytes, number: int) -> bytes:
-    """Key of the mark that a pin holds a file."""
+    """Returns the key of the mark that a pin holds a file."""
     return HELD + pin_id + number.to_bytes(4, "big")
 
 
 def held_of_key(key: bytes) -> tuple[bytes, int]:
-    """Pin id and number of such a key."""
+    """Returns the pin id and the number in such a key."""
     return key[1:-4], int.from_bytes(key[-4:], "big")
 
 
 def seen_key(url: str, repo: str = "", rev: str = "") -> bytes:
-    """Key of a SeenRow; of a store's settings without a repository."""
+    """Returns the key of a SeenRow; without a repository, that of a store's settings."""
     return SEEN + url.encode() + b"\0" + (f"{repo}@{rev}".encode() if repo else b"")
 
 
@@ -366,12 +368,12 @@ _seen_decoder = msgpack_decoder(SeenRow)
 
 
 def encode_seen_row(row: SeenRow) -> bytes:
-    """The value of a SeenRow."""
+    """Returns the value of a SeenRow."""
     return _encoder.encode(row)
 
 
 def decode_seen_row(value: bytes) -> SeenRow:
-    """A SeenRow. Raises: Corrupt."""
+    """Returns a SeenRow. Raises: Corrupt."""
     try:
         return _seen_decoder.decode(value)
     except msgspec.MsgspecError as error:
@@ -379,7 +381,7 @@ def decode_seen_row(value: bytes) -> SeenRow:
 
 
 def encode_pin_row(row: PinRow) -> bytes:
-    """A pin's row."""
+    """Returns the value of a PinRow."""
     fields = msgspec.structs.astuple(row)
     return _encoder.encode(fields if row.owners else fields[:-1])
 

@@ -1,7 +1,7 @@
 """The names of snapshots in the index of a node's cache: entries, and the children of directories.
 
-Their keys stand with all others in layout.py. A snapshot's rows never change: what a reader
-finds of it is right.
+layout.py lists their keys with all others. A snapshot's rows never change, so what a reader finds
+is right.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PAGE_NODES = 256  # entries in one row of children
 SNAPSHOT_KEY_BYTES = 16
 
 _SEGMENT = struct.Struct("<32sIIQ")
-_SIZE_BYTES = 8  # of the last field
+_SIZE_BYTES = 8  # size of the last field
 _LAST_SEGMENT = struct.Struct("<32sII")
 _CONTENT_HEAD = struct.Struct("<17sQ")
 _CONTENT_MAGIC = b"lodefs content 1\0"
 
 
 class EntryRow(msgspec.Struct, array_like=True, frozen=True):
-    """An entry of a snapshot; its inode number stands in the key."""
+    """An entry of a snapshot. Its inode number is in the key."""
 
     parent: int
     name: bytes
@@ -63,38 +63,38 @@ def _decoded(decoder: msgspec.msgpack.Decoder[_T], value: bytes, what: str) -> _
 
 
 def snapshot_row_key(commit: CommitId, repo: str) -> bytes:
-    """Key of a snapshot's row."""
+    """Returns the key of a snapshot's row."""
     return SNAPSHOTS + commit + repo.encode()
 
 
 def snapshot_key(commit: bytes) -> bytes:
-    """What stands for a commit in the keys of entries and children."""
+    """Returns what stands for a commit in the keys of entries and children."""
     return commit[:SNAPSHOT_KEY_BYTES]
 
 
 def entry_key(snapshot: bytes, ino: int) -> bytes:
-    """Key of an EntryRow."""
+    """Returns the key of an EntryRow."""
     return ENTRIES + snapshot + ino.to_bytes(8, "big")
 
 
 def entry_keys(snapshot: bytes, inos: Iterable[int]) -> list[bytes]:
-    """Keys of EntryRows."""
+    """Returns the keys of EntryRows."""
     prefix = ENTRIES + snapshot
     return [prefix + ino.to_bytes(8, "big") for ino in inos]
 
 
 def children_prefix(snapshot: bytes, ino: int) -> bytes:
-    """What the keys of a directory's pages begin with; the last name of the page follows."""
+    """Returns the prefix of the keys of a directory's pages; the last name of the page follows."""
     return CHILDREN + snapshot + ino.to_bytes(8, "big")
 
 
 def loaded_key(snapshot: bytes, ino: int) -> bytes:
-    """Key of the mark that a directory's children have rows."""
+    """Returns the key of the mark that a directory's children have rows."""
     return LOADED + snapshot + ino.to_bytes(8, "big")
 
 
 def encode_entry_row(parent: int, entry: TreeEntry) -> bytes:
-    """An EntryRow of a tree's entry."""
+    """Returns the EntryRow of a tree's entry."""
     row = EntryRow(
         parent,
         entry.name,
@@ -116,10 +116,10 @@ def _encoded(segments: tuple[Segment, ...]) -> bytes:
 
 
 def content_id(entry: TreeEntry | EntryRow) -> bytes:
-    """What names the bytes of a file by what is verified: BLAKE3 of its size and segments.
+    """Returns an id of a file's bytes that rests on verified data: BLAKE3 of its size and segments.
 
-    A pack's id names its chunks, a chunk's id its bytes: two files with one content id have the
-    same bytes, in any repository. A digest proves it only if its pusher was honest.
+    A pack's id names its chunks, and a chunk's id its bytes: two files with one content id have the
+    same bytes, in any repository. A digest proves that only if its pusher was honest.
     """
     segments = entry.segments
     if not isinstance(segments, bytes):
@@ -133,7 +133,7 @@ def decode_entry_row(value: bytes) -> EntryRow:
 
 
 def node_of(ino: int, parent: int, entry: TreeEntry | EntryRow) -> Entry:
-    """An entry, from a tree or from its row, as mounts see it."""
+    """Returns an entry as mounts see it, from a tree or from its row."""
     content = b""
     if entry.size_bytes >= FLAT_SIZE_BYTES_MIN and entry.kind == Kind.FILE:
         content = content_id(entry)
@@ -151,7 +151,7 @@ def node_of(ino: int, parent: int, entry: TreeEntry | EntryRow) -> Entry:
 
 
 def entry_of(row: EntryRow) -> TreeEntry:
-    """The row as it stood in its tree."""
+    """Returns the entry of the tree that a row was made from."""
     return TreeEntry(
         row.name,
         Kind(row.kind),
@@ -164,7 +164,8 @@ def entry_of(row: EntryRow) -> TreeEntry:
 
 
 def segments_of(row: EntryRow) -> tuple[Segment, ...]:
-    """Where the content lies in the store: together ``size_bytes`` of the row. Raises: Corrupt."""
+    """Returns the segments of the content, with ``size_bytes`` of the row together. Raises:
+    Corrupt."""
     data = row.segments
     if not data and not row.size_bytes:
         return ()
@@ -180,7 +181,7 @@ def segments_of(row: EntryRow) -> tuple[Segment, ...]:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot's row."""
+    """Returns the value of a snapshot's row."""
     return _encoder.encode(snapshot)
 
 
@@ -190,7 +191,7 @@ def decode_snapshot(value: bytes) -> Snapshot:
 
 
 def encode_page(nodes: Iterable[Entry]) -> bytes:
-    """One row of children."""
+    """Returns one row of children."""
     return _encoder.encode(list(nodes))
 
 
@@ -200,10 +201,10 @@ def decode_page(value: bytes) -> list[Entry]:
 
 
 def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
-    """Children after a name, from a directory's rows in their order: at most ``limit``, with
-    names and targets of PAGE_BYTES_MAX or a single child. Raises: Corrupt.
+    """Returns the children after a name, from a directory's rows in their order: at most ``limit``,
+    with names and targets of at most PAGE_BYTES_MAX, or a single child. Raises: Corrupt.
 
-    A row's key ends in its last name: the first row past ``after`` may hold names up to it.
+    A row's key ends in its last name, so the first row after ``after`` may hold names up to it.
     """
     nodes: list[Entry] = []
     text_bytes = 0

@@ -1,8 +1,8 @@
 """Checks a node's cache: every chunk in its slabs and flat files against the chunk's id.
 
-Reads only, also while a proxy writes: through a secondary of the index, and past the kernel's page
-cache if the file system can (O_DIRECT), so that it is the disk that is checked, and what the
-kernel holds for readers stays there. Nothing is repaired here; see damage_reports.py.
+It only reads, even while a proxy writes: it uses a secondary of the index, and bypasses the
+kernel's page cache if the file system supports that (O_DIRECT). So it checks the disk itself, and
+leaves in the page cache what readers need. It repairs nothing; see damage_reports.py.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from lodefs.chunkstore.system.os_errors import DAMAGED, kind_of
 from lodefs.chunkstore.system.progress import Progress
 
 WINDOW_SIZE_BYTES = 4 * 1024 * 1024  # each worker's buffer
-BLOCK_SIZE_BYTES = 4096  # what direct reads begin and end at
-DAMAGES_MAX = 100  # reported of one file
+BLOCK_SIZE_BYTES = 4096  # alignment of direct reads
+DAMAGES_MAX = 100  # reported for one file
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
     """Bytes of a cache file that differ from the index.
 
-    ``chunk`` is None if the whole file is meant; ``names``: dataset files that it is of, as far
-    as the node knows them.
+    ``chunk`` is None if the whole file is damaged. ``names`` are dataset files with these bytes, as
+    far as the node knows them.
     """
 
     path: Path
@@ -58,7 +58,7 @@ class Damage:
 
 @dataclass(slots=True)
 class CacheCheck:
-    """What was looked at, and the damage that was found."""
+    """What was checked, and the damage that was found."""
 
     files: int = 0
     chunks: int = 0
@@ -108,7 +108,7 @@ def verify_cache(cache_dir: Path, *, workers: int, progress: Progress | None = N
 
 
 def segments_of_files(kv: KeyValues, rows: Sequence[FileRow]) -> dict[bytes, Segments]:
-    """What the complete ones of flat files are to hold, by content id, as far as it is known."""
+    """Returns the segments that complete flat files must hold, by content id, as far as known."""
     return segments_by_content(kv, {row.content for row in rows if _is_whole(row)})
 
 
@@ -126,12 +126,12 @@ def check_file(
     window: mmap.mmap | None = None,
     pace: Callable[[int], None] = lambda _size_bytes: None,
 ) -> CacheCheck:
-    """Checks one file against the index. A file that is missing is damage too.
+    """Checks one file against the index. A missing file counts as damage.
 
-    ``segments``: from ``segments_of_files``. ``window``: WINDOW_SIZE_BYTES of memory to read into,
-    which may be used again. ``pace`` is told of each chunk's size when it was checked; it may wait,
-    or raise to end the check. Raises: Denied, Unavailable: the file cannot be read, which says
-    nothing about its bytes.
+    ``segments`` come from ``segments_of_files``. ``window`` is WINDOW_SIZE_BYTES of memory to read
+    into, which the caller may reuse. ``pace`` is called with each checked chunk's size; it may
+    wait, or raise to end the check. Raises: Denied, Unavailable if the file cannot be read, which
+    says nothing about its bytes.
     """
     place = layout.file_path(Path(), number, row)
     path = cache_dir / place
@@ -158,7 +158,7 @@ def _check_chunks(
     result: CacheCheck,
     pace: Callable[[int], None],
 ) -> None:
-    end, is_right = 0, True  # how far the file has no hole; whether its chunks are in their order
+    end, is_right = 0, True  # the end of the part without holes; whether the chunks are in order
     for key, value in kv.scan(layout.run_prefix(number)):
         offset = layout.run_offset(key)
         for chunk, size_bytes in layout.decode_run_row(value).chunks:
@@ -172,7 +172,7 @@ def _check_chunks(
             if not what and len(data) < size_bytes:
                 what = f"the file ends after {len(data)} of its bytes"
             if not what and ChunkId(digest_of(data)) != chunk:
-                what = "its bytes are others"
+                what = "its bytes are wrong"
             if what and len(result.damages) < DAMAGES_MAX:
                 result.damages.append(Damage(path, number, offset, size_bytes, chunk, what))
             if offset == end:
@@ -183,20 +183,20 @@ def _check_chunks(
             offset += size_bytes
             pace(size_bytes)
     if _is_whole(row) and not result.damages and not (is_right and end == row.size_bytes):
-        what = "its chunks are right, but together they are not the dataset file"
+        what = "its chunks are right, but they do not match the dataset file"
         result.damages.append(Damage(path, number, 0, row.size_bytes, None, what))
 
 
 class _Reader:
-    """Reads one file from its beginning on, through a window of it in memory."""
+    """Reads one file from its beginning on, through a window in memory."""
 
     def __init__(self, cache_dir: Path, path: Path, window: mmap.mmap) -> None:
         self._fd = layout.open_file(cache_dir, path)
-        with suppress(OSError):  # this file system has no direct reads
+        with suppress(OSError):  # the file system does not support direct reads
             flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
             fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT)
         self._window = window
-        self._start = self._end = 0  # of what the window holds
+        self._start = self._end = 0  # the range that the window holds
 
     def __enter__(self) -> _Reader:
         return self
@@ -205,7 +205,8 @@ class _Reader:
         os.close(self._fd)
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        """The bytes, fewer at the file's end; good until the next call. Raises: OSError."""
+        """Returns the bytes, fewer at the file's end; valid until the next call. Raises:
+        OSError."""
         if not self._start <= offset <= offset + size_bytes <= self._end:
             self._start = offset - offset % BLOCK_SIZE_BYTES
             if offset + size_bytes - self._start > len(self._window):
@@ -215,7 +216,7 @@ class _Reader:
         return memoryview(self._window)[place : min(place + size_bytes, self._end - self._start)]
 
     def _read_large(self, offset: int, size_bytes: int) -> memoryview:
-        """A chunk that does not fit into the window: no store of lodefs' own makes them."""
+        """Reads a chunk that does not fit into the window. No store of lodefs has such chunks."""
         self._end = self._start
         place = offset - self._start
         blocks = -(-(place + size_bytes) // BLOCK_SIZE_BYTES)
@@ -224,7 +225,8 @@ class _Reader:
         return whole[place : min(place + size_bytes, got)]
 
     def _fill(self, view: memoryview, first: int) -> int:
-        """Reads from ``first`` on until the view is full or the file ends; the bytes read."""
+        """Reads from ``first`` on until the view is full or the file ends. Returns the bytes
+        read."""
         done = 0
         while done < len(view) and done % BLOCK_SIZE_BYTES == 0:
             got = os.preadv(self._fd, [view[done:]], first + done)
@@ -249,13 +251,13 @@ def _files(kv: KeyValues) -> Iterator[tuple[int, FileRow]]:
 
 
 def _is_there(kv: KeyValues, number: int) -> bool:
-    """Whether the index still has a file: one that was evicted meanwhile is no damage."""
+    """Whether the index still has a file. A file that was evicted meanwhile is not damaged."""
     value = kv.get(layout.file_key(number))
     return value is not None and layout.decode_file_row(value).state is not FileState.EVICTED
 
 
 def _named(kv: KeyValues, damages: Sequence[Damage]) -> list[Damage]:
-    """The damages with the dataset files that they are of."""
+    """Returns the damages with the names of their dataset files."""
     if not damages:
         return []
     rows = dict(_files(kv))
@@ -272,15 +274,18 @@ def _named(kv: KeyValues, damages: Sequence[Damage]) -> list[Damage]:
 
 @contextmanager
 def opened_index(cache_dir: Path) -> Iterator[KeyValues]:
-    """A reader's view of the index of a cache. Raises: NotFound, UnknownFormat, Denied, Corrupt."""
+    """Opens a reader's view of a cache's index. Raises: NotFound, UnknownFormat, Denied,
+    Corrupt."""
     try:
         version = layout.version_in(cache_dir)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound(
-            f"{cache_dir} is no cache of a proxy: --cache-dir says where one is"
+            f"{cache_dir} is not the cache of a proxy: give its directory with --cache-dir"
         ) from None
     except PermissionError as error:
-        raise Denied(f"{cache_dir}: {error.strerror}: the proxy's user and root may read") from None
+        raise Denied(
+            f"{cache_dir}: {error.strerror}: only its owner and root may read it"
+        ) from None
     layout.check_version(cache_dir, version)
     with tempfile.TemporaryDirectory(prefix="lodefs-verify-") as own:
         kv = RocksSecondary(cache_dir / layout.INDEX_DIR, Path(own))

@@ -1,10 +1,10 @@
 """A reader's view of the node's cache: where the bytes of a snapshot lie, and its metadata.
 
-The proxy writes the cache, this only looks (chunkstore/nodecache/layout.py). Its view of the index
-is old until it catches up, and may be wrong in one way only: it names files that are gone. A file's
-bytes never change and its number is never used again, as long as the index is the same; if somebody
-removed the index, a new one counts files from the beginning, so that after opening a file the index
-must still lie where it was.
+The proxy writes the cache; this only reads it (chunkstore/nodecache/layout.py). The view of the
+index is old until it catches up, and can be wrong in one way only: it names files that are gone. As
+long as the index is the same, a file's bytes never change and its number is never used again. If
+somebody removed the index, a new one numbers files from the beginning. So after opening a file, a
+reader checks that the index still lies where it was.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_in_mount, open_regular
 
 BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
-FILES_MAX = 192  # descriptors of a worker
-FLATS_MAX = 64  # whole files that it finds without the index; they may be open beyond FILES_MAX
+FILES_MAX = 192  # limit for a worker's descriptors
+FLATS_MAX = 64  # whole files found without the index; they may be open beyond FILES_MAX
 TOLD_STEP_BYTES = 4 * 1024 * 1024
-TOLD_MAX = 64  # steps of files of which the proxy has told where they lie
+TOLD_MAX = 64  # extents that the proxy has reported
 CATCH_UP_PAUSE_S = 0.01
-CATCH_UP_SHARE = 20  # and so many times as long as the last one took
-SEGMENTS_SIZE_BYTES_MAX = 64 * 1024  # of a row; a file with more of them is the proxy's
+CATCH_UP_SHARE = 20  # and at least this many times as long as the last one took
+SEGMENTS_SIZE_BYTES_MAX = 64 * 1024  # in a row; a file with more segments is left to the proxy
 _LOG_PREFIX = "lodefs-index-"
 _LOG_NAME = re.compile(r"LOG(\.old\.\d+)?")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-RUN_DIRECTORY = "/run/lodefs"  # root's
-LEFTOVERS_MAX = 1000  # names that are looked at
+RUN_DIRECTORY = "/run/lodefs"  # belongs to root
+LEFTOVERS_MAX = 1000  # limit for the names examined
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 
 class Descriptor:
-    """A descriptor that stays open while this object is referenced: a thread that reads
-    needs no lock against another one that forgets the file."""
+    """A descriptor that stays open while this object is referenced. So a reading thread needs no
+    lock against another thread that drops the file."""
 
     __slots__ = ("fd",)
 
@@ -62,12 +62,12 @@ class Descriptor:
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:
-            close(self.fd)  # at the end of a program, the module may be gone before
+            close(self.fd)  # at exit, the module may be gone already
 
 
 class OpenFile(Descriptor):
-    """A slab or flat file of the cache whose directory is ``place``. The cache belongs to the
-    proxy's user, and its reader may be root: no symlink in it is followed. Raises: OSError."""
+    """A slab or flat file of the cache with the directory ``place``. The cache belongs to the
+    proxy's user and its reader may be root, so no symlink in it is followed. Raises: OSError."""
 
     __slots__ = ("is_complete", "is_slab", "number", "size_bytes")
 
@@ -80,11 +80,11 @@ class OpenFile(Descriptor):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file was evicted: only our descriptor keeps its space."""
+        """Whether the file was evicted: only this descriptor keeps its space."""
         return os.fstat(self.fd).st_nlink == 0
 
 
-# Bytes that lie together in a file of the cache: offset and size in bytes.
+# Consecutive bytes of a file of the cache: file, offset and size in bytes.
 Extent = tuple[OpenFile, int, int]
 
 
@@ -95,15 +95,15 @@ class CachedPart(NamedTuple):
     value: bytes
 
     def nodes(self) -> list[Entry]:
-        """By name. Raises: Corrupt."""
+        """Returns the entries by name. Raises: Corrupt."""
         return name_rows.decode_page(self.value)
 
 
 class CacheView:
-    """A reader's view of one cache, for one snapshot. Shared by the threads of a process.
+    """A reader's view of one cache, for one snapshot. The threads of a process share it.
 
-    Everything that it does not know is None: the proxy may know it. Raises: Unavailable, Corrupt if
-    the index cannot be read.
+    None stands for anything that it does not know: the proxy may know it. Raises: Unavailable,
+    Corrupt if the index cannot be read.
     """
 
     def __init__(
@@ -117,7 +117,8 @@ class CacheView:
     ) -> None:
         self.directory = directory
         self.used: set[int] = set()  # numbers of files that were read; the reporter empties it
-        self.stored_bytes = 0  # of them, given to the kernel before it asked; emptied as well
+        # Bytes of them put into the page cache before they were asked for; reset as well
+        self.stored_bytes = 0
         self.scattered: set[int] = set()  # large dataset files read by chunks; emptied as well
         self._kv = kv
         self._snapshot = name_rows.snapshot_key(bytes.fromhex(snapshot.commit))
@@ -135,7 +136,7 @@ class CacheView:
     # --- keeping up
 
     def catch_up(self) -> bool:
-        """See what the proxy has written by now; False if that was just done."""
+        """Reads what the proxy has written so far. Returns False if that was done just before."""
         if self._clock() < self._next_catch_up_s:
             return False
         if not after_fork.index_lock.acquire(blocking=False):
@@ -159,7 +160,7 @@ class CacheView:
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def close_evicted(self) -> None:
-        """Closes descriptors of files that are gone, so that their space becomes free."""
+        """Closes the descriptors of files that are gone, so that their space becomes free."""
         for number, file in self._files.items():
             if file.is_gone:
                 self._files.pop(number)
@@ -171,7 +172,7 @@ class CacheView:
                 self._told.pop(key)
 
     def forget(self, file: OpenFile) -> None:
-        """Opens a file anew for the next read: it differs from the index."""
+        """Makes the next read reopen a file that differs from the index."""
         self._files.pop(file.number)
         for key, told in self._told.items():
             if told[0] is file:
@@ -181,14 +182,14 @@ class CacheView:
                 self._flats.pop(ino)
 
     def abandon(self) -> None:
-        """Closes the cache's files in a child that was forked: it never asks this view again, and
-        would else keep the space of what is evicted. The locks may be another thread's."""
+        """Closes the cache's files in a forked child, which never asks this view again, and would
+        otherwise keep the space of evicted files. Another thread may have held the locks."""
         self._files, self._flats, self._told = Lru(1), Lru(1), Lru(1)
 
-    # --- what the proxy told
+    # --- the proxy's answers
 
     def told(self, ino: int, first: int, size_bytes: int) -> Extent | None:
-        """Where bytes lie that the proxy has told of."""
+        """Returns an extent that the proxy has reported."""
         found = self._told.get((ino, first // TOLD_STEP_BYTES))
         if found is None:
             return None
@@ -198,7 +199,7 @@ class CacheView:
         return file, offset + first - start, size_bytes
 
     def tell(self, ino: int, place: CacheExtent) -> OpenFile | None:
-        """Stores what the proxy says of where bytes lie; the file, if it is there."""
+        """Stores an extent that the proxy reports. Returns the file if it exists."""
         file = self._files.get(place.number) or self._open_told(place)
         if file is None:
             return None
@@ -208,7 +209,7 @@ class CacheView:
         return file
 
     def _open_told(self, place: CacheExtent) -> OpenFile | None:
-        """The file, which may be younger than this view of the index."""
+        """Opens the file, which may be newer than this view of the index."""
         kind = FileKind.FLAT if place.content else FileKind.SLAB
         row = FileRow(kind, FileState.OPEN, self._boot, place.content, 0, 0, 0)
         try:
@@ -216,39 +217,39 @@ class CacheView:
         except OSError:
             return None
         if not self.is_current():
-            return None  # as in _open
+            return None  # for the reason given in _open
         self._files.put(place.number, file)
         return file
 
     # --- metadata
 
     def row(self, ino: int) -> EntryRow | None:
-        """The row of an entry."""
+        """Returns the row of an entry."""
         value = self._kv.get(name_rows.entry_key(self._snapshot, ino))
         return None if value is None else name_rows.decode_entry_row(value)
 
     def node(self, ino: int) -> Entry | None:
-        """The entry with a number."""
+        """Returns the entry with a number."""
         row = self.row(ino)
         return None if row is None else name_rows.node_of(ino, row.parent, row)
 
     def lookup(self, parent: int, name: bytes) -> Entry | None:
-        """The child of a directory. Raises: NotFound if it surely has none of that name."""
+        """Returns the child of a directory. Raises: NotFound if it certainly has no such child."""
         ino = child_ino(parent, name)
         row = self.row(ino)
         if row is None:
             if not self._is_loaded(parent):
                 return None
-            # The mark is written after all children: only what is looked up after it is sure.
+            # The mark is written after all children, so only a lookup after it is certain.
             row = self.row(ino)
             if row is None:
                 raise NotFound(f"{name!r} is not in directory {parent}")
         if row.name != name or row.parent != parent:
-            return None  # another entry with this number: the proxy finds out
+            return None  # another entry has this number: the proxy resolves that
         return name_rows.node_of(ino, row.parent, row)
 
     def children(self, ino: int, after: bytes, limit: int) -> Page | None:
-        """Children whose names sort after ``after``, at most ``limit``."""
+        """Returns at most ``limit`` children whose names sort after ``after``."""
         if not self._is_loaded(ino):
             return None
         prefix = name_rows.children_prefix(self._snapshot, ino)
@@ -256,10 +257,10 @@ class CacheView:
         return name_rows.page_of((value for _, value in rows), after, limit)
 
     def part(self, node: Entry) -> CachedPart | None:
-        """The siblings of an entry that stand in one row with it."""
+        """Returns the siblings of an entry that are in the same row."""
         prefix = name_rows.children_prefix(self._snapshot, node.parent)
         key = prefix + node.name
-        value = self._kv.get(key)  # it may be the last of its row
+        value = self._kv.get(key)  # it may be the last one of its row
         if value is not None:
             return CachedPart(key, value)
         return next((CachedPart(*row) for row in self._kv.scan(prefix, after=key)), None)
@@ -270,11 +271,11 @@ class CacheView:
     # --- bytes
 
     def known_flat(self, ino: int) -> OpenFile | None:
-        """The complete flat file of an inode, if it was found before: no look at the index."""
+        """Returns the complete flat file of an inode if it was found before, without the index."""
         return self._flats.get(ino)
 
     def complete_flat(self, node: Entry) -> OpenFile | None:
-        """The flat file that is the whole file, if it is complete and trusted."""
+        """Returns the flat file that is the whole file, if it is complete and trusted."""
         if node.size_bytes < layout.FLAT_SIZE_BYTES_MIN:
             return None
         found = self._flats.get(node.ino)
@@ -286,26 +287,26 @@ class CacheView:
         return found
 
     def find(self, node: Entry, first: int, size_bytes: int) -> list[Extent] | None:
-        """Where the bytes of a file lie that begin at ``first``, all of them, in their order."""
+        """Returns the extents of a whole range of a file that begins at ``first``, in order."""
         total = node.size_bytes
         if total >= layout.FLAT_SIZE_BYTES_MIN:
             file = self.complete_flat(node) or self._flat(node)
             if file is not None and (file.is_complete or self._covers(file, first, size_bytes)):
                 return [(file, first, size_bytes)]
             self.scattered.add(node.ino)
-        else:  # of one chunk, perhaps: its id is then the digest, or the commit lies
+        else:  # perhaps one chunk: then its id is the digest, unless the commit is wrong
             whole = self._chunk(node, self._kv.get(layout.chunk_key(node.digest)))
             if whole is not None:
                 return [(whole[0], whole[1] + first, size_bytes)]
         return self._by_chunks(node, first, size_bytes)
 
     def find_chunks(self, nodes: Sequence[Entry]) -> list[Extent | None]:
-        """Where each of some files lies that are one chunk."""
+        """Returns an extent, or None, for each of some files that consist of one chunk."""
         values = self._kv.get_many([layout.chunk_key(node.digest) for node in nodes])
         return [self._chunk(node, value) for node, value in zip(nodes, values, strict=True)]
 
     def _chunk(self, node: Entry, value: bytes | None) -> Extent | None:
-        """The bytes of a file that is one chunk, from the chunk's row."""
+        """Returns the extent of a file of one chunk, from the chunk's row."""
         if value is None:
             return None
         number, offset, chunk_bytes = layout.decode_chunk_row(value)
@@ -321,7 +322,7 @@ class CacheView:
         number = int.from_bytes(value, "little")
         file = self._files.get(number)
         if file is None or not file.is_complete:
-            file = self._open(number)  # it may be complete by now
+            file = self._open(number)  # it may be complete now
         return file
 
     def _open(self, number: int) -> OpenFile | None:
@@ -339,12 +340,12 @@ class CacheView:
         except OSError:
             return None
         if not self.is_current():
-            return None  # it may be a file of another index, with the same number
+            return None  # it may be a file of another index with the same number
         self._files.put(number, file)
         return file
 
     def _covers(self, file: OpenFile, first: int, size_bytes: int) -> bool:
-        """Whether runs that follow each other hold all of a range of a flat file."""
+        """Whether consecutive runs hold the whole range of a flat file."""
         found = self._kv.floor(layout.run_prefix(file.number), layout.run_key(file.number, first))
         if found is None:
             return False
@@ -359,7 +360,7 @@ class CacheView:
         return True
 
     def _by_chunks(self, node: Entry, first: int, size_bytes: int) -> list[Extent] | None:
-        """By the chunks that a file consists of, wherever these lie."""
+        """Finds a range by the chunks of a file, wherever these lie."""
         row = self.row(node.ino)
         if row is None or len(row.segments) > SEGMENTS_SIZE_BYTES_MAX:
             return None
@@ -378,9 +379,9 @@ class CacheView:
         return _joined(found)
 
     def _of_segment(self, segment: Segment, first: int, end: int) -> list[Extent] | None:
-        """The bytes [first, end) of a segment, as far as it goes."""
+        """Finds the bytes [first, end) of a segment, as far as it goes."""
         from lodefs.chunkstore.format.pack import (
-            columns_of,  # brings what cuts and compresses with it
+            columns_of,  # imported late: it loads chunking and compression
         )
 
         value = self._kv.get(layout.pack_key(segment.pack))
@@ -410,11 +411,11 @@ class CacheView:
 def open_view(
     place: CachePlace, snapshot: Snapshot, *, clock: Callable[[], float] = time.monotonic
 ) -> CacheView:
-    """The cache that a proxy names, if this process can read it and knows its layout.
+    """Opens the cache that a proxy names, if this process can read it and knows its layout.
 
     Raises: UnknownFormat, Denied, Unavailable.
     """
-    # RocksDB is loaded here and not with the module: in the worker, and only if it is used.
+    # RocksDB is loaded here and not with the module, so that only a worker that uses it loads it.
     from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
 
     directory = Path(os.fsdecode(place.directory))
@@ -440,8 +441,8 @@ def open_view(
 
 
 def _log_folder() -> Path:
-    """Where the index gets a directory for its log, which it wants when it is opened: where nobody
-    else makes names, or fills the disk, if there is such a place."""
+    """Returns the parent for the log directory that the index needs when it is opened: a place
+    where nobody else can make names or fill the disk, if there is one."""
     for name in (RUN_DIRECTORY, os.environ.get("XDG_RUNTIME_DIR", "")):
         with suppress(OSError):
             found = os.stat(name)
@@ -454,8 +455,9 @@ def _log_folder() -> Path:
 def remove_leftovers(folder: Path) -> None:
     """Removes the logs of this user's workers that were killed while they opened an index.
 
-    Anybody may make such names, and fill what they name: other users' directories are left alone,
-    no other file system is asked, and of this user's the logs go, and nothing below them.
+    Anybody may make such names and fill the directories. So it leaves other users' directories
+    alone, touches no other file system, and removes only the logs themselves, and nothing below
+    them.
     """
     with suppress(OSError), closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as place:
         names = (name for name in os.listdir(place) if name.startswith(_LOG_PREFIX))
@@ -477,10 +479,10 @@ def _remove_log(place: int, name: str) -> None:
 
 
 def _give_memory_back() -> None:
-    """mallopt(3): blocks of 1 MiB and more go back to the system when they are freed.
+    """Makes malloc return blocks of 1 MiB and more to the system when they are freed (mallopt(3)).
 
-    What the index keeps of recent writes comes and goes in blocks of 2 MiB, which would otherwise
-    leave holes: a third of a worker's memory.
+    The index allocates and frees recent writes in blocks of 2 MiB. They would otherwise leave holes
+    of a third of a worker's memory.
     """
     with suppress(AttributeError, OSError):  # not glibc
         libc.call("mallopt", _M_MMAP_THRESHOLD, 1024 * 1024)
@@ -488,7 +490,7 @@ def _give_memory_back() -> None:
 
 
 def _joined(extents: list[Extent]) -> list[Extent]:
-    """The same bytes in as few extents as possible."""
+    """Merges the extents into as few as possible."""
     joined: list[Extent] = []
     for extent in extents:
         if joined:

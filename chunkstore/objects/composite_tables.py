@@ -1,8 +1,8 @@
-"""Which pack lies in which composite, now: a log of tables, each put only if absent, the newest
+"""Which pack lies in which composite now: a log of put-if-absent tables, of which the newest
 counts.
 
-So all changes come one after the other, and a pack that is in a table is in all later ones, until
-a gc run has deleted it for good (docs/decisions/0051). For any thread.
+So all changes are ordered, and a pack that is in one table is in all later ones, until a gc run has
+deleted it for good (docs/decisions/0051). For any thread.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.types import Buffer
 
 RECENT_S = 60.0
-TRIES = 16  # of a change, while others change the table too
-# Each table with such a number has a composite without packs, of the same number: composites tell
-# about how far the tables went, when all tables are lost.
+TRIES = 16  # for a change, while others change the table, too
+# Each table with such a number has an empty composite with the same number. If all tables are lost,
+# these composites show roughly how many there were.
 MARK_EVERY = 256
 NO_TABLE = CompositeTable(-1)
-# Gives packs that may not be read as they are at those places (they have bytes that were purged
-# since), and what they are to be, in parts that fit into memory.
+# Takes packs that must not be read from these places, since they have bytes that were purged later.
+# Returns their new objects, in parts that fit into memory.
 Cleaning = Callable[[Mapping[PackId, CompositePlace]], Iterable[Mapping[PackId, Buffer]]]
 _SUPERSEDED_SIZE_BYTES = len(encode_table(CompositeTable(0, is_superseded=True)))
 
 
 class CompositeTables:
-    """The tables of one store, whose own objects these are."""
+    """The tables of one store, which lie beside its other objects."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._known: CompositeTable | None = None
-        self._read_at_s = -math.inf  # when that was the newest, by the monotonic clock
-        self._reading = threading.RLock()  # guards both; one thread asks for the newest
-        self._changing = threading.RLock()  # one thread changes the table
+        self._read_at_s = -math.inf  # monotonic time when that was the newest
+        self._reading = threading.RLock()  # guards both; one thread at a time reads the newest
+        self._changing = threading.RLock()  # one thread at a time changes the table
 
     def find(self, pack_id: PackId) -> CompositePlace | None:
-        """Where a pack lies, maybe before it was moved; None if it is in no composite now. Raises:
-        Corrupt, UnknownFormat."""
+        """Returns where a pack lies, or lay before it was moved; None if it is in no composite now.
+        Raises: Corrupt, UnknownFormat."""
         known = self._known
         if known is not None and (place := known.places.get(pack_id)) is not None:
             return place
         return self.newest().places.get(pack_id)
 
     def newest(self) -> CompositeTable:
-        """The table that counts now, NO_TABLE before the first merge. Raises: Corrupt if it is lost
+        """Returns the current table; NO_TABLE before the first merge. Raises: Corrupt if it is lost
         or damaged; UnknownFormat."""
         with self._reading:
             return self._newest()
 
     def recent(self, pack_id: PackId) -> CompositePlace | None:
-        """As ``find``, but by a table that was the newest at most RECENT_S ago."""
+        """Does what ``find`` does with a table that was the newest at most RECENT_S ago."""
         with self._reading:
             if time.monotonic() - self._read_at_s > RECENT_S:
                 self._newest()
@@ -100,7 +100,7 @@ class CompositeTables:
             else:
                 seen = number
                 found = found if table.is_superseded else table
-                if table.is_superseded:  # the newest may be far away
+                if table.is_superseded:  # the newest may be many numbers later
                     number = max(number, self._listed() - 1)
             number += 1
         if found is None:
@@ -110,16 +110,16 @@ class CompositeTables:
         if found.number < seen:
             what = f"the table of composites that follows {table_key(found.number)} "
             raise Corrupt(
-                f"{what if found.number >= 0 else 'the table of composites '}is lost or damaged, "
-                f"so it is not known where small packs lie: lodefs repair makes it again"
+                f"{what if found.number >= 0 else 'the table of composites '}is lost or damaged: "
+                f"lodefs does not know where small packs lie, and lodefs repair rebuilds it"
                 + (f" ({damage})" if damage else "")
             )
         self._known, self._read_at_s = found, time.monotonic()
         return found
 
     def admit(self) -> None:
-        """Puts the first table, if there is none: from then on a store whose tables are lost is
-        told from one without composites. Raises: Corrupt; what the store raises."""
+        """Puts the first table, if there is none. From then on, a store whose tables are lost
+        differs from a store without composites. Raises: Corrupt; what the store raises."""
         self._known = None
         if self.newest().number < 0:
             key, first = table_key(0), encode_table(CompositeTable(0))
@@ -132,13 +132,13 @@ class CompositeTables:
         seen: Mapping[PackId, CompositePlace] | None = None,
         still: Callable[[], bool] = lambda: True,
     ) -> set[PackId]:
-        """Puts packs (their whole objects) into one composite, and gives those that were put.
+        """Puts packs (their whole objects) into one composite. Returns those that were put.
 
-        ``seen``: where they were when they were read (not in it: in no composite); one that was
-        moved since stays where it is. ``still``: asked after the table was read, each time; if it
-        says no, nothing is done. Composites in which no table's pack is left are deleted. Raises:
-        Conflict if others change the table all the time; TooLarge if it is full; Corrupt in a store
-        that does not admit composites; what the store raises.
+        ``seen`` says where they were when they were read; one that is missing there was in no
+        composite. A pack that was moved since stays where it is. ``still`` is called each time
+        after the table was read; if it returns False, nothing is done. Composites whose packs are
+        in no table are deleted. Raises: Conflict if others keep changing the table; TooLarge if it
+        is full; Corrupt in a store that does not admit composites; what the store raises.
         """
         tried: dict[CompositeName, set[PackId]] = {}
         with self._changing:
@@ -147,7 +147,7 @@ class CompositeTables:
                 if (done := self._came_through(tried, now)) is not None:
                     return done
                 if now.number < 0:
-                    raise Corrupt(f"{self._objects.url} has no table of composites: lodefs repair")
+                    raise Corrupt(f"{self._objects.url} has no composite table: run lodefs repair")
                 some = {
                     pack: data
                     for pack, data in packs.items()
@@ -168,33 +168,33 @@ class CompositeTables:
     def _came_through(
         self, tried: dict[CompositeName, set[PackId]], now: CompositeTable
     ) -> set[PackId] | None:
-        """The packs of the try whose table was put all the same, if the answer to a first request
-        was lost. Composites that no table will name are deleted, and forgotten."""
+        """Returns the packs of an earlier try whose table was put although the answer was lost.
+        Deletes and forgets composites that no table will name."""
         if found := tried.keys() & now.composites:
             return tried[found.pop()]
-        # One with a higher number may be in a table that was not to be seen yet: a sweep deletes it
+        # A table that was not visible yet may have one with a higher number: a sweep deletes that
         for name in [name for name in tried if name.number <= now.number]:
             self._objects.delete(name.key)
             del tried[name]
         return None
 
     def remove(self, packs: Collection[PackId]) -> None:
-        """Forgets packs that a gc run has deleted for good, and so nobody names."""
+        """Removes packs that a gc run has deleted for good, and that nobody names."""
         dead = set(packs)
         self._change(lambda now: dead.isdisjoint(now.places), dead)
 
     def sweep(self) -> dict[PackId, CompositePlace]:
-        """Deletes what no table names any more or will name: composites from which all was moved,
-        and those that somebody made whose table another one was faster to put. Empties old tables.
+        """Deletes composites that no table names or will name: those from which all was moved, and
+        those whose table another writer was faster to put. Empties old tables.
 
-        Gives what a repair may have overlooked: where packs lie in composites that stay, of which
-        the table knows nothing, or an older place. Who puts them again is rid of these composites
-        by the next sweep.
+        Returns the packs that a repair may have overlooked, with their places: packs in remaining
+        composites that the table does not have, or has at an older place. Once they are put again,
+        the next sweep deletes these composites.
         """
         tables = [(table_number(i.key), i.size_bytes) for i in self._objects.list(TABLES)]
         names = sorted(self._composites())
         if names:
-            self._known = None  # without any table, composites say that it is lost
+            self._known = None  # if there is no table, the composites show that it is lost
         now = self.newest()
         if any(name.number > now.number for name in names):
             self.fence()
@@ -202,7 +202,7 @@ class CompositeTables:
         named = now.composites
         overlooked: dict[PackId, CompositePlace] = {}
         for name in names:
-            # Who made one with a higher number knew tables that are lost: no merge is at it.
+            # Whoever made one with a higher number knew tables that are lost: no merge uses it.
             if name in named or (name.number > now.number and not now.is_restored):
                 continue
             # A restored table may lack a composite whose list of packs is damaged: it stays.
@@ -218,41 +218,41 @@ class CompositeTables:
         return overlooked
 
     def fence(self) -> None:
-        """Puts the table that is there once more, if there is one: a merge that has not put its own
-        until now tries again, and asks again whether it still may."""
+        """Puts the current table once more, if there is one. A merge that has not put its table yet
+        then tries again, and asks again whether it still may."""
         if self.newest().number >= 0:
             self._change(lambda _: False, ())
 
     def problems(self) -> Iterator[tuple[str, str, str]]:
-        """What is lost or damaged: the table, and composites that are not there as a whole. Of each
-        its key, what is wrong, and what puts it back. Raises: what the store does."""
+        """Yields key, problem and remedy of what is lost or damaged: the table, and composites that
+        are missing or truncated. Raises: what the store raises."""
         if what := self.restore(dry_run=True):
-            yield TABLES, what, "`lodefs repair` makes them again, from the composites"
+            yield TABLES, what, "`lodefs repair` rebuilds them from the composites"
         table, ends = self.newest(), dict[CompositeName, int]()
         for name, offset, size_bytes in table.places.values():
             ends[name] = max(ends.get(name, 0), offset + size_bytes)
         sizes = self.sizes_bytes()
-        remedy = "`lodefs repair --from SOURCE` puts its packs back"
+        remedy = "`lodefs repair --from SOURCE` restores its packs"
         for name, end in sorted(ends.items()):
             try:
                 found = sizes[name] if name in sizes else self._objects.head(name.key).size_bytes
             except NotFound:
-                if self.newest() == table:  # else it was moved meanwhile
-                    yield name.key, "lost, and packs that are in use lie in it", remedy
+                if self.newest() == table:  # otherwise it was moved meanwhile
+                    yield name.key, "lost, with packs that are in use", remedy
                 continue
             if found <= end:
-                yield name.key, f"cut off: it has {found} bytes, and packs up to {end}", remedy
+                yield name.key, f"truncated: it has {found} bytes, and packs up to {end}", remedy
 
     def unused_bytes(self) -> dict[CompositeName, int]:
-        """How many bytes of the newest table's composites count no more, if there are any; -1 for
-        a composite that a list lacks."""
+        """Returns the unused bytes of the newest table's composites, if there are any; -1 for a
+        composite that a list lacks."""
         return unused_of(self.newest(), self.sizes_bytes())
 
     def dead_places(
         self, composites: Iterable[CompositeName]
     ) -> dict[CompositeName, dict[PackId, CompositePlace]]:
-        """What lies in composites and counts no more: packs that were written again elsewhere, or
-        have been deleted. Of a composite whose list of packs is lost: nothing, and so {}."""
+        """Returns the places in composites that are unused: their packs were rewritten elsewhere or
+        deleted. A composite whose list of packs is lost gets {}."""
         places = self.newest().places
         return {
             name: {
@@ -264,14 +264,14 @@ class CompositeTables:
         }
 
     def sizes_bytes(self) -> dict[CompositeName, int]:
-        """Of the composites that a list shows."""
+        """Returns the sizes of the composites that a list shows."""
         listed = ((name_of(i.key), i.size_bytes) for i in self._objects.list(COMPOSITES))
         return {name: size_bytes for name, size_bytes in listed if name is not None}
 
     def restore(self, *, dry_run: bool = False, cleaning: Cleaning = lambda _: ()) -> str:
-        """Makes the newest table again from the composites that a list shows, if it is lost or
-        damaged, and fills the gaps before it. A pack is where it was put last, but as ``cleaning``
-        wants it. What was wrong; "" if nothing was."""
+        """Rebuilds the newest table from the composites that a list shows, if it is lost or
+        damaged, and fills the gaps before it. A pack is where it was put last, unless ``cleaning``
+        changes that. Returns what was wrong, or ""."""
         listed = {table_number(i.key) for i in self._objects.list(TABLES)}
         last = max(listed, default=-1)
         gaps = sorted(set(range(last)) - listed)
@@ -284,13 +284,13 @@ class CompositeTables:
             return problem
         except Corrupt as error:
             problem = str(error)
-        if dry_run:  # who reads through this goes by it
+        if dry_run:  # readers of this object then use the new table
             self._known = CompositeTable(last + 1, dict(self.listed_places()))
             return problem
-        # One that is damaged may have any number up to the one after the last that is listed. What
-        # is yet to come has higher numbers than all composites, so that it is newer, and than all
-        # tables that were lost: who knows one of those meets an emptied one after it, and so learns
-        # of what is put here.
+        # A damaged table may have any number up to the one after the last listed one. The new
+        # number is higher than those of all composites, so that future tables are newer. It is also
+        # higher than those of all lost tables: a reader of one of those meets an emptied one after
+        # it, and so finds the table that is put here.
         first = max(last, *(name.number for name in self._composites()), -1) + 1 + 2 * MARK_EVERY
         for number in range(last + 1, first + TRIES):
             if self._restore_as(number, cleaning if number >= first else None):
@@ -298,9 +298,9 @@ class CompositeTables:
         raise self._conflict()
 
     def _restore_as(self, number: int, cleaning: Cleaning | None) -> bool:
-        """Whether there is a table now: puts that of a number, without ``cleaning`` an emptied
-        one. Looks for packs anew: a merge that knows the lost table may have moved some, and put
-        the next."""
+        """Puts the table with a number, without ``cleaning`` an emptied one. Returns whether it
+        exists now. It looks for packs again, since a merge that knows the lost table may have moved
+        some and put the next one."""
         table = CompositeTable(number, is_superseded=True)
         if cleaning is not None:
             places = dict(self.listed_places())
@@ -319,8 +319,8 @@ class CompositeTables:
         return cleaning is not None
 
     def listed_places(self) -> Iterator[tuple[PackId, CompositePlace]]:
-        """Where packs lie by all composites that a list shows, the older places first. No table is
-        read."""
+        """Yields the places of packs in all composites that a list shows, older places first. It
+        reads no table."""
         for name in sorted(self._composites()):
             yield from (self._tail(name) or {}).items()
 
@@ -329,7 +329,8 @@ class CompositeTables:
         return (name for name in names if name is not None)
 
     def _tail(self, name: CompositeName) -> Mapping[PackId, CompositePlace] | None:
-        """The packs of a composite; None if its list cannot be read, not even the second time."""
+        """Returns the packs of a composite; None if its list cannot be read, even the second
+        time."""
         key = name.key
         for _ in range(2):
             try:
@@ -341,12 +342,12 @@ class CompositeTables:
                 return decode_tail(tail.data, name, key)
             except NotFound:
                 break
-            except Corrupt:  # on the way, maybe
+            except Corrupt:  # perhaps damaged in transport
                 continue
-        return None  # its packs are lost, which who repairs these finds out
+        return None  # its packs are lost; `lodefs repair` handles those
 
     def _listed(self) -> int:
-        """Where to begin to ask: a list may lack the newest."""
+        """Returns the number to start from: a list may lack the newest table."""
         first = next(iter(self._objects.list(TABLES, limit=1)), None)
         return 0 if first is None else max(0, table_number(first.key))
 
@@ -377,7 +378,8 @@ class CompositeTables:
         raise self._conflict()
 
     def _append(self, table: CompositeTable, before: CompositeTable) -> bool:
-        """Whether this table is now the newest. Then what it makes superfluous is deleted."""
+        """Puts a table. Returns whether it is now the newest; then it deletes what that
+        replaces."""
         key = table_key(table.number)
         if table.number % MARK_EVERY == 0:
             self._put_composite(table.number, {})
@@ -397,8 +399,8 @@ class CompositeTables:
     def _check_room(self, packs: int) -> None:
         if packs > TABLE_PACKS_MAX:
             raise TooLarge(
-                f"{self._objects.url} would have {packs} packs in composites, and no table takes "
-                f"more than {TABLE_PACKS_MAX}"
+                f"{self._objects.url} would have {packs} packs in composites; a table takes at "
+                f"most {TABLE_PACKS_MAX}"
             )
 
     def _supersede(self, number: int) -> None:
@@ -407,14 +409,14 @@ class CompositeTables:
 
     def _conflict(self) -> Conflict:
         return Conflict(
-            f"others change the table of composites of {self._objects.url} all the time: try again"
+            f"other writers keep changing the table of composites of {self._objects.url}: try again"
         )
 
 
 def _newer(
     tail: Mapping[PackId, CompositePlace], now: CompositeTable
 ) -> dict[PackId, CompositePlace]:
-    """Packs of a composite that a table does not have, or where they were before."""
+    """Returns the packs of a composite that a table lacks, or has at an older place."""
 
     def is_newer(pack: PackId, at: CompositePlace) -> bool:
         place = now.places.get(pack)
@@ -426,7 +428,7 @@ def _newer(
 def unused_of(
     table: CompositeTable, sizes_bytes: Mapping[CompositeName, int]
 ) -> dict[CompositeName, int]:
-    """As of CompositeTables.unused_bytes, for composites of those sizes."""
+    """Returns CompositeTables.unused_bytes for composites with those sizes."""
     live: dict[CompositeName, list[int]] = {}
     for place in table.places.values():
         live.setdefault(place.composite, []).append(place.size_bytes)

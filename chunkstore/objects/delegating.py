@@ -1,7 +1,7 @@
-"""What wrappers of object stores have in common: an object store that asks another one.
+"""The base of the wrappers of object stores: an object store that calls another one.
 
 A wrapper that treats all calls alike overrides ``_call``; one that changes a single method
-overrides that. ``list`` is not one call: it overrides it, too.
+overrides that method. ``list`` is more than one call, so such a wrapper overrides it, too.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ T = TypeVar("T")
 
 
 class StoreCall(NamedTuple):
-    """What is asked: ``operation`` is the method's name."""
+    """One call of a store. ``operation`` is the method's name."""
 
     operation: str
     key: str
-    data: Sequence[Buffer] = ()  # that is sent
+    data: Sequence[Buffer] = ()  # data to send
 
     def size_bytes(self, answer: object) -> int:
-        """Bytes of objects that were sent and received, when it has this answer."""
+        """Returns the bytes of objects that were sent and received, given the answer."""
         if isinstance(answer, Part):
             return len(answer.data)
         return sum(memoryview(buffer).nbytes for buffer in self.data)
 
 
 class DelegatingStore:
-    """An ObjectStore that does what ``inner`` does."""
+    """An ObjectStore that passes everything on to ``inner``."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -69,9 +69,9 @@ class DelegatingStore:
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> AbstractContextManager[RangeOrder | None]:
-        """As of OrderSource."""
+        """Implements OrderSource."""
         return range_order(self.inner, key, offset, size_bytes, if_match)
 
-    def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:  # noqa: ARG002 - of wrappers
-        """The answer of ``inner``, which ``ask`` gives. Wrappers override it."""
+    def _call(self, call: StoreCall, ask: Callable[[], T]) -> T:  # noqa: ARG002 - wrappers use it
+        """Returns the answer of ``inner``, by calling ``ask``. Wrappers override it."""
         return ask()

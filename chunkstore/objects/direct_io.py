@@ -1,7 +1,7 @@
 """Writes buffers to a file past the page cache (O_DIRECT), if the file system allows it.
 
-A pack is written once and not read soon by its writer: copying it through the page cache costs
-processor time and throws out what others want to keep.
+A pack is written once, and its writer does not read it soon. Copying it through the page cache
+would cost processor time and evict other data.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.types import Buffer
 
 DIRECT_SIZE_BYTES_MIN = 1 << 20  # smaller objects go through the page cache
-BLOCK_SIZE_BYTES = 4096  # what O_DIRECT needs of addresses, sizes and offsets (open(2), Notes)
+BLOCK_SIZE_BYTES = 4096  # O_DIRECT's alignment of addresses, sizes and offsets (open(2), Notes)
 _WINDOW_SIZE_BYTES = 4 << 20
 
 
 class DirectWriter:
-    """Writes files; keeps one aligned window of 4 MiB for each thread that uses it."""
+    """Writes files. It keeps one aligned window of 4 MiB for each thread that uses it."""
 
     def __init__(self) -> None:
         self._local = threading.local()
 
     def write(self, fd: int, data: Sequence[Buffer]) -> None:
-        """Writes the joined buffers to an empty file at its beginning. Raises: OSError."""
+        """Writes the joined buffers to an empty file. Raises: OSError."""
         try:
             _set_direct(fd, on=True)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # tmpfs of old kernels, some FUSE file systems
+            if error.errno != errno.EINVAL:  # tmpfs of old kernels, or some FUSE file systems
                 raise
             write_at(fd, 0, data)
             return
@@ -56,13 +56,13 @@ class DirectWriter:
     def _window(self) -> memoryview:
         window: memoryview | None = getattr(self._local, "window", None)
         if window is None:
-            window = memoryview(mmap.mmap(-1, _WINDOW_SIZE_BYTES))  # begins at a page
+            window = memoryview(mmap.mmap(-1, _WINDOW_SIZE_BYTES))  # page-aligned
             self._local.window = window
         return window
 
 
 def _write_at(fd: int, data: memoryview, offset: int) -> None:
-    """Writes all of it; through the page cache once O_DIRECT is refused, or stopped short."""
+    """Writes all of ``data``, through the page cache once O_DIRECT was refused or stopped short."""
     done = 0
     while done < len(data):
         try:

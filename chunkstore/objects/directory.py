@@ -1,7 +1,8 @@
 """Objects as files below a directory, on any local or shared POSIX file system.
 
-An object is written under a temporary name in ``ROOT/.put/`` and then renamed (or linked, if
-of many writers one may win), so it is seen whole or not at all. Symbolic links are not followed.
+An object is written under a temporary name in ``ROOT/.put/`` and then renamed (or linked, if only
+one of many writers may win), so it is visible completely or not at all. Symbolic links are not
+followed.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ TEMPORARY = ".put"  # no key begins with a dot
 TEMPORARY_AGE_S_MAX = 24 * 3600
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# non-blocking: opening a FIFO waits for a writer otherwise
+# non-blocking, since opening a FIFO would wait for a writer
 _FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DirectoryObjects:
-    """Objects below ``root``, which the first put makes where it is missing."""
+    """Objects below ``root``, which the first put makes if it is missing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
@@ -68,7 +69,7 @@ class DirectoryObjects:
         size_bytes: int,  # noqa: ARG002 - the index says how far to read
         if_match: str,
     ) -> Iterator[RangeOrder | None]:
-        """As of OrderSource: the open file."""
+        """Implements OrderSource with the open file."""
         with self._reading(key) as fd:
             etag = _etag(os.fstat(fd))
             if if_match != etag:
@@ -108,10 +109,10 @@ class DirectoryObjects:
                 os.close(folder)
 
     def close(self) -> None:
-        """Nothing to free: no file is open between calls."""
+        """Does nothing: no file is open between calls."""
 
     def _put(self, target: int, name: str, data: Sequence[Buffer], *, if_absent: bool) -> str:
-        """Writes the temporary file and gives it its name; on disk on return."""
+        """Writes the temporary file and gives it its name. It is on disk on return."""
         temporary = f"{os.getpid()}-{os.urandom(8).hex()}"
         folder = os.open(os.path.join(self._root, TEMPORARY), _DIRECTORY_FLAGS)
         try:
@@ -137,7 +138,7 @@ class DirectoryObjects:
                 self._writer.write(fd, data)
             else:
                 write_at(fd, 0, data)
-            # the kernel's own time stamps stand still for milliseconds, and inodes come again
+            # the kernel's own time stamps may stay equal for milliseconds, and inodes are reused
             os.utime(fd, ns=(time.time_ns(), time.time_ns()))
             os.fsync(fd)
             return _etag(os.fstat(fd))
@@ -149,7 +150,7 @@ class DirectoryObjects:
             os.close(fd)
 
     def _open_folder(self, folders: Sequence[str], *, create: bool) -> int:
-        """A descriptor of the folder, reached name by name without following links."""
+        """Opens the folder name by name without following links. Returns a descriptor."""
         fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in folders:
             try:
@@ -190,7 +191,8 @@ class DirectoryObjects:
                 self._prepared = True
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Objects below ``folder`` in the order of their keys; reads no folder needlessly."""
+        """Yields objects below ``folder`` in the order of their keys. It reads no folder in
+        vain."""
         base = f"{folder}/" if folder else ""
         for name in self._names(folder):
             key = base + name
@@ -199,12 +201,13 @@ class DirectoryObjects:
                 if may_hold and (key > after or after.startswith(key)):
                     yield from self._walk(key[:-1], prefix, after)
             elif key.startswith(prefix) and key > after:
-                with suppress(NotFound, InvalidInput):  # deleted since; somebody's, and no key
+                # Deleted meanwhile, or a file that is not an object
+                with suppress(NotFound, InvalidInput):
                     yield self.head(key)
 
     def _names(self, folder: str) -> Sequence[str]:
-        """Names of a folder's objects, and of its folders with a ``/`` at the end, in the order
-        in which the keys that begin with them sort."""
+        """Returns the names of a folder's objects, and of its folders with a ``/`` at the end, in
+        the order of the keys that begin with them."""
         found = []
         with suppress(NotFound), _translated("list", folder, self._root):
             fd = self._open_folder(folder.split("/") if folder else [], create=False)
@@ -233,7 +236,7 @@ def _open_below(name: str, folder: int, *, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
-    with suppress(FileExistsError):  # another process was first
+    with suppress(FileExistsError):  # another process has made it
         os.mkdir(name, dir_fd=folder)
     os.fsync(folder)
     return os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)
@@ -248,7 +251,7 @@ def _exists(name: str, folder: int) -> bool:
 
 
 def _pread(fd: int, offset: int, size_bytes: int) -> Buffer:
-    """``size_bytes`` from ``offset``, in one call for all but huge or interrupted reads."""
+    """Reads ``size_bytes`` from ``offset``: one call, except for huge or interrupted reads."""
     if size_bytes <= 0:
         return b""
     data = os.pread(fd, size_bytes, offset)
@@ -268,17 +271,18 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _etag(status: os.stat_result) -> str:
-    """Objects are replaced by new files only, so another inode or time means other bytes."""
+    """Returns an ETag. Only new files replace objects, so another inode or time means other
+    bytes."""
     return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
 
 
 def _sweep(folder: int) -> None:
-    """Removes what writers that died long ago left behind. A user who may write to the store
-    can put a symlink in the place of this directory, but not of its descriptor."""
+    """Removes temporary files of writers that died long ago. A user who may write to the store can
+    replace this directory by a symlink, but not the open descriptor."""
     oldest_s = time.time() - TEMPORARY_AGE_S_MAX
     with os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(OSError):  # another process sweeps too, or it is not ours to remove
+            with suppress(OSError):  # another process sweeps, too, or we may not remove it
                 if entry.stat(follow_symlinks=False).st_mtime < oldest_s:
                     os.unlink(entry.name, dir_fd=folder)
 

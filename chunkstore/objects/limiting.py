@@ -1,6 +1,6 @@
-"""Limits of calls at once around any object store: a fixed one, and what the store bears now.
+"""Limits the concurrent calls to any object store, by a fixed number and by the store's answers.
 
-A call that fails gives its place back before it is repeated: retries go around this.
+A call that fails frees its slot before it is repeated: retries wrap this wrapper.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class NoTurn(Unavailable):
-    """Other calls to the store have taken all the time that this one waits for its turn: to repeat
-    it would be to wait as long again."""
+    """Other calls to the store took all the time that this call was willing to wait. A repetition
+    would wait as long again."""
 
 
 class Limited(DelegatingStore):
-    """At most ``calls_max`` calls at once; others wait for ``wait_s_max``, then NoTurn. Of a store
-    that puts off requests, fewer, at ``pace``; others are Held at once."""
+    """At most ``calls_max`` calls at once; others wait for ``wait_s_max`` and then raise NoTurn. If
+    the store throttles, ``pace`` allows fewer, and others raise Held at once."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Limited(DelegatingStore):
         info = self.limited(lambda: next(found, None))
         while info is not None:
             yield info
-            with self.turn():  # not while the caller works on what it got
+            with self.turn():  # the turn ends before the caller uses the answer
                 info = next(found, None)
 
     @contextmanager
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> Iterator[RangeOrder | None]:
-        """As of OrderSource; None also while the store wants fewer requests. Raises: NoTurn."""
+        """Implements OrderSource; yields None also while the store throttles. Raises: NoTurn."""
         if not self.pace.is_free:
             yield None
             return
@@ -69,13 +69,13 @@ class Limited(DelegatingStore):
         return self.limited(ask)
 
     def limited(self, ask: Callable[[], T]) -> T:
-        """The answer to one request. Raises: NoTurn, Held, and what ``ask`` raises."""
+        """Returns the answer to one request. Raises: NoTurn, Held; what ``ask`` raises."""
         with self.turn(), self.pace.request(self.url):
             return ask()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """One of the calls at once. Raises: NoTurn."""
+        """Takes one of the concurrent calls for a block. Raises: NoTurn."""
         if not self._free.acquire(timeout=self._wait_s_max):
             raise NoTurn(
                 f"{self.url}: {self._calls_max} calls were under way for {self._wait_s_max:.0f} s"

@@ -1,10 +1,11 @@
-"""Several object stores that hold the same packs and commits, as one: reads fail over.
+"""Several object stores with the same packs and commits, as one: reads fail over.
 
-What names its content (packs, commits) is right wherever it comes from, since who reads it checks
-it: the first store is asked, then the others. All else (refs, lists, settings) comes from the first
-alone, unless that does not answer, refuses this node or is not there, such as a directory whose
-file system is not mounted; then from the next one, which may be behind. Settings, which a node
-reads at its start, may be any store's. Writes go to the first alone.
+Objects that are named by their content (packs, commits) are right wherever they come from, since
+readers check them: the first store is asked, then the others. All else (refs, lists, settings)
+comes from the first store alone, unless it does not answer, refuses this node, or is gone (for
+example, a directory whose file system is not mounted). Then it comes from the next store, which may
+be out of date. Any store may supply the settings, which a node reads at its start. Writes go to the
+first store only.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
 
-PAUSE_S_FIRST = 5.0  # until a store that failed is tried again
+PAUSE_S_FIRST = 5.0  # before a store that failed is tried again
 PAUSE_S_MAX = 60.0
-DOUBTED_FOR_S = 300.0  # a store is asked last for an object that it has damaged
+DOUBTED_FOR_S = 300.0  # how long a store is asked last for an object that it has damaged
 DOUBTS_MAX = 4096
 SETTINGS_BYTES_MAX = 64 * 1024
 _COMMIT = re.compile(rf"{keys.REPOS}.+/commits/[0-9a-f]{{64}}\Z")
@@ -38,11 +39,11 @@ T = TypeVar("T")
 
 
 class _Gone(Unavailable):
-    """A store is not there: it has no settings."""
+    """A store is gone: it has no settings."""
 
 
 class _Refused(Unavailable):
-    """A store refuses everything, its settings too: as one that is away."""
+    """A store refuses everything, even its settings, which counts as not answering."""
 
 
 log = logging.getLogger("lodefs.store")
@@ -53,8 +54,9 @@ def _in_thread(call: Callable[[], None]) -> None:
 
 
 class Mirrored:
-    """An ObjectStore over others, the first of which is the store itself. ETags tell which of them
-    an object came from: ranges that must match one are read there or not at all (Changed)."""
+    """An ObjectStore over others, the first of which is the store itself. An ETag tells which store
+    an object came from. A range that must match an ETag is read from that store or not at all
+    (Changed)."""
 
     def __init__(
         self,
@@ -76,7 +78,8 @@ class Mirrored:
 
     @property
     def stores(self) -> Sequence[tuple[str, bool, int]]:
-        """Of each store its URL, whether it answers, and how many calls it has answered."""
+        """Returns for each store its URL, whether it answers, and how many calls it has
+        answered."""
         return [
             (store.url, breaker.is_closed, count)
             for store, breaker, count in zip(
@@ -85,17 +88,18 @@ class Mirrored:
         ]
 
     def is_up(self, number: int) -> bool:
-        """Whether a store is to be asked."""
+        """Whether to ask a store."""
         return number < len(self._stores) and self._breakers[number].is_closed
 
     @property
     def is_replaced(self) -> bool:
-        """Whether what is no content comes from a mirror now, which may be behind."""
+        """Whether a mirror, which may be out of date, now supplies refs and lists."""
         return not self.is_up(0) and any(map(self.is_up, range(1, len(self._stores))))
 
     def report_corruption(self, key: str, etag: str | None) -> bool:
-        """The bytes of an object were wrong: the store that it came from (without an ETag: the one
-        that would be asked) is asked last for it for a while. Whether another one is asked now."""
+        """Reports that the bytes of an object were wrong. The store with this ETag (or the one that
+        would be asked) is then asked last for the object for a while. Returns whether another store
+        is asked now."""
         number = self._order(key)[0] if etag is None else split_etag(etag)[0]
         self._doubts.put((key, number), self._clock() + DOUBTED_FOR_S)
         log.warning("%s has damaged bytes of %s", self._stores[number].url, key)
@@ -141,7 +145,7 @@ class Mirrored:
                 if has_begun or not self._is_next_asked(number, numbers):
                     if are_gone and len(numbers) == len(self._stores):
                         return
-                    raise  # a list is of one store
+                    raise  # a list comes from one store
 
     def delete(self, key: str) -> None:
         self._stores[0].delete(key)
@@ -154,7 +158,8 @@ class Mirrored:
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> Iterator[RangeOrder | None]:
-        """As of OrderSource, of the store that the ETag names; None while that does not answer."""
+        """Implements OrderSource for the store that the ETag names; yields None while that does not
+        answer."""
         number, etag = split_etag(if_match)
         if not self.is_up(number):
             yield None
@@ -167,7 +172,7 @@ class Mirrored:
             def done(size_bytes: int, seconds: float, error: type[LodefsError] | None) -> None:
                 order.done(size_bytes, seconds, error)
                 if error is Unavailable and self._breakers[number].failed():
-                    log.warning("%s does not answer, others are asked", self._url(number))
+                    log.warning("%s does not answer: trying the others", self._url(number))
 
             yield order._replace(done=done)
 
@@ -181,10 +186,10 @@ class Mirrored:
             except (Unavailable, NotFound, Denied):
                 if not is_content(key):
                     raise
-        raise Changed(f"{key} cannot be read now where its version {if_match} was")
+        raise Changed(f"{key} cannot be read now from the store of its version {if_match}")
 
     def _first_of(self, key: str, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
-        """The first store that has an answer, and the answer."""
+        """Returns the first store that has an answer, and the answer."""
         if not is_content(key):
             return self._of_first_reachable(ask, is_anyones=key == keys.STORE)
         errors: list[LodefsError] = []
@@ -200,7 +205,8 @@ class Mirrored:
         raise worst
 
     def _require_all_there(self, key: str, lacking: NotFound) -> None:
-        """Raises: Unavailable if one of the stores is away: it may have what the others lack."""
+        """Raises: Unavailable if a store does not answer, since it may have what the others
+        lack."""
         for number in self._reachable():
             with self._asked(number):
                 self._require_there(number, lacking)
@@ -211,7 +217,8 @@ class Mirrored:
     def _of_first_reachable(
         self, ask: Callable[[ObjectStore], T], *, is_anyones: bool
     ) -> tuple[int, T]:
-        """``is_anyones``: whether a mirror's will do while the store only puts off calls."""
+        """Asks the stores in turn. ``is_anyones``: a mirror may answer while the store only
+        throttles."""
         numbers = self._reachable(is_content=False)
         errors: list[LodefsError] = []
         for number in numbers:
@@ -223,18 +230,19 @@ class Mirrored:
                 if not (is_anyones or self._is_next_asked(number, numbers)):
                     break
         if len(errors) == len(self._stores) and all(isinstance(one, _Gone) for one in errors):
-            raise NotFound(str(errors[0].__cause__)) from errors[0]  # there is no store at all
+            # There is no store in any place
+            raise NotFound(str(errors[0].__cause__)) from errors[0]
         if all(isinstance(one, _Refused) for one in errors):
             raise Denied(str(errors[0])) from errors[0]
         raise errors[-1]
 
     def _is_next_asked(self, number: int, numbers: Sequence[int]) -> bool:
-        """Whether what is no content comes from the next store now: that may be behind, so only
-        while this one is known to be away, and not because it has put off a call."""
+        """Whether refs and lists come from the next store now. It may be out of date, so only if
+        this one is known not to answer, and not if it has only throttled a call."""
         return number != numbers[-1] and not self._breakers[number].is_closed
 
     def _surely(self, number: int, ask: Callable[[ObjectStore], T]) -> T:
-        """The answer of a store that is there. Raises: NotFound only if it is."""
+        """Returns the answer of a store. Raises NotFound only if the store itself exists."""
         try:
             return ask(self._stores[number])
         except NotFound as error:
@@ -242,31 +250,31 @@ class Mirrored:
             raise
 
     def _require_there(self, number: int, lacking: NotFound | None = None) -> None:
-        """Raises: Unavailable if a store is gone, so that what it lacks is not missing."""
+        """Raises: Unavailable if a store is gone, since its objects are then not missing."""
         try:
             self._stores[number].head(keys.STORE)
         except NotFound as error:
-            message = f"the store {self._url(number)} is not there at present: {error}"
+            message = f"the store {self._url(number)} is gone at present: {error}"
             raise _Gone(message) from (lacking or error)
 
     @contextmanager
     def _asked(self, number: int) -> Iterator[None]:
-        """One call of a store, after which it is known whether it answers."""
+        """Runs one call of a store, which shows whether it answers."""
         try:
             yield
         except Unavailable as error:
             breaker = self._breakers[number]
             if breaker.throttled() if error.is_throttled else breaker.failed():
-                log.warning("%s does not answer, others are asked: %s", self._url(number), error)
+                log.warning("%s does not answer: trying the others: %s", self._url(number), error)
             raise
         except NotFound:
-            raise  # so answers a directory without its file system too
+            raise  # a directory without its file system answers like that, too
         except Denied as error:
             if not self._refuses(number):
                 self._answered(number)
                 raise
             if self._breakers[number].failed():
-                log.warning("%s refuses this node, others are asked: %s", self._url(number), error)
+                log.warning("%s refuses this node: trying the others: %s", self._url(number), error)
             raise _Refused(f"{self._url(number)} refuses this node: {error}") from error
         except LodefsError:
             self._answered(number)
@@ -275,7 +283,7 @@ class Mirrored:
         self._read_from[number] += 1
 
     def _refuses(self, number: int) -> bool:
-        """Whether a store refuses even its settings."""
+        """Whether a store refuses even to read its settings."""
         try:
             self._stores[number].head(keys.STORE)
         except Denied:
@@ -289,8 +297,9 @@ class Mirrored:
             log.info("%s answers again", self._url(number))
 
     def _reachable(self, *, is_content: bool = True) -> Sequence[int]:
-        """Those that answer, in their order; all of them if none does. One that nobody has asked
-        for long is tried before what is no content comes from another, which may be behind."""
+        """Returns the stores that answer, in order; all of them if none does. A store that was not
+        asked for long is tried before refs or lists come from another one, which may be out of
+        date."""
         for number, breaker in enumerate(self._breakers):
             is_overdue = breaker.is_overdue and not is_content
             if not breaker.is_due():
@@ -303,12 +312,13 @@ class Mirrored:
         return [n for n in numbers if self._breakers[n].is_closed] or [*numbers]
 
     def _order(self, key: str) -> Sequence[int]:
-        """Those that answer, the ones that have damaged the object last."""
+        """Returns the stores that answer; those that have damaged the object come last."""
         now = self._clock()
         return sorted(self._reachable(), key=lambda n: (self._doubts.get((key, n)) or 0) > now)
 
     def _try(self, number: int) -> None:
-        """Looks whether a store answers again: by bytes, which one that drips does not bring."""
+        """Tries whether a store answers again, by reading bytes: one that is too slow fails
+        that."""
         with suppress(LodefsError), self._asked(number):
             self._require_there(number)
             self._stores[number].get(keys.STORE, size=SETTINGS_BYTES_MAX)
@@ -318,42 +328,42 @@ class Mirrored:
 
 
 def is_content(key: str) -> bool:
-    """Whether an object's name says what is in it."""
+    """Whether an object's name is derived from its content."""
     return key.startswith(keys.PACKS) or _COMMIT.match(key) is not None
 
 
 def _check_commit(key: str, part: Part) -> None:
-    """Raises: Corrupt if a whole commit is not the one that its key names."""
+    """Raises: Corrupt if a whole commit does not match its key."""
     is_whole = len(part.data) == part.object_size_bytes
     if is_whole and _COMMIT.match(key) and not key.endswith(digest_of(part.data).hex()):
-        raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
+        raise Corrupt(f"{key} has the bytes of another commit, or is damaged")
 
 
 def join_etag(number: int, etag: str) -> str:
-    """An ETag that tells the store; that of the first store as it is."""
+    """Returns an ETag that names the store; that of the first store is unchanged."""
     return f"mirror{number}:{etag}" if number else etag
 
 
 def split_etag(etag: str) -> tuple[int, str]:
-    """The number of the store, and the ETag there."""
+    """Returns the number of the store, and the ETag there."""
     found = _ETAG.match(etag)
     return (int(found[1]), found[2]) if found else (0, etag)
 
 
 def report_corruption(objects: object, key: str, etag: str | None = None) -> bool:
-    """Tells a store that the bytes of an object were wrong; whether another one is asked now. A
-    store that is alone is asked again."""
+    """Reports to a store that the bytes of an object were wrong. Returns whether another store is
+    asked now; a store without mirrors is asked again."""
     tell = getattr(objects, "report_corruption", None)
     return tell is not None and bool(tell(key, etag))
 
 
 def is_replaced(objects: object) -> bool:
-    """Whether a mirror answers in place of a store: what it lacks need not be missing."""
+    """Whether a mirror answers in place of a store: then what it lacks may still exist."""
     return bool(getattr(objects, "is_replaced", False))
 
 
 def _worst(errors: Sequence[LodefsError]) -> LodefsError:
-    """The error of all stores together: that nothing has it is known only if all answered."""
+    """Returns one error for all stores. That none has an object is certain only if all answered."""
     for kind in (Unavailable, Denied, Corrupt):
         for error in errors:
             if isinstance(error, kind):

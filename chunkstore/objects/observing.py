@@ -1,4 +1,4 @@
-"""Counts and times of the calls of any object store."""
+"""Observes the calls of any object store: their number, bytes and times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Observation:
 
 
 class Observed(DelegatingStore):
-    """Tells a callback of every call; the callback must be fast and must not raise."""
+    """Passes every call to a callback, which must be fast and must not raise."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Observed(DelegatingStore):
             while (info := next(found, None)) is not None:
                 yielded_at = self._clock()
                 yield info
-                call.begun_at += self._clock() - yielded_at  # the caller's time is not the store's
+                call.begun_at += self._clock() - yielded_at  # leave out the caller's time
 
     @contextmanager
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> Iterator[RangeOrder | None]:
-        """As of OrderSource."""
+        """Implements OrderSource."""
         with range_order(self.inner, key, offset, size_bytes, if_match) as order:
             yield None if order is None else order._replace(done=self._ordered)
 

@@ -1,4 +1,4 @@
-"""From a URL to an object store: the composition root of stores and their wrappers."""
+"""Opens an object store by its URL: the composition root of stores and their wrappers."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # also what RGW takes, beyond AWS
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # RGW takes more names than AWS
 _PREFIX = re.compile(r"[\w!.*'()/=+@,&$:;-]+\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _QUERY = ("endpoint_url", "region")
 PREFIX_BYTES_MAX = 100
-# Of a store that has mirrors: a reader has a minute for all of them
+# For a store with mirrors: a reader waits a minute for all of them together
 MIRROR_ATTEMPTS_MAX = 2
 MIRROR_TIME_S_MAX = 5.0
 MIRROR_THROTTLED_S_MAX = 1.0
 MIRROR_CONNECT_TIMEOUT_S = 3.0
 MIRROR_READ_TIMEOUT_S = 10.0
-MIRROR_RATE_BYTES_S_MIN = 512 * 1024  # 8 MiB, the largest read, then leave the mirror 4 of 30 s
-# In a directory without a store: what a dead `init` leaves, and a new file system has
+MIRROR_RATE_BYTES_S_MIN = 512 * 1024  # then 8 MiB, the largest read, leave the mirror 4 of 30 s
+# Found in a directory without a store: a dead `init` or a new file system leaves them
 _HARMLESS = (TEMPORARY, keys.PROBES.rstrip("/"), "lost+found")
 _NAMED_MAX = 4  # files that an error lists
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions(S3Options):
-    """How a store is reached. The fields of S3Options matter to S3 alone."""
+    """How to reach a store. The fields of S3Options matter only for S3."""
 
-    attempts_max: int = 5  # of one call
-    retry_time_s_max: float = 180.0  # of one call, until the beginning of its last attempt
-    first_time_s_max: float | None = None  # the same, if nothing has ever answered
-    throttled_s_max: float = 180.0  # the same, while the store puts off requests
-    calls_max: int = 32  # at once
-    wait_s_max: float = 120.0  # of a call for its turn
+    attempts_max: int = 5  # for one call
+    retry_time_s_max: float = 180.0  # for one call, until its last attempt begins
+    first_time_s_max: float | None = None  # the same, before the store has ever answered
+    throttled_s_max: float = 180.0  # the same, while the store throttles
+    calls_max: int = 32  # concurrent calls
+    wait_s_max: float = 120.0  # how long a call waits for its turn
     observe: Callable[[Observation], None] | None = None  # called for every call
-    on_retry: Callable[[Unavailable], None] | None = None  # and before each repetition of one
+    on_retry: Callable[[Unavailable], None] | None = None  # called before each retry
 
 
 def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
-    """The store at ``url``, with retries, limits and, if asked for, observation.
+    """Opens the store at ``url``, with retries, limits and, if ``observe`` is set, observation.
 
-    ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` wins over the options),
-    ``file:///path`` or a path (a '?' in which is a character as any other). Connects to nothing
-    yet. Raises: InvalidInput.
+    ``url`` is ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` overrides the options),
+    ``file:///path``, or a path, in which '?' has no special meaning. It does not connect yet.
+    Raises: InvalidInput.
     """
     options = options or StoreOptions()
     source = (
@@ -75,9 +75,9 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
 def open_server_copy(
     source_url: str, destination_url: str, options: StoreOptions
 ) -> ServerCopy | None:
-    """Copies by the server between two stores; None unless both are on S3, at one endpoint and in
-    one region. (Their credentials are the same: a process has one place for them.) Raises:
-    InvalidInput."""
+    """Opens server-side copies between two stores; returns None unless both are on S3, at one
+    endpoint and in one region. (Their credentials are the same, since a process has one set.)
+    Raises: InvalidInput."""
     if not (source_url.startswith("s3:") and destination_url.startswith("s3:")):
         return None
     source = _s3_place(source_url, options)
@@ -88,8 +88,8 @@ def open_server_copy(
 
 
 def open_mirrored(url: str, mirrors: Sequence[str], options: StoreOptions) -> Mirrored:
-    """The store at ``url``, and others that hold copies of it, as one. Each is given up sooner than
-    a store that is alone. Raises: InvalidInput."""
+    """Opens the store at ``url``, and others with copies of it, as one. It gives up each of them
+    sooner than a store without mirrors. Raises: InvalidInput."""
     soon = replace(
         options,
         attempts_max=MIRROR_ATTEMPTS_MAX,
@@ -110,12 +110,12 @@ def check_empty(url: str) -> None:
     try:
         there = sorted(os.listdir(path))
     except OSError:
-        return  # there is none yet; or creating the store raises the error
+        return  # it does not exist yet, or creating the store raises the error
     others = [name for name in there if name not in _HARMLESS]
     if others and keys.STORE not in there:
         named = ", ".join(others[:_NAMED_MAX]) + (", ..." if len(others) > _NAMED_MAX else "")
         raise InvalidInput(
-            f"{path} is not empty (it holds {named}): give a new or an empty directory for a store"
+            f"{path} is not empty (it has {named}): a store needs a new or empty directory"
         )
 
 
@@ -131,16 +131,16 @@ def _directory_of(url: str) -> str:
 
 
 class _S3ServerCopy:
-    """From a prefix on S3 to another one, which the same credentials reach at one endpoint, with
-    retries."""
+    """Copies from a prefix on S3 to another one at the same endpoint, which the same credentials
+    reach, with retries."""
 
     def __init__(self, bucket: str, prefix: str, there: _S3Place) -> None:
-        """``there`` is opened for the first copy."""
+        """The first copy opens ``there``."""
         self._bucket = bucket
         self._prefix = prefix
         self._place = there
         self._opened: tuple[S3Objects, Limited, Retrying] | None = None
-        self._lock = Lock()  # one thread opens it
+        self._lock = Lock()  # lets one thread open it
 
     def copy(self, key: str, if_match: str) -> str:
         with self._lock:
@@ -160,8 +160,8 @@ class _S3ServerCopy:
 
 
 def _patient(source: ObjectStore, options: StoreOptions) -> tuple[Limited, Retrying]:
-    """The calls of ``source``, limited, and around that repeated: one that pauses before it is
-    repeated must not keep others from the store meanwhile."""
+    """Wraps ``source`` in limits, and these in retries: a call that pauses before its retry must
+    not block the calls of others."""
     limited = Limited(source, options.calls_max, options.wait_s_max)
     policy = RetryPolicy(
         options.attempts_max,
@@ -173,7 +173,7 @@ def _patient(source: ObjectStore, options: StoreOptions) -> tuple[Limited, Retry
 
 
 class _S3Place(NamedTuple):
-    """What a URL says."""
+    """The parts of a URL."""
 
     bucket: str
     prefix: str
@@ -181,12 +181,12 @@ class _S3Place(NamedTuple):
 
     @property
     def endpoint(self) -> tuple[str | None, str | None]:
-        """Where requests go to: the same place, if two of one process are equal."""
+        """Where requests go. Two places of one process are the same if these are equal."""
         url = self.options.endpoint_url
         return url and url.rstrip("/"), self.options.region
 
     def open(self) -> S3Objects:
-        """Raises: InvalidInput as of S3Objects."""
+        """Opens the store. Raises: InvalidInput, as S3Objects does."""
         return S3Objects(*self)
 
 
@@ -201,7 +201,7 @@ def _s3_place(url: str, options: StoreOptions) -> _S3Place:
         )
     if not parts.netloc:
         raise InvalidInput("the URL names no bucket; use s3://bucket/prefix")
-    if not _BUCKET.match(parts.netloc):  # it may be a secret, and is not repeated
+    if not _BUCKET.match(parts.netloc):  # it may be a secret, so the message does not quote it
         raise InvalidInput(
             "the URL's bucket is not a valid name: one has 3 to 63 letters, digits, '-' and '.', "
             "a letter or digit first; use s3://bucket/prefix"
@@ -224,14 +224,15 @@ def _s3_place(url: str, options: StoreOptions) -> _S3Place:
 
 
 def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> None:
-    """Nothing of a URL is left out silently. Names are repeated; a value may be a secret."""
+    """Raises: InvalidInput for unknown settings. It quotes only names, since a value may be a
+    secret."""
     unknown = [name for name, value in query.items() if name not in known and value]
     if query.keys() - set(known) or "#" in url or ("?" in url and not known):
         found = f", not {', '.join(map(repr, unknown))}" if unknown else ""
         takes = f"no settings but {' and '.join(known)}" if known else "no settings"
         raise InvalidInput(
-            f"the URL of such a store takes {takes}{found}; a '?' or '#' in a path is written as "
-            "%3F or %23 in a URL"
+            f"the URL of such a store takes {takes}{found}; write a '?' or '#' in a path as %3F or "
+            "%23 in a URL"
         )
 
 
@@ -249,14 +250,15 @@ def _check_endpoint(endpoint_url: str | None) -> None:
     parts = _split(endpoint_url)
     if "@" in parts.netloc:
         raise InvalidInput(
-            "endpoint_url must not hold credentials; AWS_ACCESS_KEY_ID and others do"
+            "endpoint_url must not hold credentials: use AWS_ACCESS_KEY_ID and its like"
         )
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
-        raise InvalidInput("endpoint_url is no endpoint's URL; use http://host:port")
+        raise InvalidInput("endpoint_url is not the URL of an endpoint; use http://host:port")
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of a URL, which a bad one may hide secrets in."""
+    """Returns the parts of a URL. Errors do not quote it, since a malformed URL may hold
+    secrets."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -273,12 +275,12 @@ def _path_of(url: str) -> str:
 
 
 def parse_endpoint(url: str) -> tuple[bool, str, int]:
-    """Whether it is TLS, host and port of an endpoint's URL. Raises: InvalidInput."""
+    """Returns whether an endpoint's URL uses TLS, its host and its port. Raises: InvalidInput."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"{url!r} is no URL: {error}") from error
+        raise InvalidInput(f"{url!r} is not a URL: {error}") from error
     is_tls = parts.scheme == "https"
     other = parts.username or parts.path.strip("/") or parts.query or parts.fragment
     if not (is_tls or parts.scheme == "http") or not parts.hostname or other:

@@ -1,7 +1,7 @@
-"""How fast a store that puts off requests is asked: one pace for all who ask it.
+"""The pace of requests to a store that throttles them, shared by all callers.
 
-Source of the window, which is halved by a refusal and grows by one with each answer: TCP's
-congestion control (RFC 5681). Pauses between attempts double, with jitter, as in retrying.py.
+Source of the window, which a refusal halves and each answer enlarges by one: TCP's congestion
+control (RFC 5681). Pauses between attempts double, with jitter, as in retrying.py.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from contextlib import contextmanager
 
 from lodefs.chunkstore.errors import Held, LodefsError, Unavailable
 
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.25, 8.0  # readers wait for 30 s: some attempts fall into that
-RETRY_AFTER_S_MAX = 60.0  # a server that asks for more is asked again nevertheless
-WINDOW_MAX = 1024  # requests at once; there are other limits below this one
-LOOK_AGAIN_S = 0.1  # while an answer is due that says more
-FORGOTTEN_S = 60.0  # after so long without a failure a new one begins a new outage
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.25, 8.0  # readers wait for 30 s, which is enough for some attempts
+RETRY_AFTER_S_MAX = 60.0  # limit for what a server may ask for
+WINDOW_MAX = 1024  # concurrent requests; other limits are lower
+LOOK_AGAIN_S = 0.1  # poll interval while an answer is expected
+FORGOTTEN_S = 60.0  # after this time without a failure, the next one begins a new outage
 
 
 class Pace:
-    """What the last answers of one store say of when to ask it next. For any thread.
+    """Decides from the last answers of one store when to ask it next. For any thread.
 
-    After one refusal (429, 503, SlowDown) half as many requests are made at once; after two in a
-    row one at a time, with a pause before each that doubles. The first answer ends the pauses.
+    After one refusal (429, 503, SlowDown), half as many requests are made at once. After two in a
+    row, it makes one at a time, and pauses before each; the pauses double. The first answer ends
+    the pauses.
     """
 
     def __init__(
@@ -36,26 +37,26 @@ class Pace:
     ) -> None:
         self._clock = clock
         self._random = random
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._window = WINDOW_MAX
         self._under_way = 0
         self._refused = 0  # in a row
-        self._pause_s = 0.0  # 0: there are no pauses
-        self._next_s = 0.0  # when to ask next
-        self._round = 0  # of pauses: what was asked before the last one began says nothing new
-        self._failed_first_s: float | None = None  # since the last answer
+        self._pause_s = 0.0  # 0: no pauses
+        self._next_s = 0.0  # monotonic time of the next request
+        self._round = 0  # of pauses: refusals of requests from before the last pause do not count
+        self._failed_first_s: float | None = None  # first failure since the last answer
         self._failed_last_s = 0.0
 
     @property
     def is_free(self) -> bool:
-        """Whether a request would be made now."""
+        """Whether a request would be allowed now."""
         with self._lock:
             return self._wait_s() <= 0
 
     @contextmanager
     def request(self, url: str) -> Iterator[None]:
-        """One request to the store at ``url``. Raises: Held, at once, if none is to be made
-        now. What the request raises says how it ended."""
+        """Runs one request to the store at ``url``. Raises: Held, at once, if none is allowed now.
+        The exception of the block tells how the request ended."""
         asked_in = self._begin(url)
         try:
             yield
@@ -72,7 +73,7 @@ class Pace:
         self._end(None, asked_in)
 
     def _wait_s(self) -> float:
-        """How long to wait before the next request."""
+        """Returns how long to wait before the next request."""
         now = self._clock()
         if self._pause_s and now < self._next_s:
             wait_s = self._next_s - now
@@ -88,7 +89,7 @@ class Pace:
                     self._next_s = self._clock() + self._pause_s
                 return self._round
             held = Held(
-                f"{url} wants fewer requests (429, 503 or SlowDown): it is asked more slowly",
+                f"{url} wants fewer requests (429, 503 or SlowDown): lodefs slows down",
                 retry_after_s=wait_s,
             )
             held.is_throttled = True
@@ -126,5 +127,5 @@ class Pace:
         self._next_s = max(self._next_s, self._clock() + wanted_s)
 
     def _lasting_s(self) -> float:
-        """For how long every request has failed."""
+        """Returns for how long every request has failed."""
         return 0.0 if self._failed_first_s is None else self._clock() - self._failed_first_s

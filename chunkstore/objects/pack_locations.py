@@ -1,10 +1,10 @@
-"""Where the bytes of packs lie: an object store in which each pack is found at its own key, though
-it may lie in a composite, with others.
+"""An object store in which each pack is found at its own key, even if it lies in a composite.
 
-A pack's own object comes first. Only one that is not whole gives way to what is in a composite,
-which lacks no more than gc runs and purges allow. So a store without composites costs a process
-three requests more at the first pack that is missing or not whole, then one for each that is
-missing. ETags of packs in composites say where they lie: a range of one is one request, as of any.
+A pack's own object takes precedence. Only if it is incomplete, the pack is read from a composite,
+where it lacks only what gc runs and purges allow. So without composites, a process makes three more
+requests for the first pack that is missing or incomplete, and then one for each that is missing.
+The ETag of a pack in a composite says where it lies, so a range of it takes one request, like any
+other range.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
 from lodefs.chunkstore.types import Buffer
 
-COMPOSITE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
+COMPOSITE_SIZE_BYTES = 32 * 1024 * 1024  # in memory while the composite is made
 COMPOSITE_PACKS_MAX = 16 * 1024
-_TRIES = 3  # of a pack that is moved again and again
+_TRIES = 3  # for a pack that keeps moving
 _ETAG = re.compile(r"composite(\d+)-([0-9a-f]{16}):(\d+)\+(\d+):(.*)\Z", re.DOTALL)
 
 
 class PackLocations(DelegatingStore):
-    """An ObjectStore over ``inner``, which shows composites as what they are."""
+    """An ObjectStore over ``inner`` that resolves packs in composites."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -52,7 +52,7 @@ class PackLocations(DelegatingStore):
             part = self.inner.get(key, offset=offset, size=size, if_match=if_match)
         except NotFound as missing:
             if not self._is_moved(pack_id, missing):
-                raise  # it says why, where a directory has something else there
+                raise  # it says what else a directory has there
             if if_match is not None:
                 raise Changed(f"{key} was put into a composite") from None
             return self.get_in_composite(pack_id, offset=offset, size=size)
@@ -61,7 +61,7 @@ class PackLocations(DelegatingStore):
                 if self.tables.recent(pack_id) is None:
                     return part
                 return self.get_in_composite(pack_id, offset=offset, size=size)
-            except (NotFound, Denied):  # who may not list composites reads what is here
+            except (NotFound, Denied):  # without the right to list composites, use the own object
                 return part
         return part
 
@@ -77,7 +77,8 @@ class PackLocations(DelegatingStore):
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         pack_id = keys.pack_of(key)
-        # A whole pack beside the same one in a composite harms nobody, and most puts are of such.
+        # A whole pack beside the same one in a composite does no harm, and most puts are such
+        # packs.
         if pack_id is None or (if_absent and not _is_partial(data[-1])):
             return self.inner.put(key, data, if_absent=if_absent)
         if self._is_in_composite(pack_id):
@@ -87,9 +88,9 @@ class PackLocations(DelegatingStore):
         etag = self.inner.put(key, data, if_absent=if_absent)
         if not self._is_in_composite(pack_id):
             return etag
-        if not _is_partial(data[-1]):  # it has just been put there
+        if not _is_partial(data[-1]):  # another writer has just put it there
             return self._put_over(pack_id, data)
-        # Who merged it saw more of it, maybe, than who made this.
+        # The merge may have seen more chunks of it than the maker of this object.
         self.inner.delete(key)
         if if_absent:
             raise AlreadyExists(f"{key} exists already, in a composite")
@@ -104,8 +105,8 @@ class PackLocations(DelegatingStore):
         return islice(self._merged(own, prefix, after), limit)
 
     def get_in_composite(self, pack_id: PackId, *, offset: int = 0, size: int) -> Part:
-        """As ``get``, of what lies in a composite. Raises: NotFound if the pack is in none, or its
-        composite is missing."""
+        """Does what ``get`` does for a pack in a composite. Raises: NotFound if the pack is in
+        none, or its composite is missing."""
         place = self.tables.find(pack_id)
         for _ in range(_TRIES):
             if place is None:
@@ -118,13 +119,13 @@ class PackLocations(DelegatingStore):
                 before, place = place, self.tables.newest().places.get(pack_id)
                 if place == before:
                     break
-        raise NotFound(f"{before.composite.key}, which holds {keys.pack(pack_id)}, is missing")
+        raise NotFound(f"{before.composite.key}, which has {keys.pack(pack_id)}, is missing")
 
     def read(
         self, place: CompositePlace, etag: str = "", *, offset: int = 0, size: int | None = None
     ) -> Part:
-        """A range of what lies at a place, which may count no more; ``etag``: as of its composite.
-        Raises: what the store does."""
+        """Returns a range at a place, which may be unused now. ``etag`` is that of its composite.
+        Raises: what the store raises."""
         first = max(0, place.size_bytes + offset) if offset < 0 else offset
         rest = place.size_bytes - first
         size = max(0, rest if size is None else min(size, rest))
@@ -137,12 +138,12 @@ class PackLocations(DelegatingStore):
         return Part(part.data, place.size_bytes, join_etag(place, part.etag))
 
     def moves(self) -> int:
-        """A number that grows whenever a pack is moved. Raises: Corrupt, if it is not known where
-        packs lie; what the store does."""
+        """Returns a number that grows whenever a pack is moved. Raises: Corrupt if the locations of
+        packs are unknown; what the store raises."""
         return self.tables.newest().number
 
     def existing(self) -> set[PackId]:
-        """The packs that a list shows, and whose bytes are where it says."""
+        """Returns the packs that a list shows and whose bytes are where it says."""
         listed = [(keys.pack_of(i.key), place_of(i.etag)) for i in self.list(keys.PACKS)]
         there = self.tables.sizes_bytes()
         return {
@@ -152,17 +153,19 @@ class PackLocations(DelegatingStore):
         }
 
     def _is_moved(self, pack_id: PackId, missing: NotFound) -> bool:
-        """Whether a pack without an object of its own is in a composite. Raises: NotFound, saying
-        so, if that may not be looked at; Corrupt."""
+        """Whether a pack without an object of its own is in a composite. Raises: NotFound, with the
+        reason, if lodefs may not look; Corrupt."""
         try:
             return self.tables.find(pack_id) is not None
         except Denied as error:
-            raise NotFound(f"{missing}; if it is in a composite cannot be seen: {error}") from error
+            raise NotFound(
+                f"{missing}; whether it is in a composite is unknown: {error}"
+            ) from error
 
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> AbstractContextManager[RangeOrder | None]:
-        """As of OrderSource, of packs in composites too."""
+        """Implements OrderSource, for packs in composites, too."""
         found = split_etag(if_match)
         if found is not None:
             place, if_match = found
@@ -173,8 +176,8 @@ class PackLocations(DelegatingStore):
         return pack_id in self.tables.newest().places
 
     def _put_over(self, pack_id: PackId, data: Sequence[Buffer]) -> str:
-        """Puts a pack over the one that is in a composite. The old bytes stay there: a purge, and a
-        merge, look for such (maintenance/moved_packs.py)."""
+        """Puts a pack over one in a composite. The old bytes stay there; purges and merges find
+        them (maintenance/moved_packs.py)."""
         self.tables.put_packs({pack_id: b"".join(data)})
         self.inner.delete(keys.pack(pack_id))
         return self.get_in_composite(pack_id, size=1).etag
@@ -195,9 +198,9 @@ class PackLocations(DelegatingStore):
 
 
 class PackBatch:
-    """Packs that were moved before and are written again: what goes into the next composite, in
-    memory until it is full or ``flush`` puts it. For one thread. Methods raise what
-    CompositeTables.put_packs does; what was not put is lost then."""
+    """Rewritten packs that lie in composites. It collects them in memory until one composite is
+    full, or ``flush`` puts it. For one thread. Methods raise what CompositeTables.put_packs raises;
+    packs that were not put are then lost."""
 
     def __init__(self, objects: PackLocations) -> None:
         self._objects = objects
@@ -205,17 +208,18 @@ class PackBatch:
         self._seen: dict[PackId, CompositePlace] = {}
         self._size_bytes = 0
         self._taken: list[PackId] = []
-        self.stayed: set[PackId] = set()  # that were moved since they were seen, and so not put
+        self.stayed: set[PackId] = set()  # not put, since they were moved after they were seen
 
     def add(self, pack_id: PackId, data: Buffer, etag: str) -> None:
-        """A pack's whole object; ``etag``: of the one of which that was made, in a composite."""
+        """Adds a pack's whole object. ``etag`` is that of the object in a composite that it
+        replaces."""
         place = place_of(etag)
-        assert place is not None, "it has an object of its own"
+        assert place is not None, "the pack has an object of its own"
         self._add(pack_id, data, place)
 
     def take(self, pack_id: PackId, parts: Sequence[Buffer]) -> bool:
-        """Adds a pack's object, if the pack lies in a composite now; whether it does. It is in the
-        place of one of its own, too, that readers would take first."""
+        """Adds a pack's object if the pack lies in a composite now, and returns whether it does. It
+        also replaces an own object, which readers would read first."""
         place = self._objects.tables.newest().places.get(pack_id)
         if place is not None:
             self._add(pack_id, b"".join(parts), place)
@@ -229,7 +233,7 @@ class PackBatch:
         put = self._objects.tables.put_packs(packs, seen) if packs else set()
         self.stayed |= packs.keys() - put
         for pack_id in taken:
-            if pack_id in put:  # of one that stayed, an own object may have more than its place
+            if pack_id in put:  # the own object of a pack that stayed may have more than its place
                 self._objects.inner.delete(keys.pack(pack_id))
 
     def _add(self, pack_id: PackId, data: Buffer, seen: CompositePlace) -> None:
@@ -242,12 +246,12 @@ class PackBatch:
 
 
 def locations_of(objects: ObjectStore) -> PackLocations:
-    """The store that knows where its packs lie."""
+    """Returns the wrapper that knows where the store's packs lie."""
     return objects if isinstance(objects, PackLocations) else PackLocations(objects)
 
 
 def composite_parts(packs: Iterable[tuple[PackId, int]]) -> Iterator[list[tuple[PackId, int]]]:
-    """Packs with their sizes, as many at a time as go into one composite."""
+    """Yields packs with their sizes, as many at a time as go into one composite."""
     part: list[tuple[PackId, int]] = []
     room = COMPOSITE_SIZE_BYTES
     for pack, size_bytes in packs:
@@ -261,13 +265,13 @@ def composite_parts(packs: Iterable[tuple[PackId, int]]) -> Iterator[list[tuple[
 
 
 def join_etag(place: CompositePlace, etag: str) -> str:
-    """The ETag of a pack in a composite that has that ETag."""
+    """Returns the ETag of a pack in a composite with the given ETag."""
     composite, offset, size_bytes = place
     return f"composite{composite.number}-{composite.token}:{offset}+{size_bytes}:{etag}"
 
 
 def split_etag(etag: str) -> tuple[CompositePlace, str] | None:
-    """Where the pack lies, and the ETag of its composite; None if it is in none."""
+    """Returns where the pack lies, and its composite's ETag; None if it is in no composite."""
     found = _ETAG.match(etag)
     if found is None:
         return None
@@ -276,13 +280,13 @@ def split_etag(etag: str) -> tuple[CompositePlace, str] | None:
 
 
 def place_of(etag: str) -> CompositePlace | None:
-    """Where the pack with an ETag lies; None if it has an object of its own."""
+    """Returns where the pack with an ETag lies; None if it has an object of its own."""
     found = split_etag(etag)
     return None if found is None else found[0]
 
 
 def _lacks_chunks(part: Part, offset: int) -> bool:
-    """Whether bytes of a pack are its end, which says that it is not whole."""
+    """Whether bytes are the end of a pack that says it is incomplete."""
     is_end = offset < 0 or offset + len(part.data) == part.object_size_bytes
     return is_end and _is_partial(part.data)
 

@@ -1,7 +1,7 @@
-"""Ranged reads that another process carries out: what it needs for one, and no secret but the
-signature of that one request.
+"""Ranged reads that another process carries out. An order has all that the read needs, and no
+secret except the signature of that one request.
 
-Only the plain case is ordered. The process that carries an order out reports everything else, and
+Only the plain case is ordered. The process that carries out an order reports everything else, and
 the store is then asked in the usual way, with its retries.
 """
 
@@ -17,8 +17,8 @@ from lodefs.chunkstore.errors import LodefsError
 
 
 class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
-    """A GET over HTTP/1.1. ``ca_file``: the certificates that a server's is checked against; "":
-    no TLS. ``first`` and ``etag``: what the answer must begin with and be of."""
+    """A GET over HTTP/1.1. ``ca_file`` has the certificates to check the server's against; "" means
+    no TLS. The answer must begin at ``first`` and have the ETag ``etag``."""
 
     host: str
     port: int
@@ -27,17 +27,17 @@ class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
     first: int
     etag: str
     connect_timeout_s: float
-    read_timeout_s: float  # without a single byte
-    transfer_timeout_s: float  # of the whole answer
+    read_timeout_s: float  # maximum time without a byte
+    transfer_timeout_s: float  # for the whole answer
 
 
 Done = Callable[[int, float, type[LodefsError] | None], None]
-"""Is told how an order ended: bytes that came, seconds, error."""
+"""Called when an order ends, with the bytes that came, the seconds, and the error."""
 
 
 class RangeOrder(NamedTuple):
-    """A range to be read: by a request, or from an open file's ``offset`` on. Who has it carried
-    out calls ``done``, so that it counts as a call of the store."""
+    """A range to be read by a request, or from an open file's ``offset`` on. The process that has
+    it carried out calls ``done``, so that it counts as a call of the store."""
 
     http: HttpOrder | None
     fd: int = -1
@@ -51,16 +51,16 @@ class OrderSource(Protocol):
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> AbstractContextManager[RangeOrder | None]:
-        """The order for a range of an object as it was at an ETag, which is a call of the store
-        until the block ends; None if only ``get`` can read it, or the store is not to be asked now.
-        Raises: NotFound, Changed and others, as ``get``."""
+        """Yields the order for a range of an object with the given ETag. It counts as a call of the
+        store until the block ends. It yields None if only ``get`` can read the range, or the store
+        must not be asked now. Raises: NotFound, Changed and others, as ``get`` does."""
         ...
 
 
 def range_order(
     objects: object, key: str, offset: int, size_bytes: int, if_match: str
 ) -> AbstractContextManager[RangeOrder | None]:
-    """As of OrderSource; None for a store that is none."""
+    """Calls the store's ``range_order``; yields None if the store is not an OrderSource."""
     source: OrderSource | None = objects if hasattr(objects, "range_order") else None
     if source is None:
         return nullcontext()

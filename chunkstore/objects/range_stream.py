@@ -1,4 +1,4 @@
-"""Carries out orders for ranges: bodies arrive in pieces, into memory that is used again."""
+"""Carries out orders for ranges: bodies arrive in pieces, in reused memory."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from lodefs.chunkstore.objects.range_transport import (
 from lodefs.chunkstore.protocol.http_head import ResponseHead
 from lodefs.chunkstore.system.watchdog import Watchdog
 
-CONNECTIONS_MAX = 16  # idle ones that are kept
+CONNECTIONS_MAX = 16  # idle connections that are kept
 WATCH_S = 3600.0  # each order has its own limit
 
 
 class Body(Protocol):
-    """The bytes of a range, from its beginning on."""
+    """The bytes of a range, in order."""
 
     def read_into(self, view: memoryview) -> None:
-        """Fills ``view`` with the next bytes. Raises: OSError, also if there are no more."""
+        """Fills ``view`` with the next bytes. Raises: OSError, also if too few are left."""
         ...
 
 
@@ -41,7 +41,7 @@ class FileBody:
         self._at = offset
 
     def read_into(self, view: memoryview) -> None:
-        """As of Body."""
+        """Implements Body."""
         while view:
             count = os.preadv(self._fd, (view,), self._at)
             if not count:
@@ -51,7 +51,7 @@ class FileBody:
 
 
 class RangeStreams:
-    """Kept connections, and the answers over them. For any thread."""
+    """Kept connections, and requests over them. For any thread."""
 
     def __init__(self) -> None:
         self._transport = RangeTransport(CONNECTIONS_MAX)
@@ -59,9 +59,9 @@ class RangeStreams:
 
     @contextmanager
     def get(self, order: HttpOrder, size_bytes: int) -> Iterator[Body]:
-        """The body of the answer, all of which must be read within the block.
+        """Yields the body of the answer. The caller must read all of it within the block.
 
-        Raises: Changed, Unavailable (another answer than a plain one), OSError.
+        Raises: Changed; Unavailable for an answer of another kind; OSError.
         """
         endpoint = (order.host, order.port, order.ca_file)
         connect = partial(_connect, order)
@@ -85,9 +85,9 @@ def _connect(order: HttpOrder) -> RangeConnection:
 
 
 def _check(head: ResponseHead, order: HttpOrder, size_bytes: int) -> None:
-    """That it is the answer that was asked for. Raises: Changed, Unavailable."""
+    """Checks that the answer fits the order. Raises: Changed, Unavailable."""
     if head.status == 412:
-        raise Changed("the object was written again")
+        raise Changed("the object was rewritten")
     if head.status != 206 or head.body_size_bytes != size_bytes:
         raise Unavailable(f"the store answered with {head.status}")
     span = head.headers.get("content-range", "").partition("/")[0]

@@ -1,5 +1,5 @@
-"""Requests for ranges over connections that are kept: HTTP/1.1 (RFC 9112), with next to no work for
-the processor. Whatever is not as plain as expected is refused, and left to others."""
+"""Requests for ranges over kept connections (HTTP/1.1, RFC 9112) that use very little processor
+time. Any unexpected answer is refused, so that the caller asks in another way."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _PEEK_SIZE_BYTES = 4096
 
 
 class UnsupportedResponse(Exception):
-    """The answer cannot be read here: ask in another way."""
+    """This module cannot read the answer: ask in another way."""
 
 
 class RangeConnection(NamedTuple):
-    """A connection. ``owner`` made it, and is closed with it."""
+    """A connection. ``owner`` made it and is closed with it."""
 
     owner: Any
     sock: socket.socket
 
 
 class RangeAnswer:
-    """An answer whose head has come. Each byte of the body is read once."""
+    """An answer whose head has arrived. Each byte of the body is read once."""
 
     def __init__(self, head: ResponseHead, sock: socket.socket, rest: bytes) -> None:
-        """``rest``: what came with the head. Raises: UnsupportedResponse."""
+        """``rest`` arrived with the head. Raises: UnsupportedResponse."""
         self.head = head
         self.left_bytes = head.body_size_bytes
         self._sock = sock
@@ -45,7 +45,7 @@ class RangeAnswer:
             raise UnsupportedResponse("the answer has more bytes than it says")
 
     def read_into(self, view: memoryview) -> None:
-        """Fills ``view`` with the next bytes. Raises: OSError, also if there are no more."""
+        """Fills ``view`` with the next bytes. Raises: OSError, also if too few are left."""
         self.left_bytes -= len(view)
         if self._rest:
             count = min(len(view), len(self._rest))
@@ -60,9 +60,9 @@ class RangeAnswer:
             view = view[count:]
 
     def read(self) -> Buffer:
-        """All that was not read yet. Raises: OSError."""
+        """Reads the rest of the body. Raises: OSError."""
         if self.left_bytes and is_plain(self._sock) and not self._rest:
-            # not cleared first, as a bytearray would be
+            # MSG_WAITALL into new memory: a bytearray would be cleared first
             data = self._sock.recv(self.left_bytes, socket.MSG_WAITALL)
             if len(data) == self.left_bytes:
                 self.left_bytes = 0
@@ -76,12 +76,12 @@ class RangeAnswer:
 
 
 class RangeTransport:
-    """Sends requests, and keeps connections for the next ones. For any thread."""
+    """Sends requests, and keeps connections for later ones. For any thread."""
 
     def __init__(self, connections_max: int) -> None:
-        """``connections_max``: idle ones that are kept, of all endpoints together."""
+        """``connections_max`` is how many idle connections are kept, over all endpoints."""
         self._connections_max = connections_max
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._idle: list[tuple[Hashable, RangeConnection]] = []
         self._closed = False
 
@@ -93,8 +93,9 @@ class RangeTransport:
         request: bytes,
         transfer: Transfer,
     ) -> Iterator[RangeAnswer]:
-        """The answer to a GET, to be read within the block. ``connect`` opens a connection to the
-        endpoint, on which limit_waiting was called; the ``transfer`` is ended from outside.
+        """Yields the answer to a GET, to be read within the block. ``connect`` opens a connection
+        to the endpoint, on which limit_waiting was called. ``transfer`` lets others end the
+        request.
 
         Raises: UnsupportedResponse, OSError (TimeoutError if no byte came in time).
         """
@@ -110,7 +111,7 @@ class RangeTransport:
                     is_late = isinstance(error, TimeoutError | BlockingIOError)
                     if is_fresh or is_late or transfer.expired:
                         raise
-                    continue  # the server had closed it while it was idle
+                    continue  # the server has closed the idle connection
                 answer = RangeAnswer(head, connection.sock, rest)
                 yield answer
                 is_kept = head.keeps_connection and not answer.left_bytes and not transfer.expired
@@ -121,7 +122,7 @@ class RangeTransport:
                 self._give_back(endpoint, connection, is_kept=is_kept)
 
     def close(self) -> None:
-        """Closes the idle connections now, and the others when they become idle."""
+        """Closes the idle connections now, and the others once they are idle."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -131,7 +132,7 @@ class RangeTransport:
     def _take(
         self, endpoint: Hashable, connect: Callable[[], RangeConnection]
     ) -> tuple[RangeConnection, bool]:
-        """A connection, and whether it is new."""
+        """Returns a connection, and whether it is new."""
         with self._lock:
             for n in range(len(self._idle) - 1, -1, -1):
                 if self._idle[n][0] == endpoint:
@@ -148,11 +149,11 @@ class RangeTransport:
 
 
 def limit_waiting(sock: socket.socket, timeout_s: float) -> None:
-    """Has receiving and sending fail after so many seconds without a byte."""
+    """Makes receives and sends fail after ``timeout_s`` without a byte."""
     if not is_plain(sock):
         sock.settimeout(timeout_s)
         return
-    sock.settimeout(None)  # the kernel's own time limit: a receive is one system call
+    sock.settimeout(None)  # use the kernel's timeout, so that a receive is one system call
     whole = int(timeout_s)
     micros = int((timeout_s - whole) * 1e6)
     limit = struct.pack("@ll", whole, max(micros, 0 if whole else 1))
@@ -161,28 +162,29 @@ def limit_waiting(sock: socket.socket, timeout_s: float) -> None:
 
 
 def is_plain(sock: socket.socket) -> bool:
-    """Whether nothing lies between the socket and its bytes, as TLS does."""
+    """Whether the socket passes bytes through unchanged, unlike TLS."""
     return type(sock) is socket.socket
 
 
 def closer(sock: socket.socket | None) -> Callable[[], None]:
-    """What ends all reading and writing of a connection, from any thread."""
+    """Returns a function that ends all reading and writing of a connection, from any thread."""
     plain = getattr(sock, "socket", sock)  # TLS inside TLS, through a proxy
 
     def close() -> None:
         if isinstance(plain, socket.socket):
-            with suppress(OSError):  # it is closed already
-                # not SSLSocket's own, after which its reader would take ciphertext for data
+            with suppress(OSError):  # the socket is closed already
+                # not SSLSocket's shutdown, after which its reader would take ciphertext for data
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     return close
 
 
 def _receive_head(sock: socket.socket) -> tuple[ResponseHead, bytes]:
-    """An answer's head, and what came with it of the body. Raises: UnsupportedResponse, OSError."""
+    """Returns an answer's head, and the part of the body that came with it. Raises:
+    UnsupportedResponse, OSError."""
     head = b""
     while len(head) < HEAD_SIZE_BYTES_MAX:
-        if is_plain(sock):  # looked at first, so that the body can be received in one piece
+        if is_plain(sock):  # peek, so that the body can be received in one piece
             seen = sock.recv(_PEEK_SIZE_BYTES, socket.MSG_PEEK)
             end = (head + seen).find(END)
             taken = len(seen) if end < 0 else end + len(END) - len(head)

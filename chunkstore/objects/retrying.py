@@ -1,7 +1,7 @@
 """Retries around any object store.
 
-The only place that repeats requests to a store by itself: boto3 is told not to. Who repeats whole
-reads (mounts, warm jobs) comes back here, and waits with all others."""
+Only this module repeats requests to a store by itself: boto3 is told not to. Callers that repeat
+whole reads (mounts, warm jobs) come back here, and wait like all others."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Retrying(DelegatingStore):
         clock: Callable[[], float] = time.monotonic,
         on_retry: Callable[[Unavailable], None] | None = None,
     ) -> None:
-        """``on_retry`` is told of each error after which a call is repeated, and of each time that
-        the store puts one off. For any thread."""
+        """``on_retry`` is called with each error after which a call is repeated, and each time that
+        the store throttles one. For any thread."""
         super().__init__(inner)
         self._on_retry = on_retry
         self._policy = policy or RetryPolicy()
@@ -53,7 +53,7 @@ class Retrying(DelegatingStore):
             except AlreadyExists:
                 if attempts == 1:
                     raise
-                # an earlier attempt whose answer was lost may have been the one that wrote it
+                # an earlier attempt, whose answer was lost, may have written it
                 part = self.inner.get(key, size=sum(memoryview(one).nbytes for one in data))
                 if len(part.data) != part.object_size_bytes or not _is_joined(part.data, data):
                     raise
@@ -72,7 +72,7 @@ class Retrying(DelegatingStore):
                     yield info
                 return
             except Unavailable as error:
-                if after != begun_after:  # it has come forward since
+                if after != begun_after:  # it has made progress since
                     attempts, begun_after = self._attempts(), after
                 attempts.pause_or_raise(error)
 
@@ -83,7 +83,7 @@ class Retrying(DelegatingStore):
         return _Attempts(self._policy, self._random, self._sleep, self._clock, self._on_retry)
 
     def repeat(self, call: Callable[[], T]) -> T:
-        """Any call that may be repeated."""
+        """Runs any call that may be repeated."""
         attempts = self._attempts()
         while True:
             try:
@@ -93,7 +93,7 @@ class Retrying(DelegatingStore):
 
 
 class _Attempts:
-    """The rest of one call's budget."""
+    """What is left of one call's budget."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Attempts:
         """Waits before the next attempt, or raises ``error`` if there is none."""
         if isinstance(error, NoTurn):
             raise error
-        self._failed += not error.is_throttled  # these are the pace's to count
+        self._failed += not error.is_throttled  # the pace counts throttled calls
         elapsed_s = self._clock() - self._begun_at
         pause_s = self._policy.pause_after(error, self._failed, elapsed_s, self._random())
         is_told = error.is_throttled or pause_s is not None
@@ -127,5 +127,5 @@ class _Attempts:
 
 
 def _is_joined(data: Buffer, buffers: Sequence[Buffer]) -> bool:
-    """Whether ``data`` is the joined ``buffers``."""
+    """Whether ``data`` equals the joined ``buffers``."""
     return bytes(data) == b"".join(buffers)

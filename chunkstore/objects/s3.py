@@ -1,8 +1,8 @@
 """Objects in an S3 bucket.
 
-Protocol: Amazon S3 API Reference (GetObject, PutObject with If-None-Match, ListObjectsV2). Tried
-with Ceph RGW 16 and moto. s3_boto.py knows boto3; ranged reads go through s3_range_reader.py as
-soon as one has gone through boto3. Retries, limits and counts are wrappers', not botocore's.
+Protocol: Amazon S3 API Reference (GetObject, PutObject with If-None-Match, ListObjectsV2). Tested
+with Ceph RGW 16 and moto. s3_boto.py wraps boto3. Ranged reads go through s3_range_reader.py once
+one has gone through boto3. Wrappers add retries, limits and counts, instead of botocore.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from lodefs.chunkstore.objects.s3_range_reader import (
 from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
 from lodefs.chunkstore.types import Buffer
 
-LIST_KEYS_MAX = 1000  # of one answer
+LIST_KEYS_MAX = 1000  # in one answer
 
 
 class S3Objects:
     """Objects below ``prefix`` in a bucket. Credentials come from AWS's usual places."""
 
     def __init__(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> None:
-        """Opens no connection. Raises: InvalidInput for an endpoint or region that is none."""
+        """Opens no connection. Raises: InvalidInput for an invalid endpoint or region."""
         options = options or S3Options()
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
@@ -68,11 +68,11 @@ class S3Objects:
         self._current = ThreadTransfer()
         self._client = open_client(options, self._current)
         self._options = options
-        self._is_reached = False  # True once anything answers, be it with an error
+        self._is_reached = False  # True once the server answers, even with an error
         self._range_reader: RangeReader | None = None
         self._is_range_reader_fit = True  # until boto3 succeeds after a range read failed
-        self._learning = threading.Lock()  # of the two
-        self._is_md5_fit = True  # until a put that gave the MD5 was refused, or not confirmed
+        self._learning = threading.Lock()  # guards both
+        self._is_md5_fit = True  # until a put with an MD5 was refused or not confirmed
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if size == 0:
@@ -96,7 +96,7 @@ class S3Objects:
     def _get_quickly(
         self, reader: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
     ) -> Part | None:
-        """A part without boto3; None if it has to be asked."""
+        """Returns a part without boto3; None if boto3 must be used."""
         wanted = _range(offset, size_bytes)
         with self._operation("read", key, size_bytes) as transfer:
             what = f"cannot read {key} in {self.url}"
@@ -121,7 +121,7 @@ class S3Objects:
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> Iterator[RangeOrder | None]:
-        """As of OrderSource: once a read has gone through boto3."""
+        """Implements OrderSource, once a read has gone through boto3."""
         reader = self._range_reader
         http = None
         if reader is not None and 0 < size_bytes <= SIZE_BYTES_MAX:
@@ -131,7 +131,8 @@ class S3Objects:
         yield None if http is None else RangeOrder(http)
 
     def _learn(self, key: str) -> None:
-        """Makes ranged reads bypass boto3 from now on, if possible, as it has read ``key``."""
+        """Makes ranged reads bypass boto3 from now on, if possible, since boto3 has read
+        ``key``."""
         with self._learning:
             if self._range_reader is None and self._is_range_reader_fit:
                 self._range_reader = range_reader_of(
@@ -144,7 +145,7 @@ class S3Objects:
         reader.close()
 
     def _get(self, key: str, offset: int, size_bytes: int, if_match: str | None) -> Part:
-        """A part through boto3: of an answer with more than ``size_bytes`` no more is read."""
+        """Returns a part through boto3. It reads at most ``size_bytes`` of the answer."""
         what = f"cannot read {key} in {self.url}"
         wanted = _range(offset, size_bytes)
         request = {**self._named(key), "Range": wanted}
@@ -155,7 +156,7 @@ class S3Objects:
                 answer = self._client.get_object(**request)
                 with closing(answer["Body"]) as body:
                     _check_size(what, answer, answer.get("ContentLength", 0), size_bytes, wanted)
-                    data = body.read(size_bytes + 1)  # one more shows excess
+                    data = body.read(size_bytes + 1)  # one more byte shows that there is more
                 part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
                 _check_part(part, what, answer, size_bytes, wanted=wanted, if_match=if_match)
                 if _is_partial(answer) and self._range_reader is None:
@@ -177,12 +178,13 @@ class S3Objects:
                     self._is_md5_fit = False
                     return self._read_back(key, data, etag)
             except (Denied, InvalidInput, Unsupported):
-                pass  # it is another one; unsigned bodies are forbidden; or it knows no MD5
-            self._is_md5_fit = False  # nor is it where nothing tells what arrived
+                pass  # a wrong MD5; the server forbids unsigned bodies; or it knows no MD5
+            # It is unfit, too, if the answer does not confirm what arrived
+            self._is_md5_fit = False
         return self._put(key, data, None, if_absent=if_absent)
 
     def _read_back(self, key: str, data: Sequence[Buffer], etag: str) -> str:
-        """The ETag of what was just put, if it is ``data``. Raises: AlreadyExists."""
+        """Returns the ETag of what was just put, if it equals ``data``. Raises: AlreadyExists."""
         body = b"".join(data)
         with suppress(Changed, NotFound):
             if self.get(key, size=len(body) + 1, if_match=etag).data == body:
@@ -190,7 +192,7 @@ class S3Objects:
         raise AlreadyExists(f"{key} in {self.url} is not what was put there")
 
     def _put(self, key: str, data: Sequence[Buffer], md5: bytes | None, *, if_absent: bool) -> str:
-        """Puts a body that the server checks by its MD5, else by its SHA-256."""
+        """Puts a body, which the server checks by its MD5, or by its SHA-256 without one."""
         body = _UploadBody(data)
         request = {**self._named(key), "Body": body, "ContentLength": len(body)}
         if if_absent:
@@ -205,7 +207,7 @@ class S3Objects:
             raise AlreadyExists(f"{key} exists already in {self.url}") from None
 
     def copy_from(self, bucket: str, prefix: str, key: str, if_match: str) -> str:
-        """As of ServerCopy, from another prefix at the same endpoint; once."""
+        """Implements ServerCopy for another prefix at the same endpoint, with one attempt."""
         request = {
             **self._named(key),
             "CopySource": {"Bucket": bucket, "Key": _base(prefix) + key},
@@ -216,9 +218,9 @@ class S3Objects:
             copied = self._client.copy_object(**request).get("CopyObjectResult", {})
             if "ETag" not in copied:
                 raise Unsupported(
-                    f"cannot copy {key} to {self.url}: the server does not say it did"
+                    f"cannot copy {key} to {self.url}: the server does not confirm the copy"
                 )
-            return '"{}"'.format(copied["ETag"].strip('"'))  # Ceph RGW says it without
+            return '"{}"'.format(copied["ETag"].strip('"'))  # Ceph RGW sends it without quotes
 
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
@@ -260,7 +262,8 @@ class S3Objects:
             request["MaxKeys"] = LIST_KEYS_MAX if left is None else min(left, LIST_KEYS_MAX)
             with self._operation("list", prefix, 0):
                 answer = self._client.list_objects_v2(**request)
-                more: bool = answer["IsTruncated"]  # else it is no listing, or an empty answer
+                # Raises for an answer that is not a list, or empty
+                more: bool = answer["IsTruncated"]
             found = answer.get("Contents", [])
             for item in found:
                 yield ObjectInfo(item["Key"][len(self._base) :], item["Size"], item["ETag"])
@@ -273,8 +276,8 @@ class S3Objects:
     def _operation(
         self, verb: str, key: str, answer_bytes: int | None = None
     ) -> Iterator[Transfer]:
-        """One request: within its time, its errors translated. ``answer_bytes``: what it brings, if
-        that is what takes time."""
+        """Runs one request within its time, and translates its errors. ``answer_bytes`` is the size
+        of the answer, if the time depends on it."""
         what = f"cannot {verb} {key} in {self.url}"
         timeout_s = None if self._is_reached else self._options.first_timeout_s
         if answer_bytes is not None:
@@ -284,7 +287,7 @@ class S3Objects:
             self._current.transfer = transfer
             try:
                 yield transfer
-                if transfer.expired:  # http.client takes a head that was cut off for a whole one
+                if transfer.expired:  # http.client accepts a truncated head
                     raise TimeoutError
                 self._is_reached = True
             except Exception as error:
@@ -295,7 +298,8 @@ class S3Objects:
                 self._current.transfer = None
 
     def _failure(self, error: Exception, what: str, *, is_late: bool) -> Exception:
-        """The error of lodefs for a request that failed; marked if nothing ever answered."""
+        """Returns the error of lodefs for a request that failed; marked if nothing ever
+        answered."""
         if is_late:
             why = "the server's answer was not complete in time"
             failed: Exception = DeadlineExceeded(f"{what}: {why}; {CHECK}")
@@ -308,20 +312,20 @@ class S3Objects:
 
 
 class _UploadBody:
-    """Buffers as one file that can be read again from its beginning, without joining them."""
+    """Presents buffers as one file that can be read again from its beginning, without a copy."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._buffers = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         self._size_bytes = sum(len(buffer) for buffer in self._buffers)
-        self._number = 0  # of the buffer that is read next
-        self._offset = 0  # in that buffer
+        self._number = 0  # the buffer to read next
+        self._offset = 0  # the offset in that buffer
         self._position = 0
 
     def __len__(self) -> int:
         return self._size_bytes
 
     def read(self, size_bytes: int = -1) -> bytes | memoryview:
-        """At most ``size_bytes``, of one buffer; nothing at the end."""
+        """Returns at most ``size_bytes`` of one buffer; nothing at the end."""
         if self._number == len(self._buffers):
             return b""
         buffer = self._buffers[self._number]
@@ -337,7 +341,7 @@ class _UploadBody:
         return self._position
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """To the beginning, or (to be measured) to the end."""
+        """Moves to the beginning or, so that the size can be determined, to the end."""
         at_end = whence == 2
         if position != 0 or whence not in (0, 2):
             raise InvalidInput("a request's body can be repeated only from its beginning")
@@ -352,18 +356,20 @@ def _base(prefix: str) -> str:
 
 
 def _range(offset: int, size_bytes: int) -> str:
-    """The Range header (RFC 9110, 14.2); the last ``size_bytes`` if ``offset`` is negative."""
+    """Returns the Range header (RFC 9110, 14.2). A negative ``offset`` asks for the last
+    ``size_bytes``."""
     return f"bytes={offset}" if offset < 0 else f"bytes={offset}-{offset + size_bytes - 1}"
 
 
 def _object_size_bytes(answer: Mapping[str, Any], received_bytes: int) -> int:
-    """The whole object's size: from ``Content-Range: bytes 0-9/SIZE``, else what was received."""
+    """Returns the object's size from ``Content-Range: bytes 0-9/SIZE``, or else what was
+    received."""
     total = str(answer.get("ContentRange", "")).rpartition("/")[2]
     return int(total) if total.isdigit() else received_bytes
 
 
 def _part_of(answer: RangeResponse, key: str, offset: int, if_match: str | None) -> Part:
-    """The part of a 206. Raises: Unavailable if it is another range, Changed."""
+    """Returns the part in a 206. Raises: Unavailable for another range; Changed."""
     span, _, total = answer.headers.get("content-range", "").partition("/")
     etag = answer.headers.get("etag", "")
     size = int(total) if total.isdigit() else -1
@@ -382,7 +388,7 @@ def _is_partial(answer: Mapping[str, Any]) -> bool:
 def _check_size(
     what: str, answer: Mapping[str, Any], sent_bytes: int, size_bytes: int, wanted: str
 ) -> None:
-    """That a server sends no more than was asked for, whatever it thinks of ranges."""
+    """Checks that a server does not send more than was asked for, even if it ignores ranges."""
     if sent_bytes <= size_bytes:
         return
     if not _is_partial(answer):
@@ -403,7 +409,7 @@ def _check_part(
     wanted: str,
     if_match: str | None,
 ) -> None:
-    """What a server, or a proxy in between, may get wrong without an error of its own."""
+    """Checks what a server, or an HTTP proxy in between, may get wrong without an error."""
     _check_size(what, answer, len(part.data), size_bytes, wanted)
     chunked = "transfer-encoding" in answer["ResponseMetadata"]["HTTPHeaders"]
     expected_bytes = len(part.data) if chunked else answer["ContentLength"]
@@ -413,6 +419,7 @@ def _check_part(
         )
     if if_match is not None and part.etag != if_match:
         raise Changed(f"{what}: its ETag is {part.etag}, not {if_match}")
-    is_from_start = wanted.startswith(("bytes=0-", "bytes=-"))  # so that a whole object will do
+    # So that a whole object is acceptable
+    is_from_start = wanted.startswith(("bytes=0-", "bytes=-"))
     if part.data and not _is_partial(answer) and not is_from_start:
         raise _ignores_ranges(what, wanted)

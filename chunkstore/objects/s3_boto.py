@@ -1,6 +1,6 @@
-"""A client of boto3 whose requests can be ended from outside: the only importer of boto3.
+"""A boto3 client whose requests other threads can end: the only importer of boto3.
 
-botocore has no public place for some of this; tests see where it moves.
+botocore has no public interface for some of this; tests notice if it changes.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from lodefs.chunkstore.types import Buffer
 
 CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
 ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped
-SEND_SIZE_BYTES = 1024 * 1024  # at once; a turn of the interpreter's lock for each 16 KiB is slow
-TLS_SEND_SIZE_BYTES = 128 * 1024  # TLS takes all that it is given, and has one timeout for it
+SEND_SIZE_BYTES = 1024 * 1024  # in one call; taking the GIL for each 16 KiB is slow
+TLS_SEND_SIZE_BYTES = 128 * 1024  # TLS applies one timeout to all bytes of a call
 REGION = "us-east-1"  # the default; servers other than AWS ignore it
 
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """How S3 is reached. None: taken from AWS's own settings and environment."""
+    """How to reach S3. None stands for AWS's own settings and environment."""
 
     endpoint_url: str | None = None
     region: str | None = None
     connections_max: int = 32
     connect_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0  # without a single byte
-    transfer_timeout_s: float = 120.0  # of one whole request and its answer
-    first_timeout_s: float | None = None  # the same, until anything answers; None: the same
-    rate_bytes_s_min: float | None = None  # of an answer: a slower one is given up
+    read_timeout_s: float = 30.0  # maximum time without a byte
+    transfer_timeout_s: float = 120.0  # for a whole request and its answer
+    first_timeout_s: float | None = None  # until anything has answered; None: transfer_timeout_s
+    rate_bytes_s_min: float | None = None  # a slower answer is given up
 
     def answer_s(self, size_bytes: int) -> float:
-        """How long an answer of so many bytes may take."""
+        """Returns how long an answer of ``size_bytes`` may take."""
         if self.rate_bytes_s_min is None:
             return self.transfer_timeout_s
         least_s = self.read_timeout_s + size_bytes / self.rate_bytes_s_min
@@ -52,16 +52,16 @@ class S3Options:
 
 
 class ThreadTransfer(threading.local):
-    """What one thread asks S3 just now."""
+    """The current request of one thread to S3."""
 
     def __init__(self) -> None:
-        self.transfer: Transfer | None = None  # learns how to close the request's connection
+        self.transfer: Transfer | None = None  # receives the function that closes the connection
         self.request: tuple[str, Mapping[str, str]] = ("", {})  # URL and headers of the last GET
 
 
 def open_client(options: S3Options, current: ThreadTransfer) -> Any:
-    """A client of boto3 that repeats nothing. Raises: InvalidInput for an endpoint or region that
-    is none."""
+    """Returns a boto3 client without retries. Raises: InvalidInput for an invalid endpoint or
+    region."""
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
@@ -103,7 +103,7 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
     by_md5 = config.merge(Config(s3={**(config.s3 or {}), "payload_signing_enabled": False}))
 
     def leave_unsigned(request: Any, **_: Any) -> None:
-        if "Content-MD5" in request.headers:  # it is signed, so the body needs no SHA-256
+        if "Content-MD5" in request.headers:  # MD5 is signed, so the body needs no SHA-256
             request.context["client_config"] = by_md5
 
     client.meta.events.register("before-sign.s3.PutObject", leave_unsigned)
@@ -111,8 +111,8 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
 
 
 def node_credentials() -> Callable[[], Credentials]:
-    """Finds the credentials of AWS's usual places, as they are now. Raises: Denied if there are
-    none; Unavailable if they cannot be renewed."""
+    """Returns a function that finds the current credentials in AWS's usual places. It raises:
+    Denied if there are none; Unavailable if they cannot be renewed."""
     from botocore.exceptions import BotoCoreError
 
     found = _session().get_credentials()
@@ -131,7 +131,7 @@ def node_credentials() -> Callable[[], Credentials]:
 
 
 def _session() -> Any:
-    """A session of its own, with what AWS's settings say now."""
+    """Returns a new session, with AWS's current settings."""
     import boto3
     import botocore.session
 
@@ -142,15 +142,15 @@ def _session() -> Any:
 
 @cache
 def _loader(data_path: str | None) -> Any:
-    """Reads what AWS's services are, which takes most of the time to open a client: once for all
-    clients of a process."""
+    """Returns the loader of AWS's service descriptions, shared by all clients of a process, since
+    it takes most of the time to open one."""
     from botocore.loaders import create_loader
 
     return create_loader(data_path)
 
 
 def endpoint_of(options: S3Options) -> str:
-    """The URL that requests go to. Raises: InvalidInput as open_client does."""
+    """Returns the URL that requests go to. Raises: InvalidInput as open_client does."""
     client = open_client(options, ThreadTransfer())
     try:
         return str(client.meta.endpoint_url)
@@ -163,7 +163,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _watch_connections(client: Any, current: ThreadTransfer) -> None:
-    """Lets a thread's transfer close the connection it uses, from the moment it sends on it."""
+    """Lets a thread's transfer close the connection that it uses, once it sends on it."""
     from botocore.awsrequest import (
         AWSHTTPConnection,
         AWSHTTPConnectionPool,
@@ -205,8 +205,8 @@ def _watch_connections(client: Any, current: ThreadTransfer) -> None:
 
 
 def _bound_answers(client: Any) -> None:
-    """Lets botocore hold no more than ANSWER_SIZE_BYTES_MAX of listings, errors and the like,
-    which it reads whole. Bodies of objects are streamed."""
+    """Limits answers that botocore reads whole (lists, errors and the like) to
+    ANSWER_SIZE_BYTES_MAX. Bodies of objects are streamed."""
     session = client._endpoint.http_session
     send = session.send
 
@@ -228,8 +228,8 @@ def _bound_answers(client: Any) -> None:
 
 
 def send_all(sock: Any, data: Buffer) -> None:
-    """Sends as ``sendall``, but the timeout begins again whenever the other side takes something:
-    a slow line is no dead one. Raises: as ``send``."""
+    """Does what ``sendall`` does, but restarts the timeout whenever the peer takes some bytes,
+    since a slow connection is not dead. Raises what ``send`` raises."""
     is_plain = isinstance(sock, socket.socket) and not isinstance(sock, ssl.SSLSocket)
     size_bytes = SEND_SIZE_BYTES if is_plain else TLS_SEND_SIZE_BYTES
     view = memoryview(data).cast("B")
@@ -238,14 +238,14 @@ def send_all(sock: Any, data: Buffer) -> None:
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether an error of boto3 is what a server said."""
+    """Whether an error of boto3 is an answer of the server."""
     from botocore.exceptions import ClientError
 
     return isinstance(error, ClientError)
 
 
 def translated(error: Exception, what: str, bucket: str) -> Exception:
-    """The error of lodefs for one of boto3, botocore or urllib3; others as they are."""
+    """Returns the error of lodefs for one of boto3, botocore or urllib3; others unchanged."""
     from botocore import exceptions as aws
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
@@ -271,17 +271,18 @@ def translated(error: Exception, what: str, bucket: str) -> Exception:
         return InvalidInput(f"{what}: {error}")
     if isinstance(error, aws.EndpointConnectionError):
         return Unavailable(f"{what}: {error}; {CHECK}")
-    # broken connections, bodies cut short, answers that are no S3's
+    # broken connections, truncated bodies, answers that S3 does not give
     broken = (aws.BotoCoreError, ResponseParserError, HTTPError, OSError, KeyError, ValueError)
     if isinstance(error, broken):
-        return Unavailable(f"{what}: the answer was broken off, or is none of S3's ({error})")
+        return Unavailable(f"{what}: the answer was incomplete, or did not come from S3 ({error})")
     return error
 
 
 def range_reader_of(
     client: Any, current: ThreadTransfer, key: str, options: S3Options
 ) -> RangeReader | None:
-    """Reads like the one that boto3 has just made for ``key``, if they can be made so."""
+    """Returns a reader that makes the same requests as boto3's last one for ``key``, if
+    possible."""
     url, headers = current.request
     model = request_template(url, headers, key)
     try:
@@ -291,7 +292,7 @@ def range_reader_of(
         make = session._get_connection_manager(url).connection_from_url(url)._new_conn
         keys = client._request_signer._credentials
         ca_file = _ca_file(session)
-    except AttributeError:  # a botocore that keeps them elsewhere: all reads go through it
+    except AttributeError:  # this botocore keeps them elsewhere, so it makes all reads
         return None
 
     def connect() -> Any:
@@ -315,8 +316,8 @@ def range_reader_of(
 
 
 def _ca_file(session: Any) -> str:
-    """The certificates that botocore checks servers' against; "" if it does so in another way: not
-    at all, or with a certificate of its own. Raises: AttributeError."""
+    """Returns the file of certificates that botocore checks servers with; "" if it does not check
+    them, or uses a client certificate. Raises: AttributeError."""
     from botocore.httpsession import get_cert_path
 
     path = get_cert_path(session._verify) if session._verify and not session._cert_file else ""

@@ -1,4 +1,4 @@
-"""What an error answer of S3 means: from its code and status to the errors of lodefs.
+"""Maps error answers of S3, by their codes and statuses, to the errors of lodefs.
 
 Source: Amazon S3 API Reference, "Error responses"; RFC 9110 for statuses.
 """
@@ -43,16 +43,16 @@ _OTHER_REGION = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLo
 
 
 class PastTheEnd(InvalidInput):
-    """HTTP 416: the range begins at or past the object's end."""
+    """HTTP 416: the range begins at or after the object's end."""
 
 
 class NoSuchKey(NotFound):
-    """The bucket is there, the key is not."""
+    """The bucket exists, but not the key."""
 
 
 def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
-    """The error for a parsed answer of boto3 (``ClientError.response``): by its code first, for
-    want of a known one by its status. ``what`` begins the message."""
+    """Returns the error for a parsed answer of boto3 (``ClientError.response``), by its code or, if
+    that is unknown, by its status. ``what`` begins the message."""
     code = str(answer.get("Error", {}).get("Code", ""))
     metadata = answer.get("ResponseMetadata", {})
     status = int(metadata.get("HTTPStatusCode", 0))
@@ -79,8 +79,8 @@ def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
 def refusal_of(
     status: int, headers: Mapping[str, str], body: Buffer, what: str, bucket: str
 ) -> LodefsError | None:
-    """The error for an answer that boto3 has not seen; None if boto3 might fare better, as it
-    follows a bucket to its region and knows more ways to sign."""
+    """Returns the error for an answer that did not come through boto3; None if boto3 may succeed,
+    since it follows a bucket to its region and knows more kinds of signatures."""
     if status not in (404, 412, 416) and not _may_pass(status):
         return None
     text = bytes(body).decode("utf-8", "replace")
@@ -90,7 +90,7 @@ def refusal_of(
 
 
 def _element(text: str, name: str) -> str:
-    """What stands in an element of S3's error document, which is plain text without markup."""
+    """Returns the text of an element of S3's error document; it contains no markup."""
     found = re.search(f"<{name}>([^<]*)</{name}>", text)
     return found.group(1) if found else ""
 
@@ -110,6 +110,7 @@ def _by_status(status: int) -> type[LodefsError]:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3); its form with a date is ignored."""
+    """Returns the seconds of a Retry-After header (RFC 9110, 10.2.3); ignores its form with a
+    date."""
     value = headers.get("retry-after", "")
     return float(value) if value.isdigit() else None

@@ -1,10 +1,9 @@
-"""Ranged reads of S3 objects over kept connections, with next to no work for the processor.
+"""Ranged reads of S3 objects over kept connections that use very little processor time.
 
-boto3 needs more than a millisecond of processor time for a GET, as much as receiving a MiB. So
-its first GET is taken as the model: where the bucket answers, in which region, by which signature.
-The next ones are written to connections of the same making (TLS, certificates), and their bodies
-received with one call. Whatever is not as plain as expected is left to boto3, redirects and
-refusals included.
+boto3 needs more than a millisecond of processor time for a GET, as much as receiving a MiB. So its
+first GET is the model: it shows where the bucket answers, in which region, and with which
+signature. Later GETs use connections of the same kind (TLS, certificates), and receive bodies with
+one call. boto3 handles every answer that is not as expected, including redirects and refusals.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from lodefs.chunkstore.protocol.trace_context import outgoing_headers
 from lodefs.chunkstore.system.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
 
-SIZE_BYTES_MAX = 64 * 1024 * 1024  # of a body
+SIZE_BYTES_MAX = 64 * 1024 * 1024  # limit for a body
 ERROR_SIZE_BYTES_MAX = 64 * 1024
 _SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]+/\d{8}/([^/,]+)/s3/aws4_request,")
-_FORM = re.compile(r"[!-~]+")  # what may stand in a request line
+_FORM = re.compile(r"[!-~]+")  # characters of a request line
 
 
 class RequestTemplate(NamedTuple):
     """The constant parts of a request, learned from one of boto3's."""
 
-    url: str  # of the endpoint, without path
+    url: str  # the endpoint without a path
     host: str  # as in the Host header
-    path: str  # what stands before a key
+    path: str  # the path before a key
     region: str
 
 
 class Timeouts(NamedTuple):
-    """Seconds: to connect, without a byte, of a whole answer."""
+    """Seconds: to connect, without a byte, and for a whole answer."""
 
     connect_s: float
     read_s: float
@@ -52,7 +51,7 @@ class Timeouts(NamedTuple):
 
 
 class RangeResponse(NamedTuple):
-    """``headers`` by lower-case name."""
+    """An answer. ``headers`` are by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -60,13 +59,13 @@ class RangeResponse(NamedTuple):
 
 
 def request_template(url: str, headers: Mapping[str, str], key: str) -> RequestTemplate | None:
-    """What all GETs share with this signed one of ``key``; None if it has unknown parts."""
+    """Returns what all GETs share with this signed one of ``key``; None if it has unknown parts."""
     parts = urlsplit(url)
     signed = _SIGNED.match(headers.get("authorization", ""))
     if (
         signed is None
         or parts.query
-        or "x-amz-s3session-token" in headers  # S3 Express: other credentials
+        or "x-amz-s3session-token" in headers  # S3 Express uses other credentials
         or not parts.path.endswith(f"/{key}")
         or not _FORM.fullmatch(parts.path)
     ):
@@ -77,7 +76,7 @@ def request_template(url: str, headers: Mapping[str, str], key: str) -> RequestT
 
 
 class RangeReader:
-    """GETs of ranges of the objects of one bucket. Safe for many threads."""
+    """Reads ranges of the objects of one bucket with GETs. Many threads may use it at once."""
 
     def __init__(
         self,
@@ -90,9 +89,9 @@ class RangeReader:
         ca_file: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``connect`` gives an open connection as http.client makes it: with ``sock`` and
-        ``close``. ``connections_max``: idle ones that are kept. ``ca_file``: the certificates that
-        servers' are checked against, if they are checked in the usual way."""
+        """``connect`` returns an open connection like those of http.client, with ``sock`` and
+        ``close``. ``connections_max`` is how many idle ones are kept. ``ca_file`` has the
+        certificates to check servers with, if the check is the usual one."""
         self._model = model
         self._connect = connect
         self._credentials = credentials
@@ -111,22 +110,23 @@ class RangeReader:
         if_match: str | None,
         transfer: Transfer,
     ) -> RangeResponse:
-        """The answer to a GET of ``wanted``, a Range header of at most ``size_bytes``.
+        """Returns the answer to a GET of ``wanted``, a Range header of at most ``size_bytes``.
 
-        Raises: UnsupportedResponse, OSError (also if the connection ends within the answer).
+        Raises: UnsupportedResponse; OSError, also if the connection ends within the answer.
         """
         request = self._request(key, wanted, if_match)
         with self._transport.ask(None, self._connected, request, transfer) as answer:
             head = answer.head
             most = size_bytes if head.status == 206 else ERROR_SIZE_BYTES_MAX
             if head.body_size_bytes > most:
-                raise UnsupportedResponse(f"{head.body_size_bytes} bytes are more than {most}")
+                raise UnsupportedResponse(f"{head.body_size_bytes} bytes exceed {most}")
             return RangeResponse(head.status, head.headers, answer.read())
 
     def order(
         self, key: str, wanted: str, first: int, if_match: str, timeout_s: float
     ) -> HttpOrder | None:
-        """The same GET for another process, if that can make it; within ``timeout_s``."""
+        """Returns the same GET as an order for another process, if that can make it within
+        ``timeout_s``."""
         url = urlsplit(self._model.url)
         is_tls = url.scheme == "https"
         if url.hostname is None or (is_tls and not self._ca_file):
@@ -142,7 +142,7 @@ class RangeReader:
         )
 
     def close(self) -> None:
-        """Closes the connections, those in use when they become idle."""
+        """Closes the idle connections now, and the others once they are idle."""
         self._transport.close()
 
     def _request(self, key: str, wanted: str, if_match: str | None) -> bytes:
@@ -151,7 +151,7 @@ class RangeReader:
         headers |= {"range": wanted, "user-agent": "lodefs", "accept-encoding": "identity"}
         if if_match is not None:
             headers["if-match"] = if_match
-        headers |= outgoing_headers()  # not signed: only x-amz-* and the host must be
+        headers |= outgoing_headers()  # not signed: only x-amz-* and the host must be signed
         return encode_request("GET", path, headers.items())
 
     def _connected(self) -> RangeConnection:

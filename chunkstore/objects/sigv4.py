@@ -1,7 +1,7 @@
-"""Signs reads for S3. Pure, but for the keys that it keeps for a day.
+"""Signs reads for S3. Pure, except that it keeps signing keys for a day.
 
 Source: AWS General Reference, "Create a signed AWS API request" (Signature Version 4), with the
-headers that Amazon S3 wants. Only what a request without a body needs.
+headers that Amazon S3 needs. It covers only requests without a body.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 class Credentials(NamedTuple):
-    """Of one user; ``token`` is set if they are temporary."""
+    """The credentials of one user. ``token`` is set if they are temporary."""
 
     access_key: str
     secret_key: str
     token: str | None = None
 
     def __repr__(self) -> str:
-        """Without the secrets."""
+        """Returns a text without the secrets."""
         return f"Credentials({self.access_key})"
 
 
 class Signer:
-    """Signs reads of one host of one region. Safe for many threads."""
+    """Signs reads from one host in one region. Many threads may use it at once."""
 
     def __init__(self, host: str, region: str) -> None:
         self._host = host
         self._region = region
-        self._keys: tuple[str, Credentials, bytes] | None = None  # of the last day and user
+        self._keys: tuple[str, Credentials, bytes] | None = None  # for the last day and user
 
     def headers(
         self,
@@ -42,9 +42,10 @@ class Signer:
         method: str = "GET",
         query: str = "",
     ) -> dict[str, str]:
-        """The headers that authenticate a read of ``path`` and ``query`` (as they stand in the
-        request line, the query in its canonical form)."""
-        import hashlib  # here: OpenSSL takes milliseconds to load, and most stores need none
+        """Returns the headers that authenticate a read of ``path`` and ``query``, as in the request
+        line, the query in its canonical form."""
+        # Here, since OpenSSL takes milliseconds to load and most stores do not need it
+        import hashlib
         import hmac
 
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))

@@ -1,8 +1,8 @@
-"""Which local users may read which repositories: rules of shell patterns and groups.
+"""Decides which local users may read which repositories: rules of shell patterns and groups.
 
-The settings' table [access] has them: ``"medical/*" = ["cardiology", "1200"]``. Of the patterns
-that cover a repository the longest decides, so that an exception can be made from a wide one; a
-repository that none covers is everybody's. ``"*"`` among groups is everybody, too.
+The table [access] of the settings has the rules: ``"medical/*" = ["cardiology", "1200"]``. The
+longest pattern that covers a repository decides, so that exceptions from a wide pattern are
+possible. Everybody may read a repository without a pattern. The group ``"*"`` is everybody, too.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from lodefs.chunkstore.system.sockets import Peer
 EVERYBODY = "*"
 
 GidOf = Callable[[str], int | None]
-"""The number of a group, None where there is none of that name."""
+"""Returns the number of a group, or None if there is no such group."""
 
 
 class AccessRule(NamedTuple):
-    """A pattern of names, '*' also covers '/', and the groups that may read what it covers; None:
-    everybody."""
+    """A pattern of names, in which '*' also matches '/', and the groups that may read matching
+    repositories; None: everybody."""
 
     pattern: str
     gids: frozenset[int] | None
 
 
 class AccessRules(NamedTuple):
-    """All rules of a node. ``free_uids``: users for whom they do not count."""
+    """All rules of a node. They do not apply to the users ``free_uids``."""
 
     rules: tuple[AccessRule, ...] = ()
     free_uids: frozenset[int] = frozenset({0})
 
     def __bool__(self) -> bool:
-        """Whether anything is forbidden to anybody."""
+        """Whether any rule forbids anything."""
         return any(rule.gids is not None for rule in self.rules)
 
     def groups_of(self, repo: str) -> frozenset[int] | None:
-        """The groups that may read a repository; None: everybody may."""
+        """Returns the groups that may read a repository; None: everybody."""
         found = [rule for rule in self.rules if fnmatchcase(repo, rule.pattern)]
         return max(found, key=lambda rule: len(rule.pattern)).gids if found else None
 
@@ -53,12 +53,13 @@ class AccessRules(NamedTuple):
         return groups is None or bool(groups & peer.gids)
 
     def check(self, peer: Peer, repo: str) -> None:
-        """Raises: NotFound, as for one that does not exist."""
+        """Raises: NotFound, as for a repository that does not exist."""
         if not self.may_read(peer, repo):
             raise hidden(repo)
 
     def kind_of(self, peer: Peer) -> frozenset[int] | None:
-        """Users of one kind may read the same; None: those who may read everything."""
+        """Returns a key: users with equal keys may read the same. None: they may read
+        everything."""
         if peer.uid in self.free_uids:
             return None
         known: frozenset[int] = frozenset().union(*(rule.gids or () for rule in self.rules))
@@ -69,12 +70,12 @@ NO_RULES = AccessRules()
 
 
 def hidden(repo: str) -> NotFound:
-    """What is said of a repository that a user may not read, and of one that there is not."""
+    """Returns the same error for a repository that a user may not read and for a missing one."""
     return NotFound(f"there is no repository {repo} that you may read")
 
 
 def parse_rules(table: object) -> dict[str, tuple[str, ...]]:
-    """Groups by pattern, from the settings. InvalidInput."""
+    """Returns groups by pattern, from the settings. Raises: InvalidInput."""
     form = 'must be a list of groups, such as "medical/*" = ["cardiology"]'
     if not isinstance(table, Mapping):
         raise InvalidInput("must be a table of patterns and groups")
@@ -97,8 +98,8 @@ def rules_of(
     free_uids: Collection[int] = (0,),
     say: Callable[[str], None] = lambda _line: None,
 ) -> AccessRules:
-    """The rules with numbers of groups. ``say`` hears of groups that there are not: they let nobody
-    in."""
+    """Returns the rules with numbers of groups. ``say`` gets a line for each missing group, which
+    lets nobody in."""
     rules = []
     for pattern, groups in table.items():
         gids = set()
@@ -116,10 +117,10 @@ LOOK_AGAIN_S = 10.0
 
 
 class CurrentRules:
-    """The rules of ``table``. Groups that there were not are looked up again now and then, as long
-    as somebody asks for the rules; others keep their numbers until the service's next start.
+    """The current rules of ``table``. Missing groups are looked up again from time to time, as long
+    as somebody asks for the rules; others keep their numbers until the service restarts.
 
-    ``start`` has a call made beside the caller, since a directory of users may be slow to answer.
+    ``start`` runs a function in the background, since a directory of users may be slow to answer.
     """
 
     def __init__(
@@ -143,13 +144,13 @@ class CurrentRules:
             say(line)
 
     def __call__(self) -> AccessRules:
-        """The rules as they are known now; never waits."""
+        """Returns the rules as far as they are known. Never waits."""
         if self._unknown and not self._is_looking and self._clock() >= self._next_s:
             self._is_looking = True
             self._next_s = self._clock() + LOOK_AGAIN_S
             try:
                 self._start(self._look)
-            except RuntimeError:  # the system has no room for a thread now
+            except RuntimeError:  # the system cannot start a thread now
                 self._is_looking = False
         return self._now
 
@@ -158,7 +159,7 @@ class CurrentRules:
             before = self._unknown
             found = self._made()
             if found != self._now:
-                self._say("[access]: a group that was missing is there now")
+                self._say("[access]: a group that was missing exists now")
                 self._now = found
             for line in self._unknown:
                 if line not in before:

@@ -1,7 +1,7 @@
-"""What a node is asked to do with its cache: warm, pin, evict. The JSON of docs/protocol.md.
+"""Requests about a node's cache: warm, pin, evict. The JSON of docs/protocol.md.
 
-Paths and patterns are bytes; in JSON they are percent-encoded as in URLs, and a pattern's ``*``,
-``?``, ``[`` and ``]`` may stand as they are.
+Paths and patterns are bytes. In JSON they are percent-encoded as in URLs; a pattern's ``*``, ``?``,
+``[`` and ``]`` need not be.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ import msgspec
 WARM = "/warm"  # POST: begin; GET: all jobs. /warm/ID: GET, DELETE
 PINS = "/pins"  # GET
 EVICT = "/evict"  # POST
-WARM_BYTES_MAX = 16 * 1024 * 1024  # of one request's body: some 200,000 paths
+WARM_BYTES_MAX = 16 * 1024 * 1024  # limit for a request's body: some 200,000 paths
 EVICT_BYTES_MAX = 128 * 1024
 PIN_S_MAX = 10 * 366 * 86400
-ERRORS_MAX = 20  # reported of one job
+ERRORS_MAX = 20  # reported for one job
 
-# "skipped" is a node's share alone: it did not answer, and the request said to go on without it
+# Only a node's share can be "skipped": the node did not answer, and skip_missing was set
 State = Literal["listing", "fetching", "done", "failed", "cancelled", "skipped"]
 RUNNING: tuple[State, ...] = ("listing", "fetching")
 
 _Text = Annotated[str, msgspec.Meta(max_length=65536)]
-OWNER = r"[A-Za-z0-9_.-]{1,64}"  # of pins; it stands in the targets of requests between nodes
+OWNER = r"[A-Za-z0-9_.-]{1,64}"  # the owner of pins; it is part of request targets between nodes
 _Owner = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{OWNER})?\Z")]
 
 
 class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Files to bring into the cache: ``paths`` and what ``globs`` match, or all.
+    """Files to fetch into the cache: ``paths`` and what ``globs`` match, or all.
 
-    ``pin_s``: for how long they are not evicted; 0: as all others. ``all_nodes``: on the other
-    nodes of the cluster, too; with ``skip_missing`` those that do not answer are no error.
-    ``nodes``: on exactly these of the cluster, by their addresses or hosts; the node that is asked
-    is one of them only where it is named. ``owner``: the holder of the pin. Releasing another
-    owner's pin does not affect it.
+    ``pin_s`` is for how long they are not evicted; 0: no pin. ``all_nodes`` includes the other
+    nodes of the cluster; with ``skip_missing``, nodes that do not answer are no error. ``nodes``
+    selects nodes of the cluster by their addresses or hosts; the receiving node is included only if
+    it is named. ``owner`` holds the pin. Releasing another owner's pin does not affect it.
     """
 
     repo: str
@@ -50,7 +49,7 @@ class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class WarmError(msgspec.Struct, frozen=True):
-    """Something that did not come: ``error`` names a class of errors.py, ``path`` is encoded."""
+    """A failed path. ``error`` names a class of errors.py, ``path`` is encoded."""
 
     error: str
     message: str
@@ -58,8 +57,8 @@ class WarmError(msgspec.Struct, frozen=True):
 
 
 class NodeShare(msgspec.Struct, frozen=True):
-    """One node's share of a job for all nodes. ``error``: why it cannot be seen, or what it lacks
-    first."""
+    """One node's share of a job for all nodes. ``error`` is why its state is unknown, or its first
+    failure."""
 
     address: str  # "" is the node that answers
     state: State
@@ -71,10 +70,10 @@ class NodeShare(msgspec.Struct, frozen=True):
 
 
 class WarmStatus(msgspec.Struct, frozen=True):
-    """How far a job is: on this node, or of all ``nodes`` together if there are some.
+    """The progress of a job on this node, or, if there are ``nodes``, on all of them together.
 
-    Totals are None until they are known. ``fetched_bytes``: what was not here before. ``eta_s``:
-    None if that is unknown.
+    Totals are None until they are known. ``fetched_bytes`` were not in the cache before. ``eta_s``
+    is None if unknown.
     """
 
     id: str
@@ -89,28 +88,28 @@ class WarmStatus(msgspec.Struct, frozen=True):
     bytes_per_s: float
     eta_s: float | None
     elapsed_s: float
-    pinned_until_s: int | None  # Unix
+    pinned_until_s: int | None  # Unix time
     errors: list[WarmError]
     errors_total: int
     nodes: list[NodeShare] = []
 
 
 class WarmJobs(msgspec.Struct, frozen=True):
-    """The jobs of a node, the newest first."""
+    """The jobs of a node, newest first."""
 
     jobs: list[WarmStatus]
 
 
 class PinView(msgspec.Struct, frozen=True):
-    """A pin: ``path`` is the directory or file that all of it lies at or below, ``what`` was asked
-    for, both encoded. ``is_complete``: all of it has come. ``owners``: those with a name."""
+    """A pin. All pinned files lie at or below ``path``; ``what`` is the request. Both are encoded.
+    ``is_complete``: all of it is in the cache. ``owners``: those with a name."""
 
     id: str
     repo: str
     commit: str
     path: str
     what: str
-    pinned_until_s: int  # Unix
+    pinned_until_s: int  # Unix time
     size_bytes: int
     cache_files: int
     is_complete: bool
@@ -126,11 +125,11 @@ class PinsView(msgspec.Struct, frozen=True):
 
 
 class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What to drop from the cache: ``path`` of ``repo`` (at ``rev``; at every commit that the node
-    knows where that is None), or ``everything``. ``pins_only``: nothing but the pins. ``owner``: of
-    pins this owner's alone (None: any owner's). Pins that other owners have too stay.
-    ``all_nodes``: an owner's pins, of everything, on all nodes of the cluster that answer; its warm
-    jobs end."""
+    """What to drop from the cache: ``path`` of ``repo`` (at ``rev``, or if that is None, at every
+    commit that the node knows), or ``everything``. ``pins_only`` drops only pins. ``owner`` drops
+    only this owner's pins (None: any owner's). Pins that have other owners, too, stay.
+    ``all_nodes`` drops all pins of an owner on all nodes of the cluster that answer, and ends its
+    warm jobs."""
 
     repo: str | None = None
     rev: str | None = None
@@ -143,11 +142,11 @@ class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class EvictView(msgspec.Struct, frozen=True):
-    """What was (or, in a dry run, would be) dropped: pins, and whole files of the cache.
+    """The pins and whole cache files that were dropped, or in a dry run would be.
 
-    ``freed_bytes``: of these files; ``wanted_bytes``: of what was named, in them; the difference
-    is other datasets' data that shared a file with it. ``kept_*``: files that hold some of it and
-    stay: other pins hold them (``held_by``), or they are being read.
+    ``freed_bytes`` is the size of these files, ``wanted_bytes`` the part of them that was named;
+    the rest is data of other datasets in the same files. ``kept_*`` counts files that have some of
+    it and stay, because other pins hold them (``held_by``) or they are being read.
     """
 
     pins: list[PinView]
@@ -161,10 +160,10 @@ class EvictView(msgspec.Struct, frozen=True):
 
 
 def encoded(path: bytes) -> str:
-    """A path or pattern for JSON."""
+    """Encodes a path or pattern for JSON."""
     return quote_from_bytes(path, safe="/*?[]!")
 
 
 def decoded(text: str) -> bytes:
-    """The bytes of an encoded path or pattern."""
+    """Returns the bytes of an encoded path or pattern."""
     return unquote_to_bytes(text)

@@ -1,4 +1,5 @@
-"""TLS of connections to a proxy. The module ssl takes milliseconds to load: only its users do."""
+"""TLS for connections to a proxy. The ssl module takes milliseconds to load: only users of TLS
+do."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def wrap(connected: socket.socket, host: str, ca_file: str) -> socket.socket:
-    """The connection over TLS, after its handshake. Raises: InvalidInput for a CA file that cannot
-    be used; OSError."""
+    """Returns the connection over TLS, after its handshake. Raises: InvalidInput for an unusable CA
+    file; OSError."""
     stamp = stamp_of(Path(ca_file)) if ca_file else None
     return _context(ca_file, stamp).wrap_socket(connected, server_hostname=host)
 
@@ -34,22 +35,22 @@ def _context(ca_file: str, stamp: Stamp | None) -> ssl.SSLContext:  # noqa: ARG0
 
 
 def is_waiting(error: OSError) -> bool:
-    """Whether nothing has come yet."""
+    """Whether an error says that no byte has come yet."""
     ssl = sys.modules.get("ssl")
     return ssl is not None and isinstance(error, ssl.SSLWantReadError)
 
 
 def refusal(host: str, error: OSError) -> LodefsError | None:
-    """What an error of TLS is; None for another one."""
+    """Returns the error of lodefs for an error of TLS; None for another one."""
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
         return Denied(
-            f"the certificate of the proxy at {host} is not trusted: {error.verify_message}; its "
-            "CA is named as in https://HOST:PORT?ca=FILE"
+            f"the certificate of the proxy at {host} is not trusted: {error.verify_message}; name "
+            "its CA, as in https://HOST:PORT?ca=FILE"
         )
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         return Unavailable(
-            f"the proxy at {host} speaks no TLS there: write http:// if that is meant"
+            f"the proxy at {host} does not use TLS: write http:// if that is what you want"
         )
     return None

@@ -1,8 +1,8 @@
 """One connection to the proxy: HTTP/1.1 GETs over a Unix or TCP socket, with deadlines.
 
-Written by hand because a read through a mount is mostly this: one send, one receive, no copy of
-the body. Only what the proxy answers is understood: a status line, headers, a body of known
-length (RFC 9112).
+Written by hand because a read through a mount is mostly this: one send, one receive, and no copy of
+the body. It understands only answers of the proxy: a status line, headers, a body of known length
+(RFC 9112).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lodefs.chunkstore.protocol.wire import PORT_DEFAULT
 HEAD_BYTES_MAX = 16384
 BODY_BYTES_MAX = 64 << 20
 BUFFER_BYTES = 65536
-SMALL_REQUEST_BYTES = 4096  # a socket takes it at once, if all before it was answered
-GRACE_S = 0.002  # how long an answer may take before the request counts as slow
+SMALL_REQUEST_BYTES = 4096  # a socket takes this at once, once all earlier requests were answered
+GRACE_S = 0.002  # a request that takes longer counts as slow
 _TIMEVAL = struct.Struct("@ll")
 _END = b"\r\n\r\n"
 _NOT_LISTENING = (errno.ENOENT, errno.ECONNREFUSED)
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where the proxy listens: ``path`` of a Unix socket, or ``host`` and ``port``. ``tls``: it
-    shows a certificate, signed by the CA of ``ca_file``, or by one that the system knows."""
+    """The address of the proxy: ``path`` of a Unix socket, or ``host`` and ``port``. ``tls``: its
+    certificate is signed by the CA in ``ca_file``, or by one that the system trusts."""
 
     path: str = ""
     host: str = ""
@@ -49,8 +49,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """``unix:/PATH``, ``http://HOST[:PORT]`` or ``https://HOST[:PORT][?ca=FILE]``; InvalidInput for
-    anything else."""
+    """Parses ``unix:/PATH``, ``http://HOST[:PORT]`` or ``https://HOST[:PORT][?ca=FILE]``. Raises:
+    InvalidInput for anything else."""
     if text.startswith("unix:/"):
         return Address(path=text.removeprefix("unix:"))
     try:
@@ -75,7 +75,8 @@ def parse_address(text: str) -> Address:
 
 
 class Response(NamedTuple):
-    """``head`` is in lower case; ``body`` is good until the connection's next request."""
+    """An answer. ``head`` is in lower case; ``body`` is valid until the connection's next
+    request."""
 
     status: int
     head: bytes
@@ -85,10 +86,9 @@ class Response(NamedTuple):
 class Connection:
     """A keep-alive connection, opened when it is first needed and again after any failure.
 
-    ``ask`` raises Unavailable if the other side is gone or its answer is malformed (the connection
-    is closed then, and the request may be repeated), DeadlineExceeded when the time is up, Denied
-    where this user may not open the socket.
-    ``clock`` counts seconds.
+    ``ask`` raises Unavailable if the other side is gone or its answer is malformed (then the
+    connection is closed, and the request may be repeated), DeadlineExceeded when the time is up,
+    and Denied if this user may not open the socket. ``clock`` counts seconds.
     """
 
     def __init__(self, address: Address, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,30 +96,30 @@ class Connection:
         self._clock = clock
         self._socket: socket.socket | None = None
         self._buffer = bytearray(BUFFER_BYTES)
-        self._patient = False  # whether the socket waits longer than the grace now
+        self._patient = False  # whether the socket now waits longer than the grace time
         self._asked_s = 0.0  # when the last request was sent
-        self._was_slow = False  # the last answer; then the next one mostly is too
-        self.used = False  # whether an answer came over this connection already
+        self._was_slow = False  # whether the last answer was slow; then the next one mostly is
+        self.used = False  # whether this connection has received an answer
 
     def close(self) -> None:
-        """Drop the connection; the next request opens a new one."""
+        """Drops the connection; the next request opens a new one."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
         self.used = False
 
     def scratch(self, size_bytes: int) -> memoryview:
-        """So many bytes of the buffer for answers."""
+        """Returns ``size_bytes`` bytes of the buffer for answers."""
         if len(self._buffer) < size_bytes:
             self._buffer = bytearray(size_bytes + HEAD_BYTES_MAX)
         return memoryview(self._buffer)[:size_bytes]
 
     def cancel(self) -> None:
-        """Fails the request under way. Safe to call from any thread."""
+        """Makes the current request fail. Any thread may call it."""
         sock = self._socket
         if sock is not None:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # and nothing of TLS's own
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # without TLS's own shutdown
 
     def ask(
         self,
@@ -128,10 +128,10 @@ class Connection:
         before_blocking: Callable[[], None],
         body_bytes: int = 0,
     ) -> Response:
-        """Send a request and receive its answer. ``body_bytes``: how large a body is expected.
+        """Sends a request and receives its answer. ``body_bytes`` is the expected size of the body.
 
-        ``before_blocking`` is called (also twice) before waiting longer than GRACE_S, and
-        before any wait if the last answer took longer.
+        It calls ``before_blocking`` (perhaps twice) before waiting longer than GRACE_S, and before
+        any wait if the last answer took longer.
         """
         try:
             sock = self._socket or self._connect(deadline_s, before_blocking)
@@ -154,7 +154,7 @@ class Connection:
                 ) from error
             message = f"{self._address}: {error.strerror or error}"
             if error.errno in _NOT_LISTENING:
-                message += "; does the proxy run? `lodefs serve` starts one"
+                message += "; is the proxy running? `lodefs serve` starts one"
             raise Unavailable(message) from error
         except BaseException:
             self.close()
@@ -166,7 +166,7 @@ class Connection:
         family = socket.AF_UNIX if address.path else _family(address.host)
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket = sock
-        self._limit_sends(sock, deadline_s)  # connecting, too
+        self._limit_sends(sock, deadline_s)  # this limits connect, too
         if address.path:
             sock.connect(address.path)
         else:
@@ -184,7 +184,7 @@ class Connection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(left_s))
 
     def _wait_for(self, sock: socket.socket, seconds: float) -> None:
-        # A timeout in the kernel, not in Python: a blocking receive is one system call then.
+        # A timeout in the kernel, not in Python, makes a blocking receive a single system call.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
     def _be_patient(
@@ -202,7 +202,7 @@ class Connection:
         before_blocking: Callable[[], None],
         flags: int = 0,
     ) -> int:
-        """Receive into ``view``: at least a byte, or an error."""
+        """Receives at least one byte into ``view``. Raises an error if none comes."""
         while True:
             try:
                 count = sock.recv_into(view, 0, flags)
@@ -236,7 +236,7 @@ class Connection:
         end = buffer.find(_END, 0, got)
         while end < 0:
             if got >= HEAD_BYTES_MAX:
-                raise Unavailable(f"{self._address}: the head of an answer has no end")
+                raise Unavailable(f"{self._address}: the head of an answer does not end")
             got += self._more(sock, view[got:], deadline_s, before_blocking)
             end = buffer.find(_END, 0, got)
         head = bytes(view[:end]).lower()
@@ -262,19 +262,20 @@ class Connection:
         return Response(status, head, view[start : start + length])
 
     def _parse(self, head: bytes) -> tuple[int, int]:
-        """Status and length of the body. Raises: Unavailable if it is no answer of a proxy."""
+        """Returns status and length of the body. Raises: Unavailable if it is not a proxy's
+        answer."""
         length = header(head, b"content-length")
         if not (head.startswith(b"http/1.1 ") and head[9:12].isdigit()):
             raise Unavailable(f"{self._address}: what answered does not speak HTTP/1.1")
         if head.startswith(b"http/1.1 204"):
             return 204, 0  # it has no body, and no Content-Length
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-            raise Unavailable(f"{self._address}: an answer without a fitting Content-Length")
+            raise Unavailable(f"{self._address}: an answer has no valid Content-Length")
         return int(head[9:12]), int(length)
 
 
 def header(head: bytes, name: bytes) -> bytes:
-    """The value of a header in a lower-case head; b"" if it is missing."""
+    """Returns the value of a header in a lower-case head; b"" if it is missing."""
     start = head.find(b"\r\n" + name + b":")
     if start < 0:
         return b""
@@ -284,8 +285,8 @@ def header(head: bytes, name: bytes) -> bytes:
 
 
 def _who_may(path: str) -> str:
-    """Who may open a proxy's socket, for people."""
-    import grp  # here: needed for this message alone
+    """Returns a text that says who may open a proxy's socket."""
+    import grp  # here, since only this message needs it
 
     try:
         group = grp.getgrgid(os.stat(path).st_gid).gr_name

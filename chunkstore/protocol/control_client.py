@@ -1,4 +1,4 @@
-"""Requests to a node's proxy, one after the other, over its Unix socket or TCP."""
+"""Requests to a node's proxy, one at a time, over its Unix socket or TCP."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ TIMEOUT_S = 30.0
 
 
 class ControlClient:
-    """Requests to one proxy, on a connection that is kept."""
+    """Sends requests to one proxy, over a kept connection."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        """Raises: InvalidInput if ``url`` is no proxy's address."""
+        """Raises: InvalidInput if ``url`` is not the address of a proxy."""
         self.url = url
         self._token = token
         self._connection = Connection(parse_address(url))
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._connection.close()
 
     def ask(
         self, method: str, path: str, body: bytes = b"", *, timeout_s: float = TIMEOUT_S
     ) -> Response:
-        """The answer, whatever its status is; a ``body`` is JSON. Raises: Unavailable,
+        """Returns the answer, whatever its status is. ``body`` is JSON. Raises: Unavailable,
         DeadlineExceeded, Denied."""
         headers = [("Host", "lodefs"), ("Accept-Encoding", "identity")]
         headers.append(("Content-Length", str(len(body))))
@@ -54,7 +54,8 @@ class ControlClient:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> T:
-        """The answer as a structure. Raises: the error in the proxy's answer, and as ``ask``."""
+        """Returns the answer as a structure. Raises: the error in the proxy's answer; what ``ask``
+        raises."""
         body = b"" if request is None else msgspec.json.encode(request)
         answer = self.ask(method, path, body, timeout_s=timeout_s)
         try:
@@ -63,7 +64,7 @@ class ControlClient:
             failure = from_json(answer.body, Failure)
         except InvalidInput as error:
             raise Unavailable(
-                f"{self.url} answers {answer.status} to {path}, in an unknown form: does "
-                f"a proxy of another version run there? ({error})"
+                f"{self.url} answers {answer.status} to {path}, in an unknown form: perhaps a "
+                f"proxy of another version runs there ({error})"
             ) from error
         raise error_of(failure)

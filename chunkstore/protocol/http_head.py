@@ -10,7 +10,7 @@ END = b"\r\n\r\n"
 
 
 class ResponseHead(NamedTuple):
-    """``headers`` by lower-case name."""
+    """A response's head. ``headers`` are by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -23,7 +23,7 @@ class ResponseHead(NamedTuple):
 
 
 def parse_head(head: bytes) -> ResponseHead:
-    """The head of a response, without the empty line at its end. Raises: ValueError."""
+    """Parses the head of a response, without the empty line at its end. Raises: ValueError."""
     line, *lines = head.decode("latin-1").split("\r\n")
     version, _, status = line.partition(" ")
     if len(lines) > LINES_MAX:
@@ -37,13 +37,13 @@ def parse_head(head: bytes) -> ResponseHead:
     length = headers.get("content-length", "")
     has_length = length.isdecimal() and length.isascii() and len(length) < 19
     if version != "HTTP/1.1" or not status[:3].isdecimal() or not has_length:
-        raise ValueError(f"the answer is of another form: {line[:80]!r}")
+        raise ValueError(f"the answer is malformed: {line[:80]!r}")
     return ResponseHead(int(status[:3]), headers, int(length))
 
 
 def encode_request(
     method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes = b""
 ) -> bytes:
-    """A request as it is sent. ``headers`` say how long its body is, if it has one."""
+    """Returns a request as it is sent. ``headers`` must give the length of a body."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
     return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1", "replace") + body

@@ -1,9 +1,9 @@
-"""Leases: how a proxy that exits when unused knows that a mount lives.
+"""Leases: a proxy that exits when idle sees by them that a mount lives.
 
 A lease is a shared lock (flock(2)) on a file beside the proxy's socket. The kernel drops it with
-the last process of the mount, however that ends, and keeps it for one that is stopped. A proxy
-that wants to end must have the lock alone, and has it until its process is gone: a mount that is
-being made either comes first, and the proxy stays, or waits for its end and starts another.
+the last process of the mount, however that ends, and keeps it for a stopped process. A proxy that
+wants to exit must take the exclusive lock, and has it until its process is gone. A mount that is
+being made either comes first, and the proxy stays, or waits for the proxy's end and starts another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POLL_S = 0.02
 
 
 def path_of(socket_path: Path) -> Path:
-    """The file beside a proxy's socket."""
+    """Returns the file beside a proxy's socket."""
     return socket_path.with_name(socket_path.name + SUFFIX)
 
 
@@ -30,7 +30,8 @@ def offer(socket_path: Path) -> None:
     fd = os.open(path_of(socket_path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         allowed = socket_path.stat()
-        with suppress(PermissionError):  # without access there is no lease, but requests are seen
+        # Without access there is no lease, but the proxy still sees requests
+        with suppress(PermissionError):
             os.fchown(fd, -1, allowed.st_gid)
             os.fchmod(fd, allowed.st_mode & 0o666)
     finally:
@@ -38,10 +39,11 @@ def offer(socket_path: Path) -> None:
 
 
 def take(socket_path: Path, timeout_s: float = 0.0, *, create: bool = False) -> int:
-    """A lease: a descriptor, which holds it until it and its copies in children are closed.
+    """Takes a lease. Returns a descriptor, which holds it until it and its copies in children are
+    closed.
 
-    ``create``: before the proxy runs. Raises: NotFound if the proxy offers none, Denied,
-    Unavailable if it is ending for longer than ``timeout_s``.
+    ``create`` makes the file before the proxy runs. Raises: NotFound if the proxy offers no leases;
+    Denied; Unavailable if the proxy takes longer than ``timeout_s`` to exit.
     """
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
     path = path_of(socket_path)
@@ -61,21 +63,21 @@ def take(socket_path: Path, timeout_s: float = 0.0, *, create: bool = False) -> 
 
 
 def revoke(socket_path: Path) -> int | None:
-    """The lock alone, as a descriptor; None if a lease is held, or that cannot be known."""
+    """Takes the exclusive lock. Returns a descriptor; None if a lease is held, or may be."""
     try:
         fd = os.open(path_of(socket_path), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # it is held, or the file system has no locks
+    except OSError:  # a lease is held, or the file system has no locks
         os.close(fd)
         return None
     return fd
 
 
 def _shared(fd: int) -> bool:
-    with suppress(OSError):  # without locks there is no exclusive holder either
+    with suppress(OSError):  # without locks, nobody can hold the exclusive one
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

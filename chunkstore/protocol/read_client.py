@@ -1,4 +1,4 @@
-"""Reads entries and bytes of one snapshot from the proxy, retrying up to a deadline."""
+"""Reads entries and bytes of one snapshot from the proxy, with retries until a deadline."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from lodefs.chunkstore.protocol.trace_context import TraceContext
 from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.chunkstore.types import Buffer
 
-PAUSES = steady(0.01, 0.2)  # between attempts, until a request's time is over
+PAUSES = steady(0.01, 0.2)  # between attempts, until the deadline
 
 _STORE, _PEERS = wire.Origin.STORE.encode(), wire.Origin.PEERS.encode()
 T = TypeVar("T")
 
 
 class WaitTimes:
-    """Seconds that one thread waited since ``clear``, by layer: for the proxy while it fetched from
-    the store or from peers, for the proxy alone, for the cache's disk."""
+    """Seconds that one thread waited since ``clear``: for the proxy while it fetched from the store
+    or from peers, for the proxy alone, and for the cache's disk."""
 
     __slots__ = ("disk_s", "peers_s", "proxy_s", "store_s")
 
@@ -41,16 +41,16 @@ class WaitTimes:
         self.clear()
 
     def clear(self) -> None:
-        """A new request begins."""
+        """Resets all, for a new request."""
         self.store_s = self.peers_s = self.proxy_s = self.disk_s = 0.0
 
     @property
     def is_any(self) -> bool:
-        """Whether it has waited for anything."""
+        """Whether the thread has waited for anything."""
         return bool(self.proxy_s or self.store_s or self.disk_s or self.peers_s)
 
     def for_proxy(self, origin: bytes, elapsed_s: float) -> None:
-        """The proxy has answered; ``origin``: what its ORIGIN_HEADER says, b"" without one."""
+        """Adds an answer of the proxy. ``origin`` is the value of ORIGIN_HEADER, or b""."""
         if origin == _STORE:
             self.store_s += elapsed_s
         elif origin == _PEERS:
@@ -59,12 +59,12 @@ class WaitTimes:
             self.proxy_s += elapsed_s
 
     def for_disk(self, elapsed_s: float) -> None:
-        """A file of the cache has been read from the disk."""
+        """Adds a read from the disk."""
         self.disk_s += elapsed_s
 
 
 class Clock(Protocol):
-    """Measures time and waits: the module ``time``, or a clock of tests."""
+    """Measures time and waits: the module ``time``, or a test's clock."""
 
     def monotonic(self) -> float: ...
 
@@ -72,29 +72,30 @@ class Clock(Protocol):
 
 
 class Outage:
-    """Since when the proxy cannot be reached: shared by the clients of one process.
+    """Records since when the proxy cannot be reached. The clients of one process share it.
 
-    Once it has been gone for as long as a request may take, further requests try once and fail
-    at once, so that a hundred waiting readers do not take a hundred times as long.
+    Once the proxy has been gone for as long as a request may take, further requests try once and
+    fail at once, so that a hundred waiting readers do not take a hundred times as long.
     """
 
     def __init__(self) -> None:
         self.since_s: float | None = None
 
     def began(self, now_s: float) -> float:
-        """Since when the proxy is gone: now, unless it was before."""
+        """Returns since when the proxy is gone: ``now_s``, unless it was gone before."""
         if self.since_s is None:
             self.since_s = now_s
         return self.since_s
 
 
 class Client:
-    """Requests of one thread. All methods raise errors.py's classes, and end by the deadline.
+    """Sends the requests of one thread. All methods raise errors.py's classes, and end by the
+    deadline.
 
-    ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
-    the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
-    the bytes of files that came, or that it was told the place of. ``waited``: what requests
-    waited for since ``begin``.
+    ``timeout_s`` bounds each request with its retries; after ``begin``, all requests until the next
+    ``begin``. ``before_blocking`` is called before anything that may take long, ``count`` with the
+    bytes of files that came or whose extents were reported. ``waited`` has the wait times since
+    ``begin``.
     """
 
     def __init__(
@@ -126,50 +127,50 @@ class Client:
         self._commit = b""
 
     def mounted(self, snapshot: wire.Snapshot) -> Client:
-        """This client, from now on for the entries of ``snapshot``."""
+        """Returns this client, from now on for the entries of ``snapshot``."""
         self._nodes = f"GET {wire.NODES}{wire.target(snapshot.repo, snapshot.commit)}/".encode()
         self._commit = snapshot.commit.encode()
         return self
 
     def traced(self, trace: TraceContext | None) -> Client:
-        """This client, from now on for a trace; None changes nothing."""
+        """Returns this client, from now on for a trace; None changes nothing."""
         if trace is not None:
             self._tail += trace.lines
         return self
 
     def for_user(self, user: Callable[[], int]) -> Client:
-        """This client, which says from now on for whom it asks: root's word counts for the proxy.
-        0: for nobody in particular."""
+        """Returns this client, which from now on says for which user it asks; the proxy believes
+        root. 0: for no particular user."""
         self._user = user
         return self
 
     def begin(self, waited_s: float = 0.0) -> None:
-        """The time for the next requests, together, starts now, or ``waited_s`` ago."""
+        """Starts the time for the next requests together, now or ``waited_s`` ago."""
         self._deadline_s = self._clock() + self._timeout_s - waited_s
         self._cancelled = False
         self.waited.clear()
 
     def cancel(self) -> None:
-        """Ends the current requests soon: their caller has left. Safe to call from any thread."""
+        """Ends the current requests soon, since their caller has left. Any thread may call it."""
         self._cancelled = True
         self._connection.cancel()
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Drops the connection."""
         self._connection.close()
 
     def scratch(self, size_bytes: int) -> memoryview:
-        """Memory for bytes that come from elsewhere, good until the next request: a thread needs
-        no second buffer for them."""
+        """Returns memory for bytes from elsewhere, valid until the next request, so that a thread
+        needs no second buffer."""
         return self._connection.scratch(size_bytes)
 
     def cache_place(self) -> wire.CachePlace:
-        """Where the node's cache lies. Raises: NotFound if the proxy does not say."""
+        """Returns where the node's cache lies. Raises: NotFound if the proxy does not say."""
         return self._get(b"GET %b" % wire.CACHE.encode(), wire.CachePlace)
 
     def report(self, used: wire.UsageReport) -> None:
-        """Reports to the proxy what was read from its cache. The report is sent again after a lost
-        answer, and may then count twice."""
+        """Reports to the proxy what was read from its cache. After a lost answer the report is sent
+        again, and may count twice."""
         body = msgspec.msgpack.encode(used)
         headers = b"Content-Type: %b\r\nContent-Length: %d\r\n" % (wire.MSGPACK.encode(), len(body))
         answer = self._ask(b"POST %b" % wire.CACHE_USED.encode(), headers, body=body)
@@ -177,22 +178,23 @@ class Client:
             raise _unexpected(answer)
 
     def snapshot(self, repo: str, rev: str) -> wire.Snapshot:
-        """The commit that a branch, tag, commit or prefix is now. Raises: NotFound."""
+        """Returns the current commit of a branch, tag, commit or prefix. Raises: NotFound."""
         path = f"{wire.SNAPSHOTS}{wire.target(repo, rev)}"
-        accept = b"Accept: %b\r\n" % wire.MSGPACK.encode()  # people get JSON on this path
+        accept = b"Accept: %b\r\n" % wire.MSGPACK.encode()  # without it, this path answers JSON
         return _decode(self._ask(b"GET " + path.encode(), accept), wire.Snapshot)
 
     def node(self, ino: int) -> wire.Entry:
-        """The entry with an inode number. Raises: NotFound if the proxy does not know it."""
+        """Returns the entry with an inode number. Raises: NotFound if the proxy does not know
+        it."""
         return self._get(b"%b%d" % (self._nodes, ino), wire.Entry)
 
     def lookup(self, parent_ino: int, name: bytes) -> wire.Entry:
-        """The child of a directory. Raises: NotFound only if the directory surely has none;
-        NotADirectory.
+        """Returns the child of a directory. Raises: NotFound only if the directory certainly has no
+        such child; NotADirectory.
 
-        A proxy that does not know the snapshot any more answers 404 too, and the kernel would
-        remember that forever. So the answer must name the commit, or the proxy must still know
-        the directory.
+        A proxy that no longer knows the snapshot answers 404, too, and the kernel would remember
+        that forever. So the answer must name the commit, or the proxy must still know the
+        directory.
         """
         quoted = quote_from_bytes(name, safe="").encode()
         request = b"%b%d/lookup?name=%b" % (self._nodes, parent_ino, quoted)
@@ -203,18 +205,19 @@ class Client:
                 try:
                     self.node(parent_ino)
                 except NotFound as lost:
-                    raise Unavailable("the proxy does not know the snapshot any more") from lost
+                    raise Unavailable("the proxy no longer knows the snapshot") from lost
             raise error
         return _decode(answer, wire.Entry)
 
     def children(self, ino: int, after: bytes, limit: int) -> wire.Page:
-        """Children whose names sort after ``after``, at most ``limit``. Raises: NotADirectory."""
+        """Returns at most ``limit`` children whose names sort after ``after``. Raises:
+        NotADirectory."""
         quoted = quote_from_bytes(after, safe="").encode()
         request = b"%b%d/children?after=%b&limit=%d" % (self._nodes, ino, quoted, limit)
         return self._get(request, wire.Page)
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
-        """Bytes of a file, fewer only at its end; good until the next request."""
+        """Returns bytes of a file, fewer only at its end; valid until the next request."""
         if size_bytes < 1:
             return b""
         request = b"%b%d/data" % (self._nodes, ino)
@@ -230,7 +233,8 @@ class Client:
         raise _unexpected(answer)
 
     def file_range(self, repo: str, rev: str, path: bytes, first: int, size_bytes: int) -> Buffer:
-        """Bytes of the file at a path, fewer only at its end; good until the next request."""
+        """Returns bytes of the file at a path, fewer only at its end; valid until the next
+        request."""
         target = wire.file_path(wire.FILES, repo, rev, path).encode()
         wanted = b"Range: bytes=%d-%d\r\n" % (first, first + size_bytes - 1)
         answer = self._ask(b"GET %b" % target, wanted, size_bytes)
@@ -239,7 +243,7 @@ class Client:
         return self._checked(answer, first, size_bytes)
 
     def tree(self, repo: str, rev: str, path: bytes) -> Buffer:
-        """The stored form of the directory at a path; good until the next request."""
+        """Returns the stored form of the directory at a path; valid until the next request."""
         target = wire.file_path(wire.TREES, repo, rev, path).encode()
         answer = self._ask(b"GET %b" % target)
         if answer.status != 200:
@@ -247,8 +251,9 @@ class Client:
         return answer.body
 
     def locate(self, ino: int, first: int, size_bytes: int) -> list[wire.CacheExtent] | Buffer:
-        """Where the cache has the bytes of a file from ``first`` on, in their order: perhaps fewer,
-        perhaps more than asked for; or, if the proxy does not say, the bytes, as ``read``."""
+        """Returns extents of the cache with the bytes of a file from ``first`` on, in order,
+        perhaps fewer or more than asked for. If the proxy does not give extents, returns the bytes,
+        as ``read`` does."""
         request = b"%b%d/data" % (self._nodes, ino)
         wanted = b"Range: bytes=%d-%d\r\n" % (first, first + size_bytes - 1)
         answer = self._ask(request, wanted + _PLACES_LINE, size_bytes)
@@ -261,15 +266,16 @@ class Client:
         places, at = _places(answer), first
         for place in places:
             if place.first != at or place.size_bytes < 1:
-                raise Unavailable("the proxy told of another place")
+                raise Unavailable("the proxy answered with an extent of other bytes")
             at += place.size_bytes
         if not places:
-            raise Unavailable("the proxy told of no place")
+            raise Unavailable("the proxy answered with no extents")
         self._count(header(answer.head, _ORIGIN_HEADER), min(size_bytes, at - first))
         return places
 
     def _checked(self, answer: Response, first: int, size_bytes: int) -> memoryview:
-        """The body, if it is the range that was asked for, or the file's end of it."""
+        """Returns the body if it is the range that was asked for, or its part up to the file's
+        end."""
         unit, _, rest = header(answer.head, b"content-range").partition(b" ")
         span, _, whole = rest.partition(b"/")
         count = len(answer.body)
@@ -285,8 +291,8 @@ class Client:
     def _ask(
         self, line: bytes, headers: bytes = b"", body_bytes: int = 0, *, body: bytes = b""
     ) -> Response:
-        """The answer to a request; statuses that mean "later" and lost connections are repeated.
-        ``body_bytes``: how large a body is expected."""
+        """Returns the answer to a request. It retries after lost connections and statuses that ask
+        to try later. ``body_bytes`` is the expected size of the body."""
         if self._user is not None and (uid := self._user()):
             headers += b"%b: %d\r\n" % (_USER_HEADER, uid)
         request = b"%b%b%b\r\n%b" % (line, self._tail, headers, body)
@@ -313,10 +319,10 @@ class Client:
                 if answer.status not in (429, 502, 503):
                     return answer
                 failure: LodefsError = _failure(answer)
-                if isinstance(failure, Corrupt | UnknownFormat):  # and not a 502 of a gateway
-                    return answer  # it was read twice, and would be again
+                if isinstance(failure, Corrupt | UnknownFormat):  # and not a gateway's 502
+                    return answer  # the proxy has read it twice already
                 if isinstance(failure, Unavailable) and failure.lasting_s:
-                    gone_s = self._clock() - failure.lasting_s  # as of a proxy that is gone
+                    gone_s = self._clock() - failure.lasting_s  # as for a proxy that is gone
                     deadline_s = min(deadline_s, gone_s + self._timeout_s)
             except DeadlineExceeded:
                 raise
@@ -325,7 +331,7 @@ class Client:
                 if self._cancelled:
                     raise
                 if reused:
-                    continue  # the proxy closed an idle connection, or was started anew
+                    continue  # the proxy closed an idle connection, or was restarted
                 deadline_s = min(deadline_s, self._outage.began(start_s) + self._timeout_s)
             failed += 1
             pause_s = PAUSES.pause_s(failed)
@@ -347,11 +353,11 @@ def _decode(answer: Response, kind: type[T]) -> T:
     try:
         return from_msgpack(answer.body, kind)
     except InvalidInput as error:
-        raise Unavailable(f"the proxy's answer is no {kind.__name__}: {error}") from error
+        raise Unavailable(f"the proxy's answer is not a {kind.__name__}: {error}") from error
 
 
 def _places(answer: Response) -> list[wire.CacheExtent]:
-    """A proxy that does not know ALL_PLACES answers with one place."""
+    """Returns the extents in an answer. A proxy that does not know ALL_PLACES answers with one."""
     if header(answer.head, wire.PLACE_HEADER.lower().encode()):
         return _decode(answer, list[wire.CacheExtent])
     return [_decode(answer, wire.CacheExtent)]
@@ -361,15 +367,15 @@ def _unexpected(answer: Response) -> LodefsError:
     return (
         _failure(answer)
         if answer.status >= 400
-        else Unavailable(f"the proxy answered with status {answer.status}, which was not asked for")
+        else Unavailable(f"the proxy answered with the unexpected status {answer.status}")
     )
 
 
 def _failure(answer: Response) -> LodefsError:
-    """What an answer of 400 or more means."""
+    """Returns the error that an answer of 400 or more stands for."""
     try:
         return wire.error_of(from_json(answer.body, wire.Failure))
     except InvalidInput:
         if answer.status == 404:
-            return NotFound("the proxy knows no such thing")
+            return NotFound("the proxy answered with status 404 and no reason")
         return Unavailable(f"the proxy answered with status {answer.status} and no reason")

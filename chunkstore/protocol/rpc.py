@@ -1,8 +1,8 @@
 """Calls between processes of one machine: packets over Unix sockets (unix(7), SOCK_SEQPACKET).
 
-A packet is one message: a structure in MessagePack, of a union with tags where several may come,
-and with it descriptors (SCM_RIGHTS). The answer to a call has a ``failure``, which names the error
-to raise. Who is at the other end is what the kernel says (system.sockets.peer_of).
+A packet is one message, with descriptors (SCM_RIGHTS): a structure in MessagePack, or a tagged
+union of several. The answer to a call has a ``failure``, which names the error to raise. The kernel
+tells who is at the other end (system.sockets.peer_of).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.protocol.wire import Failure, error_of
 from lodefs.chunkstore.system.sockets import Peer, listen_unix, peer_of
 
-PACKET_BYTES_MAX = 131072  # what a socket takes at once is a little more (net.core.wmem_default)
+PACKET_BYTES_MAX = 131072  # a little less than a socket takes at once (net.core.wmem_default)
 CONNECTIONS_MAX = 256
 ACCEPT_PAUSE_S = 0.1  # after an error
 _FD_BYTES = 4
 
 
 class Answer(Protocol):
-    """Of any call."""
+    """The answer to any call."""
 
     @property
     def failure(self) -> Failure | None:
-        """Why it failed; None if it did not."""
+        """The reason of a failure, or None."""
         ...
 
 
@@ -44,7 +44,7 @@ T = TypeVar("T", bound=Answer)
 
 
 class Packet(NamedTuple):
-    """What came, and the descriptors that came with it, which are the receiver's to close."""
+    """A message and its descriptors, which the receiver must close."""
 
     data: bytes
     fds: list[int]
@@ -53,7 +53,8 @@ class Packet(NamedTuple):
 def send(
     sock: socket.socket, message: msgspec.Struct | bytes, fds: Sequence[int] = (), flags: int = 0
 ) -> None:
-    """Sends a message, or its bytes. Raises: InvalidInput if no packet can hold it, OSError."""
+    """Sends a message, or its bytes. Raises: InvalidInput if it does not fit into a packet;
+    OSError."""
     data = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
     if len(data) > PACKET_BYTES_MAX:
         raise InvalidInput(f"a message of {len(data)} bytes is too long")
@@ -64,16 +65,17 @@ def send(
 
 
 def receive(sock: socket.socket, bytes_max: int = PACKET_BYTES_MAX, fds_max: int = 0) -> Packet:
-    """The next packet, cut to ``bytes_max``; the kernel closes descriptors that are not asked for.
+    """Receives the next packet, cut to ``bytes_max``. The kernel closes descriptors beyond
+    ``fds_max``.
 
-    Raises: ConnectionError if no more will come; OSError, also if this process may not open all
+    Raises: ConnectionError if no more will come; OSError, also if this process cannot open all
     descriptors: then none stays open.
     """
-    # socket.recv_fds (Python 3.11) forgets its flags: what is started then would have descriptors
+    # socket.recv_fds (Python 3.11) ignores its flags, so child processes would inherit descriptors
     room = socket.CMSG_LEN(fds_max * _FD_BYTES) if fds_max else 0
     data, control, flags, _ = sock.recvmsg(bytes_max, room, socket.MSG_CMSG_CLOEXEC)
     fds = array("i")
-    for _, _, rights in control:  # SCM_RIGHTS: nothing else was asked for
+    for _, _, rights in control:  # always SCM_RIGHTS
         fds.frombytes(rights[: len(rights) // _FD_BYTES * _FD_BYTES])
     if fds_max and flags & socket.MSG_CTRUNC:
         close_all(fds)
@@ -85,7 +87,7 @@ def receive(sock: socket.socket, bytes_max: int = PACKET_BYTES_MAX, fds_max: int
 
 
 def connect(path: Path, timeout_s: float) -> socket.socket:
-    """A connection, on which each step takes so long at most. Raises: OSError."""
+    """Connects. Each later step takes at most ``timeout_s``. Raises: OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.settimeout(timeout_s)
@@ -104,18 +106,19 @@ def ask(
     bytes_max: int = PACKET_BYTES_MAX,
     fds_max: int = 0,
 ) -> tuple[T, list[int]]:
-    """The answer to a call, and the descriptors that came with it.
+    """Returns the answer to a call, and its descriptors.
 
-    Raises: the error that the answer names; UnknownFormat if it cannot be read; as ``receive``.
+    Raises: the error that the answer names; UnknownFormat if it cannot be read; what ``receive``
+    raises.
     """
-    with suppress(BrokenPipeError):  # a server that is busy answers before it is asked
+    with suppress(BrokenPipeError):  # a busy server answers without reading the call
         send(sock, call)
     packet = receive(sock, bytes_max, fds_max)
     try:
         answer = from_msgpack(packet.data, kind)
         failure = None if answer.failure is None else error_of(answer.failure)
     except InvalidInput as error:
-        failure = UnknownFormat(f"an answer that cannot be read: {error}")
+        failure = UnknownFormat(f"an answer cannot be read: {error}")
     if failure is not None:
         close_all(packet.fds)
         raise failure
@@ -132,7 +135,7 @@ def close_all(fds: Sequence[int]) -> None:
 def listen(
     path: Path, *, replace: bool, mode: int = 0o600, gid: int | None = None
 ) -> socket.socket:
-    """A socket for a PacketServer: see listen_unix."""
+    """Returns a socket for a PacketServer, as listen_unix does."""
     return listen_unix(
         path, mode=mode, group=gid, kind=socket.SOCK_SEQPACKET, backlog=CONNECTIONS_MAX,
         replace=replace,
@@ -140,7 +143,7 @@ def listen(
 
 
 class PacketServer:
-    """Has each connection of a listening socket served by a thread of its own."""
+    """Serves each connection of a listening socket in a thread of its own."""
 
     def __init__(
         self,
@@ -151,35 +154,35 @@ class PacketServer:
         busy: bytes = b"",
     ) -> None:
         """``serve`` is called with a connection, which is closed when it returns or raises OSError.
-        ``busy``: what they are sent who connect when CONNECTIONS_MAX, or so many of their user, are
-        being served; b"": they wait."""
+        ``busy`` is sent to clients that connect while CONNECTIONS_MAX connections, or
+        ``user_connections_max`` of their user, are being served; b"" makes them wait."""
         self._listener = listener
         self._serve = serve
         self._user_connections_max = user_connections_max
         self._busy = busy
         self._ended = threading.Event()
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the fields below
         self._connections: Counter[int] = Counter()  # by user
         self._thread = threading.Thread(target=self._accept, name="lodefs-accept", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Begins to serve."""
         self._listener.settimeout(None)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more connections; those that are being served go on."""
+        """Stops taking connections. Those that are being served continue."""
         self._ended.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def is_ending(self, timeout_s: float = 0) -> bool:
-        """Whether it was stopped, at the latest after so many seconds."""
+        """Whether it was stopped; waits for that for at most ``timeout_s``."""
         return self._ended.wait(timeout_s)
 
     def wait_idle(self, timeout_s: float, connections: int = 0) -> bool:
-        """Wait until no more than so many are being served; False if more still are."""
+        """Waits until at most ``connections`` are being served. Returns False if more still are."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._connections.total() <= connections, timeout_s
@@ -190,11 +193,11 @@ class PacketServer:
             try:
                 client, _ = self._listener.accept()
             except OSError:
-                self._ended.wait(ACCEPT_PAUSE_S)  # no more descriptors, it may be
+                self._ended.wait(ACCEPT_PAUSE_S)  # perhaps out of descriptors
                 continue
             try:
                 self._begin(client)
-            except (OSError, RuntimeError):  # no more threads: the other side tries again
+            except (OSError, RuntimeError):  # out of threads: the other side tries again
                 client.close()
 
     def _begin(self, client: socket.socket) -> None:
@@ -233,8 +236,8 @@ class PacketServer:
 
 
 def _refuse(client: socket.socket, busy: bytes) -> None:
-    """Say so without being asked. What was asked already is read: what is left unread at the end
-    takes the answer with it (ECONNRESET)."""
+    """Sends the busy answer. It first reads the call, since closing a socket with unread data would
+    drop the answer (ECONNRESET)."""
     with client:
         client.settimeout(0)
         client.shutdown(socket.SHUT_RD)

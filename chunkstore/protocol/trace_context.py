@@ -1,7 +1,7 @@
-"""A request's place in a distributed trace, and how it is passed on from program to program.
+"""A request's place in a distributed trace, and how programs pass it on.
 
-Source: W3C Trace Context, https://www.w3.org/TR/trace-context/. Lodefs passes on what it was given
-as it came; only a program that records spans puts its own span in the place of its caller's.
+Source: W3C Trace Context, https://www.w3.org/TR/trace-context/. Lodefs passes a trace on unchanged;
+only a program that records spans replaces its caller's span by its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SAMPLED = 1
 
 
 class TraceContext(NamedTuple):
-    """Ids in lower-case hex: of the trace (32 digits), and of the span (16) that whatever is done
-    now belongs to. ``sampled``: whether the caller records it. ``state``: of other systems."""
+    """Ids in lower-case hex: that of the trace (32 digits), and that of the current span (16).
+    ``sampled``: whether the caller records it. ``state``: entries of other systems."""
 
     trace_id: str
     span_id: str
@@ -33,7 +33,7 @@ class TraceContext(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that pass it on; of version 00."""
+        """Returns the headers that pass it on, of version 00."""
         found = {PARENT_HEADER: f"00-{self.trace_id}-{self.span_id}-{self.sampled:02x}"}
         if self.state:
             found[STATE_HEADER] = self.state
@@ -41,17 +41,17 @@ class TraceContext(NamedTuple):
 
     @property
     def lines(self) -> bytes:
-        """These headers as HTTP/1.1 has them."""
+        """Returns these headers as lines of HTTP/1.1."""
         return "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
 
 
 current_trace: ContextVar[TraceContext | None] = ContextVar("current_trace", default=None)
-"""That of the request which this task or thread works for; None if it is not traced."""
+"""The trace of the request that this task or thread works for, or None."""
 
 
 def parse_trace(parent: str, state: str = "") -> TraceContext | None:
-    """What the two headers say; None if the first is not as it should be. A state that is not is
-    left out. Of a version that is not known, the beginning counts, as the standard wants."""
+    """Parses the two headers. Returns None if the first is malformed, and drops a malformed state.
+    Of an unknown version the beginning counts, as the standard requires."""
     found = _PARENT.fullmatch(parent)
     if found is None or (found["version"] == "00" and found["more"] is not None):
         return None
@@ -61,17 +61,17 @@ def parse_trace(parent: str, state: str = "") -> TraceContext | None:
 
 
 def new_trace() -> TraceContext:
-    """A trace that begins here, and that nobody records."""
+    """Returns a trace that begins here, and that nobody records."""
     return TraceContext(os.urandom(16).hex(), os.urandom(8).hex())
 
 
 def trace_of_environment(environ: Mapping[str, str]) -> TraceContext | None:
-    """That of the job which a program belongs to, by its environment; None if there is none, or it
-    is not as it should be."""
+    """Returns the trace of a program's job, from its environment; None if there is none, or it is
+    malformed."""
     return parse_trace(environ.get(PARENT_VARIABLE, ""), environ.get(STATE_VARIABLE, ""))
 
 
 def outgoing_headers() -> dict[str, str]:
-    """The headers for a request that is made on behalf of the current one; none without a trace."""
+    """Returns the headers for a request on behalf of the current one; none without a trace."""
     trace = current_trace.get()
     return {} if trace is None else trace.headers

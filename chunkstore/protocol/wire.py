@@ -1,6 +1,6 @@
 """The HTTP interface between clients and the node's proxy: paths, headers, structures.
 
-docs/protocol.md describes it. No input or output here. Structures travel as MessagePack
+docs/protocol.md describes it. This module does no I/O. Structures travel as MessagePack
 (``application/msgpack``) on the paths that mounts use, because names are bytes there.
 """
 
@@ -18,30 +18,30 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, told
 FILES = "/files/"  # GET, HEAD: a file's bytes:      /files/REPO@REV/PATH
 STAT = "/stat/"  # GET: one entry as JSON:           /stat/REPO@REV/PATH
 LIST = "/list/"  # GET: a directory as JSON:         /list/REPO@REV/PATH?after=NAME&limit=N
-TREES = "/trees/"  # GET: a directory as the store has it: /trees/REPO@REV/PATH
-SNAPSHOTS = "/snapshots/"  # GET: what REV is:       /snapshots/REPO@REV
+TREES = "/trees/"  # GET: a directory's stored form: /trees/REPO@REV/PATH
+SNAPSHOTS = "/snapshots/"  # GET: REV's commit:       /snapshots/REPO@REV
 NODES = "/nodes/"  # GET: entries by inode:          /nodes/REPO@COMMIT/INO[/children|/lookup|/data]
 CHILDREN, LOOKUP, DATA = "children", "lookup", "data"
 CACHE = "/cache"  # GET: where the cache's files lie; on the Unix socket only
 CACHE_USED = "/cache/used"  # POST: what was read from them; on the Unix socket only
-PEER_WARM = "/peers/warm"  # among nodes: POST, and /ID: GET, DELETE
-PEER_HELLO = "/peers/hello"  # GET, among nodes: whether they trust each other
-PEER_PACKS = "/peers/packs/"  # GET, among nodes: /peers/packs/PACK/index, /chunks?first=F&count=N
+PEER_WARM = "/peers/warm"  # between nodes: POST, and /ID: GET, DELETE
+PEER_HELLO = "/peers/hello"  # GET, between nodes: whether they trust each other
+PEER_PACKS = "/peers/packs/"  # GET, between nodes: /peers/packs/PACK/index, /chunks?first=F&count=N
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
-USER_HEADER = "X-Lodefs-User"  # for whom root asks: a user's number
-PLACE_HEADER = "X-Lodefs-Place"  # with any value: a Place will do instead of the bytes
-ALL_PLACES = "all"  # as its value: [Place, ...] will do, which an older proxy does not know
+USER_HEADER = "X-Lodefs-User"  # the number of the user for whom root asks
+PLACE_HEADER = "X-Lodefs-Place"  # any value: the client accepts a CacheExtent instead of the bytes
+ALL_PLACES = "all"  # as its value: the client accepts a list of them (an older proxy sends one)
 ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing if nothing had to be fetched
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory
-PAGE_BYTES_MAX = 256 * 1024  # of their names and targets, but for the first entry's
+PAGE_BYTES_MAX = 256 * 1024  # of their names and targets, without the first entry's
 BUSY_ADDRESSES_MAX = 16
-PEER_INDEX_SIZE_BYTES_MAX = 4 * 1024 * 1024  # larger ones, which no push makes, are the store's
+PEER_INDEX_SIZE_BYTES_MAX = 4 * 1024 * 1024  # larger ones, which no push makes, come from the store
 USED_NUMBERS_MAX = 4096  # in one report
 SCATTERED_MAX = 64  # in one report
-USED_BYTES_MAX = 32768  # of one report, encoded
+USED_BYTES_MAX = 32768  # size of one encoded report
 SOCKET_DEFAULT = "/run/lodefs/proxy.sock"
 PORT_DEFAULT = 7440
 
@@ -61,9 +61,9 @@ _Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 class Entry(msgspec.Struct, array_like=True, frozen=True):
     """One entry of a snapshot, as mounts see it. ``target`` is a symlink's; b"" otherwise.
 
-    ``digest`` is the commit's claim, not compared with the bytes. ``content`` names
-    the bytes of a file by what is verified (``name_rows.content_id``); it is given for files of
-    1 MiB and more, since it names their flat file in the cache, and b"" otherwise.
+    ``digest`` is the commit's claim, which was not compared with the bytes. ``content`` is an id of
+    a file's bytes that rests on verified data (``name_rows.content_id``). Files of 1 MiB and more
+    have one, since it names their flat file in the cache; others have b"".
     """
 
     ino: int
@@ -78,23 +78,23 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Page(msgspec.Struct, array_like=True, frozen=True):
-    """Entries of a directory in the order of their names; ``more`` after the last of them."""
+    """Entries of a directory in the order of their names. ``more``: others follow."""
 
     nodes: list[Entry]
     more: bool
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """One commit of a repository: what a mount is of."""
+    """One commit of a repository, as mounts show it."""
 
     repo: str
     commit: str  # 64 hex characters
     root: Entry
-    time_s: int  # of the commit, Unix
+    time_s: int  # of the commit, Unix time
     files: int
     directories: int
     size_bytes: int  # of all files
-    large_size_bytes: int = 0  # of those of 1 MiB and more
+    large_size_bytes: int = 0  # of all files of 1 MiB and more
 
 
 class CachePlace(msgspec.Struct, array_like=True, frozen=True):
@@ -106,8 +106,8 @@ class CachePlace(msgspec.Struct, array_like=True, frozen=True):
 
 class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
     """Where bytes of a dataset file lie: ``size_bytes`` of them, from ``first`` on, at ``offset``
-    of the cache's file ``number``, which is the flat file of ``content``, or a slab if that is
-    empty. ``file_size_bytes``: of the whole dataset file."""
+    of the cache file ``number``, which is the flat file of ``content``, or a slab if that is empty.
+    ``file_size_bytes`` is the size of the whole dataset file."""
 
     number: int
     content: bytes
@@ -120,10 +120,10 @@ class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
 class UsageReport(msgspec.Struct, array_like=True, frozen=True):
     """What a program read from the cache's files by itself since its last report.
 
-    ``numbers``: the files; ``reads`` and ``read_bytes``: how many reads of them, and their bytes.
-    ``scattered``: inode numbers of large files of ``commit`` in ``repo`` that were read by chunks,
-    since they have no complete flat file. ``stored_bytes``: given to the kernel before it asked, of
-    which nobody hears whether they were read.
+    ``numbers`` are the files; ``reads`` and ``read_bytes`` count its reads of them. ``scattered``
+    are inode numbers of large files of ``commit`` in ``repo`` that were read by chunks, since they
+    have no complete flat file. ``stored_bytes`` were put into the page cache before they were asked
+    for; whether anybody reads them is unknown.
     """
 
     numbers: Annotated[list[_Number], msgspec.Meta(max_length=USED_NUMBERS_MAX)]
@@ -136,17 +136,17 @@ class UsageReport(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Busy(msgspec.Struct, array_like=True, frozen=True):
-    """What a node answers to another that it cannot serve now: when to ask again, and who was
-    sent the same pack lately ("HOST:PORT", those of the cluster's members)."""
+    """The answer of a node that cannot serve another one now: when to ask again, and which members
+    of the cluster ("HOST:PORT") were sent the same pack recently."""
 
     retry_after_s: float
     addresses: Annotated[list[str], msgspec.Meta(max_length=BUSY_ADDRESSES_MAX)]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The JSON body of every answer of 400 and more. ``error`` names a class of errors.py;
-    ``request_id`` is that of the log's lines about the request, if it was one; ``lasting_s``: for
-    how long the store has answered nothing else."""
+    """The JSON body of every answer of 400 and more. ``error`` names a class of errors.py.
+    ``request_id`` is in the log's lines about the request, if it was one. ``lasting_s`` is for how
+    long the store has only failed."""
 
     error: str
     message: str
@@ -155,41 +155,41 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def target(repo: str, rev: str) -> str:
-    """``REPO@REV`` as it stands in a path."""
+    """Returns ``REPO@REV`` as it is written in a path."""
     return quote(f"{repo}@{rev}", safe="/@")
 
 
 def file_path(kind: str, repo: str, rev: str, path: bytes) -> str:
-    """The URL path of FILES, STAT, LIST or TREES for a path in a snapshot."""
+    """Returns the URL path of FILES, STAT, LIST or TREES for a path in a snapshot."""
     return f"{kind}{target(repo, rev)}/{quote_from_bytes(path)}"
 
 
 def peer_index(pack: str) -> str:
-    """The target of a pack's index, as its row in the node's index has it."""
+    """Returns the target of a pack's index, encoded as in the node's index."""
     return f"{PEER_PACKS}{pack}/index"
 
 
 def peer_chunks(pack: str, first: int, count: int) -> str:
-    """The target of the raw bytes of consecutive chunks."""
+    """Returns the target of the raw bytes of consecutive chunks."""
     return f"{PEER_PACKS}{pack}/chunks?first={first}&count={count}"
 
 
 def split_target(raw_tail: str) -> tuple[str, str, bytes]:
-    """Repository, revision and path of what follows FILES, STAT, LIST, TREES, NODES or SNAPSHOTS.
+    """Splits what follows FILES, STAT, LIST, TREES, NODES or SNAPSHOTS into repository, revision
+    and path.
 
-    ``raw_tail`` is percent-encoded. The names are not checked here. Raises: InvalidInput without
-    '@'.
+    ``raw_tail`` is percent-encoded. It does not check the names. Raises: InvalidInput without '@'.
     """
     raw = unquote_to_bytes(raw_tail)
     repo, at, tail = raw.partition(b"@")
     if not at:
-        raise InvalidInput("the path must hold REPO@REV")
+        raise InvalidInput("the path must have the form REPO@REV/PATH")
     rev, _, path = tail.partition(b"/")
     return repo.decode("utf-8", "replace"), rev.decode("utf-8", "replace"), path
 
 
 def error_of(failure: Failure) -> LodefsError:
-    """The error that the other side meant; Unavailable for one that this side does not know."""
+    """Returns the error that the other side raised; Unavailable if this side does not know it."""
     found = getattr(errors, failure.error, None)
     is_known = isinstance(found, type) and issubclass(found, LodefsError)
     kind: type[LodefsError] = found if is_known else errors.Unavailable  # type: ignore[assignment]
@@ -200,8 +200,8 @@ def error_of(failure: Failure) -> LodefsError:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What another process is told of an error, which fits into a packet whatever a caller has
-    sent: of a fault of ours its class alone."""
+    """Returns the description of an error for another process, which fits into a packet whatever
+    the caller has sent. A fault of lodefs is described by its class alone."""
     if isinstance(error, LodefsError):
         return Failure(type(error).__name__, told(str(error)))
     return Failure("Unavailable", f"{type(error).__name__} (a fault of lodefs)")

@@ -541,4 +541,4 @@ def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:
         hashed.update(chunk)
     if hashed.digest() != file.entry.digest:
         shown = _shown(file.path)
-        raise Corrupt(f"{shown}: its chunks are right, but do not make the file's digest")
+        raise Corrupt(f"{shown}: its chunks are right, but they do not match the file's digest")

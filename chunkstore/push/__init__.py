@@ -1,1 +1,1 @@
-"""A directory becomes a commit."""
+"""Push: makes commits of local directories and of lists of changes."""

@@ -1,7 +1,7 @@
-"""The end of a push: from trees that are stored to a branch that leads to them.
+"""The end of a push: from stored trees to a branch that leads to them.
 
-The order is one that a crash cannot spoil: packs, index shard, commit, ref. What a gc run has
-tombstoned, and the commit will name, is saved before (decision 0036).
+A crash cannot spoil the order: packs, index shard, commit, ref. If a gc run has tombstoned
+something that the commit will name, the committer saves it first (decision 0036).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lodefs.chunkstore.repo.store import Store, require_there
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A branch as it was at one moment; of one that does not exist all but ``ref`` is None."""
+    """A branch at one moment. If it does not exist, all fields but ``ref`` are None."""
 
     ref: RefEntry | None
     id: CommitId | None
@@ -45,18 +45,18 @@ class Head:
 
     @property
     def root(self) -> TreeEntry | None:
-        """Its root directory."""
+        """The root directory of its commit."""
         return None if self.commit is None else self.commit.root
 
     @property
     def size_bytes(self) -> int:
-        """Of all its files."""
+        """The bytes of all its files."""
         return 0 if self.commit is None else self.commit.size_bytes
 
 
 def read_head(store: Store, repo: str, branch: str) -> Head:
-    """Where a branch is now. Raises: InvalidInput for a new one that has the name of a tag or
-    commit; AlreadyExists if its repository is deleted."""
+    """Returns where a branch is now. Raises: InvalidInput for a new one that has the name of a tag
+    or commit; AlreadyExists if its repository is deleted."""
     ref = store.refs(repo).latest(BRANCHES, branch)
     if ref is None or ref.commit is None:
         store.check_new_ref(repo, BRANCHES, branch)
@@ -65,8 +65,8 @@ def read_head(store: Store, repo: str, branch: str) -> Head:
 
 
 def head_of(session: PushSession) -> Head:
-    """Where the branch of a session is now; of a repository that was renamed the session goes on
-    under its new name. Raises: as ``read_head``."""
+    """Returns where the branch of a session is now. If its repository was renamed, the session
+    continues under the new name. Raises as ``read_head`` does."""
     try:
         return read_head(session.store, session.branch.repo, session.branch.name)
     except Renamed as error:
@@ -76,11 +76,11 @@ def head_of(session: PushSession) -> Head:
 
 
 class PurgedMeanwhile(Conflict):
-    """Something was purged while a push was under way."""
+    """A purge ran while a push was under way."""
 
 
 class Committer:
-    """Puts one commit on the branch of a session, as one write of its ref. One thread."""
+    """Puts one commit on the branch of a session, as one write of its ref. For one thread."""
 
     def __init__(self, session: PushSession) -> None:
         self._session = session
@@ -94,8 +94,8 @@ class Committer:
         self._require(lacking_named(self._store.objects, reused, ()))
 
     def check_new(self, root: TreeEntry, base: TreeEntry | None) -> None:
-        """As ``check_reused``, also of what this machine has pushed once, and has not read or
-        stored now, if the directory ``root`` leads to it and ``base``, which is the head, does
+        """Does what ``check_reused`` does. It also checks what this machine once pushed and has not
+        read or stored now, if the directory ``root`` leads to it and ``base``, the head, does
         not."""
         is_head = base is not None and (base.digest, base.segments) == (root.digest, root.segments)
         if is_head or not self._index.has_memory:
@@ -104,27 +104,27 @@ class Committer:
         self.check_named(root, base)
 
     def check_named(self, root: TreeEntry, base: TreeEntry | None) -> None:
-        """As ``check_reused``, also of whatever the directory ``root`` leads to and ``base`` does
-        not, but for what this session has stored."""
+        """Does what ``check_reused`` does. It also checks all that the directory ``root`` leads to,
+        except what ``base`` leads to or this session has stored."""
         named = named_packs(self._store.packs, root, base)
         for pack, bits in self._index.reused().items():
             named.found[pack] = named.found.get(pack, 0) | bits
         self._require(lacking_named(self._store.objects, named, self._index.added()))
 
     def check_all(self, root: TreeEntry) -> None:
-        """Raises: PacksLost if the store lacks chunks that the directory ``root`` leads to."""
-        reader = PackReader(self._store.objects)  # that does not know what was there before
+        """Raises: PacksLost if the store lacks chunks of the directory ``root``."""
+        reader = PackReader(self._store.objects)  # a new one remembers nothing from before
         named = named_packs(reader, root, None)
         self._require(lacking_named(self._store.objects, named, self._index.added()))
 
     def commit(self, head: Head, commit: Commit) -> CommitId:
-        """Shard, commit, ref. The commit gets a later time if a gc run has deleted one of
-        the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
-        any more; PurgedMeanwhile; NoSpace for more than the quota; for a new branch what read_head
-        does; what the store raises."""
+        """Writes the index shard, the commit and the ref. The commit gets a later time if a gc run
+        has deleted one with the same id. Raises: PacksCollected, PacksLost; Conflict if the branch
+        is not at ``head`` any more; PurgedMeanwhile; NoSpace for more than the quota; for a new
+        branch what read_head raises; what the store raises."""
         branch = self._session.branch
         Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
-        self._store.ensure_writable()  # a commit of trees that are all there already
+        self._store.ensure_writable()  # a commit may need no other write
         tombstoned = CondemnedRows(self._index)
         self._save(commit.root, head.root, tombstoned)
         self._check_purges()
@@ -133,7 +133,7 @@ class Committer:
         commit_id = self._store.put_commit(branch.repo, commit)
         self._session.progress.bytes_sent += len(encode_commit(commit))
         sequence = None if head.ref is None else head.ref.sequence
-        if head.id is None:  # its repository may have been deleted meanwhile
+        if head.id is None:  # the repository may have been deleted
             self._store.check_new_ref(*branch)
         if self._session.options.on_commit is not None:
             self._session.options.on_commit(commit_id)
@@ -141,20 +141,19 @@ class Committer:
         return commit_id
 
     def publish(self) -> None:
-        """The index shard alone: another writer, which has begun before, makes the commit. Raises
-        what ``commit`` does."""
+        """Writes only the index shard: another writer, which began earlier, makes the commit.
+        Raises what ``commit`` raises."""
         tombstoned = CondemnedRows(self._index)
         learn(self._write, tombstoned, self._index)
         self._publish(tombstoned)
 
     def _check_purges(self) -> None:
-        """Raises: PurgedMeanwhile if something was purged since the index heard of purges: this
-        push may have stored it again. A purge that begins later waits for this writer's end."""
+        """Raises: PurgedMeanwhile if a purge ended since the index last learned of purges, as this
+        push may have stored the purged bytes again. A purge that begins later waits for this
+        writer."""
         seen = self._index.purges_seen
         if Purges(self._store.objects).newest(seen) > seen:
-            raise PurgedMeanwhile(
-                "something was purged (lodefs purge) while this push was under way: repeat it"
-            )
+            raise PurgedMeanwhile("lodefs purge ran while this push was under way: repeat the push")
 
     def _require(self, lacking: Mapping[PackId, int | None]) -> None:
         if not lacking:
@@ -162,34 +161,34 @@ class Committer:
         require_there(self._store.objects)
         if lost := {pack for pack, bits in lacking.items() if bits is None}:
             raise PacksLost(
-                f"the store lacks {len(lost)} packs that the commit would name, such as "
-                f"{keys.pack(min(lost))}, also after they were stored again",
+                f"the store still lacks {len(lost)} packs that the commit would name, such as "
+                f"{keys.pack(min(lost))}, although they were stored again",
                 lost,
             )
         chunks = {pack: bits for pack, bits in lacking.items() if bits}
         raise PacksCollected(
-            f"the store lacks chunks of {len(chunks)} packs that the commit would name, such as "
-            f"{keys.pack(min(chunks))}, also after they were stored again",
+            f"the store still lacks chunks of {len(chunks)} packs that the commit would name, such "
+            f"as {keys.pack(min(chunks))}, although they were stored again",
             set(),
             chunks,
         )
 
     def _save(self, root: TreeEntry, base: TreeEntry | None, tombstoned: CondemnedRows) -> None:
-        """Saves what the commit will name and a gc run has tombstoned, but for what the head
-        names too. Raises: PacksCollected, PacksLost."""
+        """Saves what a gc run has tombstoned and the commit will name, unless the head names it
+        too. Raises: PacksCollected, PacksLost."""
         learn(self._write, tombstoned, self._index)
         purged = self._index.purged
         if tombstoned.newest is None and not purged:
             return
         packs, unreadable = named_packs(self._store.packs, root, base)
         both = {pack: bits & packs.get(pack, 0) for pack, bits in purged.items()}
-        if any(both.values()):  # of files that were not read, since they are as they were
+        if any(both.values()):  # in unchanged files, which were not read
             named = {pack: bits for pack, bits in both.items() if bits}
-            raise PacksCollected("chunks that were purged would be named", set(), named)
+            raise PacksCollected("the commit would name purged chunks", set(), named)
         self._keep(packs, tombstoned)
         if unreadable:
             require_there(self._store.objects)
-            raise PacksLost("packs of trees that the commit would name are lost", unreadable)
+            raise PacksLost("the commit would name trees in packs that are lost", unreadable)
 
     def _keep(self, named: NamedChunks, tombstoned: CondemnedRows) -> None:
         try:
@@ -199,11 +198,12 @@ class Committer:
             raise PacksCollected(str(error), lost, error.chunks) from error
 
     def _publish(self, tombstoned: CondemnedRows) -> None:
-        """Puts the shard of the packs that no shard lists yet, but for what is left of dead pushes
-        and may be deleted, or was lost since then."""
+        """Puts the shard of the packs that no shard lists yet. It leaves out packs of dead pushes
+        that may be deleted or were lost since."""
         packs = self._index.unpublished()
         ids = {pack.pack_id for pack in packs}
-        left = ids - self._index.added() - self._index.reused().keys()  # nobody has looked at them
+        # Unchecked packs of dead pushes
+        left = ids - self._index.added() - self._index.reused().keys()
         lost = missing_packs(self._store.objects, left)
         if lost:
             self._index.forget_packs(lost)
@@ -217,7 +217,7 @@ class Committer:
             self._index.published(shard_id, packs)
 
     def _unused(self, repo: str, commit: Commit, tombstoned: CondemnedRows) -> Commit:
-        """The commit, of a time at which no gc run has deleted one of the same id."""
+        """Returns the commit, with a time at which no gc run has deleted one with the same id."""
         while True:
             key = commit_key(repo, commit_id_of(encode_commit(commit)))
             try:

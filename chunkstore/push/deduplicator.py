@@ -1,4 +1,4 @@
-"""Decides which of the chunks that the workers cut are stored, and where each file lies."""
+"""Decides which of the chunks from the workers are stored, and where each file lies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lodefs.chunkstore.push.workers.pipeline import CutChunk, CutFile, CutUnit
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
-_NOTHING: tuple[Layout, list[Run]] = (Layout(), [])  # of a file that begins
+_NOTHING: tuple[Layout, list[Run]] = (Layout(), [])  # the state at the beginning of a file
 
 
 class FileSink(Protocol):
-    """Is told what came of files (PushTree, Contents). Called by one thread."""
+    """Receives the files that were read (PushTree, Contents). One thread calls it."""
 
     def done(self, file: CutFile, runs: list[Run], serial: int) -> None:
-        """A file was read to its end, or not at all; new chunks in its runs are below
+        """A file was read to its end, or failed. New chunks in its runs have serials below
         ``serial``."""
         ...
 
@@ -39,7 +39,7 @@ class FileSink(Protocol):
 
 
 class Deduplicator:
-    """The sink of the workers. One thread."""
+    """The sink of the workers. For one thread."""
 
     def __init__(self, placement: Placement, files: FileSink, progress: Progress) -> None:
         self._files = files
@@ -48,18 +48,18 @@ class Deduplicator:
         self._packer = placement.packer
         self._fresh = placement.fresh
         self._next_place = FRESH  # the place of the next chunk that is wanted
-        self._wanted: deque[list[CutChunk]] = deque()  # of units whose bytes have not come
+        self._wanted: deque[list[CutChunk]] = deque()  # for units whose bytes have not come
         self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token
-        self.files_read = 0  # those that could be
-        self.new_bytes = 0  # of chunks that the store did not have, each counted once
+        self.files_read = 0  # successfully
+        self.new_bytes = 0  # in chunks new to the store, each counted once
 
     def seal(self) -> None:
-        """Ends the last pack."""
+        """Seals the last pack."""
         self._packer.seal()
 
     def wanted(self, unit: CutUnit) -> Sequence[bool]:
-        """Decides for each chunk whether it is stored. Raises: Purged for one that nobody wants to
-        have here again."""
+        """Decides for each chunk whether to store it. Raises: Purged for a chunk that was purged
+        from this store."""
         self._check_allowed(unit)
         fresh = self._fresh
         asked = [chunk.id for file in unit.files for chunk in file.chunks if chunk.id not in fresh]
@@ -83,7 +83,7 @@ class Deduplicator:
                 if chunk.id in refused:
                     raise Purged(
                         f"the source has bytes that were {refused[chunk.id]} (chunk "
-                        f"{chunk.id.hex()}): take them out of it. They are not stored again"
+                        f"{chunk.id.hex()}): remove them from it. They are not stored again"
                     )
 
     def store(self, unit: CutUnit, stored: Sequence[tuple[int, Buffer]]) -> None:  # noqa: ARG002
@@ -98,7 +98,7 @@ class Deduplicator:
         self._files.advance()
 
     def _decide_one(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> bool:
-        """As _decide, of a beginning that is one chunk."""
+        """Does what _decide does, for the beginning of a file that is one chunk."""
         chunk = file.chunks[0]
         chunk_id, size_bytes = chunk
         place = self._fresh.get(chunk_id, UNKNOWN)
@@ -116,7 +116,8 @@ class Deduplicator:
     def _decide(
         self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]
     ) -> Sequence[bool]:
-        """Flags for the chunks of a file or part; the wanted ones are appended to ``new``."""
+        """Returns a flag for each chunk of a file or part, and appends the wanted ones to
+        ``new``."""
         fresh, chunks = self._fresh, file.chunks
         layout, before = _NOTHING if file.first else self._partial.pop(file.token, _NOTHING)
         places = [fresh.get(chunk.id, UNKNOWN) for chunk in chunks]
@@ -127,7 +128,7 @@ class Deduplicator:
             ]
         promised = self._next_place
         flags = chunks_to_store(places, layout, promised)
-        if sum(flags) > places.count(UNKNOWN):  # some would be stored again
+        if sum(flags) > places.count(UNKNOWN):  # some stored chunks would be stored again
             places = self._as_stored(chunks, places, layout)
             flags = chunks_to_store(places, layout, promised, sum(map(begins_pack, places)))
         sizes = [chunk.raw_size_bytes for chunk in chunks]
@@ -146,9 +147,9 @@ class Deduplicator:
     def _as_stored(
         self, chunks: Sequence[CutChunk], places: Sequence[int], layout: Layout
     ) -> list[int]:
-        """The best places of a part, of all that its chunks have. They may have been stored again
-        before, for this very file, which another machine pushed; it then lies in long runs, but
-        for its continuation in the next pack."""
+        """Returns the best of all places that the chunks of a part have. Another machine may have
+        stored them again for this very file; then the part lies in long runs, except where it
+        continues in the next pack."""
         known = self._index.find_all([chunk.id for chunk in chunks])
         options = [
             {*known.get(chunk.id, ()), *([] if place == UNKNOWN else [place])}
@@ -157,7 +158,8 @@ class Deduplicator:
         return longest_runs(options, layout)
 
     def _decided(self, file: CutFile, runs: list[Run], layout: Layout, size_bytes: int) -> None:
-        """Where a file, or what came of it so far, lies. ``size_bytes``: of its last part."""
+        """Sets where a file lies, or the part so far. ``size_bytes`` is the size of its last
+        part."""
         progress = self._progress
         progress.bytes_done += size_bytes
         if not file.last:
@@ -169,7 +171,7 @@ class Deduplicator:
 
 
 def _highest(runs: list[Run]) -> int:
-    """A serial above those of all new chunks in ``runs``."""
+    """Returns a serial above those of all new chunks in ``runs``."""
     if len(runs) == 1:
         return runs[0].end - FRESH
     return max([run.end - FRESH for run in runs], default=0)

@@ -1,9 +1,9 @@
-"""Which chunks of a file are stored again although the store has them: dedup must not shred files.
+"""Decides which stored chunks of a file are stored again, since dedup must not fragment files.
 
 The rule of Xet (xet-core, "fragmentation prevention"): if old chunks would leave a file in runs
 shorter than about 8 chunks on average, the new bytes are stored again. Pure.
 
-A place is a number; the chunk that follows in the same pack has the next one.
+A place is a number; the next chunk in the same pack has the next number.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.format.tree import Segment
 
-RUN_CHUNKS_MIN = 8  # on average
+RUN_CHUNKS_MIN = 8  # chunks in a run on average
 UNKNOWN = -1  # the place of a chunk that the store does not have
 
 
 class Run(NamedTuple):
-    """Consecutive chunks: ``chunks`` of them from ``place`` on, of ``size_bytes`` together."""
+    """Consecutive chunks: ``chunks`` of them from ``place`` on, with ``size_bytes`` together."""
 
     place: int
     chunks: int
@@ -26,27 +26,27 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The place that follows the last chunk."""
+        """The place after the last chunk."""
         return self.place + self.chunks
 
 
 class Layout(NamedTuple):
-    """How a file lies so far: its parts come one after the other."""
+    """How a file lies so far, over all of its parts."""
 
     chunks: int = 0
-    breaks: int = 0  # where a chunk does not follow the one before it
-    end: int = UNKNOWN  # the place that would follow the last chunk
+    breaks: int = 0  # how often a chunk does not follow the one before it
+    end: int = UNKNOWN  # the place after the last chunk
 
 
 def chunks_to_store(
     places: Sequence[int], layout: Layout, fresh: int, breaks_free: int = 0
 ) -> list[bool]:
-    """Which chunks of a file's next part to store: True if it is new, or stored again.
+    """Decides which chunks of a file's next part to store: True if new, or stored again.
 
-    ``places``: where each chunk is, or UNKNOWN. ``fresh``: the place of the first chunk that would
-    be stored. At most one break for 8 chunks of the file stays: the shortest runs of old chunks go
-    first; ``breaks_free`` more are allowed. A part that is one run, following what lies before, is
-    always reused.
+    ``places`` says where each chunk is, or UNKNOWN. ``fresh`` is the place of the first chunk that
+    would be stored. At most one break for 8 chunks of the file remains: the shortest runs of old
+    chunks go first. ``breaks_free`` more breaks are allowed. A part that is one run and follows the
+    part before it is always reused.
     """
     wanted = [place == UNKNOWN for place in places]
     if not wanted or all(wanted):
@@ -66,9 +66,9 @@ def chunks_to_store(
 
 
 def longest_runs(options: Sequence[Collection[int]], layout: Layout) -> list[int]:
-    """Of the places that each chunk of a file's next part has, those that make the fewest runs;
-    UNKNOWN for a chunk without any."""
-    ahead: dict[int, int] = {}  # how many chunks lie in a row from that place on
+    """Chooses, among the places of each chunk in a file's next part, those that make the fewest
+    runs. A chunk without a place gets UNKNOWN."""
+    ahead: dict[int, int] = {}  # by place: how many chunks lie in a row from there
     lengths: list[dict[int, int]] = []
     for places in reversed(options):
         ahead = {place: 1 + ahead.get(place + 1, 0) for place in places}
@@ -85,8 +85,8 @@ def longest_runs(options: Sequence[Collection[int]], layout: Layout) -> list[int
 def place_all(
     places: Sequence[int], sizes: Sequence[int], wanted: Sequence[bool], fresh: int, layout: Layout
 ) -> tuple[list[Run], Layout]:
-    """Where the part lies when its wanted chunks are stored from ``fresh`` on, as runs; and the
-    layout behind it. ``sizes``: of the chunks, in bytes."""
+    """Returns the runs of a part whose wanted chunks are stored from ``fresh`` on, and the layout
+    after it. ``sizes`` are those of the chunks in bytes."""
     if not places:
         return [], layout
     runs = _all_runs(places, sizes, wanted, fresh)
@@ -96,7 +96,7 @@ def place_all(
 
 
 def join_runs(runs: list[Run], more: list[Run]) -> list[Run]:
-    """``runs`` and behind them ``more``; the two that meet become one if possible."""
+    """Returns ``runs`` and then ``more``. The two that meet become one run if possible."""
     if runs and more and runs[-1].end == more[0].place:
         place, chunks, size_bytes = runs[-1]
         middle = Run(place, chunks + more[0].chunks, size_bytes + more[0].size_bytes)
@@ -105,7 +105,7 @@ def join_runs(runs: list[Run], more: list[Run]) -> list[Run]:
 
 
 def join(segments: list[Segment]) -> tuple[Segment, ...]:
-    """Segments that follow each other in one pack, made one."""
+    """Joins segments that follow each other in one pack."""
     if len(segments) == 1:
         return (segments[0],)
     joined: list[Segment] = []
@@ -142,7 +142,8 @@ def _all_runs(
 
 
 def _runs(places: Sequence[int], wanted: Sequence[bool]) -> list[tuple[int, int]]:
-    """(first number, length) of each stretch that is all new, or all old and consecutive."""
+    """Returns (first number, length) of each stretch that is all new, or all old and
+    consecutive."""
     runs = []
     first = 0
     for n in range(1, len(places) + 1):
@@ -157,7 +158,7 @@ def _runs(places: Sequence[int], wanted: Sequence[bool]) -> list[tuple[int, int]
 
 
 def _breaks(places: Sequence[int], wanted: Sequence[bool], layout: Layout, fresh: int) -> int:
-    """How often a chunk would not follow the one before it."""
+    """Counts the chunks that would not follow the chunk before them."""
     breaks = 0
     end = layout.end
     for place, is_wanted in zip(places, wanted, strict=True):

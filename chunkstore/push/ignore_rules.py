@@ -1,8 +1,8 @@
-"""What of a source directory is not pushed: patterns in the grammar of gitignore(5).
+"""Decides what a push leaves out of a source directory, by patterns as in gitignore(5).
 
-The only importer of pathspec, which translates the patterns. Its expressions also match what lies
-below a directory that matches; here each name is looked at by itself, as git does it: what is in an
-excluded directory is never looked at, so it cannot be included again.
+The only importer of pathspec, which translates the patterns. Its expressions also match everything
+below a directory that matches. Here, as in git, each name is checked by itself: the contents of an
+excluded directory are never checked, so they cannot be included again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from lodefs.chunkstore.errors import InvalidInput
 
-FILE_NAME = b".lodefsignore"  # in any directory of a source; for all below
-SIZE_BYTES_MAX = 1 << 20  # of such a file
+FILE_NAME = b".lodefsignore"  # in any directory of a source, for all below it
+SIZE_BYTES_MAX = 1 << 20  # limit for such a file
 _BOM = b"\xef\xbb\xbf"
-_PLACEHOLDERS_FROM = 0xE000  # characters that no line has, which is decoded as latin-1
+_PLACEHOLDERS_FROM = 0xE000  # no line, decoded as latin-1, has these characters
 _PLACEHOLDER = re.compile("[^\x00-\xff]")
 _DEEP = re.compile(r"(?:^!?|/)\*{2,}$")  # with an escaped slash, one directory or more
-_MANY_STARS = re.compile(r"((?:^!?|/))\*{3,}(?=/[^/]|/?$)")  # a name of nothing else
-# What pathspec makes of *, of **/ at the beginning, and of /** before another name
+_MANY_STARS = re.compile(r"((?:^!?|/))\*{3,}(?=/[^/]|/?$)")  # a name that consists of stars
+# The expressions that pathspec makes of *, of **/ at the beginning, and of /** before another name
 _STAR, _BEGIN, _BETWEEN = "[^/]*", "(?:.+/)?", "(?:/.+)?"
 _LAZY = {_BEGIN: "(?:.+?/)??", _BETWEEN: "(?:/.+?)??"}
 _TOKEN = re.compile(
@@ -42,7 +42,7 @@ class _Pattern:
 
 
 class IgnorePatterns:
-    """The patterns of one file, or of the command line. Paths are relative to where that lies."""
+    """The patterns of one file or of the command line. Paths are relative to that directory."""
 
     def __init__(self, data: bytes) -> None:
         lines = data.removeprefix(_BOM).split(b"\n")
@@ -54,7 +54,7 @@ class IgnorePatterns:
         return bool(self._patterns)
 
     def verdict(self, path: bytes, *, is_directory: bool) -> bool | None:
-        """Whether a path is excluded; None if no pattern matches. The last one that does counts."""
+        """Whether a path is excluded. The last pattern that matches decides; None if none does."""
         text = (path + b"/" if is_directory else path).decode("latin-1")  # patterns match bytes
         for pattern in self._patterns:
             if pattern.regex.search(text):
@@ -63,27 +63,27 @@ class IgnorePatterns:
 
 
 class IgnoreRules:
-    """All patterns that hold for one scan. Directories are entered parents first."""
+    """All patterns that apply to one scan. Directories are entered parents first."""
 
     def __init__(self, patterns: Sequence[bytes] = ()) -> None:
         self._first = IgnorePatterns(b"\n".join(patterns))
-        self._files: list[tuple[bytes, IgnorePatterns]] = []  # of the directories above, by depth
+        self._files: list[tuple[bytes, IgnorePatterns]] = []  # for the directories above, by depth
         self.excluded = 0  # files and directories
 
     def enter(self, path: bytes, data: bytes | None) -> None:
-        """The scan came to a directory, which has a file of patterns with ``data``, or none."""
+        """Enters a directory. ``data`` is the content of its file of patterns, or None."""
         while self._files and not _is_below(path, self._files[-1][0]):
             self._files.pop()
         if data is not None and (patterns := IgnorePatterns(data)):
             self._files.append((path, patterns))
 
     def __bool__(self) -> bool:
-        """Whether any patterns hold where the scan is."""
+        """Whether any patterns apply at the current directory."""
         return bool(self._first or self._files)
 
     def excludes(self, path: bytes, *, is_directory: bool) -> bool:
-        """Whether something in the directory that was entered last is left out. The command line
-        counts before files, and a deeper file before those above."""
+        """Whether a name in the directory that was entered last is left out. The command line takes
+        precedence over files, and a deeper file over those above."""
         verdict = self._first.verdict(path, is_directory=is_directory)
         for above, patterns in reversed(self._files):
             if verdict is not None:
@@ -99,14 +99,15 @@ def check_patterns(lines: Iterable[bytes]) -> None:
     for line in lines:
         if b"\n" in line or _compiled(line.decode("latin-1")) is None:
             shown = line.decode("utf-8", "backslashreplace")
-            raise InvalidInput(f"{shown!r} is no pattern that matches anything: see gitignore(5)")
+            raise InvalidInput(f"{shown!r} is a pattern that matches nothing: see gitignore(5)")
 
 
 def _compiled(line: str) -> _Pattern | None:
-    """A line; None of a comment, and of what can never match, which git ignores too."""
+    """Compiles a line. Returns None for a comment, and for what can never match (git ignores
+    it)."""
     line = _without_last_spaces(line)
     if line.endswith("/**/"):
-        line += "*/"  # below the directory, not itself
+        line += "*/"  # matches what is below the directory, not the directory
     try:
         line, regexes = _with_placeholders(line)
         regex, excludes = GitIgnoreSpecPattern.pattern_to_regex(line)
@@ -115,7 +116,7 @@ def _compiled(line: str) -> _Pattern | None:
     if regex is None or excludes is None:
         return None
     regex = regex.replace(_ITSELF_OR_BELOW, "/?$").replace(_DIRECTORY_OR_BELOW, "/$")
-    if regex.endswith("/"):  # of "foo/**": what is below
+    if regex.endswith("/"):  # "foo/**" matches what is below
         regex += "."
     regex = _without_backtracking(regex)
     regex = _PLACEHOLDER.sub(lambda found: regexes[ord(found[0]) - _PLACEHOLDERS_FROM], regex)
@@ -123,17 +124,17 @@ def _compiled(line: str) -> _Pattern | None:
 
 
 def _without_last_spaces(line: str) -> str:
-    """But the one that a backslash stands before. Other blanks stay."""
+    """Removes trailing spaces up to one that a backslash escapes. Other blanks stay."""
     left = line.rstrip(" ")
     is_escaped = (len(left) - len(left.rstrip("\\"))) % 2 == 1
     return line[: len(left) + 1] if is_escaped else left
 
 
 def _with_placeholders(line: str) -> tuple[str, list[str]]:
-    """A line with one character for each thing that pathspec would read otherwise than git, and
-    the expressions for them: brackets, and a blank at the end, which may be half of a character.
-    A name of three stars and more is written as ``**``, and a slash without its backslash. Raises:
-    NeverMatches."""
+    """Replaces what pathspec would read differently from git (brackets, and a blank at the end,
+    which may be half of a character) with one placeholder character each. Returns the line and the
+    expressions for the placeholders. A name of three or more stars becomes ``**``, and an escaped
+    slash loses its backslash. Raises: NeverMatches."""
     parts, regexes, at, is_anchored = [""], list[str](), 0, False
 
     def placeholder(regex: str) -> str:
@@ -144,7 +145,7 @@ def _with_placeholders(line: str) -> tuple[str, list[str]]:
         end = at + (2 if line[at] == "\\" else 1)
         if line[at] == "[":
             matched, end = read_bracket(line, at)
-            is_anchored = is_anchored or "/" in line[at:end]  # as by any other slash
+            is_anchored = is_anchored or "/" in line[at:end]  # as any other slash does
             parts.append(placeholder(bracket_regex(matched)))
         elif line[at:end] == "\\/":
             if at == line.startswith("!") or end == len(line):
@@ -164,12 +165,14 @@ def _with_placeholders(line: str) -> tuple[str, list[str]]:
 
 
 def _without_backtracking(regex: str) -> str:
-    """The same, in a time that grows with a path's length and not with a power of it.
+    """Returns an equivalent expression whose time grows with a path's length and not with a power
+    of it.
 
-    What follows a star, up to the next, has a fixed length; so has what follows a ``**``, in names.
-    Its first place is as good as any later one, as long as another star comes: an atomic group.
+    The text between one star and the next has a fixed length; so has the text after a ``**``, in
+    names. Its first match is as good as any later one as long as another star follows, so it is put
+    into an atomic group.
     """
-    runs: list[tuple[str, list[str]]] = [("", [])]  # what a ** became, and what follows it
+    runs: list[tuple[str, list[str]]] = [("", [])]  # what a ** became, and the text after it
     for token in _TOKEN.findall(regex):
         if token in _LAZY:
             runs.append((token, []))
@@ -184,7 +187,7 @@ def _without_backtracking(regex: str) -> str:
 
 
 def _names(tokens: Sequence[str]) -> str:
-    text, parts = "", [""]  # of a name: what is between its stars
+    text, parts = "", [""]  # of a name: the text between its stars
     for token in (*tokens, "/"):
         if token == _STAR:
             parts.append("")
@@ -218,17 +221,17 @@ _NO_CHARACTER = "(?!)"
 
 
 class NeverMatches(Exception):
-    """A pattern cannot match, such as one whose bracket is not closed, or names no class."""
+    """A pattern cannot match, such as one with an unclosed bracket or an unknown class."""
 
 
 def read_bracket(line: str, start: int) -> tuple[frozenset[int], int]:
-    """The bytes that the bracket at ``start`` of a latin-1 line matches, and where it ends. A slash
-    is never among them. Raises: NeverMatches."""
+    """Returns the bytes that the bracket at ``start`` of a latin-1 line matches, and where it ends.
+    A slash is never among them. Raises: NeverMatches."""
     at = start + 1
     is_negated = line[at : at + 1] in ("!", "^")
     at += is_negated
     found: set[int] = set()
-    first, previous = at, None  # previous: what a range may begin with
+    first, previous = at, None  # previous: the possible beginning of a range
     while (char := _char(line, at)) != "]" or at == first:
         if char == "-" and previous is not None and _char(line, at + 1) != "]":
             end, at = _literal(line, at + 1)
@@ -247,9 +250,9 @@ def read_bracket(line: str, start: int) -> tuple[frozenset[int], int]:
     return matched - {ord("/")}, at + 1
 
 
-@lru_cache(maxsize=64)  # many lines have the same
+@lru_cache(maxsize=64)  # many lines have the same bracket
 def bracket_regex(matched: frozenset[int]) -> str:
-    """An expression for one of these bytes, decoded as latin-1."""
+    """Returns an expression for one of these bytes, decoded as latin-1."""
     runs = groupby(enumerate(sorted(matched)), lambda pair: pair[1] - pair[0])
     ranges = [[char for _, char in run] for _, run in runs]
     inner = "".join(f"\\x{one[0]:02x}-\\x{one[-1]:02x}" for one in ranges)
@@ -263,13 +266,13 @@ def _char(line: str, at: int) -> str:
 
 
 def _literal(line: str, at: int) -> tuple[int, int]:
-    """A character, which a backslash may stand before, and where it ends."""
+    """Returns a character, which a backslash may precede, and where it ends."""
     at += _char(line, at) == "\\"
     return ord(_char(line, at)), at + 1
 
 
 def _class_name(line: str, at: int) -> str | None:
-    """Of ``[:NAME:]``; None if it is none, but a bracket among the characters."""
+    """Returns the name in ``[:NAME:]``; None if the bracket is just one of the characters."""
     if line[at + 1 : at + 2] != ":":
         return None
     end = line.find("]", at + 2)

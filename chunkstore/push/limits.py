@@ -1,7 +1,7 @@
-"""What stops a push: a quota, and that most of a branch would be removed; and what it changes.
+"""The limits of a push: the quota, and the removal of most of a branch.
 
-A file is known by its path: one that moved is removed and added, since readers do not find it
-by its old path.
+Files are known by their paths: a file that moved counts as removed and added, since readers do not
+find it at its old path.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lodefs.chunkstore.push.trees.directories import Totals
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.store import Store
 
-EARLY_SIZE_BYTES = 64 * 1024 * 1024  # less is sent before anybody asks
+EARLY_SIZE_BYTES = 64 * 1024 * 1024  # nothing is checked before that much is sent
 
 
 class OverQuota(NoSpace):
-    """A version would have more bytes than the quota of its repository."""
+    """A version would exceed the quota of its repository."""
 
 
 class Quota:
-    """The quota that a commit on top of ``before_bytes`` has to keep. A version that does not grow
-    is allowed, also if that is over the quota already. One thread."""
+    """The quota for a commit on top of ``before_bytes``. A version that does not grow is always
+    allowed. For one thread."""
 
     def __init__(self, store: Store, repo: str, before_bytes: int) -> None:
         self._store = store
@@ -43,27 +43,27 @@ class Quota:
         self._is_known = False
 
     def check_early(self, size_bytes: int) -> None:
-        """While files are counted, before much of them is sent. Raises: OverQuota."""
+        """Checks while files are counted, before much is sent. Raises: OverQuota."""
         if size_bytes > max(self._before_bytes, EARLY_SIZE_BYTES):
             self._learn_once()
             self._check(size_bytes)
 
     def check_put(self, size_bytes: int, kept_bytes: Callable[[], int]) -> None:
-        """The same for so many bytes that come to a branch, which keeps ``kept_bytes``; that is
-        only asked if it matters. Raises: OverQuota."""
+        """Checks ``size_bytes`` that are added to a branch, which keeps ``kept_bytes``. Those are
+        only computed if they matter. Raises: OverQuota."""
         if size_bytes > EARLY_SIZE_BYTES:
             self._learn_once()
             if self._is_over(self._before_bytes + size_bytes):
                 self._check(kept_bytes() + size_bytes)
 
     def check(self, size_bytes: int) -> None:
-        """Right before the commit: as the quota is now. Raises: OverQuota."""
+        """Checks the current quota right before the commit. Raises: OverQuota."""
         if size_bytes > self._before_bytes:
             self._learn()
             self._check(size_bytes)
 
     def exceeded_by(self, size_bytes: int) -> int | None:
-        """The quota, as it is now, if a version of so many bytes is over it."""
+        """Returns the current quota if a version of ``size_bytes`` exceeds it, otherwise None."""
         if size_bytes > self._before_bytes:
             self._learn()
         return self._limit if self._is_over(size_bytes) else None
@@ -83,32 +83,32 @@ class Quota:
         if self._is_over(size_bytes):
             raise OverQuota(
                 f"the quota of {self._repo} is {self._limit:,} bytes for the files of a version: "
-                f"the branch has {self._before_bytes:,}, and {size_bytes:,} or more are needed; "
-                f"nothing is committed. Push less, or: lodefs quota {self._repo} --size-bytes-max"
+                f"the branch has {self._before_bytes:,}, and this push needs at least "
+                f"{size_bytes:,}; nothing is committed. Push less, or raise the quota: "
+                f"lodefs quota {self._repo} --size-bytes-max"
             )
 
 
 def check_arriving(
     store: Store, repo: str, before: CommitId | None, commit_id: CommitId, size_bytes: int
 ) -> None:
-    """The quota for a commit that comes with its id, from another store, to a ref that stands at
-    ``before``; one that is there already is fine, and so is history. Raises: OverQuota,
-    NotFound."""
+    """Checks the quota for a commit that another store sends to a ref at ``before``. A commit that
+    is there already, or in the history, is always allowed. Raises: OverQuota, NotFound."""
     before_bytes = 0 if before is None else store.commit(repo, before).size_bytes
     limit = Quota(store, repo, before_bytes).exceeded_by(size_bytes)
     if limit is not None and not store.has_commit(repo, commit_id):
         raise OverQuota(
             f"the quota of {repo} in {store.url} is {limit:,} bytes for the files of a version: "
-            f"version {commit_id.hex()[:12]} has {size_bytes:,}, and what is there "
-            f"{before_bytes:,}; no branch or tag is moved. Bring a smaller version, or: "
-            f"lodefs quota {repo} --store {quote(store.url)} --size-bytes-max {size_bytes}"
+            f"version {commit_id.hex()[:12]} has {size_bytes:,}, and the present one has "
+            f"{before_bytes:,}; no branch or tag was moved. Copy a smaller version, or raise the "
+            f"quota: lodefs quota {repo} --store {quote(store.url)} --size-bytes-max {size_bytes}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Files and symlinks by what became of them, and the bytes of the files: those of changed ones
-    as they are now."""
+    """The number of files and symlinks that were added, changed and removed, and the bytes of the
+    files. Changed files count with their new size."""
 
     added_files: int = 0
     added_bytes: int = 0
@@ -120,8 +120,8 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """A push would remove so many of the files that a branch has at the commit ``head``, or that a
-    directory of it has, which is pushed by itself: at ``path``."""
+    """How many files a push would remove from a branch at the commit ``head``, or from the
+    directory ``path`` of it if only that is pushed."""
 
     head: CommitId
     removed_files: int
@@ -130,7 +130,7 @@ class Removals:
 
     @property
     def are_most(self) -> bool:
-        """Whether that is more than half of them."""
+        """Whether the push would remove more than half of the files."""
         return 2 * self.removed_files > self.files
 
 
@@ -144,7 +144,7 @@ def allow_all(removals: Removals) -> bool:  # noqa: ARG001
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """The branch (REPO@BRANCH) that is pushed to, and whether most of it may be removed."""
+    """The branch (REPO@BRANCH) of a push, and whether most of it may be removed."""
 
     name: str
     allow: AllowRemovals
@@ -156,17 +156,17 @@ class PushTarget:
             where = f"{self.name}:{path}" if path else self.name
             raise TooManyRemovals(
                 f"this push would remove {removals.removed_files:,} of the {removals.files:,} "
-                f"files of {where} (files that moved count as removed). Is it the right "
-                "directory? If so, push with --allow-removals; nothing is committed"
+                f"files of {where} (a moved file counts as removed). Is this the right directory? "
+                "If so, push with --allow-removals; nothing was committed"
             )
 
 
 def check_changes(
     target: PushTarget, head: CommitId, commit: Commit, changes: Changes | None, totals: Totals
 ) -> None:
-    """Raises: TooManyRemovals if a push would remove more than half of the files of ``commit``, the
-    head, and that is not allowed. Of changes that are not known, what it removes at least
-    counts."""
+    """Checks what a push removes. If the changes are not known, the totals tell how much it removes
+    at least. Raises: TooManyRemovals for more than half of the files of ``commit``, the head,
+    unless that is allowed."""
     removed = commit.files - totals.files - totals.symlinks
     if changes is not None:
         removed = changes.removed_files
@@ -176,9 +176,8 @@ def check_changes(
 def check_names(
     packs: PackReader, target: PushTarget, head: CommitId, commit: Commit, names: Iterable[bytes]
 ) -> None:
-    """The same, when no more is known than the ``names`` at the top of the directory that is
-    pushed: if none of those in the head is among them, all its files would go. What cannot be read
-    is ignored."""
+    """Checks the same when only the top ``names`` of the pushed directory are known: if the head
+    has none of them, all its files would go. Ignores what cannot be read."""
     try:
         there = {entry.name for entry in packs.read_tree(commit.root)}
     except (Corrupt, NotFound, UnknownFormat, Changed):

@@ -1,7 +1,7 @@
-"""What the store lacks of the chunks that a commit will name.
+"""Finds the chunks that a commit will name and the store lacks.
 
-A push that builds on what the store has would otherwise name bytes that are not there, although the
-source has them. That a pack is there does not say that it has all of its chunks.
+A push that builds on stored chunks could otherwise name bytes that are not there, although the
+source has them. The existence of a pack does not prove that it has all of its chunks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lodefs.chunkstore.journal.named_packs import NamedPacks
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import read_index
 
-REQUESTS_MAX = 16  # at once
+REQUESTS_MAX = 16  # concurrent requests
 
 
 class PacksLost(Corrupt):
-    """Packs that a commit would name are missing in the store, or cut off."""
+    """Packs that a commit would name are missing in the store, or truncated."""
 
     def __init__(self, message: str, packs: set[PackId]) -> None:
         super().__init__(message)
@@ -30,9 +30,8 @@ class PacksLost(Corrupt):
 
 
 class PacksCollected(PacksLost):
-    """They were deleted by a gc run, or ``chunks`` of them (bits of their numbers): what they
-    held has to be stored under other ids, since a gc run that stood still may delete it again
-    where it was."""
+    """A gc run has deleted them, or ``chunks`` of them (bits of their numbers). Their contents must
+    be stored under other ids, since a gc run that was suspended may delete the old ids again."""
 
     def __init__(self, message: str, packs: set[PackId], chunks: Mapping[PackId, int]) -> None:
         super().__init__(message, packs)
@@ -40,7 +39,7 @@ class PacksCollected(PacksLost):
 
 
 def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:
-    """Those of the packs that are not in the store: a HEAD for each, several at once."""
+    """Returns the packs that are not in the store. Sends a HEAD for each, several at once."""
     if not pack_ids:
         return set()
     with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
@@ -50,9 +49,9 @@ def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[Pac
 def lacking_chunks(
     objects: ObjectStore, named: Mapping[PackId, int], gone: bytes = GONE
 ) -> dict[PackId, int | None]:
-    """What the store lacks of some chunks (bits of their numbers, by pack), as the index of each
-    pack says, which is read: the chunks that have one of the codecs ``gone``; None of a pack that
-    is missing, damaged, or of a format that is not known."""
+    """Returns the chunks (bits of their numbers, by pack) that the store lacks. It reads the index
+    of each pack: a chunk is lacking if its codec is one of ``gone``. None stands for a pack that is
+    missing, damaged, or of an unknown format."""
     if not named:
         return {}
 
@@ -73,9 +72,9 @@ def packs_lacking(
     purged: Collection[ChunkId] = (),
     offered: Callable[[PackId], PackIndex] | None = None,
 ) -> set[PackId]:
-    """Those of the packs that are not in the store, or lack chunks (bits of their numbers) that
-    were not purged. A chunk that a pack calls purged, and that is not among ``purged``, was purged
-    only where the pack came from: it is lacking, too, if the pack that is ``offered`` has it."""
+    """Returns the packs that are not in the store, or lack chunks (bits of their numbers) that were
+    not purged. A chunk that a pack calls purged, and that is not in ``purged``, was purged only
+    where the pack came from. It is lacking, too, if the pack that is ``offered`` has it."""
     gone = lacking_chunks(objects, named)
     partial = {pack: bits for pack, bits in gone.items() if bits is not None}
     lacking = gone.keys() - partial.keys()
@@ -98,8 +97,8 @@ def packs_lacking(
 def lacking_named(
     objects: ObjectStore, named: NamedPacks, own: Collection[PackId]
 ) -> dict[PackId, int | None]:
-    """As ``lacking_chunks``, of all that a directory names but the packs in ``own``; packs of
-    trees that could not be read are damaged."""
+    """Does what ``lacking_chunks`` does for all that a directory names, except the packs in
+    ``own``. Packs of trees that could not be read count as damaged."""
     found = {pack: bits for pack, bits in named.found.items() if pack not in own}
     lacking = lacking_chunks(objects, found)
     return {**lacking, **dict.fromkeys(named.unreadable - lacking.keys())}
@@ -119,17 +118,17 @@ def _is_there(objects: ObjectStore, pack_id: PackId) -> bool:
 
 
 def gone_chunks(objects: ObjectStore, pack_id: PackId) -> int | None:
-    """The chunks whose bytes a pack does not have any more, by the bits of their numbers; None if
-    it is not whole otherwise."""
+    """Returns the chunks (bits of their numbers) whose bytes a pack no longer has; None if the pack
+    is damaged otherwise."""
     try:
         index = read_index(objects, pack_id).index
     except (Corrupt, NotFound):
         return None
-    except UnknownFormat:  # of a newer lodefs, which knows what it wrote
+    except UnknownFormat:  # a newer lodefs wrote it and is trusted
         return 0
     return index.lacks((1 << len(index)) - 1)
 
 
 def is_whole(objects: ObjectStore, pack_id: PackId) -> bool:
-    """Whether the object ends with the index of that pack, and is as long as this says."""
+    """Whether the object ends with the index of that pack and has the length that it gives."""
     return gone_chunks(objects, pack_id) is not None

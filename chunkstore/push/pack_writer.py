@@ -1,7 +1,7 @@
 """Chunks become packs, and packs go to the store while the next ones are filled.
 
-The chunks of one Packer are numbered in the order in which they come (serials), through all its
-packs: a run of serials is a compact reference to chunks whose pack has no id yet.
+One Packer numbers its chunks in the order in which they come (serials), across all its packs: a run
+of serials is a compact reference to chunks whose pack has no id yet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lodefs.chunkstore.push.pack_check import PacksCollected, gone_chunks
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
-# The first packs are small, so that the network has work soon
+# The first packs are small, so that uploads begin early
 DATA_PACK_SIZES_BYTES = (8 << 20, 16 << 20, 32 << 20)
 TREE_PACK_SIZES_BYTES = (32 << 20,)
 FRESH = 1 << 63  # places from here on are serials of new chunks
@@ -48,11 +48,11 @@ class _Upload:
 
 
 class Uploader:
-    """Puts packs into the store, ``uploads_max`` at once, from memory that is used again.
+    """Puts packs into the store, ``uploads_max`` at once, and reuses their memory.
 
-    ``prepare`` is called before the first one. Packs in ``lost`` are put even if objects with
-    their names exist; ``dead`` are ids that no pack may have. After an error nothing more is put,
-    and every call raises it.
+    It calls ``prepare`` before the first pack. It puts packs in ``lost`` even if objects with their
+    names exist. ``dead`` are ids that no pack may have. After an error it puts nothing more, and
+    every call raises that error.
     """
 
     is_dry = False
@@ -72,14 +72,15 @@ class Uploader:
         self._uploads_max = uploads_max
         self._lost = lost
         self.dead = dead
-        self._executor: ThreadPoolExecutor | None = None  # worker processes are forked before
+        # Made late: worker processes are forked first
+        self._executor: ThreadPoolExecutor | None = None
         self._under_way: deque[_Upload] = deque()
-        self._bodies: list[memoryview] = []  # free ones
+        self._bodies: list[memoryview] = []  # free buffers
         self._stopped = Event()
-        self.stored_bytes = 0  # of all packs that were put
+        self.stored_bytes = 0  # of all packs that were written
 
     def body(self) -> memoryview:
-        """Memory for a pack, page-aligned, of the largest size. ``put`` gives it back."""
+        """Returns page-aligned memory for a pack of the largest size. ``put`` takes it back."""
         if self._bodies:
             return self._bodies.pop()
         memory = mmap.mmap(-1, _BODY_SIZE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -94,8 +95,8 @@ class Uploader:
         buffers: Sequence[Buffer],
         confirmed: Callable[[], None],
     ) -> None:
-        """Starts to put a pack; waits while too many are under way. ``confirmed`` is called in
-        the caller's thread, by a later call, in the order of the puts."""
+        """Starts to put a pack. It waits while too many are under way. A later call runs
+        ``confirmed`` in the caller's thread, in the order of the puts."""
         while len(self._under_way) >= self._uploads_max:
             self._confirm()
         self.poll()
@@ -106,7 +107,7 @@ class Uploader:
         self._under_way.append(_Upload(future, body, confirmed))
 
     def poll(self) -> None:
-        """Confirms what is done; raises the error of one that failed."""
+        """Confirms finished packs. Raises the error of one that failed."""
         if self._stopped.is_set():
             self._raise_failure()
         while self._under_way and self._under_way[0].future.done():
@@ -118,8 +119,8 @@ class Uploader:
             self._confirm()
 
     def stop(self) -> None:
-        """Puts nothing more, waits for what is under way, and confirms what came through: the
-        next push need not send it again."""
+        """Stops putting, waits for what is under way, and confirms finished packs, so that the next
+        push need not send them again."""
         self._stopped.set()
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
@@ -132,21 +133,21 @@ class Uploader:
                 upload.confirmed()
 
     def close(self) -> None:
-        """Puts nothing more, and waits for what is under way. May be called twice."""
+        """Stops putting and waits for what is under way. May be called twice."""
         self._under_way.clear()
         self.stop()
 
     def _put(self, pack_id: PackId, buffers: Sequence[Buffer]) -> int | None:
-        """The bytes that were written; None if nothing was done."""
+        """Returns the bytes that were written, or None if nothing was."""
         if self._stopped.is_set():
             return None
         try:
             if not self._put_if_absent(pack_id, buffers):
-                # the same chunks, which is all that a pack's name says, but maybe not their bytes
+                # The name of a pack proves which chunks it lists, but not that it has their bytes
                 gone = gone_chunks(self._objects, pack_id)
                 if gone is not None and pack_id not in self._lost:
                     if gone:
-                        what = f"chunks of {keys.pack(pack_id)} were dropped by a compaction"
+                        what = f"chunks of {keys.pack(pack_id)} were dropped by compaction"
                         raise PacksCollected(what, set(), {pack_id: gone})
                     return 0
                 self._objects.put(keys.pack(pack_id), buffers)
@@ -156,7 +157,7 @@ class Uploader:
         return sum(len(buffer) for buffer in buffers)
 
     def _put_if_absent(self, pack_id: PackId, buffers: Sequence[Buffer]) -> bool:
-        """Whether it was not there."""
+        """Puts a pack. Returns whether it was absent."""
         try:
             self._objects.put(keys.pack(pack_id), buffers, if_absent=True)
         except AlreadyExists:
@@ -181,7 +182,7 @@ class Uploader:
 
 
 class DryUploader(Uploader):
-    """Puts nothing, and counts what would be put. No pack is ever confirmed."""
+    """Counts what would be put, and puts nothing. No pack is ever confirmed."""
 
     is_dry = True
 
@@ -202,7 +203,7 @@ class _OpenPack:
     __slots__ = ("body", "codecs", "ids", "raw_sizes", "stored_sizes", "used")
 
     def __init__(self) -> None:
-        self.body = memoryview(b"")  # from the first chunk on: the uploader's memory
+        self.body = memoryview(b"")  # the uploader's memory, from the first chunk on
         self.used = 0
         self.ids: list[bytes] = []
         self.codecs = bytearray()
@@ -210,12 +211,12 @@ class _OpenPack:
         self.raw_sizes = array("I")
 
     def index(self) -> PackIndex:
-        """The index of what is in it."""
+        """Returns the index of its chunks."""
         ids, codecs = b"".join(self.ids), bytes(self.codecs)
         return PackIndex(ids, self.raw_sizes, self.stored_sizes, codecs)
 
     def add_salt(self) -> None:
-        """Gives it another id, by a chunk that no tree names."""
+        """Changes the pack's id by adding a chunk that no tree names."""
         salt = os.urandom(SALT_BYTES)
         self.body[self.used : self.used + SALT_BYTES] = salt
         self.used += SALT_BYTES
@@ -226,9 +227,9 @@ class _OpenPack:
 
 
 class PackWriter:
-    """Fills packs of one kind (data or trees). One thread.
+    """Fills packs of one kind (data or trees). For one thread.
 
-    ``confirmed`` is called with every pack that is in the store.
+    It calls ``confirmed`` with every pack that is in the store.
     """
 
     def __init__(
@@ -240,13 +241,14 @@ class PackWriter:
         self._uploader = uploader
         self._confirmed = confirmed
         self._sizes_bytes = sizes_bytes
-        self._starts: list[int] = [0]  # the first serial of each pack, the open one too
-        self._pack_ids: list[PackId] = []  # of the sealed ones
-        # of all chunks, for the segments of files that end late: 64 MiB for a TiB of new bytes
+        self._starts: list[int] = [0]  # the first serial of each pack, including the open one
+        self._pack_ids: list[PackId] = []  # of the sealed packs
+        # Sizes of all chunks, for the segments of files that end late: 64 MiB for a TiB of new
+        # bytes
         self._raw_sizes = array("I")
         self._limit = sizes_bytes[0]
         self._open = _OpenPack()
-        self.serial = 0  # of the next chunk
+        self.serial = 0  # the next chunk's
         self.uploaded = 0  # chunks below this serial are in the store
 
     @property
@@ -255,13 +257,13 @@ class PackWriter:
         return self._starts[-1]
 
     def has_room(self, size_bytes: int, chunks: int) -> bool:
-        """Whether so many chunks of so many bytes together would go into the open pack."""
+        """Whether ``chunks`` chunks of ``size_bytes`` together fit into the open pack."""
         pack = self._open
         has_bytes = pack.used + size_bytes <= self._limit
         return has_bytes and len(pack.ids) + chunks <= PACK_CHUNKS_MAX
 
     def add(self, chunk_id: bytes, codec: int, stored: Buffer, raw_size_bytes: int) -> int:
-        """Copies a chunk's stored bytes into the open pack; gives its serial."""
+        """Copies a chunk's stored bytes into the open pack. Returns its serial."""
         size = len(stored)
         pack = self._open
         end = pack.used + size
@@ -283,7 +285,7 @@ class PackWriter:
         return serial
 
     def seal(self) -> None:
-        """Gives the open pack its id and starts to put it; nothing if it is empty."""
+        """Gives the open pack its id and starts to put it. Does nothing if it is empty."""
         pack, serial = self._open, self.serial
         if not pack.ids:
             return
@@ -304,7 +306,7 @@ class PackWriter:
         self._uploader.put(index.pack_id, pack.body, buffers, confirmed)
 
     def segments(self, serial: int, chunks: int) -> list[Segment]:
-        """Where those chunks lie. In the pack that is still open: SAME_PACK."""
+        """Returns the segments of chunks. SAME_PACK stands for the open pack."""
         found: list[Segment] = []
         end = serial + chunks
         number = bisect_right(self._starts, serial) - 1
@@ -322,10 +324,10 @@ class PackWriter:
 
 
 class Placement:
-    """Where chunks lie: those of the push index, and new ones by their serial. One thread.
+    """Where chunks lie: those of the push index, and new ones by their serial. For one thread.
 
-    ``fresh`` holds the places of new chunks, by id, until the index knows them. It is bounded by
-    the packs and units that are under way.
+    ``fresh`` holds the places of new chunks, by id, until the index has them. The number of packs
+    and units under way bounds it.
     """
 
     def __init__(
@@ -349,13 +351,13 @@ class Placement:
         return self.packer.uploaded
 
     def segments(self, run: Run) -> list[Segment]:
-        """The segments of a run of places. Those in the pack that is still open: SAME_PACK."""
+        """Returns the segments of a run of places. SAME_PACK stands for the open pack."""
         if run.place >= FRESH:
             return self.packer.segments(run.place - FRESH, run.chunks)
         return [self.index.segment(run)]
 
     def _confirmed(self, pack: PackIndex) -> None:
-        """A pack is in the store: from now on the index knows its chunks."""
+        """Takes a pack that is in the store: from now on the index has its chunks."""
         self.index.add_packs([pack])
         fresh = self.fresh
         if not fresh:

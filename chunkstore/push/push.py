@@ -1,8 +1,9 @@
 """Push: a commit from a directory.
 
-Scan, cut, dedup, pack (source_directory.py), trees, then shard, commit and ref (committer.py); and
-again, where the store has lost what an attempt relied on (session.py). The ref is the commit point;
-what a dead push leaves behind is garbage, and its repetition uses it.
+It scans, cuts, deduplicates and packs (source_directory.py), stores trees, then writes shard,
+commit and ref (committer.py). It starts again if the store has lost something that the attempt
+relied on (session.py). The ref is the commit point; whatever a dead push leaves behind is garbage,
+and repeating the push reuses it.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from lodefs.chunkstore.system.progress import Progress
 __all__ = ["PushOptions", "PushResult", "push"]
 
 _REPEATED = (
-    "But a push commits the whole directory as it is: repeated, it undoes what the other push "
-    "changed, unless you bring that into the directory first (lodefs diff, lodefs pull)"
+    "But a push commits the whole directory as it is. Repeating it would undo what the other push "
+    "changed, unless you first apply that to the directory (lodefs diff, lodefs pull)"
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class PushResult(CommitResult):
-    """What a push did; ``files`` are the regular ones."""
+    """The result of a push. ``files`` counts regular files."""
 
     symlinks: int
 
@@ -56,11 +57,11 @@ def push(
     options: PushOptions,
     progress: Progress | None = None,
 ) -> PushResult:
-    """Commits the directory ``source`` to a branch; no commit if nothing changed.
+    """Commits the directory ``source`` to a branch, unless nothing changed.
 
     Raises: NotFound, NotADirectory, InvalidInput for the source; InvalidInput for a new branch that
     has the name of a tag or commit; Denied, SourceChanged, Unavailable for files (named), unless
-    they are skipped; TooManyRemovals if ``allow_removals`` says no; Conflict when the branch moved
+    they are skipped; TooManyRemovals if ``allow_removals`` refuses; Conflict if the branch moved
     meanwhile; Unsupported for a store without conditional writes; what the store raises. After an
     error nothing is committed, and the push can be repeated.
     """
@@ -79,7 +80,7 @@ def push(
 
 
 class _Push:
-    """One attempt of a push, on the head that was there when the push began."""
+    """One attempt of a push, on the head from when the push began."""
 
     def __init__(self, session: PushSession, head: Head) -> None:
         self._session = session
@@ -91,7 +92,7 @@ class _Push:
         self._changes: Changes | None = Changes()
 
     def run(self, directory: bytes) -> PushResult:
-        """From the scan to the ref."""
+        """Runs the attempt from the scan to the ref."""
         session = self._session
         with SourceDirectory(directory, session, self._count) as source:
             session.progress.phase = "reading files"
@@ -116,7 +117,7 @@ class _Push:
             return self._result(source, self._commit(source, entry), unchanged=False)
 
     def _dry_result(self, source: SourceDirectory, root: HashedDirectory) -> PushResult:
-        """Of a dry run. Digests are believed: what they claim is compared by a push."""
+        """Returns the result of a dry run. It trusts digests, which a push would check."""
         head = self._head
         unchanged = head.root is not None and head.root.digest == root.digest
         if not unchanged:
@@ -135,16 +136,16 @@ class _Push:
             check_changes(self._session.target, head.id, head.commit, self._changes, totals)
 
     def _is_at(self, root: HashedDirectory) -> bool:
-        """Whether the head is the directory that was scanned, with a tree that this machine has
-        stored or compared. An equal digest alone is a mere claim."""
+        """Whether the head is the scanned directory, with a tree that this machine has stored or
+        compared. An equal digest alone is only a claim."""
         head = self._head.root
         if head is None or head.digest != root.digest:
             return False
         return self._session.index.find_trees([root.digest]).get(root.digest) == _place_of(head)
 
     def _leads_alike(self, entry: TreeEntry) -> bool:
-        """Whether the head has the same content, in the very chunks that this push has found or
-        stored. It may lie elsewhere, as another machine stored it; then that is remembered."""
+        """Whether the head has the same content, in the same chunks that this push has found or
+        stored. If another machine stored them elsewhere, that place is remembered."""
         head = self._head.root
         if head is None or not has_same_chunks(self._store.packs, entry, head):
             return False
@@ -152,8 +153,8 @@ class _Push:
         return True
 
     def _check_packs(self, root: TreeEntry) -> None:
-        """Raises: PacksLost if the store lacks packs of the commit that this push did not write: of
-        those that the head does not name, or of all."""
+        """Raises: PacksLost if the store lacks packs of the commit that this push did not write. It
+        checks those that the head does not name, or all."""
         if self._session.options.check_packs:
             self._session.progress.phase = "checking packs"
             self._committer.check_all(root)

@@ -1,6 +1,6 @@
 """Scans a source directory: one directory after the other, parents first, names sorted.
 
-Symlinks are never followed. Nothing but regular files, directories and symlinks is kept.
+It never follows symlinks. It keeps only regular files, directories and symlinks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lodefs.chunkstore.push.ignore_rules import FILE_NAME, SIZE_BYTES_MAX, Ignor
 from lodefs.chunkstore.push.workers.source_files import show_path, signed
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_below
 
-FILE, EXECUTABLE, SYMLINK = 0, 1, 2  # what ``modes`` holds, one byte for each name
+FILE, EXECUTABLE, SYMLINK = 0, 1, 2  # the bytes in ``modes``, one for each name
 
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE))
 _DENIED = frozenset((errno.EACCES, errno.EPERM))
@@ -43,7 +43,8 @@ _OTHER_KINDS = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-# What lies beside data by mistake: of version control, interpreters, desktops
+# Files and directories that often lie beside data by mistake: of version control, interpreters,
+# desktops
 OFTEN_EXCLUDED = frozenset(
     (b".git", b".hg", b".svn", b"__pycache__", b".ipynb_checkpoints", b".DS_Store", b"Thumbs.db")
 )
@@ -53,7 +54,7 @@ _FS_ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
 class Skipped(NamedTuple):
-    """Something in the source that is not in the commit, and why."""
+    """Something in the source that is not in the commit, and the reason."""
 
     path: bytes
     reason: str  # names the path
@@ -63,31 +64,32 @@ class Skipped(NamedTuple):
 
 
 class Private(StrEnum):
-    """What becomes of files that others may not read in the source: a commit does not keep that."""
+    """What a push does with files that others may not read: a commit does not keep such modes."""
 
     PUSH = "push"
-    SKIP = "skip"  # they are left out, and named
-    REFUSE = "refuse"  # the first one ends the push
+    SKIP = "skip"  # leave them out, and name them
+    REFUSE = "refuse"  # end the push at the first one
 
 
 @dataclass(slots=True)
 class SourceNotes:
-    """What a commit does not keep of its source, and what is in it that is often left out."""
+    """Facts about a source that a commit does not keep, and names in it that are often left out."""
 
-    private_files: int = 0  # others may not read them in the source
-    private_named: list[bytes] = field(default_factory=list)  # the first of them
+    private_files: int = 0  # files that others may not read
+    private_named: list[bytes] = field(default_factory=list)  # the paths of the first ones
     hard_linked_files: int = 0  # each becomes a file of its own
-    set_id_files: int = 0  # setuid or setgid: a commit keeps the executable bit alone
-    often_excluded: Counter[str] = field(default_factory=Counter)  # paths, by their last name
+    set_id_files: int = 0  # setuid or setgid: a commit keeps only the executable bit
+    # Number of paths, by their last name
+    often_excluded: Counter[str] = field(default_factory=Counter)
 
     def private(self, path: bytes) -> None:
-        """One more private file."""
+        """Adds a private file."""
         self.private_files += 1
         if len(self.private_named) < PRIVATE_NAMED_MAX:
             self.private_named.append(path)
 
     def add(self, more: SourceNotes) -> None:
-        """Those of another source of the same commit."""
+        """Adds the notes on another source of the same commit."""
         self.private_files += more.private_files
         self.private_named = (self.private_named + more.private_named)[:PRIVATE_NAMED_MAX]
         self.hard_linked_files += more.hard_linked_files
@@ -96,10 +98,10 @@ class SourceNotes:
 
 
 def refuse_private(path: bytes, mode: int) -> InvalidInput:
-    """The error for something that others may not read."""
+    """Returns the error for a file or directory that others may not read."""
     return InvalidInput(
-        f"{show_path(path)} is private (mode {stat.S_IMODE(mode):04o}), and a commit can be read "
-        "by all who may read its repository: leave such files out (--exclude; --private skip of a "
+        f"{show_path(path)} is private (mode {stat.S_IMODE(mode):04o}), and all who may read its "
+        "repository can read a commit: leave such files out (--exclude, or --private skip for a "
         "directory), or push them (--private push)"
     )
 
@@ -109,16 +111,16 @@ _NO_NUMBERS = array("q")
 
 
 class Columns:
-    """Files and symlinks of one directory, sorted by name: one column for each property.
+    """The files and symlinks of one directory, sorted by name: one column for each property.
 
-    ``modes`` has one byte for each (FILE, EXECUTABLE, SYMLINK); the others are array("q").
+    ``modes`` has one byte for each name (FILE, EXECUTABLE, SYMLINK); the others are array("q").
     """
 
     __slots__ = ("ctimes_ns", "inodes", "modes", "mtimes_ns", "names", "sizes")
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         ordered = sorted(rows)
-        if not ordered:  # of many directories
+        if not ordered:  # false in many directories
             self.names, self.modes = [], bytearray()
             self.sizes = self.mtimes_ns = self.inodes = self.ctimes_ns = _NO_NUMBERS
             return
@@ -128,7 +130,7 @@ class Columns:
         self.sizes, self.mtimes_ns, self.inodes, self.ctimes_ns = map(_column, columns)
 
     def take(self, order: list[int]) -> None:
-        """Keeps the rows of these numbers, in their order."""
+        """Keeps only the rows with these numbers, in their order."""
         self.names = [self.names[n] for n in order]
         self.modes = bytearray([self.modes[n] for n in order])
         self.sizes = _taken(self.sizes, order)
@@ -137,11 +139,12 @@ class Columns:
         self.ctimes_ns = _taken(self.ctimes_ns, order)
 
     def stats(self) -> bytes:
-        """Size, mtime, inode and ctime of all, one column after the other, in machine order."""
+        """Returns size, mtime, inode and ctime of all names, one column after the other, in machine
+        order."""
         return b"".join((self.sizes, self.mtimes_ns, self.inodes, self.ctimes_ns))
 
     def signature(self, subdirectories: list[bytes]) -> bytes:
-        """16 bytes that differ when a name, kind, size, time or inode does."""
+        """Returns 16 bytes that change with any name, kind, size, time or inode."""
         names = self.names
         head = b"%d %d\0" % (len(names), len(subdirectories))
         return blake3(
@@ -152,10 +155,10 @@ class Columns:
 
 @dataclass(slots=True)
 class ScannedDirectory:
-    """One directory as it was found. ``path`` is relative to the root, which has b""."""
+    """One scanned directory. ``path`` is relative to the root, whose path is b""."""
 
     path: bytes
-    depth: int  # of the root: 0
+    depth: int  # 0 for the root
     columns: Columns
     subdirectories: list[bytes]
     scanned_ns: int  # the clock before it was read
@@ -163,9 +166,9 @@ class ScannedDirectory:
 
 @dataclass(slots=True)
 class Scan:
-    """A walk through ``root``, without what ``ignore`` and files of patterns exclude. What else it
-    leaves out is in ``skipped``: special files, with ``skip_unreadable`` what could not be read,
-    and what others may not read if ``private`` says so. ``notes``: of what it does not leave out.
+    """A walk through ``root`` that leaves out what ``ignore`` and files of patterns exclude.
+    ``skipped`` names what else it leaves out: special files, unreadable ones if ``skip_unreadable``
+    is set, and private ones if ``private`` says so. ``notes`` are about what it does not leave out.
     """
 
     root: bytes
@@ -175,11 +178,11 @@ class Scan:
     private: Private = Private.PUSH
     skipped: list[Skipped] = field(default_factory=list)
     notes: SourceNotes = field(default_factory=SourceNotes)
-    _private_depth: int | None = None  # of the directory around this one that others cannot enter
+    _private_depth: int | None = None  # depth of the directory above that others cannot enter
 
     def __iter__(self) -> Iterator[ScannedDirectory]:
-        """Directories, each before those in it, and these in the order of their names: the byte
-        order of paths whose '/' is NUL. As deep as it may be.
+        """Yields directories, each before those in it, in the byte order of paths whose '/' is NUL.
+        They may lie at any depth.
 
         Raises: NotFound, NotADirectory, Denied for the root; Denied, SourceChanged, Unavailable.
         """
@@ -216,15 +219,15 @@ class Scan:
             return None
 
     def _read(self, root_fd: int, path: bytes, depth: int) -> ScannedDirectory | None:
-        """One directory; None if it is left out. A name that vanishes while it is read counts as
-        never there."""
+        """Reads one directory; returns None if it is left out. A name that vanishes while the
+        directory is read is ignored."""
         rows: list[Row] = []
         linked: list[bytes] = []
         set_id: list[bytes] = []
         private: dict[bytes, int] = {}  # names, and their modes
         subdirectories: list[bytes] = []
         others: list[tuple[bytes, os.stat_result]] = []
-        coding, errors = _FS_ENCODING  # os.fsencode, but for what is known to be text
+        coding, errors = _FS_ENCODING  # as os.fsencode does, for names known to be str
         scanned_ns = self.clock_ns()
         fd = open_below(root_fd, path or b".", _OPEN)
         try:
@@ -269,7 +272,7 @@ class Scan:
         return ScannedDirectory(path, depth, columns, subdirectories, scanned_ns)
 
     def _may_enter(self, path: bytes, depth: int, mode: int) -> bool:
-        """Whether a directory is part of the push, which it may not be if it is private. Raises:
+        """Whether a directory is part of the push; a private one may not be. Raises:
         InvalidInput."""
         if self._private_depth is not None and self._private_depth < depth:
             return True
@@ -285,10 +288,10 @@ class Scan:
     def _of_private(
         self, path: bytes, rows: Sequence[Row], private: Mapping[bytes, int]
     ) -> list[Row]:
-        """The rows to push, of regular files; the private ones are noted, or left out."""
+        """Returns the rows of regular files to push. Private files are noted or left out."""
         is_all = self._private_depth is not None
         kept = []
-        for row in sorted(rows):  # so that always the same ones are named
+        for row in sorted(rows):  # so that the same ones are named each time
             name = row[0]
             if is_all or name in private:
                 if self.private is not Private.PUSH:
@@ -325,7 +328,7 @@ class Scan:
         if stat.S_ISLNK(seen.st_mode):
             rows.append(_row(name, SYMLINK, seen))
             return
-        kind = _OTHER_KINDS.get(stat.S_IFMT(seen.st_mode), "no file, directory or symlink")
+        kind = _OTHER_KINDS.get(stat.S_IFMT(seen.st_mode), "not a file, directory or symlink")
         where = _below(path, name)
         self.skipped.append(Skipped(where, f"{show_path(where)} is {kind}"))
 
@@ -335,12 +338,10 @@ def _below(path: bytes, name: bytes) -> bytes:
 
 
 def _patterns(directory_fd: int, size_bytes: int) -> bytes:
-    """The content of a directory's file of patterns. Raises: InvalidInput, OSError."""
+    """Returns the content of a directory's file of patterns. Raises: InvalidInput, OSError."""
     if size_bytes > SIZE_BYTES_MAX:
         name = FILE_NAME.decode()
-        raise InvalidInput(
-            f"a {name} has {size_bytes:,} bytes, and {SIZE_BYTES_MAX:,} are the most"
-        )
+        raise InvalidInput(f"a {name} has {size_bytes:,} bytes; the limit is {SIZE_BYTES_MAX:,}")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(FILE_NAME, flags, dir_fd=directory_fd), "rb") as file:
         return file.read(SIZE_BYTES_MAX)
@@ -362,7 +363,8 @@ def _taken(column: array[int], order: list[int]) -> array[int]:
 
 
 def open_root(root: bytes) -> int:
-    """A descriptor of the directory to push. Raises: NotFound, NotADirectory, Denied."""
+    """Opens the directory to push. Returns a descriptor. Raises: NotFound, NotADirectory,
+    Denied."""
     try:
         return os.open(root, _OPEN)
     except OSError as error:
@@ -377,7 +379,8 @@ def open_root(root: bytes) -> int:
 
 
 def read_link(root_fd: int, path: bytes) -> bytes:
-    """The target of a symlink below the root. Raises: SourceChanged, Denied, Unavailable."""
+    """Returns the target of a symlink below the root. Raises: SourceChanged, Denied,
+    Unavailable."""
     try:
         directory, _, name = path.rpartition(b"/")
         if not directory:

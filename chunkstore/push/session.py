@@ -1,7 +1,7 @@
-"""A push session: what a push, a commit of changes or a merge works with, and when it begins anew.
+"""A push session: the resources of a push, a commit of changes or a merge, and its attempts.
 
-An attempt that finds out that it relied on what is not there ends, and the next one knows that.
-What an attempt has sent and read is not sent or read again by the next one.
+An attempt that finds that it relied on missing data ends, and the next one avoids that data. It
+does not send or read again what the attempt before has sent and read.
 """
 
 from __future__ import annotations
@@ -44,53 +44,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """How to push, and what the commit says."""
+    """How to push, and the fields of the commit."""
 
     message: str
     author: str
-    time_s: int  # Unix
+    time_s: int  # Unix time
     index_dir: Path  # where the push index is kept between pushes
-    metadata: Metadata = ()  # of the commit
+    metadata: Metadata = ()  # of the new commit
     skip_unreadable: bool = False  # leave out what cannot be read, and name it
-    workers: int | None = None  # processes that read; 0: none but this one; None: by the cores
+    workers: int | None = None  # processes that read; 0: only this one; None: by the cores
     clock_ns: Callable[[], int] = time.time_ns  # the clock of the files' times
-    clock: Callable[[], float] = time.time  # what the journal says of this push
-    check_packs: bool = False  # look for all packs that the commit names, and store lost ones again
-    # asked before more than half of a branch's files are removed; False refuses the push
+    clock: Callable[[], float] = time.time  # the clock for this push's times in the journal
+    check_packs: bool = False  # look for all packs of the commit, and store lost ones again
+    # called before more than half of a branch's files are removed; False refuses the push
     allow_removals: AllowRemovals = allow_all
-    exclude: tuple[bytes, ...] = ()  # patterns as of gitignore(5), below the source
-    private: Private = Private.PUSH  # what becomes of files that others may not read
-    dry_run: bool = False  # nothing is written to the store: say what would be
-    on_commit: Callable[[CommitId], None] | None = None  # told of a commit before the branch is
+    exclude: tuple[bytes, ...] = ()  # patterns as in gitignore(5), below the source
+    private: Private = Private.PUSH  # what to do with files that others may not read
+    dry_run: bool = False  # only report what a push would do
+    on_commit: Callable[[CommitId], None] | None = None  # called with a commit before the ref moves
 
     def scan(self, root: bytes) -> Scan:
-        """A scan of a source directory."""
+        """Returns a scan of a source directory."""
         rules = IgnoreRules(self.exclude)
         return Scan(root, self.skip_unreadable, self.clock_ns, rules, self.private)
 
     def places_apart(self, store: Store) -> list[tuple[str, str]]:
-        """What must not lie in a directory that is pushed: every push would change it."""
+        """Returns what must not lie in a source directory, since every push would change it."""
         return [(store.url, "the store"), (os.path.abspath(self.index_dir), "the push index")]
 
 
 @dataclass(slots=True, kw_only=True)
 class CommitResult:
-    """What came of a push, of changes or a merge. ``commit``: 64 hex characters; that of the head
-    where nothing changed; "" of a dry run."""
+    """The result of a push, of changes or of a merge. ``commit`` has 64 hex characters; it is the
+    head's if nothing changed, and "" after a dry run."""
 
     commit: str
     unchanged: bool
-    created_branch: bool  # it did not exist before
-    files: int  # in the commit
-    directories: int  # the root too
-    size_bytes: int  # of all files
+    created_branch: bool  # whether this created the branch
+    files: int  # files in the commit
+    directories: int  # including the root
+    size_bytes: int  # bytes of all files
     changes: Changes | None  # None: unknown, since the trees of the head cannot be read
-    files_read: int = 0  # to their end, because they may have changed
-    new_bytes: int = 0  # chunks that were not in the store, uncompressed, each counted once
-    # of the objects that were written: packs, with chunks that lie in them again, shard, commit
+    files_read: int = 0  # files that were read because they may have changed
+    new_bytes: int = 0  # uncompressed bytes of chunks new to the store, each counted once
+    # bytes of the objects that were written: packs, including repeated chunks; shard; commit
     stored_bytes: int = 0
-    lost_packs: int = 0  # that the store lacked: what this commit needs of them was stored again
-    excluded: int = 0  # files and directories that patterns left out
+    # Packs that the store lacked; this commit's chunks in them were stored again
+    lost_packs: int = 0
+    excluded: int = 0  # files and directories excluded by patterns
     skipped: list[Skipped] = field(default_factory=list)
     notes: SourceNotes = field(default_factory=SourceNotes)
 
@@ -101,8 +102,8 @@ _REPEAT = "begin the transaction anew"
 
 @dataclass(slots=True)
 class LostPacks:
-    """Packs that earlier attempts found to be lost, and chunks of others (bits of their numbers);
-    ``dead`` are ids that no new pack may have."""
+    """The packs that earlier attempts found to be lost, and lost chunks of other packs (bits of
+    their numbers). ``dead`` are ids that no new pack may have."""
 
     packs: set[PackId] = field(default_factory=set)
     dead: set[PackId] = field(default_factory=set)
@@ -112,7 +113,7 @@ class LostPacks:
         return len(self.packs | self.chunks.keys())
 
     def add(self, error: PacksLost) -> bool:
-        """Whether an attempt found anything new."""
+        """Adds what an attempt found. Returns whether anything was new."""
         known = self.dead if isinstance(error, PacksCollected) else self.packs
         is_new = not error.packs <= known
         known |= error.packs
@@ -125,8 +126,8 @@ class LostPacks:
         return is_new
 
     def forget_in(self, index: PushIndex, store: Store) -> None:
-        """Has a push index forget them. It reads the shards of the store before, of a new index
-        too: they still list what is lost."""
+        """Makes a push index forget them. The index, even a new one, reads the store's shards
+        first, since those still list what is lost."""
         if self.packs or self.chunks:
             index.load_shards(store.objects)
             forget_chunks(index, self.chunks)
@@ -136,12 +137,13 @@ class LostPacks:
 
 
 class PushSession:
-    """What all parts of one push to ``branch`` work with. ``index`` and ``uploader`` are those of
-    the attempt that is under way, ``write`` is the write of the ref. One thread."""
+    """What all parts of one push to ``branch`` share. ``index`` and ``uploader`` belong to the
+    current attempt; ``write`` is the write of the ref. For one thread."""
 
     index: PushIndex
     uploader: Uploader
-    begin: Callable[[], None]  # takes a place in the journal, before others write for this session
+    # takes a place in the journal, before others write for this session
+    begin: Callable[[], None]
 
     def __init__(
         self, store: Store, branch: RefName, options: PushOptions, progress: Progress | None = None
@@ -157,16 +159,16 @@ class PushSession:
 
     @property
     def target(self) -> PushTarget:
-        """The branch, for questions and messages."""
+        """The branch, for prompts and messages."""
         name = f"{self.branch.repo}@{self.branch.name}"
         return PushTarget(name, self.options.allow_removals)
 
     def run(
         self, attempt: Callable[[], Result], check: Callable[[], None] = lambda: None
     ) -> Result:
-        """What ``attempt`` gives. It is called again after each error that it can avoid the next
-        time: a broken index (put aside, once), packs that the store has lost. ``check`` is called
-        before the first pack of an attempt is put."""
+        """Returns the result of ``attempt``. It calls it again after an error that the next attempt
+        can avoid: a broken index (put aside, once), or packs that the store has lost. It calls
+        ``check`` before the first pack of an attempt is put."""
         sent_before_bytes = self.progress.bytes_sent
         is_broken = False
         try:
@@ -188,14 +190,15 @@ class PushSession:
         finally:
             self.write.close()
         if not self.options.dry_run:
-            result.stored_bytes = self.progress.bytes_sent - sent_before_bytes  # of all attempts
+            result.stored_bytes = self.progress.bytes_sent - sent_before_bytes  # over all attempts
         result.lost_packs = len(self._lost)
         return result
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """An attempt that nobody can repeat: what it reads comes from a program. Raises:
-        Unavailable for what ``run`` begins anew after; a repetition of the program avoids it."""
+        """Runs an attempt that the session cannot repeat, since a program supplies its data.
+        Raises: Unavailable if ``run`` would start again; running the program again avoids that
+        error."""
         try:
             with self._opened(lambda: None):
                 yield
@@ -207,29 +210,30 @@ class PushSession:
             with closing(self._open_index()) as index:
                 self._lost.forget_in(index, self.store)
             raise Unavailable(
-                "the store has lost what this transaction relied on, and knows it now. Nothing was "
-                f"committed: {_REPEAT}"
+                "the store has lost data that this transaction relied on. The push index has "
+                f"noted it; nothing was committed: {_REPEAT}"
             ) from error
         finally:
             self.write.close()
 
     def write_again(self) -> None:
-        """Begins another write of the ref, after one that another writer has overtaken."""
+        """Begins another write of the ref after another writer has overtaken this one."""
         ended, self.write = self.write, RefWrite(self.store, self.options.clock)
         self.write.begin()
         ended.close()
 
     def learn(self) -> None:
-        """Brings the index up to date before it is relied on: what others pushed, and that the
-        store is not an older one, restored from a backup."""
+        """Updates the index before it is relied on: with the pushes of others, and whether the
+        store is an older one that was restored from a backup."""
         if not self._has_learned:
             self.index.load_shards(self.store.objects)
             self._learn_purges()
             self._has_learned = True
 
     def readers(self, files: int, size_bytes: int) -> Workers:
-        """Workers that read, fit for so many files and bytes: the same at each call. They may be
-        processes, which are forked at the first call: before threads are started."""
+        """Returns workers that suit this many files and bytes; later calls return the same. They
+        may be processes; then the first call forks them, so it must come before threads are
+        started."""
         if self._readers is None:
             from lodefs.chunkstore.push.workers.pool import workers_for
 
@@ -238,21 +242,21 @@ class PushSession:
         return self._readers
 
     def placement(self, sizes_bytes: tuple[int, ...] = DATA_PACK_SIZES_BYTES) -> Placement:
-        """New packs of one kind."""
+        """Returns a placement for new packs of one kind."""
         return Placement(self.index, self.uploader, sizes_bytes)
 
     def _open_index(self) -> PushIndex:
         return PushIndex(self.options.index_dir, self.store.settings.store_id)
 
     def _learn_purges(self) -> None:
-        """Has the index refuse what was purged: each attempt does, since its commit is refused if
-        there is a purge that it does not know. One request, and one for each new purge."""
+        """Makes the index refuse purged chunks. Each attempt does so, since its commit is refused
+        if it has missed a purge. This takes one request, and one more for each new purge."""
         refuse(self.index, Purges(self.store.objects).after(self.index.purges_seen))
 
     @contextmanager
     def _opened(self, check: Callable[[], None]) -> Iterator[None]:
-        """An attempt. Before its first pack is put, ``check`` is called, and the write takes its
-        place in the journal."""
+        """Opens an attempt. Before its first pack is put, it calls ``check``, and the write takes
+        its place in the journal."""
         self.index = self._open_index()
         self._has_learned = False
         heartbeat = Heartbeat(lambda: self.write.beat())  # noqa: PLW0108 - of the write at that time
@@ -285,8 +289,8 @@ class PushSession:
 
 
 class _DeadPacks:
-    """Ids that no new pack may have: what a gc run has deleted is stored under another id, and
-    at once, by a machine that did not know it too. One thread."""
+    """Ids that no new pack may have. A machine that does not know that gc has deleted a pack may
+    store it again under its old id, so others use another one. For one thread."""
 
     def __init__(self, session: PushSession, lost: LostPacks, prepare: Callable[[], None]) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""A directory that is pushed: what changed in it is read, and stored with its trees."""
+"""One source directory of a push: reads what changed in it, and stores it with its trees."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lodefs.chunkstore.push.workers.source_files import SourceFile, show_path
 
 
 class SourceDirectory:
-    """One source directory of one attempt. One thread. It is used as a context; after an error it
-    remembers what is in the store already."""
+    """One source directory of one attempt, used as a context. After an error it records what is in
+    the store already. For one thread."""
 
     def __init__(self, root: bytes, session: PushSession, count: Callable[[int], None]) -> None:
-        """``count`` is told of the bytes of each file before it is read; it may raise."""
+        """``count`` is called with the bytes of each file before the file is read; it may raise."""
         self._root = root
         self._session = session
         self._count = count
@@ -55,7 +55,7 @@ class SourceDirectory:
             os.close(self._fd)
 
     def read(self) -> HashedDirectory:
-        """Scans the source, reads what changed, and stores what is new of it."""
+        """Scans the source, reads what changed, and stores what is new."""
         from lodefs.chunkstore.push.workers import pool
 
         files = self._counted(self.tree.files(iter(self.scan)))
@@ -76,7 +76,7 @@ class SourceDirectory:
         return self.tree.root
 
     def store_trees(self, root: HashedDirectory) -> TreeEntry:
-        """Stores the trees that the store does not have. All packs are in the store then."""
+        """Stores the trees that the store lacks. All packs are in the store afterwards."""
         session = self._session
         session.learn()
         packer = TreePacker(
@@ -84,7 +84,7 @@ class SourceDirectory:
         )
         writer = TreeWriter(packer, self.tree.memory)
         entry = writer.store(root)
-        self.tree.remember()  # what it can, while the last packs are under way
+        self.tree.remember()  # as much as possible while the last packs are under way
         session.uploader.finish()
         self.tree.remember()
         if not session.uploader.is_dry:
@@ -101,8 +101,8 @@ class SourceDirectory:
 
 
 def source_root(source: os.PathLike[str], apart: Iterable[tuple[str, str]]) -> bytes:
-    """The real path of a directory to push. ``apart``: places (paths, or URLs of something else)
-    that must not lie in it, and what they are.
+    """Returns the real path of a directory to push. ``apart`` lists places that must not lie in it
+    (paths, or URLs of other things), and what they are.
 
     Raises: NotFound, NotADirectory, InvalidInput, Denied.
     """
@@ -115,18 +115,18 @@ def source_root(source: os.PathLike[str], apart: Iterable[tuple[str, str]]) -> b
 
 
 def _check_filled(root: bytes) -> None:
-    """Raises: InvalidInput if the source is a directory that a pull has not filled to the end."""
+    """Raises: InvalidInput if the source is a directory whose pull has not finished."""
     if os.path.lexists(os.path.join(root, os.fsencode(PULL_STATE_DIR))):
         from lodefs.chunkstore.pull.target import command_to_end
 
         raise InvalidInput(
-            f"a pull into {show_path(root)} has not ended, so it is not complete: first repeat "
-            f"`{command_to_end(root)}`; or delete {PULL_STATE_DIR} in it"
+            f"a pull into {show_path(root)} has not finished, so it is incomplete: first repeat "
+            f"`{command_to_end(root)}`, or delete {PULL_STATE_DIR} in it"
         )
 
 
 def _check_apart(root: bytes, place: str, what: str) -> None:
-    """Raises: InvalidInput if ``place`` (a path, or the URL of something else) is in the source."""
+    """Raises: InvalidInput if ``place`` (a path, or a URL of another thing) lies in the source."""
     place = place.removeprefix("file://")
     if not place.startswith("/"):
         return

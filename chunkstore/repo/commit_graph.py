@@ -1,4 +1,4 @@
-"""The commits of a repository, and what branches and tags lead to."""
+"""The commits of a repository that branches and tags lead to."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lodefs.chunkstore.repo.store import Store
 
 @dataclass(frozen=True, slots=True)
 class CommitGraph:
-    """``commits``: all that are there and that a branch or tag leads to, some kB each; ``heads``:
-    where each branch and tag is."""
+    """``commits`` are all existing commits that a branch or tag leads to, a few kB each; ``heads``
+    are the commits of the branches and tags."""
 
     commits: Mapping[CommitId, Commit]
     heads: Mapping[RefName, CommitId]
 
     def kept(self, policy: Retention | None, now_s: int) -> set[CommitId]:
-        """Those that a retention policy keeps; all without one."""
+        """Returns the commits that a retention policy keeps; all without a policy."""
         if policy is None:
             return set(self.commits)
         return retained(self.commits, self.heads.items(), policy, now_s)
 
     def below(self, heads: Iterable[CommitId]) -> set[CommitId]:
-        """Those commits and all before them."""
+        """Returns those commits and all their ancestors."""
         found: set[CommitId] = set()
         waiting = list(heads)
         while waiting:
@@ -44,7 +44,7 @@ class CommitGraph:
 
 
 def read_graph(store: Store, repo: str, executor: Executor) -> CommitGraph:
-    """The graph of a repository, as lists show it. Commits are read side by side.
+    """Returns the graph of a repository, as lists show it. Reads commits concurrently.
 
     Raises: NotFound for a branch or tag whose commit is gone; Corrupt, UnknownFormat.
     """
@@ -61,7 +61,7 @@ def read_graph(store: Store, repo: str, executor: Executor) -> CommitGraph:
     there = {commit_id: commit for commit_id, commit in zip(ids, read, strict=True) if commit}
     for commit_id in heads.values():
         if commit_id not in there:
-            there[commit_id] = store.commit(repo, commit_id)  # a list may lack it
+            there[commit_id] = store.commit(repo, commit_id)  # a list may have missed it
     whole = CommitGraph(there, heads)
     reached = whole.below(heads.values())
     return CommitGraph({at: there[at] for at in reached}, heads)

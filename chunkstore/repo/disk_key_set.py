@@ -1,7 +1,7 @@
-"""A set of very many short keys that takes next to no memory: it lies in temporary files.
+"""A set of very many short keys in temporary files, which takes hardly any memory.
 
-Each file is a table of slots with open addressing, four times as large as the one before. The
-files are mapped, so that the kernel keeps of them what there is room for.
+Each file is a table of slots with open addressing, four times as large as the one before. The files
+are mapped, so the kernel caches as much of them as fits into memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _EMPTY = bytes(KEY_BYTES)
 
 class DiskKeySet:
     """Keys of KEY_BYTES random bytes, such as digests. For one thread; closed at the end of its
-    block. 10 million take 357 MB in the directory for temporary files (TMPDIR)."""
+    block. 10 million keys take 357 MB in the directory for temporary files (TMPDIR)."""
 
     def __init__(self, slots_min: int = SLOTS_MIN) -> None:
-        """``slots_min``: of the first table, a power of two."""
+        """``slots_min`` is the size of the first table, a power of two."""
         self._slots_next = slots_min
         self._tables: list[_Table] = []
 
@@ -66,7 +66,7 @@ class _Table:
         size_bytes = slots * KEY_BYTES
         try:
             with tempfile.TemporaryFile(prefix="lodefs-") as file:
-                # a hole that finds no room when it is written to would end the process
+                # a write to a hole without disk space would end the process
                 os.posix_fallocate(file.fileno(), 0, size_bytes)
                 self._slots = mmap.mmap(file.fileno(), size_bytes)
         except OSError as error:
@@ -77,16 +77,16 @@ class _Table:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more keys."""
+        """Whether it has no room for another key."""
         return self._room <= 0
 
     def has(self, key: bytes) -> bool:
-        """Whether a key was put."""
+        """Whether the table has the key."""
         at = self._find(key)
         return self._slots[at : at + KEY_BYTES] == key
 
     def put(self, key: bytes) -> None:
-        """Adds a key that is not there."""
+        """Adds a key that the table does not have."""
         at = self._find(key)
         self._slots[at : at + KEY_BYTES] = key
         self._room -= 1
@@ -96,7 +96,7 @@ class _Table:
         self._slots.close()
 
     def _find(self, key: bytes) -> int:
-        """The offset of the slot that has the key, or would have it."""
+        """Returns the offset of the slot that has the key, or would have it."""
         slots, mask = self._slots, self._mask
         slot = int.from_bytes(key[:8], "little") & mask
         while True:

@@ -1,4 +1,4 @@
-"""Files and directories that were met: by their contents, and where these are stored."""
+"""A set of files and directories, by their contents and where these are stored."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from lodefs.chunkstore.format.names import Digest
 from lodefs.chunkstore.format.tree import Segment, TreeEntry
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 
-IN_MEMORY_MAX = 50_000  # entries; more are put into temporary files
+IN_MEMORY_MAX = 50_000  # entries; further ones go to temporary files
 
 Stored = tuple[Digest, int, tuple[Segment, ...]]
-"""A content, and where it is stored: what two entries of different names may share."""
+"""A content, and where it is stored. Entries with different names may share it."""
 
 
 def stored(entry: TreeEntry) -> Stored:
-    """What an entry shares with those that are the same, and stored in the same place."""
+    """Returns what an entry shares with equal entries that are stored in the same place."""
     return entry.digest, entry.size_bytes, entry.segments
 
 
 class EntrySet:
-    """A set of very many entries, of which each content in each place counts once. For one thread;
-    closed at the end of its block. Raises: as DiskKeySet."""
+    """A set of very many entries. Each content counts once for each place. For one thread; closed
+    at the end of its block. Raises what DiskKeySet raises."""
 
     def __init__(self) -> None:
         self._recent: set[Stored] = set()
         self._older = DiskKeySet()
-        self._key = secrets.token_bytes(32)  # so that collisions cannot be crafted
+        self._key = secrets.token_bytes(32)  # a secret, so that nobody can craft collisions
 
     def __enter__(self) -> EntrySet:
         return self

@@ -1,7 +1,7 @@
-"""Where else a file is that verify found damaged or purged: paths, branches, tags, commits.
+"""Finds all paths, branches, tags and commits of the files that verify found damaged or purged.
 
-Verify looks at each content once. What it finds is looked for again in every commit; directories
-that have none of it are remembered on disk, so that only the others are read more than once.
+Verify looks at each content once. This searches every commit for what it found. Directories that
+have none of it are recorded on disk, so that only the others are read more than once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lodefs.chunkstore.repo.entry_set import EntrySet, Stored, stored
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import BAD_TREE, join
 
-NAMED_MAX = 20  # paths, and as many refs, of one content
+NAMED_MAX = 20  # limit for the paths, and for the refs, of one content
 
 
 @dataclass(slots=True)
 class Places:
-    """Of one content: ``paths``: REPO:PATH, ``refs``: REPO@REV, NAMED_MAX of each; all
-    ``commits``."""
+    """The places of one content: at most NAMED_MAX ``paths`` (REPO:PATH) and ``refs`` (REPO@REV),
+    and all ``commits``."""
 
     paths: dict[str, None] = field(default_factory=dict)
     refs: dict[str, None] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Places:
     _last: tuple[str, CommitId] | None = None
 
     def add(self, path: str, at: tuple[str, CommitId], refs: Iterable[str]) -> None:
-        """One path of a commit, which ``refs`` name. Commits come one after the other."""
+        """Adds a path in a commit that ``refs`` name. Commits come one after the other."""
         self.paths_left_out |= _add(self.paths, path)
         if at == self._last:
             return
@@ -56,8 +56,8 @@ def find_places(
     names: Mapping[tuple[str, CommitId], Sequence[str]],
     wanted: Mapping[Stored, Places],
 ) -> None:
-    """Adds to ``wanted``, where each of these contents is. ``names``: refs at commits. What
-    cannot be read is left out: verify has told of it."""
+    """Adds the places of these contents to ``wanted``. ``names`` are the refs at commits. Skips
+    what cannot be read, since verify has reported it."""
     with EntrySet() as clean:
         for at in commits:
             try:
@@ -69,7 +69,7 @@ def find_places(
 
 @dataclass(slots=True)
 class _Open:
-    """A directory whose children are being looked at."""
+    """A directory whose children are being visited."""
 
     path: bytes
     entry: TreeEntry
@@ -115,7 +115,7 @@ def _find(
 
 
 def _add(names: dict[str, None], name: str) -> bool:
-    """Whether there was no room for it."""
+    """Adds a name. Returns whether there was no room for it."""
     if name in names:
         return False
     if len(names) >= NAMED_MAX:

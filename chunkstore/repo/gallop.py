@@ -1,4 +1,4 @@
-"""Finds the end of a row of numbers by asking for few of them."""
+"""Finds the last of consecutive numbers with few queries."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 
 def last_of_row(has: Callable[[int], bool], known: int) -> int:
-    """The last number of a row without gaps, of which ``known`` is one (or comes right before the
-    first). Asks for one number if that is the last, and else for some 2 log2 of what is between."""
+    """Returns the last of consecutive numbers of which ``known`` is one (or comes right before the
+    first). It takes one query if ``known`` is the last, and otherwise about 2 log2 of the
+    distance."""
     step = 1
     while has(known + step):
         known += step

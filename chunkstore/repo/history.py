@@ -1,4 +1,4 @@
-"""Looking at what a store holds: commits, directories, and what differs between two of them."""
+"""Reads the history of a store: commits, directories, and the differences between two of them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
 
-NAMES_MAX = 100  # branches that a log looks up, and tags
+NAMES_MAX = 100  # limit for the branches, and for the tags, that a log reads
 
 
 class ChangeKind(Enum):
-    """How an entry differs."""
+    """The kinds of difference between two entries."""
 
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"  # content, executable bit or symlink target
-    TYPE_CHANGED = "type changed"  # a file became a directory, say
+    TYPE_CHANGED = "type changed"  # for example, a file became a directory
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path that differs: what was there and what is there now (None: nothing)."""
+    """A path that differs, with the entries before and now (None: no entry)."""
 
     what: ChangeKind
     path: bytes
@@ -49,29 +49,29 @@ class Change:
 
 
 class RefMoveKind(Enum):
-    """What happened to a branch or tag."""
+    """The kinds of move of a branch or tag."""
 
     CREATED = "created"
-    PUSHED = "pushed"  # to a commit that was made on top of the one before
-    MOVED = "moved"  # to any other
+    PUSHED = "pushed"  # to a commit on top of the previous one
+    MOVED = "moved"  # to any other commit
     DELETED = "deleted"
-    RESTORED = "restored"  # to where it was when it was deleted
+    RESTORED = "restored"  # to its commit before it was deleted
 
 
 @dataclass(frozen=True, slots=True)
 class RefMove:
-    """One move of a branch or tag. ``author``: of the commit that was pushed; else not known."""
+    """One move of a branch or tag. ``author`` is that of a pushed commit, otherwise unknown."""
 
-    time_s: int  # Unix
+    time_s: int  # Unix time
     move: RefMoveKind
-    before: CommitId | None  # None: it was not there
+    before: CommitId | None  # None: it did not exist
     after: CommitId | None
     author: str | None
 
 
 def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
-    """All moves of a branch or tag (``kind`` as of refs.py), newest first, read as they are asked
-    for; none for one that never was. Deleted ones too. Raises: Corrupt."""
+    """Yields all moves of a branch or tag (``kind`` as in refs.py), newest first, even if it is
+    deleted; none if it never existed. It reads each one on demand. Raises: Corrupt."""
     entries = store.refs(repo).history(kind, name)
     entry, older = next(entries, None), next(entries, None)
     while entry is not None:
@@ -80,7 +80,7 @@ def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
         deleted_at = None if older is None or oldest is None else oldest.commit
         move, author = _move_of(before, at, deleted_at), None
         if move is RefMoveKind.MOVED and at is not None:
-            with contextlib.suppress(*UNREADABLE):  # it may be gone since
+            with contextlib.suppress(*UNREADABLE):  # the commit may be gone
                 commit = store.commit(repo, at)
                 if before in commit.parents:
                     move, author = RefMoveKind.PUSHED, commit.author
@@ -91,7 +91,7 @@ def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
 def _move_of(
     before: CommitId | None, at: CommitId | None, deleted_at: CommitId | None
 ) -> RefMoveKind:
-    """Classifies a move by its refs. ``deleted_at``: where the ref was before ``before``."""
+    """Returns the kind of a move. ``deleted_at`` is the ref's commit before ``before``."""
     if at is None:
         return RefMoveKind.DELETED
     if before is not None:
@@ -102,22 +102,22 @@ def _move_of(
 def log(
     store: Store, repo: str, rev: str, *, first_parent: bool = False
 ) -> Iterator[tuple[CommitId, Commit]]:
-    """``rev`` and the commits before it, newest first by their times, each after all whose parent
-    it is, as far as the clocks of their writers were right; with ``first_parent`` only those along
-    first parents. They are read as they are asked for, as far as they have not expired.
+    """Yields ``rev`` and its ancestors, newest first by their times, each after all its children as
+    far as their writers' clocks were right. ``first_parent`` follows first parents only. It reads
+    commits on demand, up to where history has expired.
 
     Raises: NotFound, Corrupt.
     """
     spec, start = store.locate(Spec(repo, rev))
     repo = spec.repo
-    commits = {start: store.commit(repo, start)}  # read, and not given yet
+    commits = {start: store.commit(repo, start)}  # read, and not yielded yet
     met = {start}
-    children: Counter[CommitId] = Counter()  # that were not given yet
-    ready = [(-commits[start].time_s, 0, start)]  # of these all were
-    unread = list(ready)  # whose parents were not read
+    children: Counter[CommitId] = Counter()  # number of children not yielded yet
+    ready = [(-commits[start].time_s, 0, start)]  # commits without such children
+    unread = list(ready)  # commits whose parents are not read yet
     while ready:
         newest = heappop(ready)
-        while unread and unread[0][0] <= newest[0]:  # they may turn out to come after it
+        while unread and unread[0][0] <= newest[0]:  # they may be its children
             for parent in _parents(commits[heappop(unread)[2]], first_parent=first_parent):
                 children[parent] += 1
                 if parent not in met:
@@ -127,7 +127,7 @@ def log(
                         heappush(unread, (-commits[parent].time_s, len(met), parent))
         at = newest[2]
         if children[at] or at not in commits:
-            continue  # it is ready again when they were given; or it was twice
+            continue  # it waits for its children, or was in the heap twice
         commit = commits.pop(at)
         yield at, commit
         for number, parent in enumerate(_parents(commit, first_parent=first_parent)):
@@ -137,15 +137,16 @@ def log(
 
 
 class CommitNames(NamedTuple):
-    """Branches and tags that are at a commit, by name."""
+    """The names of the branches and tags at a commit."""
 
     branches: list[str]
     tags: list[str]
 
 
 def names_of_commits(store: Store, spec: Spec) -> tuple[dict[CommitId, CommitNames], bool]:
-    """Of each commit of a repository at which a branch or tag is, these; and whether that is all of
-    them: of each kind NAMES_MAX are read, at two requests each. Raises: NotFound, Corrupt."""
+    """Returns the branches and tags at each commit of a repository that has any, and whether these
+    are all. It reads at most NAMES_MAX of each kind, with two requests each. Raises: NotFound,
+    Corrupt."""
     spec, _ = store.locate(spec)
     found: dict[CommitId, CommitNames] = {}
     is_all = True
@@ -164,9 +165,9 @@ def _parents(commit: Commit, *, first_parent: bool) -> tuple[CommitId, ...]:
 
 
 def find(store: Store, spec: Spec) -> TreeEntry:
-    """The entry at REPO@REV:PATH; the root of the commit if there is no path.
+    """Returns the entry at REPO@REV:PATH; the root of the commit if there is no path.
 
-    Raises: NotFound; NotADirectory names the part of the path that is a file or a symlink;
+    Raises: NotFound; NotADirectory, which names the part of the path that is a file or a symlink;
     Corrupt.
     """
     spec, commit_id = store.locate(spec)
@@ -174,7 +175,7 @@ def find(store: Store, spec: Spec) -> TreeEntry:
 
 
 def find_in(packs: PackReader, root: TreeEntry, spec: Spec) -> TreeEntry:
-    """The entry at ``spec.path`` below ``root``, the root of the spec's commit."""
+    """Returns the entry at ``spec.path`` below ``root``, the root of the spec's commit."""
     entry = root
     at = b""
     for name in split_path(spec.path):
@@ -194,8 +195,8 @@ def find_in(packs: PackReader, root: TreeEntry, spec: Spec) -> TreeEntry:
 
 
 def has_directory(store: Store, spec: Spec) -> bool:
-    """Whether REPO@REV:PATH is a directory. Files beside the path are not decoded; digests are not
-    checked. Raises: NotFound if there is no such revision."""
+    """Whether REPO@REV:PATH is a directory. Does not decode other files or check digests. Raises:
+    NotFound if there is no such revision."""
     spec, commit_id = store.locate(spec)
     entry = store.commit(spec.repo, commit_id).root
     for name in split_path(spec.path):
@@ -210,9 +211,9 @@ def has_directory(store: Store, spec: Spec) -> bool:
 def listing(
     store: Store, spec: Spec, *, recursive: bool = False
 ) -> Iterator[tuple[bytes, TreeEntry]]:
-    """What ``ls`` shows: paths relative to the directory at ``spec``, by name, and entries.
+    """Yields the entries that ``ls`` shows, with their paths relative to the directory at ``spec``.
 
-    A file or symlink is listed alone, by its name. Raises: as ``find``.
+    For a file or symlink it yields only that, with its name. Raises what ``find`` raises.
     """
     entry = find(store, spec)
     try:
@@ -227,10 +228,10 @@ def listing(
 
 
 def diff(store: Store, before: TreeEntry, after: TreeEntry) -> Iterator[Change]:
-    """What differs between two directories (or files), by path.
+    """Yields the differences between two directories (or files), by path.
 
-    Directories with equal digests are not read. A directory that was added or
-    removed comes with all that is in it; one that changed is not listed itself.
+    It does not read directories with equal digests. It yields all contents of an added or removed
+    directory. A changed directory is not yielded itself.
     """
     packs = store.packs
     if before.kind is Kind.DIRECTORY and after.kind is Kind.DIRECTORY:
@@ -243,7 +244,7 @@ def diff(store: Store, before: TreeEntry, after: TreeEntry) -> Iterator[Change]:
 def _changes(
     packs: PackReader, path: bytes, before: TreeEntry, after: TreeEntry
 ) -> Iterator[Change]:
-    """The differing entries of two directories that differ; as deep as they may be."""
+    """Yields the differing entries of two differing directories, at any depth."""
     stack = [iter(_pairs(packs, path, before, after))]
     while stack:
         found = next(stack[-1], None)
@@ -265,7 +266,7 @@ Pair = tuple[bytes, TreeEntry | None, TreeEntry | None]
 def _pairs(
     packs: PackReader, path: bytes, before: TreeEntry | None, after: TreeEntry | None
 ) -> list[Pair]:
-    """The names of two directories with their entries, where these differ, by name."""
+    """Returns the names whose entries differ between two directories, with these entries."""
     old = {child.name: child for child in packs.read_tree(before)} if before else {}
     new = {child.name: child for child in packs.read_tree(after)} if after else {}
     pairs = ((name, old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys()))
@@ -273,14 +274,14 @@ def _pairs(
 
 
 def _equal(a: TreeEntry | None, b: TreeEntry | None) -> bool:
-    """Whether two entries are the same to a reader; where their bytes lie does not count."""
+    """Whether two entries are the same to a reader, wherever their bytes lie."""
     if a is None or b is None:
         return a is b
     return (a.kind, a.executable, a.digest) == (b.kind, b.executable, b.digest)
 
 
 def _change(path: bytes, before: TreeEntry | None, after: TreeEntry | None) -> Change | None:
-    """The change of an entry itself; None if it is equal, or a directory in both."""
+    """Returns the change of an entry itself; None if it is equal, or a directory in both."""
     if before is None:
         return Change(ChangeKind.ADDED, path, before, after)
     if after is None:
@@ -293,7 +294,7 @@ def _change(path: bytes, before: TreeEntry | None, after: TreeEntry | None) -> C
 
 
 class Blamed(NamedTuple):
-    """A path, and the commit that made it what it is."""
+    """A path, and the commit that last changed it."""
 
     path: bytes
     entry: TreeEntry
@@ -302,10 +303,11 @@ class Blamed(NamedTuple):
 
 
 def blame(store: Store, spec: Spec) -> Iterator[Blamed]:
-    """Which commits brought what is at a path: of a file or symlink it alone, of a directory each
-    entry; the newest first, as they are found. Of several parents the first with the same counts.
+    """Yields which commits last changed a file or symlink, or each entry of a directory, newest
+    first, as they are found. If several parents have the same entry, the first one counts.
 
-    History is walked once for all names, and of a commit only the trees on the path are read.
+    It walks the history once for all names, and reads only the trees of a commit that are on the
+    path.
 
     Raises: NotFound, NotADirectory, Corrupt.
     """
@@ -345,8 +347,8 @@ class _BlameWalk:
                     yield Blamed(path, children[name], at, self._commit(at))
 
     def _parents(self, at: CommitId) -> list[CommitId]:
-        """Those that a retention policy has not deleted: what was there before is the work of the
-        oldest commit that is kept."""
+        """Returns the parents that a retention policy has not deleted. Changes before them are
+        attributed to the oldest commit that is kept."""
         found = []
         for parent in self._commit(at).parents:
             try:
@@ -359,14 +361,14 @@ class _BlameWalk:
     def _same(
         self, now: TreeEntry | None, before: TreeEntry | None, names: set[bytes]
     ) -> set[bytes]:
-        """Those of the names that were the same before."""
+        """Returns the names whose entries were the same before."""
         if now is not None and before is not None and now.digest == before.digest:
             return names
         new, old = self._children(now), self._children(before)
         return {name for name in names if name in old and _equal(new[name], old[name])}
 
     def _entry(self, at: CommitId) -> TreeEntry | None:
-        """The directory in a commit; None if it has none there."""
+        """Returns the directory in a commit; None if it does not exist there."""
         root = self._commit(at).root
         try:
             entry = find_in(self._store.packs, root, Spec(self._repo, at.hex(), self._directory))

@@ -35,27 +35,27 @@ from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
 
-INDEXES_MAX = 256  # about 0.3 MB each if files are small
-INDEX_CHUNKS_MAX = 1024 * 1024  # of all of them together; some 60 bytes each
+INDEXES_MAX = 256  # about 0.3 MB each for small files
+INDEX_CHUNKS_MAX = 1024 * 1024  # over all of them; about 60 bytes each
 WINDOWS_MAX = 32
-WINDOW_SIZE_BYTES = 1024 * 1024  # trees lie together, so a read of one brings its neighbours
+WINDOW_SIZE_BYTES = 1024 * 1024  # trees lie together, so reading one also reads its neighbours
 RUN_SIZE_BYTES_MAX = 8 * 1024 * 1024
-WHOLE_SIZE_BYTES = 48 * 1024 * 1024  # what one GET brings of a pack
+WHOLE_SIZE_BYTES = 48 * 1024 * 1024  # limit for reading a pack with one GET
 PAYLOAD_SIZE_BYTES_MAX = 512 * 1024 * 1024  # held in memory; writers make packs of 32 MiB
 _REPAIR = "`lodefs repair`"
-_WAY_OUT = f"; {_REPAIR} says what else is damaged, and puts it back from a source that has it"
+_WAY_OUT = f"; {_REPAIR} lists all damage, and repairs it from a source that has the bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class PackIndexVersion:
-    """A pack's index, and the ETag of the object that it was read from."""
+    """A pack's index, and the ETag of its object."""
 
     index: PackIndex
     etag: str
 
 
 class WrongChunk(Corrupt):
-    """Chunks of a pack do not match their ids. ``number``: of the first one, if known."""
+    """Chunks of a pack do not match their ids. ``number`` is the first such chunk, if known."""
 
     def __init__(self, message: str, number: int | None) -> None:
         super().__init__(message)
@@ -67,10 +67,10 @@ class LostPack(Corrupt):
 
 
 class PackReader:
-    """Chunks, trees and files out of the packs of one store. Safe for many threads.
+    """Reads chunks, trees and files from the packs of one store. Safe for many threads.
 
-    Keeps the indexes of the last ``indexes_max`` packs, fewer of large ones, and ``windows_max``
-    MiB of tree packs.
+    It caches the indexes of the last ``indexes_max`` packs (fewer of large packs) and
+    ``windows_max`` MiB of tree packs.
     """
 
     def __init__(
@@ -88,30 +88,32 @@ class PackReader:
         )
 
     def index(self, pack_id: PackId) -> PackIndex:
-        """The index of a pack. Raises: LostPack, Corrupt, UnknownFormat."""
+        """Returns the index of a pack. Raises: LostPack, Corrupt, UnknownFormat."""
         return self._version(pack_id).index
 
     def read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
-        """The raw bytes of consecutive chunks, by one ranged GET: bound ``count`` accordingly.
+        """Returns the raw bytes of consecutive chunks. It reads them with one GET, so bound
+        ``count``.
 
-        Raises: Corrupt if the bytes do not match the chunks' ids, also when they are read again;
+        Raises: Corrupt if the bytes do not match the chunks' ids even when they are read again;
         LostPack; Purged.
         """
         return self._with_retry(pack_id, lambda: self._read(pack_id, first, count))
 
     def read_span(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
-        """As ``read``, of a span whose chunks are not all wanted: b"" for one that is gone."""
+        """Does what ``read`` does, but returns b"" for a chunk that is gone."""
         return self._with_retry(pack_id, lambda: self._read_span(pack_id, first, count))
 
     def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
-        """The entries of a directory, by name. Raises: Corrupt if they are not what its digest
-        says."""
+        """Returns the entries of a directory, by name. Raises: Corrupt if they do not match its
+        digest."""
         check_tree(entry)
         return tree_of(entry, self._stored_form(entry))
 
     def outline(self, entry: TreeEntry) -> Outline:
-        """What a directory says of packs and directories, for much less than ``read_tree``. Its
-        chunks are verified, its digest is not. Raises: Corrupt, UnknownFormat."""
+        """Returns which packs and directories a directory names, at a fraction of the cost of
+        ``read_tree``. It verifies the chunks, but not the digest. Raises: Corrupt,
+        UnknownFormat."""
         check_tree(entry)
         packs = {segment.pack for segment in entry.segments}
         own_pack = next(iter(packs)) if len(packs) == 1 else None
@@ -119,9 +121,9 @@ class PackReader:
         return Outline(found.packs | packs, found.directories)
 
     def read_file(self, entry: TreeEntry) -> Iterator[Buffer]:
-        """The bytes of a file, chunk after chunk, at most 8 MiB of them read ahead.
+        """Yields the bytes of a file, chunk after chunk. It reads at most 8 MiB ahead.
 
-        Raises: Corrupt; what was handed out until then is right, but the file may not be whole.
+        Raises: Corrupt. The bytes yielded before are right, but the file may be incomplete.
         """
         if entry.kind is not Kind.FILE:
             raise Corrupt(f"{entry.name!r} is not a file")
@@ -137,8 +139,8 @@ class PackReader:
             raise Corrupt(f"file {entry.name!r} does not match its size and digest")
 
     def read_range(self, entry: TreeEntry, first: int, end: int) -> bytes:
-        """The bytes [first, end) of a file, fewer only at its end. Raises: Corrupt; of chunks, not
-        of the file's digest."""
+        """Returns the bytes [first, end) of a file, fewer only at its end. It verifies chunks, but
+        not the file's digest. Raises: Corrupt."""
         parts: list[Buffer] = []
         at = 0
         for segment in entry.segments:
@@ -153,8 +155,8 @@ class PackReader:
         return b"".join(parts)
 
     def runs(self, segment: Segment, size_bytes_max: int = RUN_SIZE_BYTES_MAX) -> list[Segment]:
-        """A segment in parts of at most ``size_bytes_max`` raw bytes, or one chunk. Raises:
-        Corrupt."""
+        """Splits a segment into parts of at most ``size_bytes_max`` raw bytes, or one chunk.
+        Raises: Corrupt."""
         index = self.index(segment.pack)
         index.check_run(*segment[1:])
         raw, end = index.raw_offsets, segment.first + segment.count
@@ -165,8 +167,8 @@ class PackReader:
         return [Segment(segment.pack, a, b - a, raw[b] - raw[a]) for a, b in pairwise(cuts)]
 
     def walk(self, entry: TreeEntry, path: bytes = b"") -> Iterator[tuple[bytes, TreeEntry]]:
-        """All that lies below a directory at ``path``, with its paths: by name, a directory
-        before what it holds. As deep as it may be."""
+        """Yields all entries below a directory at ``path``, with their paths, by name. A directory
+        comes before its contents. They may lie at any depth."""
         stack = [self._children(path, entry)]
         while stack:
             found = next(stack[-1], None)
@@ -199,13 +201,14 @@ class PackReader:
         return read_index(self._objects, pack_id)
 
     def _with_retry(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
-        """Reads again, from the index on, if the pack was rewritten or its bytes were wrong."""
+        """Reads again, beginning with the index, if the pack was rewritten or its bytes were
+        wrong."""
         try:
             return self._read_twice(pack_id, read)
-        except Changed:  # a compaction and a purge, say, one after the other
+        except Changed:  # for example, a compaction and then a purge
             self._indexes.forget(pack_id)
             return read()
-        except NotFound as error:  # since its index was read
+        except NotFound as error:  # deleted since its index was read
             self._indexes.forget(pack_id)
             raise _lost(pack_id, error) from error
 
@@ -241,8 +244,8 @@ class PackReader:
         return self._with_retry(segment.pack, lambda: self._read_windows(segment))
 
     def _read_windows(self, segment: Segment) -> list[Buffer]:
-        """Chunks of a segment through the cache of windows: chunks that begin in one MiB. Those
-        that are larger than a window are read alone, and not kept."""
+        """Reads the chunks of a segment through the cache of windows: a window has the chunks that
+        begin in one MiB. Chunks larger than a window are read alone and not cached."""
         version = self._version(segment.pack)
         index, etag = version.index, version.etag
         index.check_run(*segment[1:])
@@ -270,8 +273,8 @@ class PackReader:
 
 
 def damaged(what: object, error: Corrupt) -> Corrupt:
-    """What somebody is told who wanted to read ``what`` (a file, a version): its name, the damage,
-    and the way out."""
+    """Returns the error for a user who wanted to read ``what`` (a file, a version): it has the
+    name, the damage, and the way out."""
     way_out = "" if _REPAIR in str(error) else _WAY_OUT
     return Corrupt(f"{what}: {error}{way_out}")
 
@@ -281,19 +284,19 @@ def _lost(pack_id: PackId, error: NotFound) -> LostPack:
 
 
 def read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
-    """Reads a pack's index: one GET, or two if the index is over 64 KiB. Once more if the object
-    was rewritten in between.
+    """Reads a pack's index with one GET, or two if the index is over 64 KiB. It reads once more if
+    the object was rewritten in between.
 
-    Raises: NotFound, Corrupt, UnknownFormat; Changed if it was rewritten that time too.
+    Raises: NotFound, Corrupt, UnknownFormat; Changed if it was rewritten again.
     """
     try:
         return _read_index(objects, pack_id)
-    except Changed:  # a compaction, say
+    except Changed:  # for example, by a compaction
         return _read_index(objects, pack_id)
 
 
 def index_or_none(objects: ObjectStore, pack_id: PackId) -> PackIndex | None:
-    """A pack's index; None if it is lost, damaged or newer, or written again and again."""
+    """Returns a pack's index; None if it is lost, damaged, of a newer format, or keeps changing."""
     try:
         return read_index(objects, pack_id).index
     except (*UNREADABLE, Changed):
@@ -301,19 +304,19 @@ def index_or_none(objects: ObjectStore, pack_id: PackId) -> PackIndex | None:
 
 
 def check_bound(index: PackIndex) -> None:
-    """Raises: TooLarge for a pack that is not to be held in memory."""
+    """Raises: TooLarge for a pack that must not be held in memory."""
     if index.offsets[-1] > PAYLOAD_SIZE_BYTES_MAX:
         raise TooLarge(
-            f"pack {index.pack_id.hex()} has {index.offsets[-1]} bytes, and none that is copied "
-            f"or written again has more than {PAYLOAD_SIZE_BYTES_MAX}"
+            f"pack {index.pack_id.hex()} has {index.offsets[-1]} bytes; packs of more than "
+            f"{PAYLOAD_SIZE_BYTES_MAX} bytes cannot be copied or rewritten"
         )
 
 
 def read_pack(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndexVersion, Buffer]:
-    """A pack's index, and the stored bytes of all its chunks, which are not verified: by one GET if
-    it is no larger than WHOLE_SIZE_BYTES.
+    """Returns a pack's index, and the stored bytes of all its chunks without verifying them. It
+    takes one GET for at most WHOLE_SIZE_BYTES.
 
-    Raises: NotFound, Corrupt, UnknownFormat; TooLarge; Changed if it was written again meanwhile.
+    Raises: NotFound, Corrupt, UnknownFormat; TooLarge; Changed if it was rewritten meanwhile.
     """
     key = keys.pack(pack_id)
     part = objects.get(key, size=WHOLE_SIZE_BYTES)
@@ -328,12 +331,13 @@ def read_pack(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndexVersion, 
 
 
 def _index_offset(pack_id: PackId, part: Part) -> tuple[int, int]:
-    """Where a pack's index begins, and its size with the trailer, as the pack's last bytes say."""
+    """Returns the offset of a pack's index, and its size with the trailer, from the pack's last
+    bytes."""
     trailer = Trailer.decode(pack_id, part.data)
     size_bytes = trailer.index_size_bytes + TRAILER_SIZE_BYTES
     if trailer.index_offset + size_bytes != part.object_size_bytes:
         raise Corrupt(
-            f"{keys.pack(pack_id)} has {part.object_size_bytes} bytes, which is not what it says"
+            f"{keys.pack(pack_id)} has {part.object_size_bytes} bytes, which contradicts its end"
         )
     return trailer.index_offset, size_bytes
 
@@ -348,10 +352,10 @@ def _read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
 
 
 def read_stored(objects: ObjectStore, version: PackIndexVersion, first: int, count: int) -> Buffer:
-    """Reads the stored bytes of consecutive chunks, by one ranged GET, or none if all of them are
-    gone. They are not verified.
+    """Reads the stored bytes of consecutive chunks with one GET, or none if all of them are gone.
+    It does not verify them.
 
-    Raises: NotFound, Corrupt; Changed if the object is not the one of this version any more.
+    Raises: NotFound, Corrupt; Changed if the object was rewritten since this version.
     """
     offsets = version.index.offsets
     size_bytes = offsets[first + count] - offsets[first]
@@ -364,15 +368,16 @@ def _read_range(
     key = keys.pack(version.index.pack_id)
     part = objects.get(key, offset=offset, size=size_bytes, if_match=version.etag)
     if len(part.data) != size_bytes:
-        raise Corrupt(f"{key} is cut off: {size_bytes} bytes at {offset} are not there")
+        raise Corrupt(f"{key} is truncated: {size_bytes} bytes at {offset} are missing")
     return part.data
 
 
 def unpack_chunks(
     index: PackIndex, first: int, count: int, data: Buffer, data_offset: int | None = None
 ) -> list[Buffer]:
-    """The raw bytes of consecutive chunks, verified; b"" for one that is gone. ``data`` is what the
-    pack holds from ``data_offset`` on, or from the first of these chunks on. Raises: WrongChunk."""
+    """Returns the verified raw bytes of consecutive chunks; b"" for one that is gone. ``data`` are
+    the pack's bytes from ``data_offset`` on, or from the first of these chunks on. Raises:
+    WrongChunk."""
     start = index.offsets[first] if data_offset is None else data_offset
     view = memoryview(data)
     chunks: list[Buffer] = []
@@ -389,21 +394,20 @@ def unpack_chunks(
 
 
 def check_tree(entry: TreeEntry) -> None:
-    """Raises: Corrupt, TooLarge if an entry is no directory whose tree can be read."""
+    """Raises: Corrupt, TooLarge if an entry is not a directory whose tree can be read."""
     what = f"directory {entry.name!r}"
     if entry.kind is not Kind.DIRECTORY or not entry.segments:
         raise Corrupt(f"{what} has no tree")
     if entry.size_bytes > TREE_SIZE_BYTES_MAX:
         raise TooLarge(
-            f"{what} claims a tree of {entry.size_bytes} bytes, and none has more than "
-            f"{TREE_SIZE_BYTES_MAX}"
+            f"{what} claims a tree of {entry.size_bytes} bytes; the limit is {TREE_SIZE_BYTES_MAX}"
         )
     if sum(segment.size_bytes for segment in entry.segments) != entry.size_bytes:
-        raise Corrupt(f"{what} has a tree of another size than {entry.size_bytes} bytes")
+        raise Corrupt(f"{what} has a tree whose size is not {entry.size_bytes} bytes")
 
 
 def tree_of(entry: TreeEntry, pieces: Iterable[Buffer]) -> list[TreeEntry]:
-    """The entries of a directory, from the bytes of its segments. Raises: Corrupt,
+    """Returns the entries of a directory from the bytes of its segments. Raises: Corrupt,
     UnknownFormat."""
     what = f"directory {entry.name!r}"
     data = _joined(pieces)
@@ -419,7 +423,7 @@ def tree_of(entry: TreeEntry, pieces: Iterable[Buffer]) -> list[TreeEntry]:
 
 
 def _joined(pieces: Iterable[Buffer]) -> Buffer:
-    """The pieces as one, without holding all of them twice; one piece is not copied."""
+    """Joins the pieces without holding all of them twice; one piece is not copied."""
     rest = iter(pieces)
     first = next(rest, b"")
     second = next(rest, None)
@@ -433,8 +437,8 @@ def _joined(pieces: Iterable[Buffer]) -> Buffer:
 
 
 def _window(index: PackIndex, window: int) -> tuple[int, int]:
-    """The stored bytes of the chunks that begin in a window: first and end. The last one is left
-    out if it is larger than a window itself."""
+    """Returns the first offset and the end of the chunks that begin in a window. The last chunk is
+    left out if it is larger than a window."""
     offsets = index.offsets  # the last is the payload's end, where no chunk begins
     low = bisect_right(offsets, window * WINDOW_SIZE_BYTES - 1)
     high = min(bisect_right(offsets, (window + 1) * WINDOW_SIZE_BYTES - 1), len(index))

@@ -1,7 +1,7 @@
-"""Fetch units: which runs of chunks of one pack are read with one GET.
+"""Fetch units: plans which runs of chunks of one pack are read with one GET.
 
-Pure. Pull, verify and the scan of trees plan with it: wanted chunks that lie near each other come
-together, in reads of about 8 MiB, which is where S3 over one connection is at full speed.
+Pure. Pull, verify and the scan of trees use it: wanted chunks that lie close together are read
+together, in reads of about 8 MiB, at which one connection to S3 reaches full speed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lodefs.chunkstore.format.pack import PackIndex
 
 UNIT_STORED_BYTES_MAX = 8 << 20
 UNIT_RAW_BYTES_MAX = 16 << 20  # bounds the memory of a unit whose chunks compress well
-GAP_STORED_BYTES_MAX = 256 << 10  # reading this much for nothing is cheaper than another GET
+GAP_STORED_BYTES_MAX = 256 << 10  # reading this much in vain is cheaper than another GET
 
 T = TypeVar("T")
 
 
 class Wanted(NamedTuple, Generic[T]):
-    """A run of chunks of one pack, and what it is wanted for."""
+    """A run of chunks of one pack, and what the caller wants it for."""
 
     first: int
     count: int  # type: ignore[assignment]  # hides tuple.count
@@ -29,9 +29,9 @@ class Wanted(NamedTuple, Generic[T]):
 
 
 class Unit(NamedTuple, Generic[T]):
-    """Chunks [first, first + count) of a pack, to be read at once, and whose they are.
+    """Chunks [first, first + count) of a pack to read at once, and the runs that they belong to.
 
-    Each part lies wholly in the unit, and is (first, count, what, raw bytes of its run before it).
+    Each part lies wholly in the unit. It is (first, count, what, raw bytes of its run before it).
     """
 
     first: int
@@ -40,11 +40,11 @@ class Unit(NamedTuple, Generic[T]):
 
 
 def units(index: PackIndex, wanted: Iterable[Wanted[T]]) -> Iterator[Unit[T]]:
-    """The units that together hold all wanted runs of one pack, in the order of the pack.
+    """Yields the units that hold all wanted runs of one pack, in the order of the pack.
 
     Runs may overlap (files that share chunks): a chunk is in one unit only. A run that is longer
-    than a unit is cut; its parts say where in the run they start. Raises: Corrupt if the pack has
-    no such chunks.
+    than a unit is split; its parts say where in the run they start. Raises: Corrupt if the pack
+    does not have such chunks.
     """
     ordered = sorted(wanted, key=lambda run: run[:2])
     chunks = len(index.offsets) - 1
@@ -54,7 +54,7 @@ def units(index: PackIndex, wanted: Iterable[Wanted[T]]) -> Iterator[Unit[T]]:
                 f"the pack has {chunks} chunks: {run.count} from number {run.first} are not in it"
             )
     position = 0
-    waiting: list[Wanted[T]] = []  # begun in an earlier unit and not at their end
+    waiting: list[Wanted[T]] = []  # runs that began in an earlier unit and have not ended
     for first, end in _spans(index, ordered):
         parts = []
         while position < len(ordered) and ordered[position].first < end:
@@ -70,7 +70,7 @@ def units(index: PackIndex, wanted: Iterable[Wanted[T]]) -> Iterator[Unit[T]]:
 
 
 def _spans(index: PackIndex, ordered: Sequence[Wanted[T]]) -> Iterator[tuple[int, int]]:
-    """[first, end) of each unit for runs that are sorted."""
+    """Yields [first, end) of each unit for sorted runs."""
     if not ordered:
         return
     first, end = ordered[0].first, 0
@@ -83,7 +83,7 @@ def _spans(index: PackIndex, ordered: Sequence[Wanted[T]]) -> Iterator[tuple[int
 
 
 def _cut(index: PackIndex, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """[first, end) in pieces within both limits, of one chunk at least."""
+    """Splits [first, end) into pieces within both limits, of at least one chunk."""
     while first < end:
         stored = _fit(index.offsets, first, end, UNIT_STORED_BYTES_MAX)
         raw = _fit(index.raw_offsets, first, end, UNIT_RAW_BYTES_MAX)
@@ -93,5 +93,6 @@ def _cut(index: PackIndex, first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _fit(offsets: Sequence[int], first: int, end: int, size_bytes_max: int) -> int:
-    """The greatest ``stop`` up to ``end`` so that [first, stop) has ``size_bytes_max`` at most."""
+    """Returns the greatest ``stop`` up to ``end`` for which [first, stop) has at most
+    ``size_bytes_max``."""
     return bisect_right(offsets, offsets[first] + size_bytes_max, first, end + 1) - 1

@@ -1,4 +1,4 @@
-"""Branches and tags: each a log of objects that are put only if absent; the newest sorts first."""
+"""Branches and tags: each is a log of put-if-absent objects, and the newest sorts first."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lodefs.chunkstore.repo.gallop import last_of_row
 BRANCHES = "branches"
 TAGS = "tags"
 VERSION = 1
-SIZE_BYTES_MAX = 64 * 1024  # of an entry; it has less than 1 KiB today
+SIZE_BYTES_MAX = 64 * 1024  # limit for an entry, which has less than 1 KiB today
 _KIND = "ref"
 _NAMED_MAX = 8  # refs that an error lists
 
 
 @dataclass(frozen=True, slots=True)
 class RefEntry:
-    """One move of a ref. ``commit`` is None if the ref was deleted. Sequences count from 0."""
+    """One move of a ref. ``commit`` is None if it deletes the ref. Sequences count from 0."""
 
     commit: CommitId | None
     sequence: int
-    time_s: int  # Unix
+    time_s: int  # Unix time
 
 
 class _RefBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,19 +53,19 @@ class Refs:
         self._clock = clock
 
     def latest(self, kind: str, name: str) -> RefEntry | None:
-        """The newest entry, also a deletion; None without any."""
+        """Returns the newest entry, even if it is a deletion; None if there is no entry."""
         log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
         newest = next(iter(self._objects.list(log, limit=1)), None)
         return None if newest is None else self._entry(kind, name, newest)
 
     def head(self, kind: str, name: str) -> CommitId | None:
-        """Where a branch or tag is; None if there is none."""
+        """Returns the commit of a branch or tag; None if there is no such ref."""
         found = self.latest(kind, name)
         return None if found is None else found.commit
 
     def surely_newest(self, kind: str, name: str, at_least: int = -1) -> RefEntry | None:
-        """As ``latest``, but asks for the entries themselves, from one that a list shows, or
-        ``at_least`` (there must be such an entry), on: a list may lack some."""
+        """Does what ``latest`` does, but checks for entries one by one after the one that a list
+        shows, or after ``at_least`` (such an entry must exist), since a list may lack some."""
         log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
         listed = next(iter(self._objects.list(log, limit=1)), None)
         found = None if listed is None else keys.ref_of_entry(listed.key)
@@ -74,43 +74,46 @@ class Refs:
         return None if sequence < 0 else self.entry(kind, name, sequence)
 
     def entry(self, kind: str, name: str, sequence: int) -> RefEntry:
-        """One entry of a ref. Raises: NotFound; Corrupt, UnknownFormat."""
+        """Returns one entry of a ref. Raises: NotFound; Corrupt, UnknownFormat."""
         return self._read(kind, name, keys.ref_entry(self._repo, kind, name, sequence))
 
     def read(self, kind: str, name: str) -> RefEntry:
-        """Where a ref is now. Raises: NotFound; Corrupt, UnknownFormat."""
+        """Returns the current entry of a ref. Raises: NotFound; Corrupt, UnknownFormat."""
         entry = self.latest(kind, name)
         if entry is None or entry.commit is None:
             raise NotFound(f"{self._repo} has no {singular(kind)} {name}")
         return entry
 
     def list(self, kind: str) -> dict[str, RefEntry]:
-        """All refs of a kind that are not deleted, by name: one list and one get for each."""
+        """Returns all refs of a kind that are not deleted, by name: one list, and one GET for
+        each."""
         return dict(self.living(kind))
 
     def living(self, kind: str) -> Iterator[tuple[str, RefEntry]]:
-        """The same, each read when it is asked for."""
+        """Yields the same, and reads each on demand."""
         return ((name, entry) for name, entry in self.newest(kind) if entry.commit is not None)
 
     def newest(self, kind: str, *, start: str = "") -> Iterator[tuple[str, RefEntry]]:
-        """The newest entries of all refs of a kind, also deletions, by the bytes of NAME/, from
-        ``start`` on; each is read when it is asked for."""
+        """Yields the newest entries of all refs of a kind, even deletions, by the bytes of NAME/,
+        from ``start`` on. It reads each on demand."""
         for name, info in self._newest(kind, start):
             yield name, self._entry(kind, name, info)
 
     def names(self, kind: str) -> Iterator[str]:
-        """Names of all refs of a kind, deleted ones too: one list for each, and no get."""
+        """Yields the names of all refs of a kind, even deleted ones: one list for each, and no
+        GET."""
         return (name for name, _ in self._newest(kind))
 
     def history(self, kind: str, name: str) -> Iterator[RefEntry]:
-        """All moves of a ref, the newest first; none for a ref that never was."""
+        """Yields all moves of a ref, newest first; none if it never existed."""
         log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
         return (self._entry(kind, name, info) for info in self._objects.list(log))
 
     def before_deletion(self, kind: str, name: str) -> tuple[RefEntry, CommitId]:
-        """The newest entry of a ref that is deleted, and the commit that it was at before.
+        """Returns the newest entry of a deleted ref, and its commit before the deletion.
 
-        Raises: AlreadyExists if it is not deleted; NotFound if it never was, with names that are.
+        Raises: AlreadyExists if it is not deleted; NotFound, which names deleted refs, if it never
+        existed.
         """
         entries = self.history(kind, name)
         newest = next(entries, None)
@@ -131,10 +134,10 @@ class Refs:
     def advance(
         self, kind: str, name: str, commit_id: CommitId | None, *, expected_sequence: int | None
     ) -> RefEntry:
-        """Moves a ref that stands at ``expected_sequence`` (None: that has no entry yet).
+        """Moves a ref whose newest entry is ``expected_sequence`` (None: it has no entry yet).
 
-        With ``commit_id`` None the ref is deleted. The entry counts, with all that it refers to,
-        from the moment this returns. Raises: Conflict if another writer moved it first.
+        ``commit_id`` None deletes the ref. When this returns, the entry counts, with all that it
+        refers to. Raises: Conflict if another writer moved the ref first.
         """
         _check_kind(kind)
         check_ref_name(name)
@@ -142,17 +145,17 @@ class Refs:
         if not 0 <= sequence <= keys.SEQUENCE_MAX:
             raise InvalidInput(f"{sequence} is not a sequence number of a ref")
         if sequence:
-            # Otherwise a wrong expectation could skip numbers, and an older entry come to count
+            # Otherwise a wrong expectation could skip numbers, and an older entry could count later
             self._check_stands_at(kind, name, sequence - 1)
         return self._put(kind, name, commit_id, sequence)
 
     def delete_at(self, kind: str, name: str, sequence: int) -> RefEntry:
-        """Puts a deletion at a number of a log that lacks the entries before it: somebody has
-        removed them in the bucket itself. Raises: Conflict if there is an entry of that number."""
+        """Puts a deletion at a number of a log that lacks the entries before it, since somebody has
+        removed them in the bucket itself. Raises: Conflict if that number exists."""
         return self._put(_check_kind(kind), check_ref_name(name), None, sequence)
 
     def restore(self, kind: str, name: str, commit_id: CommitId | None, sequence: int) -> RefEntry:
-        """Puts an entry that was lost or damaged, over what is there. For repairs alone."""
+        """Overwrites an entry that was lost or damaged. For repairs only."""
         return self._put(
             _check_kind(kind), check_ref_name(name), commit_id, sequence, if_absent=False
         )
@@ -187,19 +190,19 @@ class Refs:
         return latest is not None and latest.commit is None
 
     def _check_stands_at(self, kind: str, name: str, sequence: int) -> None:
-        # asked for itself: a list may lack it. Whether it is the newest, the put finds out
+        # Ask for the entry itself: a list may lack it. The put finds out whether it is the newest
         if not self.has(kind, name, sequence):
             raise self._conflict(kind, name)
 
     def _conflict(self, kind: str, name: str) -> Conflict:
         latest = self.latest(kind, name)
-        now = "it has no entry"
+        now = "it has no entries"
         if latest is not None:
             at = "deleted" if latest.commit is None else f"at {latest.commit.hex()[:12]}"
             now = f"it is {at} now"
         return Conflict(
             f"{singular(kind)} {name} of {self._repo} was moved by another writer: {now}. "
-            "Nothing is lost: repeat the command to go on from there"
+            "Nothing is lost: repeat the command to continue from there"
         )
 
     def _newest(self, kind: str, start: str = "") -> Iterator[tuple[str, ObjectInfo]]:
@@ -243,5 +246,5 @@ def _check_kind(kind: str) -> str:
 
 
 def singular(kind: str) -> str:
-    """What one ref of a kind is called."""
+    """Returns the singular of a kind of ref."""
     return {BRANCHES: "branch", TAGS: "tag"}[kind]

@@ -1,4 +1,4 @@
-"""The settings of a repository: a log of put-if-absent objects, as a ref is."""
+"""The settings of a repository: a log of put-if-absent objects, like a ref."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lodefs.chunkstore.repo.gallop import last_of_row
 
 
 class SettingsLog:
-    """The log of one repository. Raises what the store does; Corrupt, UnknownFormat."""
+    """The log of one repository. Raises: Corrupt, UnknownFormat; what the store raises."""
 
     def __init__(
         self, objects: ObjectStore, repo: str, clock: Callable[[], float] = time.time
@@ -30,16 +30,17 @@ class SettingsLog:
         self._clock = clock
 
     def newest(self) -> RepoSettings:
-        """What counts, as a list shows it: one request if nothing was ever set."""
+        """Returns the current settings by a list; one request if nothing was ever set."""
         return self.entry(self._listed())
 
     def surely_newest(self, known: int = -1) -> RepoSettings:
-        """The same, but asks for the entry after the one that the list shows, or that is ``known``
-        to be there, or for the first: a list may lack some, or all of them. One request more."""
+        """Returns the current settings even if a list lacks entries. It checks for the entry after
+        the one that the list shows, or after ``known``, which must exist, or for the first. Takes
+        one more request."""
         return self.entry(last_of_row(self._has, max(self._listed(), known)))
 
     def entry(self, sequence: int) -> RepoSettings:
-        """One entry; that before the first sets nothing."""
+        """Returns one entry; the one before the first sets nothing."""
         if sequence < 0:
             return RepoSettings()
         key = keys.settings_entry(self._repo, sequence)
@@ -50,8 +51,8 @@ class SettingsLog:
             raise Corrupt(f"{error} (`lodefs repair`)") from error
 
     def change(self, change: Callable[[RepoSettings], RepoSettings]) -> RepoSettings:
-        """Puts what ``change`` makes of the newest entry after it, and gives it; nothing, if that
-        is no change. ``change`` is called again when somebody else was faster."""
+        """Puts what ``change`` makes of the newest entry as the next entry, and returns it. Puts
+        nothing if that is no change. It calls ``change`` again if another writer was faster."""
         known = -1
         while True:
             now = self.surely_newest(known)
@@ -63,13 +64,13 @@ class SettingsLog:
             try:
                 self._objects.put(key, [encode_settings(self._repo, wanted)], if_absent=True)
             except AlreadyExists:
-                known = wanted.sequence  # whatever lists say
+                known = wanted.sequence  # even if lists lack it
                 continue
             return wanted
 
     def restore(self, sequence: int) -> None:
-        """Puts an entry that sets nothing over one that is damaged. History may be gone, since
-        nobody knows any more. For repairs alone."""
+        """Overwrites a damaged entry with one that sets nothing. With it, a deletion or policy may
+        be lost. For repairs only."""
         nothing = RepoSettings(sequence, int(self._clock()), may_lack_history=True)
         key = keys.settings_entry(self._repo, sequence)
         self._objects.put(key, [encode_settings(self._repo, nothing)])

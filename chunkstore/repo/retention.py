@@ -1,4 +1,5 @@
-"""Which commits of a repository a retention policy keeps: a pure function of its history."""
+"""Decides which commits of a repository a retention policy keeps: a pure function of its
+history."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from lodefs.chunkstore.repo.refs import BRANCHES
 
 
 class Dated(Protocol):
-    """What counts of a commit. A Commit is one."""
+    """The fields of a commit that matter. A Commit has them."""
 
     @property
     def parents(self) -> tuple[CommitId, ...]: ...
@@ -27,8 +28,8 @@ def retained(
     policy: Retention,
     now_s: int,
 ) -> set[CommitId]:
-    """The commits that a policy keeps, of ``commits``: all that are there and that ``heads`` lead
-    to. What a branch or tag names itself is always kept."""
+    """Returns the commits that a policy keeps. ``commits`` are all existing ones that ``heads``
+    lead to. A commit that a branch or tag names is always kept."""
     kept: set[CommitId] = set()
     for ref, head in heads:
         kept.add(head)
@@ -52,8 +53,8 @@ def _first_parents(
 
 
 def _times(commits: Mapping[CommitId, Dated], now_s: int) -> dict[CommitId, int]:
-    """When each commit was made. Who pushed says it, by a clock that may be wrong: none is older
-    than those before it, but for those whose time is yet to come."""
+    """Returns when each commit was made. The pusher's clock may be wrong, so no commit counts as
+    older than its ancestors, except ancestors with a time in the future."""
     found: dict[CommitId, int] = {}
     stack = list(commits)
     while stack:

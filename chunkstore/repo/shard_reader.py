@@ -1,4 +1,4 @@
-"""Reading a stored index shard: as a whole, or a large one a window at a time."""
+"""Reads a stored index shard: at once, or a large one window by window."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.objects.interface import ObjectStore, Part, check_size
 from lodefs.chunkstore.system.os_errors import kind_of
 
-WINDOW_SIZE_BYTES = 2 * 1024 * 1024  # what is read at once: the whole, of up to 3.5 GB added
+WINDOW_SIZE_BYTES = 2 * 1024 * 1024  # read at once: the whole shard for up to 3.5 GB of new data
 
 
 def has_shard(objects: ObjectStore, push_id: str) -> bool:
-    """Whether there is a shard of a push, as it was put or as a gc run wrote it again."""
+    """Whether there is a shard of a push, as the push put it or as a gc run rewrote it."""
     try:
         return next(iter(objects.list(keys.shard(push_id), limit=1)), None) is not None
     except InvalidInput:  # a push index may hold a damaged name
@@ -40,11 +40,11 @@ def has_shard(objects: ObjectStore, push_id: str) -> bool:
 def read_shard(
     objects: ObjectStore, key: str, window_size_bytes: int = WINDOW_SIZE_BYTES
 ) -> Iterator[ShardPack]:
-    """The packs of a stored shard. One that is larger than a window is copied to a temporary file,
-    a window at a time, and decoded from there: iterating it waits for no store. Errors of
-    decoding come on the way: its packs count when all have come.
+    """Yields the packs of a stored shard. A shard larger than a window is copied to a temporary
+    file, window by window, and decoded from there, so that iterating does not wait for the store.
+    Errors of decoding may come late: the packs count only when all have come.
 
-    Raises: Corrupt, TooLarge, UnknownFormat, NotFound; Changed if it was written again meanwhile;
+    Raises: Corrupt, TooLarge, UnknownFormat, NotFound; Changed if it was rewritten meanwhile;
     NoSpace, Unavailable if there can be no temporary file.
     """
     part = objects.get(key, size=window_size_bytes)
@@ -61,7 +61,7 @@ def read_shard(
 
 
 def _copied(objects: ObjectStore, key: str, first: Part, window_size_bytes: int) -> BinaryIO:
-    """A temporary file with the whole object. Raises: OSError, and errors of reading it."""
+    """Returns a temporary file with the whole object. Raises: OSError; errors of reading it."""
     copy = TemporaryFile()  # noqa: SIM115 - its reader closes it
     try:
         copy.write(first.data)
@@ -69,7 +69,7 @@ def _copied(objects: ObjectStore, key: str, first: Part, window_size_bytes: int)
             wanted = min(window_size_bytes, left_bytes)
             part = objects.get(key, offset=copy.tell(), size=wanted, if_match=first.etag)
             if len(part.data) != wanted:
-                raise Corrupt(f"{key} is cut off")
+                raise Corrupt(f"{key} is truncated")
             copy.write(part.data)
         copy.seek(0)
     except BaseException:
@@ -84,7 +84,7 @@ def _packs(shard: BinaryIO, key: str) -> Iterator[ShardPack]:
     def take(size_bytes: int) -> bytes:
         taken = shard.read(size_bytes)
         if len(taken) != size_bytes:
-            raise Corrupt(f"{key} is cut off")
+            raise Corrupt(f"{key} is truncated")
         hasher.update(taken)
         return taken
 
@@ -96,7 +96,7 @@ def _packs(shard: BinaryIO, key: str) -> Iterator[ShardPack]:
     with shard:
         try:
             packs = decode_head(memoryview(take(HEAD.size)), key)
-        except UnknownFormat:  # of a newer lodefs, or of a bit that is wrong
+        except UnknownFormat:  # from a newer lodefs, or a flipped bit
             left_bytes = os.fstat(shard.fileno()).st_size - HEAD.size - ID_BYTES
             for at in range(0, left_bytes, WINDOW_SIZE_BYTES):
                 take(min(WINDOW_SIZE_BYTES, left_bytes - at))
@@ -104,7 +104,8 @@ def _packs(shard: BinaryIO, key: str) -> Iterator[ShardPack]:
             raise
         for _ in range(packs):
             head = take(PACK_HEAD.size)
-            chunks = min(PACK_HEAD.unpack(head)[1], PACK_CHUNKS_LIMIT)  # else it is refused below
+            # A larger number is refused below
+            chunks = min(PACK_HEAD.unpack(head)[1], PACK_CHUNKS_LIMIT)
             columns = take(chunks * (ID_BYTES + 4))
             yield decode_pack(memoryview(head + columns), 0, key)[0]
         check()

@@ -1,4 +1,4 @@
-"""A store: its settings, its repositories, and what a revision is."""
+"""A store: its settings, its repositories, and the meaning of revisions."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from lodefs.chunkstore.system.durations import utc_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 2
-_MERGED_VERSION = 3  # written when packs were merged first: all else is as in version 2
-SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
+_MERGED_VERSION = 3  # set when packs are first merged; otherwise like version 2
+SIZE_BYTES_MAX = 64 * 1024  # limit for store.json, which has less than 1 KiB today
 _KIND = "store"
 _NAMED_MAX = 8  # candidates that an error lists
-_RENAMED_MAX = 8  # times that one name after the other is followed
-_LISTED_FIRST, _LISTED_GROWTH, _LISTED_MAX = 4, 4, 1000  # objects of one list, for names
+_RENAMED_MAX = 8  # how many renames are followed
+_LISTED_FIRST, _LISTED_GROWTH, _LISTED_MAX = 4, 4, 1000  # objects in one list of names
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
 class _SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     store_id: str
     chunking: _Chunking
-    upgraded_s: int | None  # says nothing any more
+    upgraded_s: int | None  # unused
 
 
-_ALGORITHM = "fastcdc-2016"  # see chunking.py
+_ALGORITHM = "fastcdc-2016"  # chunking.py describes it
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """The bytes of store.json."""
+    """Returns the bytes of store.json."""
     params = settings.chunking
     sizes = (params.size_bytes_min, params.size_bytes_average, params.size_bytes_max)
     body = _SettingsBody(settings.store_id, _Chunking(_ALGORITHM, *sizes), upgraded_s=None)
@@ -92,7 +92,7 @@ def encode_settings(settings: Settings) -> bytes:
 
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
-    """Settings from the bytes of store.json. Raises: Corrupt, UnknownFormat."""
+    """Returns settings from the bytes of store.json. Raises: Corrupt, UnknownFormat."""
     versions = dict.fromkeys((VERSION, _MERGED_VERSION), _SettingsBody)
     body = unseal(_KIND, versions, data, what)
     chunking = body.chunking
@@ -117,13 +117,13 @@ class Store:
         self.objects = objects
         self.settings = settings
         self.packs = PackReader(objects)
-        self._probe_lock = threading.Lock()  # guards the flag, and that one thread probes
+        self._probe_lock = threading.Lock()  # guards the flag, and lets one thread probe
         self._probed = probed
-        self.on_renamed: Callable[[str], object] = lambda _to: None  # told of new names
+        self.on_renamed: Callable[[str], object] = lambda _to: None  # called with new names
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """The location of the store, for messages."""
         return self.objects.url
 
     def ensure_writable(self) -> None:
@@ -138,10 +138,10 @@ class Store:
     def repos(
         self, below: str = "", *, after: str = "", start: str = "", deleted: bool = False
     ) -> Iterator[str]:
-        """Names of the repositories that have refs, by the bytes of NAME/refs/. Those with many
-        objects cost two lists each, others much less: lists grow as long as somebody reads on.
-        ``below``: those that begin so. ``after``: those that follow a repository; ``start``: those
-        whose NAME/refs/ follows it; ``deleted``: deleted ones too."""
+        """Yields the names of the repositories that have refs, by the bytes of NAME/refs/. A
+        repository with many objects costs two lists, others much less: lists grow as the reader
+        goes on. ``below`` is a prefix of the names; ``after`` a repository that they follow;
+        ``start`` a key that NAME/refs/ follows; ``deleted`` includes deleted ones."""
         start = f"{after}/refs0" if after else start  # '0' follows '/'
         after = start and keys.REPOS + start
         limit = _LISTED_FIRST
@@ -153,7 +153,7 @@ class Store:
                 parts = info.key.split("/")
                 cut = next((n for n, part in enumerate(parts) if part in ("commits", "refs")), None)
                 if cut is None:
-                    after = info.key  # no object of ours
+                    after = info.key  # not an object of lodefs
                     continue
                 repo = "/".join(parts[1:cut])
                 if parts[cut] == "refs" and (deleted or not self._is_deleted(repo, info.key)):
@@ -170,12 +170,12 @@ class Store:
         return first is not None and not self._is_deleted(repo, first)
 
     def settings_log(self, repo: str, clock: Callable[[], float] = time.time) -> SettingsLog:
-        """What is set for a repository. Raises: InvalidInput for a malformed name."""
+        """Returns the settings log of a repository. Raises: InvalidInput for a malformed name."""
         return SettingsLog(self.objects, repo, clock)
 
     def deletion(self, repo: str) -> Deletion | None:
-        """When a repository was deleted, and what it had; None if it was not, or has branches or
-        tags again. Settings remember a deletion; what counts is that no ref is left."""
+        """Returns when a repository was deleted, and what it had; None if it was not, or has
+        branches or tags again. Settings record a deletion, but it counts only if no ref is left."""
         found = self.settings_log(repo).newest().deletion
         return None if found is None or self._is_living(repo) else found
 
@@ -185,8 +185,9 @@ class Store:
         return any(chain(refs.living(BRANCHES), refs.living(TAGS)))
 
     def new_name(self, repo: str) -> str | None:
-        """The name that a repository has now, if it was renamed and its old name leads there still:
-        also while it is being renamed. What it has itself under the old name comes first."""
+        """Returns the present name of a repository that was renamed, if the old name still leads
+        there, even during the rename. A repository that has the old name itself takes
+        precedence."""
         at = repo
         for _ in range(_RENAMED_MAX):
             found = self.settings_log(at).newest().deletion
@@ -196,8 +197,8 @@ class Store:
         return None if at == repo else at
 
     def locate(self, spec: Spec) -> tuple[Spec, CommitId]:
-        """The commit that the revision of ``spec`` is, as ``resolve``; and ``spec`` with the name
-        that its repository has now, if it was renamed."""
+        """Returns ``spec`` with the present name of its repository, if it was renamed, and the
+        commit of its revision, as ``resolve`` does."""
         try:
             return spec, self.resolve(spec.repo, spec.rev)
         except Renamed as error:
@@ -206,12 +207,13 @@ class Store:
             return found, self.resolve(found.repo, found.rev)
 
     def refs(self, repo: str) -> Refs:
-        """The branches and tags of a repository. Raises: InvalidInput for a malformed name."""
+        """Returns the branches and tags of a repository. Raises: InvalidInput for a malformed
+        name."""
         return Refs(self.objects, repo)
 
     def require_repo(self, repo: str) -> None:
-        """Raises: NotFound, whose ``instead`` lists what exists, if a repository has no commits and
-        refs."""
+        """Raises: NotFound if a repository has no commits and no refs. The error's ``instead``
+        lists what exists."""
         check_repo(repo)
         first = self._first(f"{keys.REPOS}{repo}/refs/")
         if first is not None and self._is_deleted(repo, first):
@@ -230,7 +232,7 @@ class Store:
         return f"{self.url} has {known or 'none yet'}{self._path_hint(repo)}"
 
     def _path_hint(self, repo: str) -> str:
-        """How to write REPO/PATH, if there is a repository REPO; else ""."""
+        """Returns how to write REPO/PATH if there is a repository REPO; otherwise ""."""
         parts = repo.split("/")
         for cut in range(len(parts) - 1, 0, -1):
             parent = "/".join(parts[:cut])
@@ -239,15 +241,15 @@ class Store:
         return ""
 
     def resolve(self, repo: str, rev: str) -> CommitId:
-        """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning
-        of one; or a commit before it (main~2). NotFound names what there is. Raises: InvalidInput
-        if a prefix fits many commits; Renamed."""
+        """Returns the current commit of ``rev``: a branch, otherwise a tag, otherwise a commit id
+        or a prefix of one; or a commit before any of these (main~2). Raises: NotFound, which names
+        what exists; InvalidInput if a prefix fits several commits; Renamed."""
         name, steps = parse_revision(rev)
         return self.before(repo, self._named(repo, name), rev, steps)
 
     def before(self, repo: str, start: CommitId, rev: str, steps: Sequence[int]) -> CommitId:
-        """The commit to which the steps of the revision ``rev`` lead from ``start``. Raises:
-        NotFound that says how many there are; Expired; Corrupt."""
+        """Returns the commit to which the steps of the revision ``rev`` lead from ``start``.
+        Raises: NotFound, which says how many commits there are; Expired; Corrupt."""
         at = start
         for number, parent in enumerate(steps):
             parents = self.commit(repo, at).parents
@@ -259,7 +261,7 @@ class Store:
         return at
 
     def _named(self, repo: str, rev: str) -> CommitId:
-        """The commit that a name is."""
+        """Returns the commit that a name stands for."""
         check_repo(repo)
         refs = self.refs(repo)
         for kind in (BRANCHES, TAGS):
@@ -269,16 +271,16 @@ class Store:
         found = self._commits_of(repo, rev)
         if len(found) > 1:
             named = ", ".join(name[: len(rev) + 6] for name in found)
-            raise InvalidInput(f"{rev} begins several commits of {repo}: {named}")
+            raise InvalidInput(f"{rev} is the beginning of several commits of {repo}: {named}")
         if found and self.deletion(repo) is None:
             return CommitId(bytes.fromhex(found[0]))
         raise self._unknown(repo, rev)
 
     def check_new_ref(self, repo: str, kind: str, name: str) -> None:
-        """Raises: InvalidInput if a new branch or tag would take its name from something else, so
-        that ``resolve`` would find another commit than before, or would seem to be something
-        else; AlreadyExists if the repository is deleted; Renamed. Two writers that create a branch
-        and a tag of one name at once both succeed."""
+        """Raises: InvalidInput if a new branch or tag would hide something with the same name from
+        ``resolve``, or would seem to be something else; AlreadyExists if the repository is deleted;
+        Renamed. Two writers that create a branch and a tag with the same name at once both
+        succeed."""
         if self.settings_log(repo).newest().deletion is not None:
             self._check_renamed(repo)
             if not self._is_living(repo):
@@ -288,17 +290,17 @@ class Store:
         if latest is not None and latest.commit is not None:
             raise InvalidInput(
                 f"{repo} has a {singular(other)} {name}: a {singular(kind)} {name} would be "
-                "mistaken for it; take another name"
+                "mistaken for it; choose another name"
             )
         if found := self._commits_of(repo, name):
             raise InvalidInput(
                 f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a "
-                f"{singular(kind)} {name} would hide; take another name"
+                f"{singular(kind)} {name} would hide; choose another name"
             )
         check_new_ref_name(name)
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit:
-        """A commit of a repository. Raises: NotFound, Expired, Corrupt, UnknownFormat."""
+        """Returns a commit of a repository. Raises: NotFound, Expired, Corrupt, UnknownFormat."""
         key = keys.commit(repo, commit_id)
         try:
             data = read_whole(self.objects, key, COMMIT_SIZE_BYTES_MAX).data
@@ -307,10 +309,10 @@ class Store:
                 raise Expired(self._expired_text(repo, commit_id.hex())) from None
             raise NotFound(
                 f"{repo} has no commit {commit_id.hex()[:12]}: it is lost (`lodefs repair`), or "
-                "deleted meanwhile; `lodefs branch --force` moves a branch that leads to it"
+                "was deleted meanwhile; `lodefs branch --force` moves a branch that leads to it"
             ) from None
         if commit_id_of(data) != commit_id:
-            raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
+            raise Corrupt(f"{key} has the bytes of another commit, or is damaged")
         return decode_commit(data, key)
 
     def has_expired(self, repo: str, commit_id: CommitId) -> bool:
@@ -318,16 +320,16 @@ class Store:
         return exists(self.objects, keys.expired(repo, commit_id.hex()))
 
     def put_expired(self, repo: str, commit_id: CommitId, time_s: int) -> None:
-        """Says of a commit, right before it is deleted, that it was."""
+        """Marks a commit, right before its deletion, as deleted by a retention policy."""
         data = encode_expired(repo, commit_id, time_s)
         self.objects.put(keys.expired(repo, commit_id.hex()), [data])
 
     def has_commit(self, repo: str, commit_id: CommitId) -> bool:
-        """Whether a commit is there, whole or not."""
+        """Whether the object of a commit exists, damaged or not."""
         return self._has(keys.commit(repo, commit_id))
 
     def put_commit(self, repo: str, commit: Commit) -> CommitId:
-        """Writes a commit; what it refers to must be there. One that is there already is fine."""
+        """Writes a commit; what it refers to must exist. A commit that exists already is fine."""
         check_repo(repo)
         data = encode_commit(commit)
         commit_id = commit_id_of(data)
@@ -339,7 +341,7 @@ class Store:
         self.objects.close()
 
     def _commits_of(self, repo: str, rev: str) -> list[str]:
-        """The first commits that ``rev`` is the beginning of, in hex."""
+        """Returns the first commits that begin with ``rev``, in hex."""
         if not is_commit_prefix(rev):
             return []
         prefix = keys.commits(repo)
@@ -351,7 +353,7 @@ class Store:
         if (to := self.new_name(repo)) is not None:
             error = Renamed(str(hidden(repo)))
             error.to = to
-            error.instead = lambda: f"it was renamed, and is {to} now"
+            error.instead = lambda: f"it was renamed to {to}"
             raise error
 
     def _unknown(self, repo: str, rev: str) -> NotFound:
@@ -366,16 +368,16 @@ class Store:
         refs = self.refs(repo)
         message = f"{repo} has no branch, tag or commit {rev}"
         if is_hex(rev) and len(rev) < ID_HEX_CHARS_MIN:
-            message += f" (of a commit at least {ID_HEX_CHARS_MIN} digits are needed)"
+            message += f" (a commit needs at least {ID_HEX_CHARS_MIN} digits)"
         for kind, kinds in ((BRANCHES, "branches"), (TAGS, "tags")):
             names = [name for name, _ in islice(refs.living(kind), _NAMED_MAX)]
             message += f"; its {kinds}: {', '.join(names)}" if names else ""
         return NotFound(message)
 
     def _is_deleted(self, repo: str, first_key: str) -> bool:
-        """``first_key``: of the repository's refs; settings would come before all others. A
-        repository whose settings are damaged is taken for one that is there: `lodefs verify` can
-        tell of it then, and what leads to its data is not overlooked."""
+        """``first_key`` is the first of the repository's refs; settings come before all others. A
+        repository with damaged settings counts as existing, so that `lodefs verify` reports it and
+        nothing that leads to its data is overlooked."""
         with contextlib.suppress(Corrupt):
             return keys.settings_sequence(first_key) >= 0 and self.deletion(repo) is not None
         return False
@@ -395,7 +397,7 @@ class Store:
 
     def _expired_text(self, repo: str, commit: str) -> str:
         policy = self.settings_log(repo).newest().retention
-        now = f"now {policy}" if policy else "cleared since"
+        now = f"now {policy}" if policy else "now cleared"
         return (
             f"commit {commit[:12]} of {repo} is gone: expired by the retention policy of {repo} "
             f"({now}; `lodefs retain {repo} --show`)"
@@ -405,13 +407,13 @@ class Store:
         return self._first(prefix) is not None
 
     def _first(self, prefix: str) -> str | None:
-        """The first key that begins so."""
+        """Returns the first key with a prefix."""
         info = next(iter(self.objects.list(prefix, limit=1)), None)
         return None if info is None else info.key
 
 
 def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -> Store:
-    """Makes an empty store after probing for what lodefs needs.
+    """Creates an empty store after probing for what lodefs needs.
 
     Raises: AlreadyExists; Unsupported if conditional writes do not work; Denied.
     """
@@ -427,7 +429,7 @@ def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -
 
 
 def open_store(objects: ObjectStore) -> Store:
-    """A store that exists. Raises: NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
+    """Opens an existing store. Raises: NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
     try:
         data = read_whole(objects, keys.STORE, SIZE_BYTES_MAX).data
     except NoSuchBucket:
@@ -441,23 +443,24 @@ def open_store(objects: ObjectStore) -> Store:
 
 
 def require_there(objects: ObjectStore) -> None:
-    """Raises: Unavailable if a store that was opened before is gone as a whole, such as a directory
-    whose file system was unmounted, or a mirror answers for it: what it lacks is not missing."""
+    """Raises: Unavailable if an opened store is gone as a whole (for example, its file system was
+    unmounted), or a mirror answers for it: then its objects are not missing."""
     try:
         objects.head(keys.STORE)
     except NotFound as error:
-        raise Unavailable(f"the store {objects.url} is not there at present: {error}") from error
+        raise Unavailable(f"the store {objects.url} is gone at present: {error}") from error
     if is_replaced(objects):
         raise Unavailable(
             f"the store {objects.url} does not answer at present, and its mirrors, which may be "
-            "behind, do not have this"
+            "out of date, do not have this"
         )
 
 
 def probe(objects: ObjectStore) -> None:
-    """Writes an object twice, the second time only if absent, and removes it again.
+    """Writes an object twice, the second time only if absent, and removes it.
 
-    Raises: Unsupported if the second write is not refused: two pushes could then lose commits.
+    Raises: Unsupported if the second write is not refused, since two pushes could then lose
+    commits.
     """
     key = keys.probe(os.urandom(16).hex())
     objects.put(key, [b"lodefs probe\n"], if_absent=True)
@@ -468,14 +471,14 @@ def probe(objects: ObjectStore) -> None:
     finally:
         _remove_quietly(objects, key)
     raise Unsupported(
-        f"{objects.url} ignores If-None-Match: it overwrites an object that is to be written only "
+        f"{objects.url} ignores If-None-Match: it overwrites an object that must only be written "
         "if absent, so two pushes at once could lose commits. lodefs needs a store with "
         "conditional writes (AWS S3, Ceph RGW, MinIO, a directory)"
     )
 
 
 def _remove_quietly(objects: ObjectStore, key: str) -> None:
-    """A probe that stays is garbage and harms nothing: credentials may well not allow deletes."""
+    """Removes the probe. One that stays does no harm: credentials may not allow deletes."""
     try:
         objects.delete(key)
     except LodefsError:

@@ -1,4 +1,4 @@
-"""What differs between two texts, by line, as ``diff -u`` shows it."""
+"""The differences between two texts, by line, as ``diff -u`` shows them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.history import Change
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
-SIZE_BYTES_MAX = 1024 * 1024  # of each of two files
+SIZE_BYTES_MAX = 1024 * 1024  # limit for each of two files
 CONTEXT = 3  # lines around a change
-PAIRS_MAX = 10_000  # of lines without a unique one among them, which are compared each with each
+PAIRS_MAX = 10_000  # limit for comparing each line with each, if no line is unique
 
-# Controls, and marks that turn a line around: what has any of them is no text for a terminal
+# Control characters, and marks that reverse a line: they are unsafe for a terminal
 _NO_TEXT = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
 )
 
 
 class ContentDiff(NamedTuple):
-    """Of a change the lines of a patch; or why there are none: "binary" or "large"."""
+    """The lines of a patch; or why there are none: "binary" or "large"."""
 
     lines: list[str]
     not_shown: str = ""
 
 
 def content_diff(packs: PackReader, change: Change) -> ContentDiff:
-    """What a change does to the content of a file or symlink; files of at most SIZE_BYTES_MAX are
-    read, if both sides are. Raises: Corrupt; what the store raises."""
+    """Returns what a change does to the content of a file or symlink. It reads files of at most
+    SIZE_BYTES_MAX, if both sides are files. Raises: Corrupt; what the store raises."""
     sides = change.before, change.after
     if any(side is not None and _size_bytes(side) > SIZE_BYTES_MAX for side in sides):
         return ContentDiff([], "large")
@@ -65,7 +65,7 @@ def _lines(text: str) -> list[str]:
 
 
 class Edit(NamedTuple):
-    """Lines of the old text in whose place there are others, or none, in the new one."""
+    """Lines of the old text, and the lines of the new text that replace them."""
 
     old_first: int
     old_end: int
@@ -74,8 +74,9 @@ class Edit(NamedTuple):
 
 
 def edits_of(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
-    """What makes ``new`` of ``old``, in order. Lines that occur once on each side hold the others
-    in place (a patience diff); what lies between is compared line by line if it is short."""
+    """Returns the edits that make ``new`` of ``old``, in order. Lines that occur once on each side
+    are matched first (a patience diff); what lies between is compared line by line if it is
+    short."""
     found: list[Edit] = []
     stack = [Edit(0, len(old), 0, len(new))]
     while stack:
@@ -94,7 +95,7 @@ def edits_of(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
 
 
 def _trimmed(old: Sequence[str], new: Sequence[str], at: Edit) -> Edit:
-    """Without what is equal at both ends."""
+    """Removes what is equal at both ends."""
     a, b, c, d = at
     while a < b and c < d and old[a] == new[c]:
         a, c = a + 1, c + 1
@@ -104,7 +105,7 @@ def _trimmed(old: Sequence[str], new: Sequence[str], at: Edit) -> Edit:
 
 
 def _anchors(old: Sequence[str], new: Sequence[str], at: Edit) -> list[tuple[int, int]]:
-    """Pairs of equal lines that each side has once: as many as there are in one order."""
+    """Returns pairs of equal lines that occur once on each side: as many as keep their order."""
     counts = Counter(old[at.old_first : at.old_end]), Counter(new[at.new_first : at.new_end])
     places = {new[n]: n for n in range(at.new_first, at.new_end) if counts[1][new[n]] == 1}
     pairs = [
@@ -112,9 +113,9 @@ def _anchors(old: Sequence[str], new: Sequence[str], at: Edit) -> list[tuple[int
         for n in range(at.old_first, at.old_end)
         if counts[0][old[n]] == 1 and old[n] in places
     ]
-    ends: list[int] = []  # of the best rows of each length the last place
-    last: list[int] = []  # and its pair
-    before: list[int] = []  # of each pair the one before it
+    ends: list[int] = []  # the last place of the best row of each length
+    last: list[int] = []  # the pair at that place
+    before: list[int] = []  # for each pair, the one before it in its row
     for number, (_, place) in enumerate(pairs):
         size = bisect_left(ends, place)
         before.append(last[size - 1] if size else -1)
@@ -144,7 +145,7 @@ def _compared(old: Sequence[str], new: Sequence[str], at: Edit) -> Iterator[Edit
 
 
 def unified(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    """The hunks of a patch, line by line and without line ends; of lines that have theirs."""
+    """Yields the hunks of a patch, line by line without line ends. The inputs have line ends."""
     for hunk in _hunks(edits_of(old, new)):
         first, last = hunk[0], hunk[-1]
         lead = min(CONTEXT, first.old_first)

@@ -1,6 +1,6 @@
-"""What of a stored directory says where bytes lie: its packs, and the directories in it.
+"""The parts of a stored directory that say where bytes lie: its packs and its subdirectories.
 
-Files are not decoded one by one, so it takes a small part of the time of ``decode_tree``.
+It does not decode files one by one, so it takes a fraction of the time of ``decode_tree``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _NO_DIRECTORIES = bytes(tag for tag in range(256) if tag & 3 != Kind.DIRECTORY)
 
 
 class Outline(NamedTuple):
-    """``packs``: those that the directory names by id; ``directories``: the entries of kind
-    directory. What is neither is in a pack that holds the directory itself."""
+    """``packs`` are those that the directory names by id; ``directories`` are its entries of kind
+    directory. All other bytes are in a pack that holds the directory itself."""
 
     packs: set[PackId]
     directories: list[TreeEntry]
 
 
 class _GroupOutline(msgspec.Struct, array_like=True):
-    """The first columns of a group; the others are left alone."""
+    """The first columns of a group; the others are ignored."""
 
     names: msgspec.Raw
     tags: bytes
@@ -41,14 +41,14 @@ _decode = msgpack_decoder(_GroupOutline).decode
 
 
 def outline(data: Buffer, own_pack: PackId | None) -> Outline:
-    """The outline of a stored form that lies in ``own_pack`` (None: in several). Raises: Corrupt,
-    UnknownFormat, TooLarge. It checks less than ``decode_tree``, and reads the same."""
+    """Returns the outline of a stored form that lies in ``own_pack`` (None: in several packs). It
+    checks less than ``decode_tree``. Raises: Corrupt, UnknownFormat, TooLarge."""
     found = Outline(set(), [])
     for group in groups_of(data):
         try:
             columns = _decode(group)
         except msgspec.DecodeError as error:
-            raise Corrupt(f"a tree holds a group that is not one: {error}") from error
+            raise Corrupt(f"a tree has an invalid group: {error}") from error
         found.packs.update(_ids(columns.packs))
         if columns.tags.translate(None, _NO_DIRECTORIES):
             entries = group_entries(group, own_pack)
@@ -58,5 +58,5 @@ def outline(data: Buffer, own_pack: PackId | None) -> Outline:
 
 def _ids(joined: bytes) -> Iterator[PackId]:
     if len(joined) % ID_BYTES:
-        raise Corrupt("a tree's table of packs is cut off")
+        raise Corrupt("a tree's table of packs is truncated")
     return (PackId(joined[cut : cut + ID_BYTES]) for cut in range(0, len(joined), ID_BYTES))

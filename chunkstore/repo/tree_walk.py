@@ -1,7 +1,7 @@
-"""The one way through the trees of commits: directories are read side by side, those that are new.
+"""The one way to walk the trees of commits: it reads new directories, many at once.
 
-One tree after the other would cost a round trip for every directory. PackReader brings trees that
-lie near each other with one GET, so neighbours in the order of their names are few reads.
+One tree after the other would cost a round trip for every directory. PackReader reads trees that
+lie close together with one GET, so neighbours in the order of their names need few reads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lodefs.chunkstore.errors import UNREADABLE, InvalidInput, LodefsError, Purg
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
-AHEAD = 32  # directories that are read, or wait to be looked at, at once; bounds memory
-BAD_TREE = (*UNREADABLE, InvalidInput, Purged)  # what is wrong with a tree, and not with the store
+AHEAD = 32  # directories being read or waiting to be used; bounds memory
+BAD_TREE = (*UNREADABLE, InvalidInput, Purged)  # problems of a tree, and not of the store
 
 Node = TypeVar("Node")
 Content = TypeVar("Content")
@@ -26,19 +26,19 @@ Root = TypeVar("Root")
 
 @dataclass(frozen=True, slots=True)
 class Visited(Generic[Node, Content]):
-    """A directory that was met, and what is in it, or why that cannot be read."""
+    """A visited directory, and its contents, or why they cannot be read."""
 
     node: Node
     outcome: Content | LodefsError
 
     @property
     def error(self) -> LodefsError | None:
-        """One of BAD_TREE; None if it could be read."""
+        """One of BAD_TREE; None if the directory could be read."""
         return self.outcome if isinstance(self.outcome, LodefsError) else None
 
     @property
     def content(self) -> Content:
-        """Raises: its error, so that nobody takes a lost tree for an empty one."""
+        """The contents. Raises the error, so that nobody takes a lost tree for an empty one."""
         if isinstance(self.outcome, LodefsError):
             raise self.outcome
         return self.outcome
@@ -50,12 +50,12 @@ def walk(
     executor: Executor,
     is_new: Callable[[Node], bool],
 ) -> Iterator[Visited[Node, Content]]:
-    """``roots`` and all directories below them, a directory before what is in it.
+    """Yields ``roots`` and all directories below them, each directory before its contents.
 
-    ``read`` gives what is in a directory, and the directories there; threads of ``executor`` call
-    it. What is not new is left out, with all below it: ``is_new`` is asked once of each, in the
-    thread that iterates. A further root is taken when too few directories wait to be read. Raises:
-    what ``read`` raises besides BAD_TREE.
+    ``read`` returns the contents of a directory and its subdirectories; threads of ``executor``
+    call it. Directories that are not new are skipped with all below them. ``is_new`` is called once
+    for each, in the iterating thread. It takes another root when too few directories wait to be
+    read. Raises: what ``read`` raises besides BAD_TREE.
     """
 
     def outcome(node: Node) -> tuple[Content | LodefsError, Sequence[Node]]:
@@ -65,7 +65,7 @@ def walk(
             return error, ()
 
     beginnings = filter(is_new, roots)
-    waiting: list[Node] = []  # the next one last: the deepest go first, so few wait
+    waiting: list[Node] = []  # the next one is last: the deepest go first, so few wait
     reading: deque[tuple[Node, Future[tuple[Content | LodefsError, Sequence[Node]]]]] = deque()
     try:
         while True:
@@ -86,7 +86,7 @@ def walk(
 
 
 class Place(NamedTuple, Generic[Root]):
-    """A directory at a path below a root, and what the caller calls that root."""
+    """A directory at a path below a root, and the caller's name for that root."""
 
     root: Root
     path: bytes
@@ -99,8 +99,8 @@ def walk_trees(
     executor: Executor,
     is_new: Callable[[Place[Root]], bool] = lambda _: True,
 ) -> Iterator[Visited[Place[Root], list[TreeEntry]]]:
-    """As ``walk``, with the entries of each directory; by default equal ones at each of their
-    paths. Raises: Unavailable, Denied."""
+    """Does what ``walk`` does, with the entries of each directory. By default it yields equal
+    directories at each of their paths. Raises: Unavailable, Denied."""
 
     def read(place: Place[Root]) -> tuple[list[TreeEntry], list[Place[Root]]]:
         entries = packs.read_tree(place.entry)
@@ -114,5 +114,5 @@ def walk_trees(
 
 
 def join(path: bytes, name: bytes) -> bytes:
-    """A path one name longer."""
+    """Returns a path extended by one name."""
     return path + b"/" + name if path else name

@@ -1,8 +1,8 @@
-"""Verify: every reference of a store resolves, and with ``data`` every byte is what it should be.
+"""Verify: checks that every reference of a store resolves, and with ``data`` every byte.
 
-Goes from refs to commits, trees, pack indexes and chunks. Never stops at a problem: it is listed,
-with repository, commit, path, pack and chunk, and the rest is checked. A store that cannot be
-reached, or may not be read, is no problem of the store's bytes and ends it with that error.
+It goes from refs to commits, trees, pack indexes and chunks. It never stops at a problem: it lists
+the problem with repository, commit, path, pack and chunk, and checks the rest. If the store cannot
+be reached or read, verify ends with that error, since its bytes may be fine.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
 WORKERS = 8
-FILES_TOGETHER_MAX = 32_768  # checked at once; bounds memory
-PLACED_MAX = 10_000  # contents of which all places are told; bounds memory
-AHEAD = 4  # results for each worker that may wait to be looked at; bounds memory
+FILES_TOGETHER_MAX = 32_768  # files checked at once; bounds memory
+PLACED_MAX = 10_000  # contents whose places are all listed; bounds memory
+AHEAD = 4  # unprocessed results for each worker; bounds memory
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -46,9 +46,9 @@ _PROBLEMS = BAD_TREE
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What was checked, each thing once, and what is wrong: one line for each problem.
-    ``purged``: files of which somebody wanted bytes to be gone for good, which is none.
-    ``commits_without_files``: older commits of one revision, whose files were not looked at."""
+    """What was checked, each thing once, and the problems, one line each. ``purged`` lists purged
+    files, which are no problem. ``commits_without_files`` counts older commits of one revision
+    whose files were not checked."""
 
     problems: list[str] = field(default_factory=list)
     purged: list[str] = field(default_factory=list)
@@ -56,11 +56,11 @@ class VerifyResult:
     commits_without_files: int = 0
     directories: int = 0
     files: int = 0
-    data_bytes: int = 0  # of files, whose every byte was checked
+    data_bytes: int = 0  # bytes of files that were checked completely
 
 
 class _Where(NamedTuple):
-    """The first commit and path that were found to have an entry."""
+    """The first commit and path at which an entry was found."""
 
     repo: str
     commit: CommitId
@@ -71,7 +71,7 @@ class _Where(NamedTuple):
         return f"{Spec(self.repo, self.commit.hex()[:12], self.path)}"
 
 
-_Checked = tuple[list[tuple[_Where, object]], int]  # what is wrong with which files; bytes
+_Checked = tuple[list[tuple[_Where, object]], int]  # (file, problem) of each problem; bytes
 
 
 def verify(
@@ -82,8 +82,8 @@ def verify(
     workers: int = WORKERS,
     progress: Progress | None = None,
 ) -> VerifyResult:
-    """Checks one revision (with ``spec``; its path is not looked at), or all that the store's
-    branches and tags lead to, older commits too, and the index shards.
+    """Checks one revision (``spec``, whose path is ignored), or all that the store's branches and
+    tags lead to, with older commits, and the index shards.
 
     Raises: NotFound if the revision does not exist; Unavailable, Denied.
     """
@@ -107,7 +107,7 @@ def verify(
 
 
 class _Verify:
-    """One verification at work. Results come together in the calling thread."""
+    """One verification. Results are collected in the calling thread."""
 
     def __init__(
         self,
@@ -128,27 +128,28 @@ class _Verify:
         self._ahead = ahead
         self._seen = seen  # files and directories
         self._names: dict[tuple[str, CommitId], list[str]] = defaultdict(list)  # refs
-        self._looked: list[tuple[str, CommitId]] = []  # commits whose files were looked at
-        self._bad: dict[Stored, list[tuple[list[str], int]]] = {}  # lines that tell of a content
+        self._looked: list[tuple[str, CommitId]] = []  # commits whose files were checked
+        # For each content, its lines among the problems
+        self._bad: dict[Stored, list[tuple[list[str], int]]] = {}
 
     def shards(self) -> None:
-        """Every index shard decodes, and its packs are there: pushes trust them."""
+        """Checks that every index shard decodes and its packs exist, since pushes rely on that."""
         self._progress.phase = "checking index shards"
         for info in self._store.objects.list(keys.INDEX):
             try:
                 ids = [pack.pack_id for pack in read_shard(self._store.objects, info.key)]
-            except NotFound:  # a gc run has written it again since it was listed
+            except NotFound:  # a gc run has rewritten it since it was listed
                 continue
             except _PROBLEMS as error:
                 self._problem(str(error))
                 continue
             for _, missing in self._map(self._packs.index, ids):
-                # a shard that is gone, too, was deleted with the pack, by a gc run
+                # if the shard is gone, too, a gc run has deleted both
                 if missing and exists(self._store.objects, info.key):
                     self._problem(f"{info.key}: {missing}")
 
     def heads(self) -> Iterator[tuple[str, CommitId]]:
-        """The commits of all branches and tags."""
+        """Returns the commits of all branches and tags."""
         self._progress.phase = "checking refs"
         for repo in self._store.repos():
             refs = self._store.refs(repo)
@@ -166,7 +167,7 @@ class _Verify:
     def commits(
         self, heads: Sequence[tuple[str, CommitId]], *, with_trees_of_parents: bool
     ) -> None:
-        """All commits from ``heads`` back, along all parents, and their trees."""
+        """Checks all commits from ``heads`` back, along all parents, and their trees."""
         waiting = list(reversed(heads))
         seen = set()
         first = set(heads)
@@ -178,7 +179,8 @@ class _Verify:
             try:
                 commit = self._store.commit(repo, commit_id)
             except _PROBLEMS as error:
-                if not isinstance(error, Expired) or at in first:  # no branch or tag names it
+                # A branch or tag names it, or it has not expired
+                if not isinstance(error, Expired) or at in first:
                     self._problem(f"{repo}@{commit_id.hex()}: {error}")
                 continue
             self.result.commits += 1
@@ -190,11 +192,11 @@ class _Verify:
                 self.result.commits_without_files += 1
 
     def places(self) -> None:
-        """Says of each file that is damaged or purged in which versions it is, and under which
-        other names: each content was looked at once."""
+        """Adds to the line of each damaged or purged file which versions it is in, and under which
+        other names, since each content was checked once."""
         if not self._bad:
             return
-        self._progress.phase = "looking for the versions that have these files"
+        self._progress.phase = "looking for the versions with these files"
         found = {key: Places() for key in self._bad}
         find_places(self._store, self._looked, self._names, found)
         for key, lines in self._bad.items():
@@ -211,7 +213,7 @@ class _Verify:
             self._progress.files_done += len(batch)
 
     def _files(self, root: _Where) -> Iterator[_Where]:
-        """Files below a directory that were not seen yet; checks trees on the way."""
+        """Yields new files below a directory, and checks the trees on the way."""
         roots = [Place(root, root.path, root.entry)]
         trees = walk_trees(
             self._packs, roots, self._executor, lambda place: self._seen.add(place.entry)
@@ -227,7 +229,7 @@ class _Verify:
                     yield root._replace(path=join(tree.node.path, child.name), entry=child)
 
     def _check_files(self, batch: Sequence[_Where]) -> None:
-        """Segments against pack indexes, pack by pack; then the bytes."""
+        """Checks segments against pack indexes, pack by pack; then the bytes."""
         wanted: dict[PackId, list[tuple[Segment, _Where]]] = defaultdict(list)
         for where in batch:
             for segment in where.entry.segments:
@@ -257,7 +259,7 @@ class _Verify:
         whole: dict[PackId, list[Wanted[_Where]]],
         broken: set[_Where],
     ) -> None:
-        """The bytes of files: small neighbours by the unit, others file by file."""
+        """Checks the bytes of files: small neighbours by unit, others file by file."""
         alone = [where for where in batch if len(where.entry.segments) > 1]
         jobs: list[tuple[PackId, Unit[_Where]]] = []
         for pack, runs in whole.items():
@@ -273,7 +275,7 @@ class _Verify:
             self._add(found, error)
 
     def _of_file(self, where: _Where, reason: object, told: list[str]) -> None:
-        """One line for each problem: several segments of a file may have the same."""
+        """Adds one line for each problem: several segments of a file may have the same problem."""
         text = f"{where}: {reason}"
         lines = self._bad.get(key := stored(where.entry), [])
         if any(told[at] == text for one, at in lines if one is told):
@@ -293,7 +295,7 @@ class _Verify:
         self._progress.bytes_done += data_bytes
 
     def _check_unit(self, job: tuple[PackId, Unit[_Where]]) -> _Checked:
-        """Files that lie wholly in a unit: what is wrong with them, and their bytes."""
+        """Checks files that lie wholly in a unit. Returns their problems and bytes."""
         pack, unit = job
         try:
             chunks: list[Buffer | LodefsError] = [
@@ -307,12 +309,12 @@ class _Verify:
             start = first - unit.first
             for n in range(start, start + count):
                 if not chunks[n]:
-                    chunks[n] = self._chunk(pack, unit.first + n)  # why it is gone
+                    chunks[n] = self._chunk(pack, unit.first + n)  # the error says why it is gone
             problems += _wrong(where, chunks[start : start + count])
         return problems, sum(part[2].entry.size_bytes for part in unit.parts)
 
     def _check_alone(self, where: _Where) -> _Checked:
-        """One file, whose bytes lie in several places or are many."""
+        """Checks one file whose bytes lie in several places or are many."""
         entry = where.entry
         try:
             for _ in self._packs.read_file(entry):
@@ -328,7 +330,7 @@ class _Verify:
         return [], entry.size_bytes
 
     def _chunk(self, pack: PackId, number: int) -> Buffer | LodefsError:
-        """One chunk, or what is wrong with it."""
+        """Returns one chunk, or its problem."""
         try:
             return self._packs.read(pack, number, 1)[0]
         except _PROBLEMS as error:
@@ -337,7 +339,7 @@ class _Verify:
     def _map(
         self, function: Callable[[T], U], items: Iterable[T]
     ) -> Iterator[tuple[U | None, LodefsError | None]]:
-        """The results of a function in the order of the items, or the problems met."""
+        """Yields the results of a function in the order of the items, or the problems."""
 
         def caught(item: T) -> tuple[U | None, LodefsError | None]:
             try:
@@ -352,7 +354,7 @@ class _Verify:
 
 
 def _misfit(index: PackIndex, segment: Segment) -> LodefsError | None:
-    """What a segment says that its pack does not hold."""
+    """Returns an error if a segment names chunks that its pack does not have."""
     try:
         index.check_run(*segment[1:])
         index.check_there(segment.first, segment.count)
@@ -362,7 +364,7 @@ def _misfit(index: PackIndex, segment: Segment) -> LodefsError | None:
 
 
 def _wrong(where: _Where, chunks: Sequence[Buffer | LodefsError]) -> list[tuple[_Where, object]]:
-    """What is wrong with a file, all of whose chunks are here."""
+    """Returns the problem of a file whose chunks were all read."""
     errors: list[tuple[_Where, object]]
     errors = [(where, chunk) for chunk in chunks if isinstance(chunk, LodefsError)]
     if errors:
@@ -372,5 +374,5 @@ def _wrong(where: _Where, chunks: Sequence[Buffer | LodefsError]) -> list[tuple[
         if not isinstance(chunk, LodefsError):
             hashed.update(chunk)
     if hashed.digest() != where.entry.digest:
-        return [(where, "its chunks are right, but do not make the file's digest")]
+        return [(where, "its chunks are right, but they do not match the file's digest")]
     return []

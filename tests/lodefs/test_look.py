@@ -92,7 +92,7 @@ def test_damage_is_told_with_the_way_out(
         ran = lodefs(command, spec, *target)
         assert ran.code == 8
         assert named in ran.err
-        assert ran.err.count("`lodefs repair` says") == 1
+        assert ran.err.count("`lodefs repair` ") == 1
 
 
 def test_log(lodefs: Lodefs) -> None:
@@ -395,5 +395,5 @@ def test_init_where_no_store_belongs(lodefs: Lodefs, tmp_path: Path) -> None:
     assert "is empty: is a variable not set?" in empty.err
     full = lodefs("init", str(tmp_path))
     assert full.code == 2
-    assert "give a new or an empty directory" in full.err
+    assert "needs a new or empty directory" in full.err
     assert os.listdir(tmp_path) == before

@@ -1,1 +1,1 @@
-"""Figures that programs of a node count in files, for the proxy and others to read."""
+"""Counters that programs of a node keep in files, for the proxy and others to read."""

@@ -1,8 +1,8 @@
-"""What a component of a node (Docker's plugin, the mounter, the CSI driver) counts, for the proxy.
+"""The counters of a component of a node (Docker's plugin, the mounter, the CSI driver).
 
-It counts in memory, and now and then publishes all of it in a file beside the proxy's socket
-(figure_files). A file has the magic, version, size and CRC-32 of the MessagePack that follows, so
-that nobody believes one that is half written.
+It counts in memory, and from time to time publishes all counters in a file beside the proxy's
+socket (figure_files). A file has the magic, version, size and CRC-32 of the MessagePack that
+follows, so that readers ignore one that is half written.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ENDING = ".component"
 MAGIC = b"lodefsCC"
 VERSION = 1
 FILE_BYTES = 16384
-FAULT = "Fault"  # of lodefs: an error that is none of ours
-NAMES_MAX = 64  # of operations, errors of one, or states
-READ_TRIES = 3  # of a file that is being written
+FAULT = "Fault"  # a fault of lodefs: an error that is not a LodefsError
+NAMES_MAX = 64  # of operations, errors of one operation, or states
+READ_TRIES = 3  # for a file that is being written
 _HEAD = struct.Struct("=8sIII")  # magic, version, size, CRC-32
 
 Component = Literal["docker", "mounter", "csi"]
@@ -41,7 +41,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e15)]  # no NaN
 
 
 class Calls(msgspec.Struct, frozen=True):
-    """Calls of one operation that ended, their seconds together, and errors by class."""
+    """The finished calls of one operation, their total seconds, and errors by class."""
 
     count: Number = 0
     spent_s: Seconds = 0.0
@@ -49,21 +49,20 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 class ComponentFigures(msgspec.Struct, frozen=True):
-    """All that a component tells. ``volumes``: what it holds, by state."""
+    """All that a component publishes. ``volumes`` is the number that it holds, by state."""
 
     component: Component
     version: Annotated[str, Meta(max_length=64)]
-    started_s: Seconds  # Unix
+    started_s: Seconds  # Unix time
     calls: Annotated[dict[Name, Calls], Meta(max_length=NAMES_MAX)] = {}
     volumes: Annotated[dict[Name, Number], Meta(max_length=NAMES_MAX)] = {}
 
 
 class ComponentCounts:
-    """Counts for one process, from any thread. Where it cannot publish, it counts all the same.
+    """Counters of one process, for any thread. It counts even if it cannot publish.
 
-    ``operations``: all that there are, so that each has a series from the beginning.
-    ``directories``: its file is in the first one where that can be made; without any, nobody is
-    to see it.
+    ``operations`` lists all of them, so that each has a series from the beginning. ``directories``:
+    the file lies in the first one where it can be made; if there are none, it is not published.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class ComponentCounts:
 
     @contextmanager
     def call(self, operation: str) -> Iterator[None]:
-        """Count the block as a call, and the error that it raises."""
+        """Counts the block as a call, with the error that it raises."""
         begun_s, failure = time.monotonic(), ""
         try:
             yield
@@ -102,14 +101,14 @@ class ComponentCounts:
             self._calls[operation] = Calls(before.count + 1, before.spent_s + spent_s, errors)
 
     def figures(self, volumes: Mapping[str, int]) -> ComponentFigures:
-        """All of it, with what the component holds now."""
+        """Returns all counters, with the volumes that the component holds now."""
         with self._lock:
             calls = dict(self._calls)
         return msgspec.structs.replace(self._figures, calls=calls, volumes=dict(volumes))
 
     def publish(self, volumes: Mapping[str, int] | None = None) -> None:
-        """Have the proxy see it, as far as that can be. A file that is gone, or could not be made
-        before, is made. By one thread."""
+        """Publishes the counters, if that is possible. It makes the file if it is missing. One
+        thread may call it."""
         if not self._directories:
             return
         with suppress(OSError):
@@ -122,14 +121,14 @@ class ComponentCounts:
             self._published = data
 
     def close(self) -> None:
-        """It counts no more: its file is left over."""
+        """Stops counting. The file remains, without its lock."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def class_of(error: Exception) -> str:
-    """The name of an error's class in chunkstore/errors.py."""
+    """Returns the name of an error's class in chunkstore/errors.py."""
     for one in type(error).__mro__:
         if one.__module__ == LodefsError.__module__:
             return one.__name__
@@ -137,30 +136,30 @@ def class_of(error: Exception) -> str:
 
 
 def encode(figures: ComponentFigures) -> bytes:
-    """The bytes of a file."""
+    """Returns the bytes of a file."""
     body = msgspec.msgpack.encode(figures)
     return _HEAD.pack(MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
 
 def decode(data: bytes) -> ComponentFigures:
-    """The figures in a file's bytes. Raises: UnknownFormat."""
+    """Returns the counters in a file's bytes. Raises: UnknownFormat."""
     try:
         magic, version, size_bytes, crc = _HEAD.unpack_from(data)
         body = data[_HEAD.size : _HEAD.size + size_bytes]
         if (magic, version) != (MAGIC, VERSION) or zlib.crc32(body) != crc:
-            raise UnknownFormat("no figures of a component that this lodefs knows")
+            raise UnknownFormat("unknown counters of a component")
         return msgpack_decoder(ComponentFigures).decode(body)
     except (struct.error, ValueError, RecursionError) as error:
-        raise UnknownFormat(f"no figures of a component: {error}") from error
+        raise UnknownFormat(f"not counters of a component: {error}") from error
 
 
 def read_newest(
     *directories: Path, sweep: bool = False, trusted: Collection[int] | None = None
 ) -> list[ComponentFigures]:
-    """Of each component that lives the process that started last, as far as it can be read: the
-    one that a new version replaces counts no more. Files of other users than ``trusted`` (root
-    and the caller) are passed over: any user who may mount can make files there. ``sweep``: see
-    figure_files."""
+    """Returns the counters of the last started process of each running component, as far as they
+    can be read, since a process that a new version replaces no longer counts. It skips files of
+    users other than ``trusted`` (root and the caller), since any user who may mount can make files
+    there. ``sweep`` is that of figure_files."""
     found: dict[str, ComponentFigures] = {}
     users = (0, os.geteuid()) if trusted is None else trusted
     living = (figure_files.living(directory, ENDING, sweep=sweep) for directory in directories)

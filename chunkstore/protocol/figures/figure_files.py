@@ -1,7 +1,8 @@
-"""Files of figures beside a proxy's socket: programs of its node count in them for it to read.
+"""Files with counters beside a proxy's socket: programs of its node write them, and it reads them.
 
-Who counts shares a lock on its file (flock(2), which ends with the last of its processes); a file
-without that lock is left over. Readers use pread(2): a file that somebody cuts does them no harm.
+A program that counts holds a shared lock on its file (flock(2), which ends with the last of its
+processes); a file without that lock is left over. Readers use pread(2), so a truncated file does no
+harm.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from lodefs.chunkstore.system import safe_open
 
 DIRECTORY = "figures"
 PRIVATE_DIRECTORY = "figures-of-root"
-FILES_MAX = 1000  # of a kind and a user, that are read
-NAMES_MAX = 5_000  # of a kind, that are looked at: a tenth of a second
+FILES_MAX = 1000  # files of a kind and a user that are read
+NAMES_MAX = 5_000  # names of a kind that are examined, in a tenth of a second
 _MODE = 0o644
 
 
 class FigureFile(NamedTuple):
-    """An open file of figures, which user's it is, and its name, which no other file ever has."""
+    """An open file, the user who owns it, and its name, which no other file ever has."""
 
     fd: int
     uid: int
@@ -34,31 +35,32 @@ class FigureFile(NamedTuple):
 
 
 def directory_of(socket: str | os.PathLike[str]) -> Path:
-    """Where all who use the proxy at a socket may have files."""
+    """Returns the directory where all who use the proxy at a socket may have files."""
     return Path(socket).parent / DIRECTORY
 
 
 def private_directory_of(socket: str | os.PathLike[str]) -> Path:
-    """Where only root has files, and only root and the proxy's user may look: nobody else can add
-    names there, or hold the lock of a file that has ended."""
+    """Returns the directory where only root has files, and only root and the proxy's user may look.
+    Nobody else can add names there, or hold the lock of a file whose program has ended."""
     return Path(socket).parent / PRIVATE_DIRECTORY
 
 
 def directories_of(socket: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Both of them, where who wants to know looks."""
+    """Returns both directories, for readers."""
     return private_directory_of(socket), directory_of(socket)
 
 
 def directories_for(socket: str | os.PathLike[str], uid: int) -> tuple[Path, ...]:
-    """Where a program of a user has its file: in the first one where it can make it. Root of a user
-    namespace cannot in root's."""
+    """Returns the directories where a program of a user may have its file: it uses the first one
+    that works. Root of a user namespace cannot use root's."""
     return directories_of(socket) if uid == 0 else (directory_of(socket),)
 
 
 def create_in_first(
     directories: Iterable[Path], ending: str, head: bytes, size_bytes: int
 ) -> int | None:
-    """As ``create``, in the first directory where that can be; None where it can be in none."""
+    """Does what ``create`` does in the first directory where that works; returns None if none
+    does."""
     for directory in directories:
         with suppress(OSError):
             return create(directory, ending, head, size_bytes)
@@ -66,8 +68,8 @@ def create_in_first(
 
 
 def create(directory: Path, ending: str, head: bytes, size_bytes: int) -> int:
-    """A new file, which has its name only when it is locked. Its space is taken: no write to it
-    finds the disk full. Returns its descriptor. Raises: OSError."""
+    """Makes a new file, which gets its name only when it is locked. It allocates the space, so that
+    no write finds the disk full. Returns its descriptor. Raises: OSError."""
     name = f"{os.getpid()}-{os.urandom(4).hex()}"
     hidden, path = directory / f".{name}", directory / f"{name}{ending}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -87,12 +89,12 @@ def create(directory: Path, ending: str, head: bytes, size_bytes: int) -> int:
 
 
 def living(directory: Path, ending: str, *, sweep: bool) -> Iterator[FigureFile]:
-    """The files with an ending in which somebody counts, by name, of the first FILES_MAX of each
-    user, as far as they can be opened; each is open until the next. ``sweep``: others are removed,
-    where that is allowed.
+    """Yields the files with an ending in which a program counts, by name, the first FILES_MAX of
+    each user, as far as they can be opened. Each is open until the next one. ``sweep`` removes the
+    others, if that is allowed.
 
-    Of more than NAMES_MAX names so many are looked at, by chance: no user's names come before those
-    of others. ``sweep`` then removes all beyond each user's first ones.
+    Of more than NAMES_MAX names it examines that many at random, so that no user's names come
+    before those of others. Then ``sweep`` removes all beyond each user's first ones.
     """
     try:
         place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -127,8 +129,8 @@ def _living(place: int, ending: str, *, sweep: bool) -> Iterator[FigureFile]:
 
 
 def _path(place: int, name: str) -> int:
-    """A file of the directory ``place``, by its path only until it is known what it is. In a file
-    system that a user mounted over it, even fstat(2) may wait for ever. Raises: OSError."""
+    """Opens a file of the directory ``place`` with O_PATH first, until its kind is known. In a file
+    system that a user mounted over it, even fstat(2) may wait forever. Raises: OSError."""
     return safe_open.open_in_mount(place, name, os.O_PATH | os.O_NOFOLLOW)
 
 
@@ -137,7 +139,7 @@ def _opened(path: int) -> int:
 
 
 def is_held(fd: int) -> bool:
-    """Whether anybody lives who shares the lock on an open file."""
+    """Whether a living process shares the lock on an open file."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,10 +1,10 @@
-"""What the processes of a mount count, in a file that all of them share and others may read.
+"""The counters of a mount's processes, in a file that all of them share and others may read.
 
 The file lies in a directory beside the proxy's socket (figure_files). Its head of HEAD_BYTES has
-the magic, sizes and a MessagePack map of what the mount is; then come ROWS rows of ROW_WORDS
-counters of 8 bytes, one row for each process at a time, so that each counter has one writer. A
-process that comes after another goes on with its row. The last ROWS bytes of the head are 1 for
-each row that was ever used: a byte each, since processes that begin together write there together.
+the magic, sizes and a MessagePack map that describes the mount. Then come ROWS rows of ROW_WORDS
+counters of 8 bytes. Each row belongs to one process at a time, so that each counter has one writer.
+A process that replaces another continues its row. The last ROWS bytes of the head are 1 for each
+row that was ever used: a byte each, since processes that start at once write there at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _USED_OFFSET = HEAD_BYTES - ROWS
 
 
 class Operation(IntEnum):
-    """What the kernel asks for; each has three words: how many, nanoseconds, errors."""
+    """A request of the kernel. Each has three words: count, nanoseconds, errors."""
 
     LOOKUP = 0
     GETATTR = 1
@@ -48,7 +48,7 @@ class Operation(IntEnum):
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name to show."""
         return self.name.lower()
 
 
@@ -56,38 +56,38 @@ class Column(IntEnum):
     """A word of a row. Times are in nanoseconds."""
 
     OPERATIONS = 0  # three for each Operation
-    DIRECT_READS = 24  # from the cache's files, without asking
+    DIRECT_READS = 24  # from the cache's files, without the proxy
     DIRECT_BYTES = 25
-    CACHE_READS = 26  # by way of the proxy, which had them
+    CACHE_READS = 26  # through the proxy, which had them in its cache
     CACHE_BYTES = 27
     PEERS_READS = 28
     PEERS_BYTES = 29
     STORE_READS = 30
     STORE_BYTES = 31
-    AHEAD_BYTES = 32  # stored in the kernel before it asked
+    AHEAD_BYTES = 32  # put into the page cache before they were asked for
     STORE_WAIT = 33
     PEERS_WAIT = 34
     PROXY_WAIT = 35
     DISK_WAIT = 36
-    WAITING = 37  # requests that wait now: no counter
-    KERNEL_OPENS = 38  # of files that the kernel reads by itself
+    WAITING = 37  # requests that wait now: a gauge
+    KERNEL_OPENS = 38  # opens of files that the kernel reads by itself
     KERNEL_OPENED_BYTES = 39
     WORKER_RESTARTS = 40
     RESENDS = 41
 
 
 class MountDescription(msgspec.Struct, frozen=True):
-    """What a mount is, in the head of its file."""
+    """A description of a mount, in the head of its file."""
 
     mountpoint: bytes
     repo: str
     commit: str
     version: str
-    started_s: float  # Unix
+    started_s: float  # Unix time
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Seconds that requests took, by what they waited for; summed over requests. ``fuse_s`` is the
+    """Seconds that requests took, by what they waited for, summed over requests. ``fuse_s`` is the
     rest: processor time of the mount."""
 
     store_s: float
@@ -98,7 +98,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class MountCounts(msgspec.Struct, frozen=True):
-    """The counters of one mount since it was made, and who has it."""
+    """The counters of one mount since it was made, and its user."""
 
     description: MountDescription
     uid: int
@@ -108,13 +108,13 @@ class MountCounts(msgspec.Struct, frozen=True):
         return self.words[column]
 
     def requests(self, operation: Operation) -> tuple[int, float, int]:
-        """How many requests of a kind ended, their seconds together, and how many failed."""
+        """Returns how many requests of a kind ended, their total seconds, and how many failed."""
         count, spent_ns, errors = self.words[3 * operation : 3 * operation + 3]
         return count, spent_ns / 1e9, errors
 
     @property
     def waiting(self) -> Wait:
-        """Where the time of all requests that ended went."""
+        """Returns how the time of all finished requests was spent."""
         words = self.words
         spent_ns = sum(words[3 * operation + 1] for operation in Operation)
         known = (Column.STORE_WAIT, Column.PEERS_WAIT, Column.PROXY_WAIT, Column.DISK_WAIT)
@@ -124,38 +124,39 @@ class MountCounts(msgspec.Struct, frozen=True):
 
 
 def encode_head(description: MountDescription) -> bytes:
-    """The head of a new file, with no row in use."""
+    """Returns the head of a new file, with no row in use."""
     info = msgspec.msgpack.encode(description)
     head = _HEAD.pack(MAGIC, VERSION, ROWS, ROW_WORDS, len(info)) + info
     return head.ljust(HEAD_BYTES, b"\0")
 
 
 def is_known(head: memoryview) -> bool:
-    """Whether a file has the form of this module."""
+    """Whether a file has the format of this module."""
     return bytes(head[: len(_FORM)]) == _FORM
 
 
 def rows_in_use(head: memoryview) -> int:
-    """How many rows of a file have to be read: up to the last that was ever used."""
+    """Returns how many rows of a file must be read: up to the last one that was ever used."""
     return bytes(head[_USED_OFFSET:HEAD_BYTES]).rfind(1) + 1
 
 
 def use_row(head: memoryview, row: int) -> None:
-    """Note that a row is in use."""
+    """Marks a row as used."""
     head[_USED_OFFSET + row] = 1
 
 
 def decode(data: bytes, uid: int = 0) -> MountCounts:
-    """The counts in a file's bytes, which rows that nobody used may be missing from. Raises:
-    UnknownFormat."""
+    """Returns the counters in a file's bytes. Unused rows may be missing. Raises: UnknownFormat."""
     try:
         magic, version, rows, width, info_bytes = _HEAD.unpack_from(data)
         if (magic, version, rows, width) != (MAGIC, VERSION, ROWS, ROW_WORDS):
-            raise UnknownFormat(f"no counts of a mount that this lodefs knows (version {version})")
+            raise UnknownFormat(
+                f"not counters of a mount that this lodefs knows (version {version})"
+            )
         info = data[_HEAD.size : min(_HEAD.size + info_bytes, _USED_OFFSET)]
         description = msgpack_decoder(MountDescription).decode(info)
     except (struct.error, ValueError, RecursionError) as error:
-        raise UnknownFormat(f"no counts of a mount: {error}") from error
+        raise UnknownFormat(f"not counters of a mount: {error}") from error
     words = array.array("Q")
     used = rows_in_use(memoryview(data))
     body = data[HEAD_BYTES : HEAD_BYTES + 8 * ROW_WORDS * used]
@@ -165,8 +166,8 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
 
 
 def read_all(*directories: Path, sweep: bool = False) -> Iterator[MountCounts]:
-    """The counts of all living mounts that have files in directories, as far as they can be read.
-    ``sweep``: remove the files of mounts that have ended, if the user may."""
+    """Yields the counters of all living mounts that have files in directories, as far as they can
+    be read. ``sweep`` removes the files of mounts that have ended, if the user may."""
     for file in (file for one in directories for file in living(one, ENDING, sweep=sweep)):
         with suppress(OSError, UnknownFormat):
             head = os.pread(file.fd, HEAD_BYTES, 0)

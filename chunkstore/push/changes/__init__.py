@@ -1,1 +1,1 @@
-"""A base commit plus changes gives one commit; what did not change is not read."""
+"""Commits changes on top of a base commit, without reading what did not change."""

@@ -1,4 +1,4 @@
-"""Rounds of a commit: what was prepared on a base goes to a branch, wherever that is by then."""
+"""Commits a prepared tree to a branch, and merges it again each time that the branch moves."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from lodefs.chunkstore.push.trees.tree_writer import TreePacker
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
 
-REBASES_MAX = 20  # each time another writer was faster
+REBASES_MAX = 20  # one for each time that another writer was faster
 
 
 @dataclass(slots=True, kw_only=True)
 class ChangesResult(CommitResult):
-    """What came of changes. ``changes``: from the head that the commit follows; ``files``: symlinks
-    too; ``rebased``: how often the branch had moved, and the changes were merged into it."""
+    """The result of a commit of changes. ``changes`` counts from the head that the commit follows.
+    ``files`` includes symlinks. ``rebased`` says how often the branch had moved and the changes
+    were merged into it."""
 
     changes: Changes
     rebased: int = 0
 
 
 class PreparedCommit(NamedTuple):
-    """A base, and what became of it; ``trees`` reads both. ``is_proven``: as of ``merge``;
-    ``places``: paths that are replaced by local directories."""
+    """A base, and the tree that the changes have made of it. ``trees`` reads both. ``is_proven`` is
+    that of ``merge``. ``places`` are the paths that local directories replace."""
 
     base: CommitBase
     ours: Item
@@ -54,10 +55,10 @@ class PreparedCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitJob:
-    """What a commit is for besides its branch. ``base``: the commit that was asked for, if one was;
-    ``merged``: parents besides the branch's head; ``choices``: whose side is taken at a path that
-    is in conflict; otherwise ``refusal`` is raised, and says ``way_out`` besides. ``check_all``:
-    also look for packs that others have written for this commit."""
+    """What a commit is for, besides its branch. ``base`` is the commit that the caller asked for,
+    if any. ``merged`` are parents besides the branch's head. ``choices`` decide paths that are in
+    conflict; a conflict that they leave open raises ``refusal``, whose message ends with
+    ``way_out``. ``check_all`` also looks for the packs that others have written for this commit."""
 
     base: CommitId | None = None
     merged: tuple[CommitId, ...] = ()
@@ -68,24 +69,25 @@ class CommitJob:
 
 
 def run_commits(session: PushSession, job: CommitJob, prepared: PreparedCommit) -> ChangesResult:
-    """Commits to the branch, wherever it is, as often as it takes. Raises: Conflict, Diverged,
-    TooManyRemovals; what the store raises."""
+    """Commits to the branch wherever it is, in as many rounds as that takes. Raises: Conflict,
+    Diverged, TooManyRemovals; what the store raises."""
     session.progress.phase = "committing"
     return _Commits(session, job, prepared).run(head_of(session))
 
 
 def read_living_head(store: Store, repo: str, branch: str) -> tuple[Head, CommitId, Commit]:
-    """Where a branch is now, and the commit. Raises: NotFound if there is no such branch."""
+    """Returns where a branch is now, and its commit. Raises: NotFound if there is no such
+    branch."""
     ref = store.refs(repo).latest(BRANCHES, branch)
     if ref is None or ref.commit is None:
-        store.resolve(repo, branch)  # raises with a list of what there is, if it is nothing at all
+        store.resolve(repo, branch)  # if nothing has this name, raises and lists what there is
         raise NotFound(f"{repo} has no branch {branch}: that is a tag or a commit")
     commit = store.commit(repo, ref.commit)
     return Head(ref, ref.commit, commit), ref.commit, commit
 
 
 def store_trees(session: PushSession, item: Item, trees: TreeReader) -> TreeEntry:
-    """Stores directories that have changed; all packs are in the store then."""
+    """Stores the directories that have changed. All packs are in the store afterwards."""
     packer = TreePacker(session.placement(TREE_PACK_SIZES_BYTES), session.store.settings.chunking)
     root = OverlayWriter(packer, session.store.packs, trees).store(item)
     session.uploader.finish()
@@ -93,13 +95,13 @@ def store_trees(session: PushSession, item: Item, trees: TreeReader) -> TreeEntr
 
 
 def target_of(session: PushSession, base: CommitBase, job: CommitJob) -> CommitBase:
-    """What a commit would follow now. Raises: Conflict if that is gone."""
+    """Returns the commit that a new commit would follow now. Raises: Conflict if it is gone."""
     return _target(session, head_of(session), base, job)
 
 
 def merged_into(target: CommitBase, prepared: PreparedCommit, job: CommitJob) -> Item:
-    """What was prepared, on top of what others committed since its base. Raises: the refusal of
-    the job, which names paths."""
+    """Merges a prepared tree into the commits that others have made since its base. Raises: the
+    job's ``refusal``, which names paths."""
     if target.root is None:
         return prepared.ours
     base, ours, trees, is_proven, _ = prepared
@@ -121,7 +123,7 @@ def _target(session: PushSession, head: Head, base: CommitBase, job: CommitJob) 
 
 
 class CommitBase(NamedTuple):
-    """A commit to change; of none (an empty branch) only the totals, which are zero."""
+    """A commit that is to be changed. An empty branch has none: its totals are zero."""
 
     id: CommitId | None
     totals: Commit
@@ -137,7 +139,7 @@ EMPTY = CommitBase(
 
 
 class _Commits:
-    """From contents that are stored to the ref: a round for each time that the branch moved."""
+    """Goes from stored contents to the ref, in one round for each time that the branch moved."""
 
     def __init__(self, session: PushSession, job: CommitJob, prepared: PreparedCommit) -> None:
         self._session = session
@@ -192,13 +194,13 @@ class _Commits:
         )
 
     def _check_places(self, head: CommitId, target: CommitBase, item: Item) -> None:
-        """Raises: TooManyRemovals if most of a directory would go that is pushed to its place."""
+        """Raises: TooManyRemovals if most of a directory that a local one replaces would go."""
         before, after = (Overlay(self._trees.read_tree, root) for root in (target.root, None))
         after.root = item
         for names in self._prepared.places:
             try:
                 old, new = before.get(names), after.get(names)
-            except NotADirectory:  # a file was in its way, which another change has removed
+            except NotADirectory:  # a file was in its way, and another change has removed it
                 continue
             removed = count(self._trees, old, new).changes.removed_files
             if removed:
@@ -221,12 +223,12 @@ class _Commits:
         else:
             committer.check_reused()
         for parent in commit.parents:
-            if parent != head.id:  # no ref need lead to it
+            if parent != head.id:  # perhaps no ref leads to it
                 save_existing(self._store, self._session.write, self._session.branch.repo, parent)
         try:
             return committer.commit(head, commit)
         except PurgedMeanwhile:
-            raise  # another round would know no more
+            raise  # another round would learn nothing new
         except Conflict as error:
             raise _Overtaken(str(error)) from error
 
@@ -236,5 +238,5 @@ class _Overtaken(Conflict):
 
 
 def _is_same(a: TreeEntry, b: TreeEntry) -> bool:
-    """Whether two roots are one tree, in one place."""
+    """Returns whether two roots are the same tree at the same location."""
     return (a.digest, a.segments) == (b.digest, b.segments)

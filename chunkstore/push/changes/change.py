@@ -1,4 +1,4 @@
-"""What can be changed in a branch: one class for each kind of change. They are applied in order."""
+"""The kinds of change that a branch can get, one class each. They are applied in their order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Path = str | bytes
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A file with this content: bytes, a local file (os.PathLike), or a stream that is read to its
-    end. A file or symlink that is there is replaced, and directories above are made.
+    """Puts a file with this content: bytes, a local file (os.PathLike), or a stream that is read to
+    its end. It replaces a file or symlink at the path, and makes the directories above.
 
-    ``executable`` None: as the local file is; of bytes and streams no.
+    ``executable`` None: a local file keeps its own mode, bytes and streams are not executable.
     """
 
     path: Path
@@ -27,7 +27,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class PutLink:
-    """A symlink, as Put."""
+    """Puts a symlink, as Put puts a file."""
 
     path: Path
     target: bytes
@@ -35,8 +35,8 @@ class PutLink:
 
 @dataclass(frozen=True, slots=True)
 class PutDirectory:
-    """A local directory as it is, in place of whatever is there. The path "" is all of the
-    branch."""
+    """Puts a local directory as it is, in place of whatever is at the path. The path "" is the root
+    of the branch."""
 
     path: Path
     source: os.PathLike[str]
@@ -44,21 +44,21 @@ class PutDirectory:
 
 @dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """A directory, unless there is one. Directories above are made. Only an empty one needs it."""
+    """Makes a directory unless there is one, and the directories above. Only empty ones need it."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Whatever is there, which must be something."""
+    """Removes whatever is at the path. Something must be there."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A file or directory gets another path. A file that is there is replaced."""
+    """Moves a file or directory to another path, where it replaces a file."""
 
     path: Path
     to: Path
@@ -66,8 +66,8 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class CopyFrom:
-    """What ``REPO@REV:PATH`` is, of any repository, in place of whatever is at ``to``: no byte of
-    it is read."""
+    """Copies what ``REPO@REV:PATH`` names, in any repository, over whatever is at ``to``. It reads
+    no byte of the content."""
 
     source: str | Spec
     to: Path
@@ -77,7 +77,7 @@ Change = Put | PutLink | PutDirectory | MakeDirectory | Remove | Rename | CopyFr
 
 
 def names_of(path: Path, *, is_root_fine: bool = False) -> tuple[bytes, ...]:
-    """The names in a path of a change. Raises: InvalidInput for what is no path in a snapshot."""
+    """Returns the names in the path of a change. Raises: InvalidInput for an invalid path."""
     names = tuple(split_path(os.fsencode(path)))
     if not names and not is_root_fine:
         raise InvalidInput("a change needs a path; the empty one is the root of the branch")
@@ -85,5 +85,5 @@ def names_of(path: Path, *, is_root_fine: bool = False) -> tuple[bytes, ...]:
 
 
 def shown(names: tuple[bytes, ...]) -> str:
-    """A path for messages."""
+    """Returns a path as text for messages."""
     return b"/".join(names).decode("utf-8", "backslashreplace") or "the root"

@@ -1,7 +1,7 @@
 """The primitive that writes: a base commit plus changes gives one commit on a branch.
 
-If the branch moves meanwhile, or is not at the base, the changes are merged into it by trees
-(three_way.py), as long as the paths are disjoint.
+If the branch is not at the base, or moves meanwhile, the changes are merged into it by trees
+(three_way.py) as long as the paths are disjoint.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def commit_changes(
     base: CommitId | None = None,
     progress: Progress | None = None,
 ) -> ChangesResult:
-    """Commits changes to a branch; no commit if nothing changes. A branch that does not exist is
-    created, at ``base`` or else empty. Of what did not change nothing is read.
+    """Commits changes to a branch, unless they change nothing. It creates a branch that does not
+    exist, at ``base`` or empty. It reads nothing that did not change.
 
-    ``base``: the commit that the changes are meant for; None: where the branch is. Disjoint
-    changes of others are kept.
+    ``base`` is the commit that the changes are meant for; None is the branch's head. Disjoint
+    changes of others stay.
 
-    Raises: Conflict that names paths which others changed too; NotFound, NotADirectory,
-    InvalidInput for what cannot be applied; TooManyRemovals; Denied, SourceChanged, Unavailable for
-    files; what the store raises. After an error nothing is committed.
+    Raises: Conflict, which names the paths that others changed too; NotFound, NotADirectory,
+    InvalidInput for changes that cannot be applied; TooManyRemovals; Denied, SourceChanged,
+    Unavailable for files; what the store raises. After an error nothing is committed.
     """
     check_repo(repo)
     check_ref_name(branch)
@@ -75,7 +75,7 @@ def commit_changes(
 
 
 def base_of(session: PushSession, base: CommitId | None, head: Head) -> CommitBase:
-    """The commit that changes are meant for, which is the head unless one is given."""
+    """Returns the commit that changes are meant for: ``base``, or else the head."""
     if base is not None:
         return CommitBase(base, session.store.commit(session.branch.repo, base))
     return EMPTY if head.id is None or head.commit is None else CommitBase(head.id, head.commit)

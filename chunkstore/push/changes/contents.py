@@ -1,8 +1,8 @@
-"""Contents of files of a commit: local files, bytes and streams become chunks, and entries.
+"""Contents of files (local files, bytes and streams) become chunks and tree entries.
 
-The pack of a new chunk has no id until it is full. So an entry is *staged* first: its segments have
-the pack STAGED, and places (fragmentation.py) in place of numbers of chunks. ``settled`` gives the
-entry that a tree can have.
+The pack of a new chunk has no id until it is full. So an entry is *staged* first: its segments name
+the pack STAGED, and have places (fragmentation.py) instead of chunk numbers. ``settled`` makes an
+entry of it that a tree can hold.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
 from lodefs.chunkstore.types import Buffer
 
 STAGED = PackId(b"staged")  # no pack has an id of this length
-SMALL_FILES_MAX, SMALL_BYTES_MAX = 256, 1 << 20  # contents that are taken at once
-BLOCK_SIZE_BYTES = 4 << 20  # of a stream, in memory at once
+SMALL_FILES_MAX, SMALL_BYTES_MAX = 256, 1 << 20  # limits of a batch of small contents
+BLOCK_SIZE_BYTES = 4 << 20  # of a stream in memory
 
 Compress = Callable[[Buffer], tuple[int, Buffer]]
 
@@ -45,7 +45,7 @@ class _Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A regular file: its path without symlinks, and what the file system says of it."""
+    """A regular file: its path without symlinks, and its stat."""
 
     path: bytes
     size_bytes: int
@@ -60,45 +60,45 @@ class LocalFile:
 
     @property
     def is_private(self) -> bool:
-        """Whether others may not read it."""
+        """Whether others may not read the file."""
         return not self.mode & stat.S_IROTH
 
 
 class Contents:
-    """Stores contents, each under a number of the caller's. One thread."""
+    """Stores contents. The caller gives each of them a number. For one thread."""
 
     def __init__(self, session: PushSession, count: Callable[[int, int], None]) -> None:
-        """``count`` is told of more bytes of a content, by its number, before they are sent; it may
-        raise."""
+        """``count`` is called with the number of a content and how many more bytes it has, before
+        they are sent. It may raise."""
         self._session = session
         self._placement = session.placement()
         self._params = session.store.settings.chunking
         self._progress = session.progress
         self._deduplicator = Deduplicator(self._placement, self, session.progress)
         self._stored: dict[int, _Stored] = {}
-        self._small: dict[int, tuple[CutFile, Buffer]] = {}  # contents that wait for more of them
+        self._small: dict[int, tuple[CutFile, Buffer]] = {}  # wait until the batch is full
         self._small_bytes = 0
         self._count = count
 
     @property
     def new_bytes(self) -> int:
-        """Of chunks that were not in the store."""
+        """The bytes of chunks that were not in the store."""
         return self._deduplicator.new_bytes
 
     @property
     def files_read(self) -> int:
-        """How many contents there were."""
+        """How many contents were read."""
         return self._deduplicator.files_read
 
     def done(self, file: CutFile, runs: list[Run], serial: int) -> None:  # noqa: ARG002
-        """Of FileSink: one content is known. Raises its error."""
+        """Implements FileSink: one content is complete. Raises its error."""
         if file.error is not None:
             raise file.error
         assert file.digest is not None and file.size_bytes is not None
         self._stored[file.token] = _Stored(Digest(file.digest), file.size_bytes, runs)
 
     def advance(self) -> None:
-        """Of FileSink."""
+        """Implements FileSink."""
 
     def read_files(self, files: Sequence[tuple[int, LocalFile]]) -> None:
         """Reads local files."""
@@ -124,11 +124,11 @@ class Contents:
         self._deduplicator.store(unit, stored)
 
     def is_small(self, data: Buffer) -> bool:
-        """Whether a whole content is one chunk for sure."""
+        """Whether a whole content is certain to be one chunk."""
         return 0 < len(data) <= self._params.size_bytes_min
 
     def take_small(self, number: int, data: Buffer) -> None:
-        """A whole content that is small. Many are taken at once, which costs less."""
+        """Takes a whole content that is small. A batch of them costs less than each alone."""
         digest = digest_of(data)
         stat, chunks = FileStat(len(data), 0, 0, 0), [CutChunk(digest, len(data))]
         file = CutFile(number, chunks, first=True, last=True, digest=digest, stat=stat)
@@ -147,22 +147,22 @@ class Contents:
         self._small, self._small_bytes = {}, 0
 
     def count(self, number: int, more_bytes: int, *, is_new: bool) -> None:
-        """Bytes of a content that have come, before they are sent."""
+        """Counts bytes of a content before they are sent."""
         self._progress.files_total += is_new
         self._progress.bytes_total += more_bytes
         self._count(number, more_bytes)
 
     def cut(self, data: memoryview, *, final: bool) -> list[int]:
-        """Where the chunks of a content end."""
+        """Returns where the chunks of a content end."""
         return cut(data, self._params, final=final)
 
     def seal(self) -> None:
-        """Ends the last pack: entries can be settled."""
+        """Seals the last pack. After that, entries can be settled."""
         self._take_small()
         self._deduplicator.seal()
 
     def staged(self, number: int, name: bytes, *, executable: bool) -> TreeEntry:
-        """The file of a content that has ended."""
+        """Returns the staged entry of a content that is complete."""
         if number in self._small:
             size_bytes, digest = len(self._small[number][1]), self._small[number][0].chunks[0].id
             segments: tuple[Segment, ...] = (Segment(STAGED, number, 0, size_bytes),)
@@ -174,13 +174,13 @@ class Contents:
         return TreeEntry(name, Kind.FILE, executable, size_bytes, digest, segments)
 
     def settled(self, entry: TreeEntry) -> TreeEntry:
-        """A staged entry, with the packs that its chunks are in; another one as it is."""
+        """Returns a staged entry with the packs of its chunks; any other entry as it is."""
         if not is_staged(entry):
             return entry
         _, first, chunks, _ = entry.segments[0]
         if chunks:
             runs = [Run(*segment[1:]) for segment in entry.segments]
-        else:  # a small one, by its number
+        else:  # a small content, found by its number
             runs = self._stored[first].runs
         segments = [found for run in runs for found in self._placement.segments(run)]
         return msgspec.structs.replace(entry, segments=join(segments))
@@ -194,8 +194,8 @@ class Contents:
 
 
 class ContentWriter:
-    """One content, whose bytes come in blocks. What is not certain to be whole chunks waits for the
-    next block. One thread."""
+    """Takes one content, whose bytes come in blocks. The end of a block that may not be a whole
+    chunk waits for the next block. For one thread."""
 
     def __init__(self, contents: Contents, number: int) -> None:
         self._contents = contents
@@ -207,7 +207,8 @@ class ContentWriter:
         self.size_bytes = 0
 
     def add(self, block: Buffer, *, final: bool = False) -> None:
-        """The next bytes, or the last ones. Raises what the store does; Purged, OverQuota."""
+        """Takes the next bytes, or the last ones. Raises: Purged, OverQuota; what the store
+        raises."""
         self._contents.count(self.number, len(block), is_new=self._is_first)
         self.size_bytes += len(block)
         if final and self._is_first and self._contents.is_small(block):
@@ -236,8 +237,8 @@ def is_staged(entry: TreeEntry) -> bool:
 
 
 def rewound(content: bytes | BinaryIO, start: int | None) -> BinaryIO:
-    """A content as a stream at its beginning (``start``; None: it can be read once, and was).
-    Raises: Unavailable."""
+    """Returns a content as a stream at its beginning. ``start`` None says that it can be read only
+    once, and was. Raises: Unavailable."""
     if isinstance(content, bytes):
         return io.BytesIO(content)
     if start is None:
@@ -251,7 +252,7 @@ def rewound(content: bytes | BinaryIO, start: int | None) -> BinaryIO:
 
 
 def local_file(path: os.PathLike[str]) -> LocalFile:
-    """A regular file, through symlinks. Raises: InvalidInput, NotFound; OSError."""
+    """Returns a regular file; symlinks are followed. Raises: InvalidInput, NotFound; OSError."""
     if isinstance(path, LocalFile):
         return path
     try:

@@ -1,4 +1,4 @@
-"""Merge: what one commit has changed since the common ancestor comes into a branch."""
+"""Merge: brings into a branch what a commit has changed since their common ancestor."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 
 _WAY_OUT = (
-    ". Say for each of them, or for a directory above, which side stays: --ours PATH for the "
-    "branch's, --theirs PATH for that of the revision that comes into it"
+    ". Say for each of them, or for a directory above it, which side to keep: --ours PATH for the "
+    "branch's, --theirs PATH for that of the merged revision"
 )
 
 
@@ -42,13 +42,13 @@ def merge_branch(
     progress: Progress | None = None,
     choices: Choices | None = None,
 ) -> ChangesResult:
-    """Brings the commit ``other`` into a branch: by moving it there if the branch is an ancestor;
-    else by a commit with both as parents. Nothing if ``other`` is in the branch already. A path
-    that both sides changed differently is as ``choices`` say for it or a directory above
-    it: True as in ``other``, False as in the branch.
+    """Merges the commit ``other`` into a branch. The branch just moves there if it is an ancestor;
+    otherwise a commit with both as parents is made. Nothing happens if ``other`` is in the branch
+    already. ``choices`` decide paths that both sides changed differently, for the path or a
+    directory above it: True takes the side of ``other``, False that of the branch.
 
-    Raises: Diverged that names such paths which nothing was chosen for; NotFound; TooManyRemovals;
-    Conflict if the branch moves all the time; what the store raises.
+    Raises: Diverged, which names the conflicting paths that ``choices`` leave open; NotFound;
+    TooManyRemovals; Conflict if the branch keeps moving; what the store raises.
     """
     head, head_id, commit = read_living_head(store, repo, branch)
     base = common_ancestor(store, repo, head_id, other)
@@ -68,8 +68,8 @@ def merge_branch(
 
 
 _WAY_OUT = (
-    ". Say for each of them, or for a directory above, which side stays: --ours PATH for the "
-    "branch's, --theirs PATH for that of the revision that comes into it"
+    ". Say for each of them, or for a directory above it, which side to keep: --ours PATH for the "
+    "branch's, --theirs PATH for that of the merged revision"
 )
 
 
@@ -96,9 +96,9 @@ def _result(at: CommitId, now: Commit, changes: Changes, *, unchanged: bool) -> 
 
 
 def common_ancestor(store: Store, repo: str, one: CommitId, two: CommitId) -> CommitId | None:
-    """A newest commit that both come from, by the times of commits; None without any. Clocks that
-    were wrong may make it an older one, which costs conflicts at most. Raises: NotFound; Expired if
-    a retention policy has deleted that part of their history."""
+    """Returns a newest commit (by the times of commits) that both descend from, or None. Wrong
+    clocks may make it an older one, which costs only more conflicts. Raises: NotFound; Expired if a
+    retention policy has deleted that part of the history."""
     reached: dict[CommitId, int] = {}  # 1: from one, 2: from two
     waiting: list[tuple[int, CommitId]] = []
     expired: Expired | None = None
@@ -121,8 +121,8 @@ def common_ancestor(store: Store, repo: str, one: CommitId, two: CommitId) -> Co
                 expired = error
     if expired is not None:
         raise Expired(
-            f"what {one.hex()[:12]} and {two.hex()[:12]} have in common has expired, so nothing "
-            f"tells what each of them changed: take over the paths that you want with lodefs push "
+            f"the common ancestor of {one.hex()[:12]} and {two.hex()[:12]} has expired, so lodefs "
+            f"cannot tell what each of them changed: copy the paths that you want with lodefs push "
             f"({expired})"
         ) from expired
     return None

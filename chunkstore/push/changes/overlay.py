@@ -1,6 +1,6 @@
-"""Changes over the tree of a base: only directories on changed paths are read.
+"""Changes over the tree of a base. Only directories on changed paths are read.
 
-All others, and files, are taken over as they are: by the segments that say where they lie.
+All other directories and all files are taken over with their segments.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Item = TreeEntry | ChangedDirectory
 
 
 def is_directory(item: Item | None) -> bool:
-    """Whether there is something, and it is a directory."""
+    """Whether ``item`` is a directory. None is not."""
     return isinstance(item, ChangedDirectory) or (item is not None and item.kind is Kind.DIRECTORY)
 
 
@@ -78,7 +78,7 @@ class Overlay:
         self.root: Item = ChangedDirectory(None, {}) if root is None else root
 
     def get(self, names: Names) -> Item | None:
-        """What is at a path; None if nothing is."""
+        """Returns the item at a path, or None."""
         item: Item | None = self.root
         for depth, name in enumerate(names):
             if item is None:
@@ -87,7 +87,8 @@ class Overlay:
         return item
 
     def children(self, item: Item, names: Names = ()) -> dict[bytes, Item]:
-        """What is in a directory (``names``: its path, for the error), not to be changed."""
+        """Returns the items of a directory, which the caller must not change. ``names`` is its
+        path, for the error."""
         if isinstance(item, ChangedDirectory):
             return item.children
         if item.kind is not Kind.DIRECTORY:
@@ -95,13 +96,13 @@ class Overlay:
         return {entry.name: entry for entry in self._read_tree(item)}
 
     def put_file(self, names: Names, entry: TreeEntry) -> None:
-        """A file or symlink at a path. Raises: InvalidInput if a directory is there."""
+        """Puts a file or symlink at a path. Raises: InvalidInput if a directory is there."""
         if is_directory(self.get(names)):
             raise InvalidInput(f"{shown(names)} is a directory: remove it first")
         self.put(names, entry)
 
     def put(self, names: Names, item: Item) -> None:
-        """Anything at a path, in place of whatever is there. Directories above are made."""
+        """Puts any item at a path, in place of whatever is there. Makes the directories above."""
         if not names:
             if not is_directory(item):
                 raise InvalidInput("the root of a branch is a directory")
@@ -115,15 +116,15 @@ class Overlay:
         )
 
     def make_directory(self, names: Names) -> None:
-        """A directory at a path. Raises: InvalidInput if a file or symlink is there."""
+        """Makes a directory at a path. Raises: InvalidInput if a file or symlink is there."""
         there = self.get(names)
         if there is None:
             self.put(names, ChangedDirectory(None, {}))
         elif not is_directory(there):
-            raise InvalidInput(f"{shown(names)} is no directory: remove it first")
+            raise InvalidInput(f"{shown(names)} is not a directory: remove it first")
 
     def remove(self, names: Names) -> Item:
-        """Gives what was there. Raises: NotFound."""
+        """Removes the item at a path and returns it. Raises: NotFound."""
         if not names:
             raise InvalidInput("the root of a branch cannot be removed: delete the branch")
         item = self.get(names)
@@ -134,7 +135,7 @@ class Overlay:
 
     def rename(self, names: Names, to: Names) -> None:
         """Moves a file or directory. Raises: NotFound; InvalidInput if a directory would replace
-        something, be replaced, or come into itself."""
+        something, be replaced, or move into itself."""
         item = self.get(names)
         if item is not None and names == to:
             return
@@ -146,7 +147,7 @@ class Overlay:
         self.put(to, self.remove(names))
 
     def _opened(self, names: Names) -> ChangedDirectory:
-        """The directory at a path, as one that is changed. It is made if nothing is there."""
+        """Returns the directory at a path, ready to be changed. Makes it if nothing is there."""
         node = self.root = self._open(self.root, ())
         for depth, name in enumerate(names, start=1):
             below = self._open(node.children.get(name), names[:depth])
@@ -171,7 +172,8 @@ class TreeReader(Protocol):
 
 
 class RecentTrees:
-    """Keeps the directories that were read last: a large one takes long to decode. One thread."""
+    """Keeps the directories that were read last, since a large one takes long to decode. For one
+    thread."""
 
     def __init__(self, trees: TreeReader, trees_max: int = 8) -> None:
         self._trees = trees
@@ -179,7 +181,7 @@ class RecentTrees:
         self._recent: dict[tuple[Digest, tuple[Segment, ...]], list[TreeEntry]] = {}
 
     def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
-        """As TreeReader; the list is shared, and not to be changed."""
+        """Implements TreeReader. The list is shared; callers must not change it."""
         key = entry.digest, entry.segments
         found = self._recent.pop(key, None)
         if found is None:
@@ -191,18 +193,19 @@ class RecentTrees:
 
 
 class UnstoredTrees:
-    """Directories are known by their digest from when the one above them was read. One thread."""
+    """Reads source directories that are not stored, by their digests, which it learns when it reads
+    the parent. For one thread."""
 
     def __init__(self, stored: TreeReader) -> None:
         self._stored = stored
         self._known: dict[Digest, tuple[HashedDirectory, bytes, StatCache]] = {}
 
     def add(self, root: HashedDirectory, memory: StatCache) -> None:
-        """Makes a source directory known."""
+        """Adds a source directory."""
         self._known[root.digest] = root, b"", memory
 
     def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
-        """As TreeReader. Where directories of sources lie is made up."""
+        """Implements TreeReader. The segments of source directories are made up."""
         known = self._known.get(entry.digest)
         if known is None:
             return self._stored.read_tree(entry)
@@ -222,9 +225,9 @@ class UnstoredTrees:
 
 @dataclass(slots=True)
 class Counts:
-    """What came (+) and went (-), of all kinds; and files by what became of them."""
+    """Entries of all kinds that were added and removed, and files by what happened to them."""
 
-    files: int = 0  # symlinks too
+    files: int = 0  # with symlinks
     directories: int = 0
     size_bytes: int = 0
     large_files: int = 0
@@ -238,7 +241,7 @@ class Counts:
 
     @property
     def changes(self) -> Changes:
-        """The files."""
+        """The counts of files alone."""
         return Changes(
             self.added_files,
             self.added_bytes,
@@ -249,7 +252,7 @@ class Counts:
         )
 
     def applied(self, commit: Commit) -> Commit:
-        """A commit with the totals that it has after the change."""
+        """Returns the commit with its totals after the change."""
         large = commit.large
         return replace(
             commit,
@@ -271,7 +274,7 @@ class Counts:
                 self.large_size_bytes += sign * size_bytes
 
     def add(self, before: Item | None, after: Item | None) -> None:
-        """Counts one name in both trees."""
+        """Counts one name that is in both trees, or in one of them."""
         self._count(before, -1)
         self._count(after, 1)
         old, new = _file(before), _file(after)
@@ -289,15 +292,15 @@ class Counts:
 def count(
     trees: TreeReader, before: Item | None, after: Item | None, *, removed: bool = True
 ) -> Counts:
-    """What differs between two trees, their roots included; not ``removed``: but for what is in one
-    directory and not in the other any more. Raises what read_tree raises."""
+    """Counts what differs between two trees, including their roots. Without ``removed``, names that
+    are gone from a directory are not counted. Raises what read_tree raises."""
     counts = Counts()
     stack: list[tuple[Item | None, Item | None]] = [(before, after)]
     while stack:
         old, new = stack.pop()
         counts.add(old, new)
         was, now = children_of(trees, old), children_of(trees, new)
-        # Most are the same objects, in directories of a million maybe: the others are picked first
+        # A directory may have a million names. Most are the same objects, so pick the others first
         both = [(one, now.get(name)) for name, one in was.items() if now.get(name) is not one]
         stack += [
             (one, other)
@@ -311,9 +314,9 @@ def count(
 def changes_between(
     packs: TreeReader, head: Commit | None, root: HashedDirectory, totals: Totals, memory: StatCache
 ) -> Changes | None:
-    """What ``root``, the directory that is pushed, changes in a branch at ``head``; None if the
-    trees of the head cannot be read. What was removed is not read, but follows from the totals.
-    Raises: IndexBroken, Unavailable, Denied."""
+    """Returns what pushing the directory ``root`` changes in a branch at ``head``; None if the
+    trees of the head cannot be read. Removed directories are not read: their counts follow from the
+    totals. Raises: IndexBroken, Unavailable, Denied."""
     files = totals.files + totals.symlinks
     if head is None:
         return Changes(added_files=files, added_bytes=totals.size_bytes)
@@ -333,8 +336,7 @@ def changes_between(
 
 
 def count_files(trees: TreeReader, item: Item | None, at_most: int) -> int:
-    """How many files and symlinks there are in a tree; of more than ``at_most`` only that, as
-    not all of it is read then."""
+    """Counts the files and symlinks in a tree, but stops at ``at_most`` and reads no further."""
     files, stack = 0, [item]
     while stack and files <= at_most:
         one = stack.pop()
@@ -346,7 +348,7 @@ def count_files(trees: TreeReader, item: Item | None, at_most: int) -> int:
 
 
 def duplicate(item: Item) -> Item:
-    """The same, of which nothing changes when the other is changed."""
+    """Returns a copy that does not change with the original."""
     if isinstance(item, TreeEntry):
         return item
     copy = ChangedDirectory(item.base, dict(item.children))
@@ -362,14 +364,14 @@ def duplicate(item: Item) -> Item:
 
 
 def is_equal(a: Item | None, b: Item | None) -> bool:
-    """Whether two entries are the same to a reader; where their bytes lie does not count."""
+    """Whether two entries are the same to a reader, wherever their bytes lie."""
     if not isinstance(a, TreeEntry) or not isinstance(b, TreeEntry):
         return a is b
     return (a.kind, a.executable, a.digest) == (b.kind, b.executable, b.digest)
 
 
 def children_of(trees: TreeReader, item: Item | None) -> dict[bytes, Item]:
-    """What is in a directory; nothing is in anything else."""
+    """Returns the items of a directory; none for anything else."""
     if isinstance(item, ChangedDirectory):
         return item.children
     if item is None or item.kind is not Kind.DIRECTORY:
@@ -385,19 +387,19 @@ def _size_of(entry: TreeEntry) -> int:
     return entry.size_bytes if entry.kind is Kind.FILE else 0
 
 
-_ENTRY_SIZE_BYTES = 80  # about what an entry takes, besides its name
+_ENTRY_SIZE_BYTES = 80  # roughly the size of an entry without its name
 
 
 @dataclass(slots=True)
 class _ChangedFrame:
-    """A changed directory, and how far it is."""
+    """A changed directory, and how far the writer has come with it."""
 
     name: bytes
     node: ChangedDirectory
     below: Iterator[
         tuple[bytes, ChangedDirectory]
-    ]  # changed directories in it that are still to be stored
-    entries: list[TreeEntry]  # of a tree that was just stored only name and digest are right
+    ]  # its changed directories that are not stored yet
+    entries: list[TreeEntry]  # trees stored just now: only name and digest are right
     placed: dict[bytes, PlacedTree] = field(default_factory=dict)  # these trees, by name
 
 
@@ -410,7 +412,8 @@ class OverlayWriter:
         self._trees = trees
 
     def store(self, root: Item) -> TreeEntry:
-        """The root's entry. All packs are sealed then. Raises what the store does."""
+        """Stores the tree and returns the root's entry. All packs are sealed then. Raises what the
+        store raises."""
         if isinstance(root, TreeEntry):
             return root
         frames = [_frame(b"", root)]
@@ -429,7 +432,8 @@ class OverlayWriter:
                 frames[-1].placed[frame.name] = placed
 
     def _store_one(self, frame: _ChangedFrame) -> tuple[TreeEntry, PlacedTree | None]:
-        """Name and digest of a directory, and where its tree is now; None: where it was."""
+        """Returns the name and digest of a directory, and its tree's new place; None if it did not
+        move."""
         node, entries, placed = frame.node, frame.entries, frame.placed
         entries.sort(key=lambda entry: entry.name)
         digest, base = tree_digest(entries), node.base
@@ -450,8 +454,8 @@ class OverlayWriter:
         return entry if tree is None else self._packer.entry(entry.name, entry.digest, tree)
 
     def _learn(self, base: TreeEntry) -> None:
-        """Has the index know the chunks of a tree's older form, whatever this machine pushed: then
-        only those that differ are stored."""
+        """Adds the chunks of a tree's older form to the index, so that only those that differ are
+        stored, even if another machine pushed it."""
         for pack, first, count, _ in base.segments:
             ids = self._packs.index(pack).ids[first * ID_BYTES : (first + count) * ID_BYTES]
             self._packer.placement.index.add_run(pack, first, ids)

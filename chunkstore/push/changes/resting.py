@@ -1,6 +1,6 @@
-"""Which files of a directory rest while a job writes in it, and what of them is to be committed.
+"""Finds the files of a directory that a job no longer writes, and what to commit of them.
 
-A file rests if two looks, one after the other, found it with the same size and times.
+A file rests if two consecutive looks found it with the same size and times.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from lodefs.chunkstore.repo.tree_walk import join
 
 
 class FileState(NamedTuple):
-    """How a file or symlink looked."""
+    """The state of a file or symlink at a look."""
 
-    mode: int  # FILE, EXECUTABLE or SYMLINK of the scanner
+    mode: int  # the scanner's FILE, EXECUTABLE or SYMLINK
     size_bytes: int
     mtime_ns: int
     inode: int
 
 
-Look = Mapping[bytes, FileState]  # of a directory, by path
+Look = Mapping[bytes, FileState]  # the states in a directory, by path
 
 
 def look(scan: Scan) -> Look:
-    """The files and symlinks that a push would take. Raises: as Scan."""
+    """Returns the files and symlinks that a push would take. Raises as Scan does."""
     found: dict[bytes, FileState] = {}
     for directory in scan:
         columns = directory.columns
@@ -41,7 +41,7 @@ def look(scan: Scan) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What is to be committed after a look, the smallest files first; ``moving``: what does not
+    """What to commit after a look, smallest files first. ``moving`` are the files that do not
     rest."""
 
     puts: list[bytes]
@@ -50,7 +50,7 @@ class Round:
 
 
 def round_of(before: Look, now: Look, committed: Look) -> Round:
-    """What differs from what was ``committed``, and has not changed between two looks."""
+    """Returns what differs from ``committed`` and has not changed between two looks."""
     resting = {path for path, state in now.items() if before.get(path) == state}
     puts = [path for path in resting if committed.get(path) != now[path]]
     return Round(
@@ -61,7 +61,7 @@ def round_of(before: Look, now: Look, committed: Look) -> Round:
 
 
 def fitting(puts: Iterable[bytes], now: Look, size_bytes: int) -> list[bytes]:
-    """The first files that have no more than so many bytes together, and at least one."""
+    """Returns the first files with at most ``size_bytes`` together, but at least one."""
     found: list[bytes] = []
     for path in puts:
         size_bytes -= now[path].size_bytes
@@ -74,8 +74,8 @@ def fitting(puts: Iterable[bytes], now: Look, size_bytes: int) -> list[bytes]:
 def changes_of(
     root: bytes, place: bytes, puts: Iterable[bytes], removed: Iterable[bytes], now: Look
 ) -> list[Change]:
-    """The changes of a branch that put files of the directory ``root`` below ``place``. Raises:
-    OSError for a symlink that is gone."""
+    """Returns the changes that put files of the directory ``root`` below ``place`` in a branch.
+    Raises: OSError for a symlink that is gone."""
     changes: list[Change] = [Remove(join(place, path)) for path in removed]
     for path in puts:
         source = os.path.join(root, path)

@@ -1,4 +1,4 @@
-"""Revert: what one commit has changed is taken back in a branch, by a new commit."""
+"""Revert: a new commit takes back what an earlier commit of the branch has changed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 
 _WAY_OUT = (
-    ", since a later commit changed what this one did. `lodefs diff` shows both; `lodefs cp` takes "
-    "the paths that you want from an older revision"
+    ", since a later commit changed what this one did. `lodefs diff` shows both; `lodefs cp` "
+    "copies the paths that you want from an older revision"
 )
 
 
@@ -36,13 +36,13 @@ def revert_commit(
     *,
     parent: int | None = None,
 ) -> ChangesResult:
-    """Commits to a branch that each path which a commit has changed is again as it was before:
-    a merge of its parent, whose base is the commit itself. All that the first commit of a branch
-    brought is removed. ``parent``: of a merge, which of its parents, from 1 on, was there before.
+    """Commits the state before ``reverted`` to each path that it changed. This is a merge of its
+    parent, with the commit itself as the base. Reverting the first commit of a branch removes all
+    that it added. ``parent`` chooses the parent of a merge, from 1 on.
 
-    Raises: Diverged that names paths which were changed since, in another way; InvalidInput for a
-    merge without ``parent``; NotFound; Expired; Conflict if the branch moves all the time; what the
-    store raises.
+    Raises: Diverged, which names paths that changed differently since; InvalidInput for a merge
+    without ``parent``; NotFound; Expired; Conflict if the branch keeps moving; what the store
+    raises.
     """
     read_living_head(store, repo, branch)
     commit = store.commit(repo, reverted)
@@ -55,7 +55,7 @@ def revert_commit(
 
 
 def _root_before(store: Store, repo: str, at: CommitId, commit: Commit, parent: int | None) -> Item:
-    """The root directory that was there before a commit; an empty one before the first."""
+    """Returns the root directory before a commit; an empty one before the first commit."""
     parents = commit.parents
     if parent is None and len(parents) > 1:
         named = ", ".join(f"{n} is {one.hex()[:12]}" for n, one in enumerate(parents, 1))

@@ -13,12 +13,12 @@ from lodefs.chunkstore.types import Buffer
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.staging import Staging
 
-BUFFER_SIZE_BYTES = 1 << 20  # of each file that is open
+BUFFER_SIZE_BYTES = 1 << 20  # for each open file
 
 
 class StagedFile(io.BufferedIOBase):
-    """As Python's ``io`` has files: bytes are written from the beginning to the end. It is staged
-    when it is closed; after an error in its block it is not."""
+    """A binary file of Python's ``io`` that is written from the beginning to the end. Closing it
+    stages it, unless an error ended its block."""
 
     def __init__(
         self, staging: Staging, names: Names, content: ContentWriter, *, executable: bool
@@ -37,10 +37,10 @@ class StagedFile(io.BufferedIOBase):
         return self.content.size_bytes + len(self._buffer)
 
     def write(self, data: Buffer) -> int:  # type: ignore[override]  # its type is private
-        """Takes all of ``data``. Raises what the store does, and OverQuota; the file is given up
-        then."""
+        """Takes all of ``data``. Raises: OverQuota; what the store raises. An error discards the
+        file."""
         if self.closed:
-            raise ValueError("write to a file that is closed")
+            raise ValueError("write to a closed file")
         view = memoryview(data).cast("B")
         for first in range(0, len(view), BLOCK_SIZE_BYTES):
             block = view[first : first + BLOCK_SIZE_BYTES]
@@ -51,13 +51,13 @@ class StagedFile(io.BufferedIOBase):
         return len(view)
 
     def discard(self) -> None:
-        """Gives the file up: what was at its path stays. Nothing if it is closed."""
+        """Discards the file. Its path keeps what it had. Does nothing if the file is closed."""
         if not self.closed:
             super().close()
             self._staging.end_file(self, is_kept=False)
 
     def close(self) -> None:
-        """Stages the file. Nothing if it is closed already."""
+        """Stages the file. Does nothing if it is closed already."""
         if self.closed:
             return
         self._add(bytes(self._buffer), final=True)
@@ -71,7 +71,7 @@ class StagedFile(io.BufferedIOBase):
             self.discard()
 
     def __del__(self) -> None:
-        """A file that nobody closed is not staged: who says that it is whole?"""
+        """Discards a file that nobody closed, since nobody has said that it is complete."""
 
     def _add(self, data: Buffer, *, final: bool = False) -> None:
         self._buffer.clear()

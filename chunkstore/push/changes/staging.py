@@ -1,7 +1,7 @@
-"""A staging area: contents and names that are to be a commit, on top of another one.
+"""A staging area: contents and names that are to become a commit on top of another one.
 
-Contents become chunks and packs while they come; names go into an overlay. What the push session
-has begun, its place in the journal and its heartbeat, is what keeps the packs until the commit.
+Contents become chunks and packs as they come; names go into an overlay. The push session's place in
+the journal and its heartbeat keep the packs until the commit.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.system.after_fork import pause_at_fork
 
-LEARN_SIZE_BYTES_MIN = 8 << 20  # less is not worth to be looked for in the whole store
+LEARN_SIZE_BYTES_MIN = 8 << 20  # a lookup in the whole store is not worth it for less
 Count = Callable[[int, int], None]
 
 
 class _Gate:
-    """Lets one thread through at a time, until it is over."""
+    """Lets one thread through at a time, until it is closed."""
 
     __slots__ = ("is_over", "lock")
 
@@ -80,11 +80,11 @@ class _Gate:
 
 
 class Staging:
-    """What is staged on ``base``, in one attempt of a session. Any thread of the process that made
-    it; one at a time.
+    """The changes staged on ``base`` in one attempt of a session. Any thread of the process that
+    made it may use it, one at a time.
 
-    ``count`` is told of more bytes of a content, by its number, before they are sent; it may raise.
-    ``root``: what is staged already, whose contents are in the store.
+    ``count`` is called with the number of a content and how many more bytes it has, before they are
+    sent; it may raise. ``root`` is a tree that is staged already, whose contents are in the store.
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class Staging:
         self._session = session
         self._is_dry = session.uploader.is_dry
         self.base = base
-        self.unstored = UnstoredTrees(session.store.packs)  # what a dry run would have stored
+        self.unstored = UnstoredTrees(session.store.packs)  # trees that a dry run would store
         self.trees = RecentTrees(self.unstored if self._is_dry else session.store.packs)
         self.overlay = Overlay(self.trees.read_tree, base.root if root is None else root)
         self.contents = Contents(session, count or self._count)
         self._numbers = numbers_from()
-        self._open: dict[Names, StagedFile] = {}  # that are being written
+        self._open: dict[Names, StagedFile] = {}  # files that are being written
         self._quota = Quota(session.store, session.branch.repo, base.totals.size_bytes)
         self._put_bytes = self._asked_bytes = 0
         self._gate = _Gate()
         self._pid = os.getpid()
         pause_at_fork(self)
 
-    # changes: each raises what the method of Overlay does, and what the store does
+    # Changes: each raises what the method of Overlay raises, and what the store raises
 
     def create(self, names: Names, *, executable: bool = False) -> StagedFile:
-        """A file to write, which is staged when it is closed. Raises: InvalidInput if it is open
+        """Returns a file to write. Closing it stages it. Raises: InvalidInput if it is open
         already."""
         with self.in_use():
             self._check_free(names)
@@ -121,7 +121,7 @@ class Staging:
             return file
 
     def end_file(self, file: StagedFile, *, is_kept: bool) -> None:
-        """Of StagedFile: it has been written, or is given up."""
+        """Takes a StagedFile that is complete (``is_kept``) or discarded."""
         with self.in_use():
             self._open.pop(file.names, None)
             if is_kept:
@@ -134,8 +134,8 @@ class Staging:
         *,
         executable: bool | None = None,
     ) -> None:
-        """A file with this content, as of the change Put. A local file that changes meanwhile
-        raises SourceChanged."""
+        """Puts a file with this content, as the change Put does. Raises: SourceChanged for a local
+        file that changes meanwhile."""
         with self.in_use():
             self._check_free(names)
             number = next(self._numbers)
@@ -151,27 +151,27 @@ class Staging:
             self._put(names, number, executable=bool(executable))
 
     def put_link(self, names: Names, target: bytes) -> None:
-        """A symlink."""
+        """Puts a symlink."""
         with self.in_use():
             self.overlay.put_file(names, symlink(names[-1], target))
 
     def make_directory(self, names: Names) -> None:
-        """A directory, unless there is one."""
+        """Makes a directory unless there is one."""
         with self.in_use():
             self.overlay.make_directory(names)
 
     def remove(self, names: Names) -> None:
-        """Whatever is there, which must be something."""
+        """Removes whatever is at the path. Something must be there."""
         with self.in_use():
             self.overlay.remove(names)
 
     def rename(self, names: Names, to: Names) -> None:
-        """A file or directory gets another path."""
+        """Moves a file or directory to another path."""
         with self.in_use():
             self.overlay.rename(names, to)
 
     def copy(self, names: Names, to: Names) -> None:
-        """What is at a path also gets another one, in place of whatever is there."""
+        """Copies the item at a path to another path, in place of whatever is there."""
         with self.in_use():
             item = self.item(names)
             if to[: len(names)] == names:
@@ -179,14 +179,14 @@ class Staging:
             self.overlay.put(to, duplicate(item))
 
     def copy_from(self, source: Spec, to: Names) -> None:
-        """As of the change CopyFrom."""
+        """Copies from any commit, as the change CopyFrom does."""
         with self.in_use():
             self.overlay.put(to, find(self._session.store, source))
 
-    # what is there
+    # Reads
 
     def item(self, names: Names) -> Item:
-        """What is at a path. Raises: NotFound, NotADirectory."""
+        """Returns the item at a path. Raises: NotFound, NotADirectory."""
         with self.in_use():
             found = self.overlay.get(names)
         if found is None:
@@ -194,12 +194,12 @@ class Staging:
         return found
 
     def children(self, names: Names) -> dict[bytes, Item]:
-        """What is in a directory. Raises: NotFound, NotADirectory."""
+        """Returns the items of a directory. Raises: NotFound, NotADirectory."""
         with self.in_use():
             return dict(self.overlay.children(self.item(names), names))
 
     def read(self, entry: TreeEntry, first: int, end: int) -> bytes:
-        """Bytes of a file, from the store. The pack of a staged one is ended for that. Raises:
+        """Reads bytes of a file from the store. Seals the pack of a staged file first. Raises:
         Corrupt."""
         with self.in_use():
             if is_staged(entry):
@@ -208,28 +208,28 @@ class Staging:
                 entry = self.contents.settled(entry)
             return self._session.store.packs.read_range(entry, first, end)
 
-    # the whole
+    # The whole tree
 
     @property
     def is_changed(self) -> bool:
-        """Whether there is something to commit, perhaps."""
+        """Whether there may be something to commit."""
         root = self.overlay.root
         if self.base.root is None:
             return not isinstance(root, ChangedDirectory) or bool(root.children)
         return root is not self.base.root
 
     def is_same(self, entry: TreeEntry, there: TreeEntry) -> bool:
-        """Whether an entry of another writer leads to the same chunks as an own one: a digest alone
-        is a claim."""
+        """Whether an entry of another writer leads to the same chunks as our own. Its digest alone
+        is only a claim."""
         if not is_equal(entry, there):
             return False
-        if self._is_dry:  # nothing new can be read from the store
+        if self._is_dry:  # new contents cannot be read from the store
             return True
         return has_same_chunks(self._session.store.packs, entry, there)
 
     def settled(self) -> Item:
-        """The root. All contents are in the store, and no entry is staged any more. A file that is
-        what the base has in its place is the base's. Raises: InvalidInput if a file is open."""
+        """Returns the root. All contents are in the store, and no entry is staged any more. A file
+        that equals the base's is taken from the base. Raises: InvalidInput if a file is open."""
         with self.in_use():
             if self._open:
                 names = min(self._open)
@@ -246,8 +246,8 @@ class Staging:
             return self.overlay.root
 
     def commit(self, job: CommitJob, places: Sequence[Names] = ()) -> ChangesResult:
-        """Commits what is staged. ``places``: as of PreparedCommit. Raises what run_commits
-        does; what is staged stays."""
+        """Commits what is staged, which stays staged. ``places`` is that of PreparedCommit. Raises
+        what run_commits raises."""
         with self.in_use():
             prepared = PreparedCommit(self.base, self.settled(), self.trees, self.is_same, places)
             result = run_commits(self._session, job, prepared)
@@ -256,7 +256,7 @@ class Staging:
             return result
 
     def go_on(self, commit_id: CommitId) -> None:
-        """After a commit: the next changes are staged on it, by another write of the branch."""
+        """Begins a new write of the branch after a commit: the next changes are staged on it."""
         with self.in_use():
             self._session.write_again()
             at = self._session.store.commit(self._session.branch.repo, commit_id)
@@ -264,8 +264,8 @@ class Staging:
             self.overlay = Overlay(self.trees.read_tree, at.root)
 
     def rebase(self, job: CommitJob) -> None:
-        """Stages the same changes on the commit where the branch is now. Raises: Conflict that
-        names paths, and nothing has changed then."""
+        """Stages the same changes on the branch's head. Raises: Conflict, which names paths; then
+        nothing has changed."""
         with self.in_use():
             settled, target = self.settled(), target_of(self._session, self.base, job)
             if target.id != self.base.id:
@@ -274,7 +274,7 @@ class Staging:
                 self.base, self.overlay = target, Overlay(self.trees.read_tree, root)
 
     def store_root(self) -> TreeEntry | None:
-        """What is staged, as a directory in the store; None if that is nothing."""
+        """Stores what is staged as a directory and returns its entry; None if nothing is staged."""
         with self.in_use():
             root = self.settled()
             if isinstance(root, ChangedDirectory):
@@ -284,48 +284,49 @@ class Staging:
             return root
 
     def take(self, before: TreeEntry | None, after: TreeEntry, job: CommitJob) -> None:
-        """Stages what another writer, which began after this one, made of ``before``. Raises:
-        Conflict that names paths which were changed here too; nothing of it is staged then."""
+        """Stages what another writer, which began after this one, has changed in ``before``.
+        Raises: Conflict, which names the paths that were changed here too; then nothing is
+        staged."""
         with self.in_use():
             found = merge(self.trees, before, after, self.overlay.root)
             found.decide(job.choices)
             found.check(Conflict, job.way_out)
             found.into(self.overlay)
 
-    # who uses it
+    # Ownership
 
     def in_use(self) -> AbstractContextManager[object]:
-        """Keeps other threads away, for a block. Raises: InvalidInput in another process, and when
-        it is over."""
+        """Keeps other threads away for a block. Raises: InvalidInput in another process, and after
+        the end."""
         if not self.is_own:
             raise InvalidInput(
-                "this process was forked, and the transaction is its parent's: write with what "
-                "its fork() gives"
+                "this process was forked, and the transaction belongs to its parent: write with "
+                "the part that its fork() returns"
             )
         return self._gate
 
     @property
     def is_own(self) -> bool:
-        """Whether this process made it."""
+        """Whether this process made the staging area."""
         return os.getpid() == self._pid
 
     def end(self) -> None:
-        """Nothing can be done with it any more."""
+        """Ends the staging area: every later call raises."""
         with self._gate.lock:
             self._gate.is_over = True
 
     def pause(self) -> None:
-        """Of Pausable."""
+        """Implements Pausable."""
         self._gate.lock.acquire()
         if self.is_own and not self._gate.is_over:
             self._session.index.pause()
 
     def resume(self) -> None:
-        """Of Pausable."""
+        """Implements Pausable."""
         self._gate.lock.release()
 
     def _check_free(self, names: Names) -> None:
-        """Raises: InvalidInput if no file can be put there now."""
+        """Raises: InvalidInput if no file can be put at the path now."""
         if names in self._open:
             raise InvalidInput(f"{shown(names)} is open for writing already: close it first")
         if is_directory(self.overlay.get(names)):
@@ -345,7 +346,8 @@ class Staging:
             directory.children[one.name] = there if is_there and there is not None else entry
 
     def _count(self, _number: int, more_bytes: int) -> None:
-        """Learns what the store has, and asks for the quota, when there is more than a little."""
+        """Once there are more than a few bytes, updates the index from the store and checks the
+        quota."""
         self._put_bytes += more_bytes
         if self._put_bytes > LEARN_SIZE_BYTES_MIN:
             self._session.learn()
@@ -355,7 +357,7 @@ class Staging:
 
     @property
     def _size_bytes(self) -> int:
-        """Of all files that are staged or open."""
+        """The bytes of all files that are staged or open."""
         more = count(self.trees, self.base.root, self.overlay.root).size_bytes
         being_written = sum(file.content.size_bytes for file in self._open.values())
         return self.base.totals.size_bytes + more + being_written

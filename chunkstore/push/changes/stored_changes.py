@@ -1,4 +1,4 @@
-"""A list of changes: what they put is stored, then they are applied to an overlay."""
+"""Stores the contents of a list of changes, then applies the changes to an overlay."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ from lodefs.chunkstore.repo.history import find
 
 
 class StreamStarts:
-    """Where the streams of a list of changes began, so that another attempt can read them again."""
+    """The starts of the streams in a list of changes, so that another attempt can read them
+    again."""
 
     def __init__(self) -> None:
         self._starts: dict[int, int | None] = {}
 
     def opened(self, number: int, content: bytes | BinaryIO) -> BinaryIO:
-        """The content of change ``number`` as a stream. Raises: Unavailable if it was read, and
-        cannot be read again."""
+        """Returns the content of change ``number`` as a stream. Raises: Unavailable if it was read
+        and cannot be read again."""
         if not isinstance(content, bytes) and number not in self._starts:
             self._starts[number] = content.tell() if content.seekable() else None
             return content
@@ -77,19 +78,19 @@ class StoredChanges:
 
     @property
     def places(self) -> list[Names]:
-        """Paths that are replaced as a whole, but for the root."""
+        """The paths that are replaced as a whole, except the root."""
         puts = (one for one in self._changes if isinstance(one, PutDirectory | CopyFrom))
         found = (names for one in puts for names in _places(one))
         return [names for names in found if names]
 
     def store(self) -> None:
-        """Stores all contents, and the trees of directories: all are in the store then."""
+        """Stores all contents and the trees of directories. All are in the store afterwards."""
         puts = {n: one.content for n, one in enumerate(self._changes) if isinstance(one, Put)}
         self._local = {n: local_file(c) for n, c in puts.items() if isinstance(c, os.PathLike)}
         self._note_private()
         directories = {n: o for n, o in enumerate(self._changes) if isinstance(o, PutDirectory)}
         if len(directories) + bool(self._local) > 1:
-            self._session.readers(sys.maxsize, 0)  # as many as there may be: threads start soon
+            self._session.readers(sys.maxsize, 0)  # as many as possible, before threads start
         if self._expected_bytes(puts.values()) > LEARN_SIZE_BYTES_MIN:
             self._session.learn()
         self._contents.read_files(list(self._local.items()))
@@ -102,7 +103,7 @@ class StoredChanges:
         self._session.uploader.finish()
 
     def apply(self) -> None:
-        """Applies all, in their order. Raises what the methods of Overlay do."""
+        """Applies all changes in their order. Raises what the methods of Overlay raise."""
         overlay = self._staging.overlay
         for n, change in enumerate(self._changes):
             match change:
@@ -124,14 +125,15 @@ class StoredChanges:
                     overlay.put(names_of(to, is_root_fine=True), find(self._session.store, spec))
 
     def add_to(self, result: ChangesResult) -> None:
-        """What came of local files."""
+        """Adds the counts of local files to the result."""
         result.files_read += self.files_read
         result.new_bytes += self.new_bytes
         result.skipped, result.excluded = self.skipped, self.excluded
         result.notes = self.notes
 
     def _note_private(self) -> None:
-        """Of files that are named one by one. Raises: InvalidInput for one that is refused."""
+        """Notes private files that are named one by one. Raises: InvalidInput if they are
+        refused."""
         for file in self._local.values():
             if file.is_private and self._session.options.private is not Private.PUSH:
                 raise refuse_private(file.path, file.mode)
@@ -173,9 +175,9 @@ class StoredChanges:
 
 
 class EarlyQuota:
-    """What a list of changes brings to the tree ``root`` (None: there is none) of ``size_bytes``.
-    It counts too little rather than too much: the commit itself asks with the exact size. One
-    thread. Raises: InvalidInput for a path of a change that is none."""
+    """Checks the quota early: adds up what a list of changes brings to the tree ``root`` (None:
+    there is none) of ``size_bytes``. It counts rather too little than too much; the commit checks
+    the exact size. For one thread. Raises: InvalidInput for an invalid path of a change."""
 
     def __init__(
         self,
@@ -194,15 +196,14 @@ class EarlyQuota:
         self._put_bytes = 0
 
     def count(self, number: int, more_bytes: int) -> None:
-        """Bytes of the content of change ``number``, besides those counted so far. Raises:
-        OverQuota."""
+        """Counts more bytes of the content of change ``number``. Raises: OverQuota."""
         if number in self._staying:
             self._put_bytes += more_bytes
             self._quota.check_put(self._put_bytes, lambda: self._kept_bytes)
 
     @cached_property
     def _kept_bytes(self) -> int:
-        """What no change replaces or moves."""
+        """The bytes that no change replaces or moves."""
         if self._root is None:
             return 0
         overlay = Overlay(self._trees.read_tree, self._root)
@@ -215,7 +216,7 @@ class EarlyQuota:
 
 
 def _places(change: Change) -> Iterator[Names]:
-    """The paths that a change replaces, removes or moves."""
+    """Returns the paths that a change replaces, removes or moves."""
     match change:
         case Rename(path, to):
             yield names_of(path)
@@ -227,9 +228,9 @@ def _places(change: Change) -> Iterator[Names]:
 
 
 def _staying(changes: Sequence[Change], places: Sequence[Sequence[Names]]) -> set[int]:
-    """The changes whose content no later one touches, as a whole or in part."""
+    """Returns the changes whose content no later change touches, not even in part."""
     touched: set[Names] = set()
-    above: set[Names] = set()  # directories in which something is touched
+    above: set[Names] = set()  # directories that contain something touched
     staying = set()
     for number in reversed(range(len(changes))):
         for names in places[number]:

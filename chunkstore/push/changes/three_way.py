@@ -1,6 +1,6 @@
-"""Three-way merge by trees: what one side changed since a base, brought into the other side.
+"""Three-way merge by trees: brings what one side changed since a base into the other side.
 
-Only directories that both sides changed are read.
+It reads only directories that both sides changed.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from lodefs.chunkstore.push.changes.overlay import (
     is_equal,
 )
 
-NAMED_MAX = 20  # conflicts that an error lists
+NAMED_MAX = 20  # how many conflicts an error lists
 
-Choices = Mapping[Names, bool]  # by path: whether our side is taken, theirs otherwise
+Choices = Mapping[Names, bool]  # by path: True takes our side, False theirs
 IsProven = Callable[[TreeEntry, TreeEntry], bool]
 
 
 def believed(our: TreeEntry, their: TreeEntry) -> bool:  # noqa: ARG001
-    """An IsProven for two sides that are believed alike."""
+    """An IsProven that believes equal digests of both sides."""
     return True
 
 
 @dataclass(slots=True)
 class Merge:
-    """``taken``: what to put (None: remove) on their side, by path; ``conflicts``: paths that both
-    sides changed differently, with what our side has there."""
+    """``taken``: what to put on their side, by path (None: remove). ``conflicts``: paths that both
+    sides changed differently, with the item of our side."""
 
     taken: list[tuple[Names, Item | None]] = field(default_factory=list)
     conflicts: dict[Names, Item | None] = field(default_factory=dict)
 
     def decide(self, choices: Choices) -> None:
-        """Decides conflicts by what is chosen for the path, or for the nearest one above it."""
+        """Decides conflicts by the choice for the path, or for the nearest directory above it."""
         for names in list(self.conflicts):
             above = (names[:size] for size in range(len(names), -1, -1))
             nearest = next((path for path in above if path in choices), None)
@@ -52,7 +52,7 @@ class Merge:
                 self.taken.append((names, our))
 
     def check(self, kind: type[LodefsError], way_out: str = "") -> None:
-        """Raises: ``kind`` that names the paths of conflicts."""
+        """Raises ``kind``, which names the conflicting paths, if there are any."""
         if self.conflicts:
             named = ", ".join(sorted(map(shown, self.conflicts))[:NAMED_MAX])
             more = len(self.conflicts) - NAMED_MAX
@@ -60,7 +60,7 @@ class Merge:
             raise kind(f"both sides changed {named}{more_text}: nothing was committed{way_out}")
 
     def into(self, overlay: Overlay) -> None:
-        """Applies what is taken to an overlay of their root."""
+        """Applies ``taken`` to an overlay of their root."""
         for names, item in self.taken:
             if item is None:
                 overlay.remove(names)
@@ -75,8 +75,8 @@ def merge(
     theirs: Item,
     is_proven: IsProven = believed,
 ) -> Merge:
-    """Merges root directories. A path that both sides changed to the same is no conflict; ours is
-    taken unless ``is_proven`` says that theirs leads to the same bytes: a digest is a claim.
+    """Merges root directories. A path that both sides changed alike is no conflict: ours is taken,
+    unless ``is_proven`` says that theirs leads to the same bytes, since a digest is only a claim.
     Raises what read_tree raises."""
     found = Merge()
     stack: list[tuple[Names, Item | None, Item | None, Item | None]] = [((), base, ours, theirs)]
@@ -100,7 +100,7 @@ def merge(
             old, new, other = (children_of(trees, item) for item in (was, our, their))
             stack += [
                 ((*names, name), old.get(name), new.get(name), other.get(name))
-                for name in new.keys() | old.keys()  # a name of theirs alone stays as it is
+                for name in new.keys() | old.keys()  # a name that only they have stays
             ]
         else:
             found.conflicts[names] = our
@@ -108,7 +108,7 @@ def merge(
 
 
 def _is_untouched(was: Item | None, our: Item | None) -> bool:
-    """Whether our side has the very entry of the base."""
+    """Whether our side has the very same entry as the base."""
     if not isinstance(was, TreeEntry) or not isinstance(our, TreeEntry):
         return was is our
     is_there_too = (was.size_bytes, was.segments) == (our.size_bytes, our.segments)

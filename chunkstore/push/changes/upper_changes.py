@@ -1,7 +1,7 @@
-"""What an upper directory changes in its base: as changes to commit, and as a list to show.
+"""The changes that an upper directory makes to its base, as a commit takes them and as a list.
 
-What both say follows from the entries of the upper directory and the trees of the base. A file is
-read for the list only where its size alone does not tell whether it differs.
+Both follow from the entries of the upper directory and the trees of the base. The list reads a file
+only if its size does not tell whether it differs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lodefs.chunkstore.repo.history import Change as Difference
 from lodefs.chunkstore.repo.history import ChangeKind
 from lodefs.chunkstore.system.safe_open import closing
 
-BLOCK_SIZE_BYTES = 4 << 20  # of a file that is compared, in memory at once
+BLOCK_SIZE_BYTES = 4 << 20  # of a compared file in memory
 _KINDS = {
     UpperKind.FILE: Kind.FILE,
     UpperKind.SYMLINK: Kind.SYMLINK,
@@ -47,7 +47,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A directory of the base that has another path now. What differs in it is listed by itself."""
+    """A directory of the base that was moved. Changes inside it are listed separately."""
 
     path: bytes
     source: bytes  # its path in the base
@@ -60,38 +60,38 @@ class UpperChanges:
 
     upper: bytes
     base: UpperBase
-    entries: list[UpperEntry] = field(default_factory=list)  # a directory before what is in it
+    entries: list[UpperEntry] = field(default_factory=list)  # each directory before its contents
 
     @property
     def changes(self) -> list[Change]:
-        """What makes the base the directory that is mounted, in this order. Files that may be as
-        they were are among them."""
+        """Returns the changes that make the mounted directory of the base, in order. They may
+        include files that did not change."""
         return [change for entry in self.entries for change in self._changes_of(entry)]
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What no commit can hold."""
+        """Returns what no commit can hold."""
         return [
-            Skipped(one.path, f"{show_path(one.path)} is no file, directory or symlink")
+            Skipped(one.path, f"{show_path(one.path)} is not a file, directory or symlink")
             for one in self.entries
             if one.kind is UpperKind.OTHER
         ]
 
     @property
     def hard_linked_files(self) -> int:
-        """Files with several names: in a commit each is a file of its own."""
+        """The files with several names. In a commit each name is a file of its own."""
         files = (one for one in self.entries if one.kind is UpperKind.FILE)
         return sum(one.links > 1 for one in files)
 
     @property
     def set_id_files(self) -> int:
-        """Files with a setuid or setgid bit, which no commit keeps."""
+        """The files with a setuid or setgid bit, which no commit keeps."""
         files = (one for one in self.entries if one.kind is UpperKind.FILE)
         return sum(bool(one.mode & SET_ID) for one in files)
 
     def listed(self) -> Iterator[Difference | Renamed]:
-        """What differs from the base, by path. Raises: Denied, NotFound, SourceChanged, Unavailable
-        for a file that cannot be read; what reads trees raises."""
+        """Yields the differences from the base, by path. Raises: Denied, NotFound, SourceChanged,
+        Unavailable for a file that cannot be read; what reading trees raises."""
         yield from _Listing(self).run()
 
     def _changes_of(self, entry: UpperEntry) -> Iterator[Change]:
@@ -114,14 +114,14 @@ class UpperChanges:
 def read_upper(
     upper: os.PathLike[str], base: UpperBase, *, xattr_prefix: bytes, without: bytes = b""
 ) -> UpperChanges:
-    """What an upper directory of overlayfs holds, whose attributes begin with ``xattr_prefix``, but
-    for the path ``without``. No file is read. Raises: as ``walk_upper``."""
+    """Returns what an upper directory of overlayfs holds, without the path ``without``. The names
+    of its attributes begin with ``xattr_prefix``. Reads no file. Raises as ``walk_upper`` does."""
     path = os.path.realpath(os.fsencode(upper))
     return UpperChanges(path, base, list(walk_upper(path, base, xattr_prefix, without)))
 
 
 def _is_hidden(entry: UpperEntry) -> bool:
-    """Whether what is beneath is gone, and not replaced by what is put at its path."""
+    """Whether an entry removes what is beneath it without replacing it."""
     assert entry.beneath is not None
     if entry.kind in (UpperKind.FILE, UpperKind.SYMLINK):
         return entry.beneath.entry.kind is Kind.DIRECTORY
@@ -129,15 +129,15 @@ def _is_hidden(entry: UpperEntry) -> bool:
 
 
 class _Listing:
-    """Finds what differs. One thread."""
+    """Finds the differences. For one thread."""
 
     def __init__(self, found: UpperChanges) -> None:
         self._trees = found.base.trees
         self._upper = found.upper
         self._now = {one.names: one for one in found.entries}
-        # what was renamed is not removed where it was
+        # A renamed directory does not count as removed from its old path
         self._moved = {one.shows.path for one in found.entries if one.is_renamed and one.shows}
-        self._replaced: dict[Names, Place] = {}  # by path, in directories that were replaced
+        self._replaced: dict[Names, Place] = {}  # by path: directories that were replaced
 
     def run(self) -> Iterator[Difference | Renamed]:
         for names in sorted(self._now):
@@ -150,7 +150,7 @@ class _Listing:
         after = _after(entry)
         if entry.is_renamed and entry.shows is not None:
             yield Renamed(entry.path, b"/".join(entry.shows.path), entry.shows.entry)
-            after = None  # what it replaced is gone
+            after = None  # the item that it replaced is gone
         if before is None:
             if after is not None:
                 yield Difference(ChangeKind.ADDED, entry.path, None, after)
@@ -167,8 +167,8 @@ class _Listing:
             yield Difference(ChangeKind.CHANGED, entry.path, before.entry, after)
 
     def _gone_below(self, names: Names, place: Place) -> Iterator[Difference]:
-        """What was in a directory that does not show any more, as deep as it may be. What is there
-        now under the same name is compared when its turn comes."""
+        """Yields what was in a directory that no longer shows, at any depth. Names that exist again
+        are compared later, in their order."""
         stack = [self._children(names, place)]
         while stack:
             found = next(stack[-1], None)
@@ -190,7 +190,7 @@ class _Listing:
                 yield (*names, child.name), Place((*place.path, child.name), child)
 
     def _differs(self, entry: UpperEntry, before: TreeEntry, after: TreeEntry) -> bool:
-        """Of two files or two symlinks."""
+        """Whether two files or two symlinks differ."""
         if (before.size_bytes, before.executable) != (after.size_bytes, after.executable):
             return True
         if after.kind is Kind.SYMLINK:
@@ -212,7 +212,7 @@ class _Listing:
 
 
 def _after(entry: UpperEntry) -> TreeEntry | None:
-    """What is there now, without a digest unless it is a symlink."""
+    """Returns the entry that is there now, without a digest unless it is a symlink."""
     kind = _KINDS.get(entry.kind)
     if kind is None:
         return None

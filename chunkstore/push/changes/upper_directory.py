@@ -1,8 +1,8 @@
-"""The upper directory of an overlayfs over a commit: what somebody changed in a writable mount.
+"""The upper directory of an overlayfs over a commit: the changes in a writable mount.
 
-The kernel's format (Documentation/filesystems/overlayfs.rst): what was written lies at its path as
-it is. A whiteout hides what the base has at its path. A directory shows what the base has there
-too, unless it is opaque; a redirect says that another directory of the base shows through, because
+The kernel's format (Documentation/filesystems/overlayfs.rst): a file that was written lies at its
+path. A whiteout hides what the base has at its path. A directory also shows what the base has at
+its path, unless it is opaque. A redirect makes another directory of the base show through, because
 somebody renamed it.
 """
 
@@ -25,14 +25,14 @@ from lodefs.chunkstore.push.changes.overlay import Names, TreeReader
 from lodefs.chunkstore.push.workers.source_files import show_path, source_error
 from lodefs.chunkstore.system.safe_open import closing, open_below
 
-AS_ROOT, AS_USER = b"trusted.overlay.", b"user.overlay."  # of overlayfs' attributes
+AS_ROOT, AS_USER = b"trusted.overlay.", b"user.overlay."  # prefixes of overlayfs attributes
 _READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK
-_OPAQUE, _WITH_WHITEOUTS = b"y", b"x"  # what "opaque" says
+_OPAQUE, _WITH_WHITEOUTS = b"y", b"x"  # values of the "opaque" attribute
 
 
 class UpperKind(Enum):
-    """What lies at a path of an upper directory."""
+    """The kinds of entries in an upper directory."""
 
     FILE = "file"
     SYMLINK = "symlink"
@@ -43,8 +43,8 @@ class UpperKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UpperBase:
-    """What is mounted below: the directory ``spec`` of a commit, ``root``, and what reads trees.
-    ``is_other``: it is gone, and this is taken instead."""
+    """What is mounted below: the directory ``spec`` of a commit, its entry ``root``, and
+    ``trees``. ``is_other``: that commit is gone, and another one replaces it."""
 
     spec: Spec
     root: TreeEntry
@@ -53,7 +53,7 @@ class UpperBase:
 
 
 class Place(NamedTuple):
-    """Something of the base, and its path there."""
+    """An entry of the base, and its path there."""
 
     path: Names
     entry: TreeEntry
@@ -61,9 +61,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpperEntry:
-    """One name of an upper directory. ``mode``, ``size_bytes`` and ``links``: as of stat(2).
-    ``beneath``: what would show if it were not there. ``shows``: of a directory, the one of the
-    base that shows through."""
+    """One name in an upper directory. ``mode``, ``size_bytes`` and ``links`` are those of stat(2).
+    ``beneath`` would show if the entry were not there. ``shows`` is the directory of the base that
+    shows through a directory."""
 
     names: Names
     kind: UpperKind
@@ -72,7 +72,7 @@ class UpperEntry:
     links: int
     beneath: Place | None
     shows: Place | None = None
-    target: bytes = b""  # of a symlink
+    target: bytes = b""  # for a symlink
 
     @property
     def path(self) -> bytes:
@@ -84,18 +84,20 @@ class UpperEntry:
 
     @property
     def is_renamed(self) -> bool:
-        """Whether a directory of the base shows through that has another path there."""
+        """Whether a base directory with another path shows through."""
         return self.shows is not None and self.shows != self.beneath
 
 
 def walk_upper(
     upper: bytes, base: UpperBase, xattr_prefix: bytes, without: bytes = b""
 ) -> Iterator[UpperEntry]:
-    """What is in an upper directory, each directory before what is in it; not what is at the path
-    ``without``. Of the base only the directories on the way are read. Paths may be of any length.
+    """Yields the entries of an upper directory, each directory before its contents; it skips the
+    path ``without``. Reads only those directories of the base that are on the way. Paths may have
+    any length.
 
-    Raises: InvalidInput for what overlayfs has not written, or not as lodefs mounts it; Denied,
-    Unavailable, NotFound, SourceChanged for what cannot be read; what reads trees raises.
+    Raises: InvalidInput for an entry that overlayfs did not write, or that lodefs' mount options
+    exclude; Denied, Unavailable, NotFound, SourceChanged for what cannot be read; what reading
+    trees raises.
     """
     try:
         root_fd = os.open(upper, _READ_DIRECTORY | os.O_CLOEXEC)
@@ -111,7 +113,7 @@ class _Walk:
         self._base = base
         self._prefix = xattr_prefix
         self._without = without
-        self._path = b""  # where it is, for errors
+        self._path = b""  # the current path, for errors
 
     def run(self) -> Iterator[UpperEntry]:
         try:
@@ -137,7 +139,7 @@ class _Walk:
             todo += [(one, entry.shows) for one in found[::-1] if one.kind is UpperKind.DIRECTORY]
 
     def _children(self, fd: int, above: UpperEntry, *, is_marked: bool) -> Iterator[UpperEntry]:
-        """The names in a directory. ``is_marked``: some files there may be whiteouts."""
+        """Yields the names in a directory. ``is_marked``: some files may be whiteouts."""
         shown = self._entries(above.shows)
         with os.scandir(fd) as found:
             names = sorted(os.fsencode(one.name) for one in found)
@@ -160,7 +162,7 @@ class _Walk:
         if stat.S_ISREG(seen.st_mode):
             if is_marked and not seen.st_size and self._has(fd, name, b"whiteout"):
                 return UpperKind.WHITEOUT
-            # such a file has no blocks, and those that have some need not be opened
+            # Such a file has no blocks, so files with blocks need not be opened
             if seen.st_size and not seen.st_blocks and self._has(fd, name, b"metacopy"):
                 raise InvalidInput(
                     f"{show_path(self._path)} has no content in the upper directory, which was "
@@ -176,7 +178,7 @@ class _Walk:
             return self._attribute(fd, attribute) is not None
 
     def _attribute(self, fd: int, name: bytes) -> bytes | None:
-        """An attribute of overlayfs; None where it is not set."""
+        """Returns an attribute of overlayfs, or None if it is not set."""
         try:
             return os.getxattr(fd, self._prefix + name)
         except OSError as error:
@@ -185,8 +187,8 @@ class _Walk:
             raise
 
     def _shown(self, fd: int, entry: UpperEntry, parent: Place | None) -> Place | None:
-        """The directory of the base that shows through one that is not opaque. ``parent``: the one
-        that shows through the directory above."""
+        """Returns the base directory that shows through a directory that is not opaque. ``parent``
+        shows through the directory above."""
         redirect = self._attribute(fd, b"redirect")
         found = entry.beneath
         if redirect is not None and redirect.startswith(b"/"):
@@ -209,14 +211,14 @@ class _Walk:
         return place
 
     def _entries(self, place: Place | None) -> tuple[Names, list[TreeEntry]]:
-        """A directory of the base, by name, and its path; nothing is in anything else."""
+        """Returns the path and entries of a base directory, by name; none for anything else."""
         if place is None or place.entry.kind is not Kind.DIRECTORY:
             return (), []
         return place.path, self._base.trees.read_tree(place.entry)
 
 
 def _find(directory: tuple[Names, list[TreeEntry]], name: bytes) -> Place | None:
-    """A name in a directory, which may have a million of them."""
+    """Finds a name in a directory, which may have a million names."""
     path, entries = directory
     at = bisect_left(entries, name, key=attrgetter("name"))
     if at == len(entries) or entries[at].name != name:

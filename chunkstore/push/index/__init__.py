@@ -1,1 +1,1 @@
-"""What a machine remembers of a store between its pushes, in one SQLite file."""
+"""The record that a machine keeps of a store between its pushes, in one SQLite file."""

@@ -1,9 +1,9 @@
-"""A machine's record of a store between its pushes: where chunks and trees lie. In the same file,
-stat_cache.py: how the files of a source directory looked when they were pushed.
+"""A machine's record of a store between its pushes: where chunks and trees lie. The same file holds
+the stats of the source directories that were pushed (stat_cache.py).
 
-One SQLite file for each store. All of it can be rebuilt (from index shards, by reading files), so
-a broken file is put aside. SQLite does not notice flipped bits, so every row has a checksum. The
-only importer of sqlite3.
+Each store has one SQLite file. All of it can be rebuilt from index shards and by reading files, so
+a broken file is renamed and replaced. SQLite does not notice flipped bits, so every row has a
+checksum. The only importer of sqlite3.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
 SCHEMA_VERSION = 3
 LOCK_TIMEOUT_S = 60.0
-SHARDS_AHEAD = 32  # index shards in memory at once, of large ones the beginning
+SHARDS_AHEAD = 32  # index shards in memory; large ones in part
 _SPOILED = (Changed, Corrupt, NotFound, UnknownFormat)
-_LEFT_OUT = "an index shard is left out: %s"
+_LEFT_OUT = "skipped a damaged index shard: %s"
 CACHE_KIB = 32 * 1024
 
 _SCHEMA = """
@@ -71,19 +71,18 @@ _log = logging.getLogger(__name__)
 
 
 class IndexBroken(Corrupt):
-    """The index file cannot be used; PushIndex.set_aside makes room for a new one."""
+    """The index file cannot be used. PushIndex.set_aside makes room for a new one."""
 
 
 class TreePlace(NamedTuple):
-    """Where the stored form of a tree lies, and how long it is."""
+    """Where the stored form of a tree lies, and its size."""
 
     size_bytes: int
     segments: tuple[Segment, ...]
 
 
 class PushIndex:
-    """The index of one store. One thread at a time; other processes may use the same file
-    meanwhile.
+    """The index of one store. One thread at a time; other processes may use the file meanwhile.
 
     Methods raise IndexBroken, NoSpace, InUse (locked for too long), Denied.
     """
@@ -98,16 +97,16 @@ class PushIndex:
             except BaseException:
                 self._db.close()
                 raise
-        self.refused: dict[bytes, str] = {}  # chunks that were purged, and when; not kept
-        self.purged: dict[PackId, int] = {}  # where this index knew them: bits of their numbers
+        self.refused: dict[bytes, str] = {}  # purged chunks, and when; only in memory
+        self.purged: dict[PackId, int] = {}  # their places in this index: bits of chunk numbers
         self.purges_seen = -1  # the number of the newest purge that ``refused`` knows
         self._pack_ids: dict[int, PackId] = {}
         self._added: set[PackId] = set()
-        self._segments: list[Segment] = []  # that were given, and are not yet in ``_named``
-        self._named: dict[PackId, int] = {}  # bits of chunks' numbers
+        self._segments: list[Segment] = []  # returned, and not in ``_named`` yet
+        self._named: dict[PackId, int] = {}  # bits of chunk numbers
         self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))
         self._any_trees = bool(self.select("SELECT 1 FROM trees LIMIT 1"))
-        # whether an earlier push has left files or trees that need not be read or stored now
+        # Whether an earlier push has left files or trees that need not be read or stored now
         self.has_memory = self._any_trees or bool(self.select("SELECT 1 FROM directories LIMIT 1"))
 
     def _connect(self) -> None:
@@ -117,8 +116,8 @@ class PushIndex:
         self._is_paused = False
 
     def pause(self) -> None:
-        """Closes the file until it is used again: a process that is forked must not inherit it,
-        since SQLite would take the parent's locks for its own."""
+        """Closes the file until it is used again. A forked process must not inherit it, since
+        SQLite would take the parent's locks for its own."""
         self._db.close()
         self._is_paused = True
 
@@ -138,7 +137,7 @@ class PushIndex:
         if _version(self._db) == SCHEMA_VERSION:
             return
         execute("BEGIN IMMEDIATE")
-        version = _version(self._db)  # another process may have been first
+        version = _version(self._db)  # another process may have created it first
         if version == 0:
             for statement in _SCHEMA.split(";"):
                 execute(statement)
@@ -149,7 +148,7 @@ class PushIndex:
 
     @staticmethod
     def set_aside(directory: Path, store_id: str, why: IndexBroken) -> None:
-        """Renames an index that cannot be used, so that the next one is new; the log says why."""
+        """Renames an index that cannot be used, so that a new one is made. The log says why."""
         path = directory / f"{store_id}.sqlite"
         aside = path.with_suffix(".broken")
         with _translated(path):
@@ -158,7 +157,9 @@ class PushIndex:
             if path.exists():
                 path.replace(aside)
         _log.warning(
-            "%s. It is %s now, and a new one is built: this push reads all files again", why, aside
+            "%s. It was moved to %s, and a new one is built: this push reads all files again",
+            why,
+            aside,
         )
 
     def close(self) -> None:
@@ -168,12 +169,12 @@ class PushIndex:
     # chunks
 
     def find(self, chunk_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """The places of those chunks that the store has: the newest of each. See fragmentation.py
-        for places."""
+        """Returns the newest places of those chunks that the store has. fragmentation.py explains
+        places."""
         return dict(self._places("chunks", chunk_ids))
 
     def find_all(self, chunk_ids: Sequence[bytes]) -> dict[bytes, set[int]]:
-        """All places of those chunks."""
+        """Returns all places of those chunks."""
         found: dict[bytes, set[int]] = {}
         for table in ("chunks", "older"):
             for chunk_id, place in self._places(table, chunk_ids):
@@ -185,7 +186,8 @@ class PushIndex:
             return
         for start in range(0, len(chunk_ids), _FIND_AT_ONCE):
             part = list(chunk_ids[start : start + _FIND_AT_ONCE])
-            size = 1 << (len(part) - 1).bit_length()  # few statements, so that they stay prepared
+            # Few different statements, so that they stay prepared
+            size = 1 << (len(part) - 1).bit_length()
             marks = ",".join("?" * size)
             part += part[-1:] * (size - len(part))
             rows = self.select(f"SELECT id, place, sum FROM {table} WHERE id IN ({marks})", part)
@@ -196,7 +198,7 @@ class PushIndex:
                     yield chunk_id, place
 
     def segment(self, run: Run) -> Segment:
-        """The segment of a run of places that ``find`` gave."""
+        """Returns the segment of a run of places that ``find`` returned."""
         number, first = split(run.place)
         pack_id = self._pack_ids.get(number)
         if pack_id is None:
@@ -212,7 +214,7 @@ class PushIndex:
         return segment
 
     def add_packs(self, packs: Iterable[PackChunks], *, shard_id: str | None = None) -> None:
-        """Remembers packs that are in the store: from a shard, or just uploaded (no shard yet)."""
+        """Adds packs that are in the store, from a shard or just uploaded (in no shard yet)."""
         with self.writing() as db:
             for pack in packs:
                 number = pack_number(pack.pack_id)
@@ -222,8 +224,9 @@ class PushIndex:
                 )
                 row = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
                 if row[0] != pack.pack_id:
-                    continue  # see pack_number
-                _add_chunks(db, sorted(chunk_rows(number, pack.ids)))  # as the table: faster
+                    continue  # pack_number says why
+                # Sorted like the table, which is faster
+                _add_chunks(db, sorted(chunk_rows(number, pack.ids)))
                 if shard_id is None:
                     self._added.add(pack.pack_id)
                     row = (number, pack.ids, pack.raw_sizes.tobytes())
@@ -233,8 +236,8 @@ class PushIndex:
         self._any_chunks = True
 
     def add_run(self, pack_id: PackId, first: int, ids: bytes) -> None:
-        """Remembers some consecutive chunks of a pack that is in the store, as its index lists
-        them (``ids``: joined)."""
+        """Adds consecutive chunks of a pack that is in the store. ``ids`` are joined, in the order
+        of the pack's index."""
         number = pack_number(pack_id)
         with self.writing() as db:
             row = (number, pack_id, crc32(pack_id, number & 0xFFFFFFFF))
@@ -245,12 +248,12 @@ class PushIndex:
         self._any_chunks = True
 
     def added(self) -> set[PackId]:
-        """Packs that were uploaded since this index was opened."""
+        """The packs that were uploaded since this index was opened."""
         return self._added
 
     def reused(self) -> dict[PackId, int]:
-        """The chunks of other packs (bits of their numbers) of which ``segment`` gave segments:
-        what is built relies on them."""
+        """The chunks of other packs (bits of their numbers) in segments that ``segment`` returned.
+        The push relies on them."""
         self._name_segments()
         return {pack: bits for pack, bits in self._named.items() if pack not in self._added}
 
@@ -259,8 +262,8 @@ class PushIndex:
         self._segments.clear()
 
     def forget_packs(self, pack_ids: Collection[PackId]) -> None:
-        """Forgets packs that the store has lost: their chunks; and all trees, of which some lead to
-        these packs and the others are found again by their chunks."""
+        """Forgets the chunks of packs that the store has lost, and all trees. Some trees lead to
+        these packs; the others are found again by their chunks."""
         numbers = [pack_number(pack_id) for pack_id in pack_ids]
         with self.writing() as db:
             for at in range(0, len(numbers), _FIND_AT_ONCE):
@@ -274,7 +277,7 @@ class PushIndex:
             db.execute("DELETE FROM trees")
 
     def unpublished(self) -> list[ShardPack]:
-        """Packs of own pushes, dead ones too, that no shard lists yet."""
+        """Returns the packs of this machine's pushes, dead ones too, that no shard lists yet."""
         rows = self.select(
             "SELECT id, ids, sizes FROM unpublished JOIN packs ON number = unpublished.pack"
         )
@@ -285,28 +288,28 @@ class PushIndex:
         return found
 
     def published(self, shard_id: str, packs: Iterable[PackChunks]) -> None:
-        """The shard that lists these packs is in the store."""
+        """Notes that the shard that lists these packs is in the store."""
         with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO shards VALUES (?)", (shard_id,))
             rows = [(pack_number(pack.pack_id),) for pack in packs]
             db.executemany("DELETE FROM unpublished WHERE pack = ?", rows)
 
     def load_shards(self, objects: ObjectStore, *, threads: int = 8) -> None:
-        """Reads the index shards of the store that are not known yet, several at once.
+        """Reads the store's index shards that are not known yet, several at once.
 
-        A damaged shard is left out, which costs only space: its chunks may be stored again.
-        IndexBroken if the store lacks a shard that is known: it is an older copy of the store
-        that was pushed to, and may lack what the index says it has.
+        It skips a damaged shard, which costs only space: its chunks may be stored again. Raises:
+        IndexBroken if the store lacks a known shard. Then it is an older copy of the store that was
+        pushed to, and may lack what the index says it has.
         """
         from concurrent.futures import ThreadPoolExecutor
 
         known = {push_id_of(str(row[0])) for row in self.select("SELECT id FROM shards")}
         names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
         if lost := known.difference(map(push_id_of, names)):
-            # their rows stay, as their chunks do: they tell a store from before these shards
+            # their rows stay, as their chunks do, and reveal an older copy of the store
             lost -= removed_shards(objects)
-        if any(not has_shard(objects, push_id) for push_id in lost):  # a list may lack one
-            raise IndexBroken(f"the push index {self.path} knows a shard that is gone: {min(lost)}")
+        if any(not has_shard(objects, push_id) for push_id in lost):  # a listing may miss one
+            raise IndexBroken(f"the push index {self.path} has a shard that is gone: {min(lost)}")
         unseen = [name for name in names if push_id_of(name) not in known]
         if not unseen:
             return
@@ -321,13 +324,13 @@ class PushIndex:
     def _learn(self, packs: Iterable[ShardPack], shard_id: str) -> None:
         try:
             self.add_packs(packs, shard_id=shard_id)
-        except _SPOILED as error:  # of a large shard, which is read meanwhile
+        except _SPOILED as error:  # a large shard is read while it is used
             _log.warning(_LEFT_OUT, error)
 
     # trees
 
     def find_trees(self, digests: Sequence[bytes]) -> dict[bytes, TreePlace]:
-        """Where those trees lie that the store is known to have."""
+        """Returns the places of those trees that the store is known to have."""
         found: dict[bytes, TreePlace] = {}
         if not self._any_trees:
             return found
@@ -337,8 +340,8 @@ class PushIndex:
         return found
 
     def add_trees(self, rows: Iterable[tuple[bytes, TreePlace]]) -> None:
-        """Remembers trees (by digest) that are in the store, and of which this machine knows that
-        they lead to the right chunks: later pushes rely on that."""
+        """Adds trees (by digest) that are in the store. This machine must know that they lead to
+        the right chunks, since later pushes rely on that."""
         encoded = sorted([(digest, _encode_place(digest, place)) for digest, place in rows])
         with self.writing() as db:
             db.executemany("INSERT OR REPLACE INTO trees VALUES (?, ?)", encoded)
@@ -381,7 +384,7 @@ def _encode_place(digest: bytes, place: TreePlace) -> bytes:
 
 
 def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> None:
-    """Rows of chunks. Where there were some of these chunks, their places are the older ones."""
+    """Adds rows of chunks. If a chunk has a row already, its old place moves to ``older``."""
     added = db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?, ?)", rows)
     if added.rowcount == len(rows):
         return
@@ -395,7 +398,7 @@ def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> N
 
 
 def _load_shard(objects: ObjectStore, name: str) -> Iterator[ShardPack] | None:
-    """The packs of a shard; None of one that is damaged."""
+    """Returns the packs of a shard, or None if it is damaged."""
     try:
         return read_shard(objects, keys.shard(name))
     except _SPOILED as error:
@@ -426,14 +429,14 @@ def checked_row(path: Path, what: str) -> Iterator[None]:
 
 
 def _error(error: sqlite3.Error | OSError | UnicodeError, path: Path) -> LodefsError:
-    """Maps an error of the file. All but the known errors of disks and locks count as a broken
-    file, also a message of SQLite that quotes damaged text."""
+    """Maps an error of the file. Except for known errors of disks and locks it counts as a broken
+    file, even if SQLite's message quotes damaged text."""
     if isinstance(error, OSError):
         kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else Denied
         return kind(f"the push index {path} cannot be written: {error.strerror}")
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return InUse(f"the push index {path} is in use by another push for too long: try again")
+        return InUse(f"the push index {path} is locked by another push for too long: try again")
     if name.startswith("SQLITE_FULL"):
         return NoSpace(f"no space for the push index {path}: make room there")
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_IOERR")):
@@ -443,27 +446,28 @@ def _error(error: sqlite3.Error | OSError | UnicodeError, path: Path) -> LodefsE
     return IndexBroken(f"the push index {path} is broken: {error}")
 
 
-NUMBER_BITS = 20  # of a place: the chunk's number in its pack; the pack's number is above
+NUMBER_BITS = 20  # low bits of a place: the chunk's number in its pack; above: the pack's number
 
 
 def pack_number(pack_id: bytes) -> int:
-    """A pack's number: bits of its id. Of two packs with one number the second is not
-    remembered."""
+    """Returns a pack's number: bits of its id. If two packs have the same number, the index skips
+    the second."""
     return int.from_bytes(pack_id[:8], "little") >> (NUMBER_BITS + 1)
 
 
 def split(place: int) -> tuple[int, int]:
-    """The number of the pack, and of the chunk in it."""
+    """Returns the number of the pack, and of the chunk in it."""
     return place >> NUMBER_BITS, place & ((1 << NUMBER_BITS) - 1)
 
 
 def begins_pack(place: int) -> bool:
-    """Whether a place is that of the first chunk of a pack."""
+    """Whether a place is the first chunk of a pack."""
     return place & ((1 << NUMBER_BITS) - 1) == 0
 
 
 def chunk_rows(number: int, ids: bytes, first: int = 0) -> Iterator[tuple[bytes, int, int]]:
-    """Id, place and checksum of the chunks of the pack ``number``, from chunk ``first`` on."""
+    """Yields id, place and checksum of the chunks of the pack ``number``, from chunk ``first``
+    on."""
     place = (number << NUMBER_BITS) + first
     for at in range(0, len(ids), ID_BYTES):
         chunk_id = ids[at : at + ID_BYTES]
@@ -472,5 +476,5 @@ def chunk_rows(number: int, ids: bytes, first: int = 0) -> Iterator[tuple[bytes,
 
 
 def chunk_sum(chunk_id: bytes, place: int) -> int:
-    """The checksum of a chunk's row."""
+    """Returns the checksum of a chunk's row."""
     return crc32(chunk_id, place & 0xFFFFFFFF) ^ place >> 32

@@ -1,4 +1,4 @@
-"""How the directories and files of a source looked when they were pushed: rows of a push index."""
+"""The stats of a source's directories and files when they were pushed: rows of a push index."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lodefs.chunkstore.push.index.push_index import (
     split,
 )
 
-ROWS_AHEAD = 2000  # directories that are read at once
-DETAILS_AHEAD = 100  # the same with their files
+ROWS_AHEAD = 2000  # directories in one read
+DETAILS_AHEAD = 100  # directories in one read with their files
 DETAILS_SIZE_BYTES_MAX = 900 << 20  # SQLite takes 1 GB; a larger directory is not remembered
 _SIGNATURE_BYTES = 16
 
 
 class DirectoryState(NamedTuple):
-    """How a directory was when it was pushed. ``signature`` is b"" if it is not to be trusted;
-    ``children`` are the joined digests of the directories in it, by name."""
+    """A directory when it was pushed. ``signature`` is b"" if the directory must be read again.
+    ``children`` are the joined digests of its subdirectories, by name."""
 
     signature: bytes
     digest: Digest
@@ -35,24 +35,24 @@ class DirectoryState(NamedTuple):
 
 
 class DirectoryDetails(NamedTuple):
-    """What is in a directory: columns of the files' stats, the tree that holds only files, and the
-    names of the directories, joined by NUL."""
+    """The contents of a directory: columns of the files' stats, the tree of its files alone, and
+    the names of the subdirectories joined by NUL."""
 
     stats: bytes
     files: bytes
     subdirectories: bytes
 
     def checksum(self, key: bytes) -> int:
-        """CRC-32 of all of it, and of the directory's key."""
+        """Returns the CRC-32 of all fields and the directory's key."""
         return crc32(self.subdirectories, crc32(self.files, crc32(self.stats, crc32(key))))
 
     def size_bytes(self) -> int:
-        """Bytes of all columns."""
+        """The bytes of all columns."""
         return len(self.stats) + len(self.files) + len(self.subdirectories)
 
 
 class DirectoryRow(NamedTuple):
-    """All that is kept of one directory; ``key`` is its path with NUL for '/'."""
+    """The whole record of one directory. ``key`` is its path with NUL in place of '/'."""
 
     key: bytes
     state: DirectoryState
@@ -60,11 +60,11 @@ class DirectoryRow(NamedTuple):
 
 
 class StatCache:
-    """The rows of one source directory. ``state`` is asked in the order of a scan."""
+    """The rows of one source directory. ``state`` must be called in the order of a scan."""
 
     @classmethod
     def of(cls, index: PushIndex, path: bytes) -> StatCache:
-        """What an index remembers of the directory at the absolute ``path``."""
+        """Returns the record of the directory at the absolute ``path``."""
         with index.writing() as db:
             db.execute("INSERT OR IGNORE INTO sources (path) VALUES (?)", (path,))
         number = index.select("SELECT number FROM sources WHERE path = ?", (path,))[0][0]
@@ -74,13 +74,13 @@ class StatCache:
         self._index = index
         self._number = number
         self._rows: Iterator[tuple[bytes, bytes]] = iter(())
-        self._row: tuple[bytes, bytes] | None = (b"", b"")  # the next one; None behind the last
+        self._row: tuple[bytes, bytes] | None = (b"", b"")  # the next row; None after the last
         self._gone: list[bytes] = []
         self._fill(">=")
 
     def state(self, key: bytes) -> DirectoryState | None:
-        """The state of a directory. Keys must ascend; rows in between are of directories that are
-        no longer there."""
+        """Returns the state of a directory. Keys must ascend. Rows in between belong to directories
+        that are gone."""
         row = self._row
         try:
             while row is not None and row[0] < key:
@@ -96,7 +96,7 @@ class StatCache:
         return self._decode(key, row[1])
 
     def _decode(self, key: bytes, state: bytes) -> DirectoryState:
-        try:  # not a context: this is done once for each directory
+        try:  # not checked_row, which is slow for each directory
             is_whole = int.from_bytes(state[:4], "little") == crc32(state[4:], crc32(key))
         except TypeError:
             is_whole = False
@@ -106,14 +106,14 @@ class StatCache:
         return DirectoryState(state[4:20], Digest(state[20:52]), state[52:])
 
     def lookup(self, key: bytes) -> DirectoryState | None:
-        """The state of any directory."""
+        """Returns the state of a directory, in any order."""
         rows = self._index.select(
             "SELECT state FROM directories WHERE source = ? AND key = ?", (self._number, key)
         )
         return self._decode(key, rows[0][0]) if rows else None
 
     def details(self, key: bytes) -> DirectoryDetails | None:
-        """The files of a directory that have a known state."""
+        """Returns the files of a directory that has a known state."""
         rows = self._index.select(
             "SELECT stats, files, subdirectories, sum FROM directories "
             "WHERE source = ? AND key = ?",
@@ -128,10 +128,10 @@ class StatCache:
         return details
 
     def remember(self, rows: Sequence[DirectoryRow]) -> None:
-        """Writes rows, in place of what was known of these directories."""
+        """Writes rows, which replace those of the same directories."""
         number = self._number
         kept = [row for row in rows if row.details.size_bytes() <= DETAILS_SIZE_BYTES_MAX]
-        kept.sort()  # in the order of the tables: faster
+        kept.sort()  # the order of the tables, which is faster
         with self._index.writing() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -142,7 +142,7 @@ class StatCache:
             )
 
     def forget_gone(self) -> None:
-        """After a whole scan: removes the rows of directories that were not in it."""
+        """Removes the rows of directories that a complete scan did not find."""
         while self._row is not None:
             self._gone.append(self._row[0])
             self._step()
@@ -164,7 +164,8 @@ class StatCache:
         return self._row
 
     def _check_order(self, last: bytes, key: bytes) -> None:
-        """Of a damaged table the same rows may come again and again."""
+        """Raises: IndexBroken for keys out of order, since a damaged table may repeat rows
+        forever."""
         try:
             is_ascending = key > last
         except TypeError:
@@ -175,8 +176,8 @@ class StatCache:
             )
 
     def _fill(self, after: str) -> None:
-        """Reads the next rows behind the current one. No cursor stays open: it would keep SQLite
-        from folding its log as long as the push takes."""
+        """Reads the next rows after the current one. It keeps no cursor open, since SQLite could
+        not fold its log during the whole push."""
         assert self._row is not None
         self._rows = iter(
             self._index.select(
@@ -204,7 +205,7 @@ def forget_files_where(index: PushIndex, is_lost: Callable[[Segment], bool]) -> 
 
 
 def _directories(index: PushIndex) -> Iterator[tuple[int, bytes, bytes]]:
-    """Source, key and files of all directories that are remembered."""
+    """Yields source, key and files of all directories in the index."""
     last = (-1, b"")
     while rows := index.select(
         "SELECT source, key, stats, files, subdirectories, sum FROM directories "
@@ -226,8 +227,8 @@ def _encode_state(key: bytes, state: DirectoryState) -> bytes:
 
 
 def refuse(index: PushIndex, purges: Iterable[Purge]) -> None:
-    """Has an index refuse chunks that were purged, and forget where they lay, so that unchanged
-    files that have them are read again."""
+    """Makes an index refuse purged chunks and forget their places, so that unchanged files with
+    these chunks are read again."""
     for purge in purges:
         day = datetime.fromtimestamp(purge.time_s, UTC).date().isoformat()
         why = f"purged on {day}" + (f" with {purge.what}" if purge.what else "")
@@ -238,15 +239,15 @@ def refuse(index: PushIndex, purges: Iterable[Purge]) -> None:
         for number, n in map(split, places):
             for (pack,) in index.select("SELECT id FROM packs WHERE number = ?", (number,)):
                 chunks[PackId(pack)] = chunks.get(PackId(pack), 0) | 1 << n
-    for pack, bits in chunks.items():  # what earlier calls found is forgotten already
+    for pack, bits in chunks.items():  # earlier calls have forgotten theirs
         index.purged[pack] = index.purged.get(pack, 0) | bits
     forget_chunks(index, chunks)
 
 
 def forget_chunks(index: PushIndex, chunks: Mapping[PackId, int]) -> None:
-    """Forgets chunks of packs (the bits of their numbers); the directories with files that lie
-    there, so that these files are read again; and all trees, of which some lead there, and the
-    others are found again by their chunks. Raises as the methods of PushIndex."""
+    """Forgets chunks of packs (bits of their numbers), the directories whose files use them, so
+    that these files are read again, and all trees. Some trees lead to the chunks; the others are
+    found again by their chunks. Raises what the methods of PushIndex raise."""
     places = [
         ((pack_number(pack) << NUMBER_BITS) + n,)
         for pack, bits in chunks.items()

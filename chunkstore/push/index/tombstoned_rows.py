@@ -1,4 +1,4 @@
-"""What gc runs have tombstoned, in the push index: read once by each machine."""
+"""The tombstones of gc runs in the push index, so that each machine reads them once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ADD_CHUNKS = "INSERT OR REPLACE INTO condemned_chunks VALUES (?, ?, ?, ?)"
 
 
 class CondemnedRows:
-    """CondemnedIds in a push index. Methods raise as those of PushIndex."""
+    """CondemnedIds in a push index. Its methods raise what those of PushIndex raise."""
 
     def __init__(self, index: PushIndex) -> None:
         self._index = index
@@ -111,7 +111,7 @@ def _row(number: int, ids: Sequence[bytes]) -> tuple[int, bytes, int]:
 
 
 def learn(write: RefWrite, tombstoned: CondemnedRows, index: PushIndex) -> None:
-    """Adds what was tombstoned before the writer began. Raises: IndexBroken if the index is of a
+    """Adds the tombstones from before the writer began. Raises: IndexBroken if the index is of a
     newer store."""
     try:
         write.learn(tombstoned)

@@ -1,8 +1,8 @@
-"""The directories of a push, from the scan on until the digest of each is known.
+"""The directories of a push, from the scan until the digest of each is known.
 
-A directory is done when its files are, and those are in packs that have ids, and all directories in
-it are done. Then little of it is kept: its digest, and the tree of its files (a stored form
-without directories). Where nothing changed only the digest is kept.
+A directory is done when its files are read and lie in packs that have ids, and all its
+subdirectories are done. Then only a little of it is kept: its digest, and the tree of its files (a
+stored form without directories). If nothing changed, only the digest is kept.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Columns, Scanned
 from lodefs.chunkstore.push.workers.pipeline import CutFile
 from lodefs.chunkstore.push.workers.source_files import SourceFile
 
-RACY_COARSE_NS = 2_000_000_000  # of file systems that keep whole or even seconds
-RACY_FINE_NS = 100_000_000  # of all others: more than a tick of the kernel's clock
-# Directories gone on with, and remembered, at once: workers must not run dry meanwhile
+RACY_COARSE_NS = 2_000_000_000  # for file systems that keep whole or even seconds
+RACY_FINE_NS = 100_000_000  # for all others: more than a tick of the kernel's clock
+# Directories in one step of ``work``: workers must not run dry meanwhile
 STEP_DIRECTORIES_MAX = 50
 ROWS_MIN, ROWS_MAX = 250, 1000
-BACKLOG_NAMES_MAX = 50_000  # directories and files that wait for a time with nothing else to do
+BACKLOG_NAMES_MAX = 50_000  # directories and files that wait for idle time
 ALL = sys.maxsize
 ROWS_BYTES_MAX = 16 << 20
-_UNTRUSTED = -1  # the ctime that is remembered of a file that must be read next time
+_UNTRUSTED = -1  # the recorded ctime of a file that must be read next time
 
 
 class HashedDirectory:
-    """A directory inside another one, done. ``node`` is None if nothing in it changed."""
+    """A subdirectory that is done. ``node`` is None if nothing in it changed."""
 
     __slots__ = ("digest", "name", "node")
 
@@ -97,18 +97,18 @@ class DirectoryNode:
         self.subdirectories = directory.subdirectories
         self.scanned_ns = directory.scanned_ns
         self.signature = b""
-        self.state: DirectoryState | None = None  # as remembered, if its files are unchanged
-        self.old: _UnchangedFiles | None = None  # some of its files are unchanged
-        self.read: _ReadFiles | None = None  # some of its files are read
-        self.children: list[HashedDirectory] = []  # those that are done
-        self.waiting = 1  # for files, directories, and the scan to go past it
-        self.serial = 0  # all its new chunks are below
+        self.state: DirectoryState | None = None  # the recorded state, if its files are unchanged
+        self.old: _UnchangedFiles | None = None  # set if some of its files are unchanged
+        self.read: _ReadFiles | None = None  # set if some of its files are read
+        self.children: list[HashedDirectory] = []  # the subdirectories that are done
+        self.waiting = 1  # number of files and directories, and one for the scan
+        self.serial = 0  # all its new chunks have lower serials
         self.trusted = True
-        self.files = b""  # the tree of its files, when it is done
+        self.files = b""  # the tree of its files, once it is done
 
 
 class _UnchangedFiles:
-    """The remembered files of a directory; ``numbers`` says which of them each file is, or -1."""
+    """The recorded files of a directory. ``numbers`` maps each file to a recorded one, or -1."""
 
     __slots__ = ("details", "entries", "numbers")
 
@@ -119,7 +119,7 @@ class _UnchangedFiles:
 
     @classmethod
     def match(cls, columns: Columns, details: DirectoryDetails) -> _UnchangedFiles:
-        """Which of the scanned files are as they were."""
+        """Returns which of the scanned files are unchanged."""
         old = cls(columns, details)
         rows = len(old.entries)
         stats = array("q", details.stats)
@@ -143,7 +143,7 @@ class _UnchangedFiles:
 
 
 class _ReadFiles:
-    """What came of the files of a directory that are read, by their number in it."""
+    """The results for the files of a directory that are read, by their number in it."""
 
     __slots__ = ("counts", "digests", "failed", "more", "places")
 
@@ -151,18 +151,18 @@ class _ReadFiles:
         self.digests = bytearray(ID_BYTES * files)
         self.places = array("Q", bytes(8 * files))
         self.counts = array("Q", bytes(8 * files))
-        self.more: dict[int, list[Run]] = {}  # of files in more than one run
-        self.failed: set[int] = set()  # not in the commit
+        self.more: dict[int, list[Run]] = {}  # for files in more than one run
+        self.failed: set[int] = set()  # files left out of the commit
 
     def put(self, n: int, digest: bytes, runs: list[Run]) -> None:
         self.digests[n * ID_BYTES : (n + 1) * ID_BYTES] = digest
         if len(runs) == 1:
-            self.places[n], self.counts[n], _ = runs[0]  # its size is the file's
+            self.places[n], self.counts[n], _ = runs[0]  # the run's size is the file's
         elif runs:
             self.more[n] = runs
 
     def runs(self, n: int, size_bytes: int) -> Sequence[Run]:
-        """Of a file that has ``size_bytes``."""
+        """Returns the runs of a file with ``size_bytes``."""
         more = self.more.get(n)
         if more is not None:
             return more
@@ -171,19 +171,19 @@ class _ReadFiles:
 
 @dataclass(slots=True)
 class Totals:
-    """What is in the commit."""
+    """The totals of the commit."""
 
-    files: int = 0  # regular ones
+    files: int = 0  # regular files
     symlinks: int = 0
     directories: int = 0
     size_bytes: int = 0
-    large_files: int = 0  # of the regular ones, as of the commit
+    large_files: int = 0  # regular files that count as large in a commit
     large_size_bytes: int = 0
 
 
 @dataclass(slots=True)
 class PushTree:
-    """All directories of one push. One thread."""
+    """All directories of one push. For one thread."""
 
     memory: StatCache
     placement: Placement
@@ -191,23 +191,23 @@ class PushTree:
     skip_unreadable: bool
     skipped: list[Skipped]
     totals: Totals = field(default_factory=Totals)
-    root: HashedDirectory | None = None  # when all is done
-    _open: list[DirectoryNode] = field(default_factory=list)  # from the root to where the scan is
+    root: HashedDirectory | None = None  # set when all is done
+    _open: list[DirectoryNode] = field(default_factory=list)  # from the root to the scan's position
     _tokens: dict[int, tuple[DirectoryNode, int]] = field(default_factory=dict)
     _token: int = 0
     _unsealed: list[DirectoryNode] = field(default_factory=list)
-    _sealed: deque[DirectoryNode] = field(default_factory=deque)  # wait for ``work`` only
-    _sealed_names: int = 0  # of them and their files
+    _sealed: deque[DirectoryNode] = field(default_factory=deque)  # wait only for ``work``
+    _sealed_names: int = 0  # number of them and their files
     _rows: list[tuple[int, DirectoryRow]] = field(default_factory=list)
-    _stored: list[DirectoryRow] = field(default_factory=list)  # wait for ``remember`` only
+    _stored: list[DirectoryRow] = field(default_factory=list)  # wait only for ``remember``
     _stored_bytes: int = 0
-    # of new trees, by their digest: their files, and the serial that is above their chunks
+    # New trees by their digest: the tree of the files, and a serial above those of their chunks
     _files: dict[Digest, tuple[bytes, int]] = field(default_factory=dict)
     _settled: int = 0
     _uploaded: int = 0
 
     def files(self, scan: Iterator[ScannedDirectory]) -> Iterator[SourceFile]:
-        """Goes through a scan; gives the files that have to be read."""
+        """Takes a scan and yields the files that must be read."""
         for directory in scan:
             node = self._enter(directory)
             if node.state is None:
@@ -216,7 +216,7 @@ class PushTree:
         self.memory.forget_gone()
 
     def done(self, file: CutFile, runs: list[Run], serial: int) -> None:
-        """A file was read to its end, or not at all. New chunks in its runs are below
+        """A file was read to its end, or failed. New chunks in its runs have serials below
         ``serial``. Raises the file's error unless unreadable files are skipped."""
         node, n = self._tokens.pop(file.token)
         assert node.read is not None
@@ -228,13 +228,14 @@ class PushTree:
             node.serial = max(node.serial, serial)
             columns, stat = node.columns, file.stat
             if (columns.mtimes_ns[n], columns.ctimes_ns[n]) != (stat.mtime_ns, stat.ctime_ns):
-                columns.ctimes_ns[n] = _UNTRUSTED  # its mode may be another one too
+                columns.ctimes_ns[n] = _UNTRUSTED  # its mode may have changed, too
                 node.trusted = False
             columns.sizes[n] = stat.size_bytes
         self._release(node)
 
     def advance(self) -> None:
-        """Chunks went into packs, or packs into the store: looks for what can go on."""
+        """Finds directories that can proceed, since chunks went into packs or packs into the
+        store."""
         sealed, uploaded = self.placement.sealed, self.placement.uploaded
         if sealed > self._settled:
             self._settled = sealed
@@ -248,8 +249,8 @@ class PushTree:
                 self._keep(serial, row)
 
     def work(self) -> bool:
-        """Goes on with some directories, or remembers some of those whose chunks are in the store,
-        while nothing waits for that; False if there is nothing to do."""
+        """Advances some directories, or records some whose chunks are in the store, while nothing
+        waits for that. Returns False if there is nothing to do."""
         if self._sealed:
             for _ in range(min(STEP_DIRECTORIES_MAX, len(self._sealed))):
                 self._go_on()
@@ -260,7 +261,7 @@ class PushTree:
         return False
 
     def finish(self) -> None:
-        """All chunks are in packs: goes on with all directories."""
+        """Advances all directories, since all chunks are in packs."""
         self.advance()
         while self._sealed:
             self._go_on()
@@ -274,7 +275,7 @@ class PushTree:
             self.memory.remember(rows)
 
     def _enter(self, directory: ScannedDirectory) -> DirectoryNode:
-        """The scan came to a directory: the node of it, linked to its parent."""
+        """Makes the node of a directory that the scan has entered, linked to its parent."""
         opened = self._open
         if len(opened) > directory.depth:
             self._leave(directory.depth)
@@ -297,7 +298,7 @@ class PushTree:
         return node
 
     def _leave(self, depth: int) -> None:
-        """The scan is past all directories that are deeper."""
+        """Leaves all directories that are deeper, since the scan is past them."""
         while len(self._open) > depth:
             self._release(self._open.pop())
 
@@ -312,7 +313,7 @@ class PushTree:
         if not todo:
             return
         node.read = _ReadFiles(len(columns.names))
-        # The file under way may finish while this generator stands still
+        # The current file may finish while this generator is suspended
         node.waiting += len(todo)
         prefix = node.path + b"/" if node.path else b""
         for n in todo:
@@ -330,7 +331,7 @@ class PushTree:
             self._wait(node)
 
     def _wait(self, node: DirectoryNode) -> None:
-        """A directory's files were read: it goes on later, workers come first."""
+        """Queues a directory whose files were read, since the workers come first."""
         if node.serial > self.placement.sealed:
             self._unsealed.append(node)
             return
@@ -345,7 +346,7 @@ class PushTree:
         self._complete(node)
 
     def _complete(self, node: DirectoryNode | None) -> None:
-        """Finishes a directory, and its parents as far as they waited for it only."""
+        """Finishes a directory, and each parent that waited only for it."""
         while node is not None:
             if node.serial > self.placement.sealed:
                 self._unsealed.append(node)
@@ -360,13 +361,14 @@ class PushTree:
             node = None if parent.waiting else parent
 
     def _finish(self, node: DirectoryNode) -> HashedDirectory:
-        """Finds the digest of a directory."""
+        """Computes the digest of a directory."""
         children = node.children
         if len(children) > 1:
             children.sort(key=lambda child: child.name)
         digests = b"".join([child.digest for child in children])
         state, columns = node.state, node.columns
-        is_known = all(child.node is None for child in children)  # else its row may be another one
+        # Otherwise its row may have changed
+        is_known = all(child.node is None for child in children)
         if state is not None and state.children == digests and is_known:
             self._count(columns)
             return HashedDirectory(node.name, state.digest, None)
@@ -378,8 +380,8 @@ class PushTree:
         else:
             entries, digest = self._digest(node)
             stats = columns.stats()
-            # Of two directories with the same content one tree is stored. This one's row may name
-            # chunks of the first, so it is written when those are in the store too
+            # Two directories with the same content share one stored tree. The row of this one may
+            # name chunks of the first, so it is written only when those are in the store, too
             known = self._files.get(digest)
             if known is None:
                 files = encode_tree(self._entries(node) if entries is None else entries)
@@ -400,7 +402,8 @@ class PushTree:
         return HashedDirectory(node.name, digest, node)
 
     def _keep(self, serial: int, row: DirectoryRow) -> None:
-        """Keeps a row until it is written, which may be when all below ``serial`` is stored."""
+        """Keeps a row until it is written, at the earliest when all chunks below ``serial`` are
+        stored."""
         if serial > self._uploaded:
             self._rows.append((serial, row))
         else:
@@ -410,7 +413,8 @@ class PushTree:
                 self.remember(ROWS_MAX)
 
     def _digest(self, node: DirectoryNode) -> tuple[list[TreeEntry] | None, Digest]:
-        """The digest of a directory, and its files if they had to be looked at one by one."""
+        """Returns the entries of a directory's files, if they had to be built one by one, and its
+        digest."""
         columns, read = node.columns, node.read
         entries = None
         is_plain = node.old is None and SYMLINK not in columns.modes
@@ -428,14 +432,14 @@ class PushTree:
         return entries, digest
 
     def _remembered(self, node: DirectoryNode) -> tuple[bytes, bytes]:
-        """Stats and tree of the files of a directory whose own files did not change."""
+        """Returns the recorded stats and tree of the files of a directory with unchanged files."""
         details = self.memory.details(node.key)
         if details is None:
             raise IndexBroken("the push index has lost the files of a directory")
         return details.stats, details.files
 
     def _entries(self, node: DirectoryNode) -> list[TreeEntry]:
-        """The files and symlinks of a directory; unreadable ones are left out."""
+        """Returns the files and symlinks of a directory without unreadable ones."""
         columns = node.columns
         entries: dict[int, TreeEntry] = {}
         for n in range(len(columns.names)):
@@ -448,7 +452,7 @@ class PushTree:
         return list(entries.values())
 
     def _entry(self, node: DirectoryNode, n: int) -> TreeEntry | None:
-        """One file or symlink; None if it is left out."""
+        """Returns one file or symlink; None if it is left out."""
         if node.old is not None and node.old.numbers[n] >= 0:
             return node.old.entries[node.old.numbers[n]]
         columns = node.columns
@@ -497,22 +501,23 @@ class PushTree:
                 for size, mode in zip(columns.sizes, columns.modes, strict=True)
                 if mode == SYMLINK
             )
-        if max(columns.sizes) >= LARGE_SIZE_BYTES_MIN:  # no symlink is as long
+        if max(columns.sizes) >= LARGE_SIZE_BYTES_MIN:  # no symlink is that long
             large = [size for size in columns.sizes if size >= LARGE_SIZE_BYTES_MIN]
             totals.large_files += len(large)
             totals.large_size_bytes += sum(large)
 
 
 _NO_COLUMNS = Columns()
-_KINDS = bytes((FILE_ROW, EXECUTABLE_ROW)).ljust(256, b"\0")  # of modes, in a tree's digest
+# Maps modes to kinds in a tree's digest
+_KINDS = bytes((FILE_ROW, EXECUTABLE_ROW)).ljust(256, b"\0")
 
 
 def distrust_racy(columns: Columns, scanned_ns: int) -> bool:
-    """Marks files that may change after they were read without a change of their times: those
+    """Marks files that may change after they were read without a change of their times: those that
     changed less than a tick of the file system's clock before the scan (git's "racy" files).
-    Whether there are some.
+    Returns whether there are any.
 
-    A change always sets the ctime. Whole seconds are taken for a sign of a coarse clock.
+    A change always sets the ctime. If all times are whole seconds, the clock counts as coarse.
     """
     ctimes_ns = columns.ctimes_ns
     if not ctimes_ns or max(ctimes_ns) < scanned_ns - RACY_COARSE_NS:
@@ -529,8 +534,8 @@ def distrust_racy(columns: Columns, scanned_ns: int) -> bool:
 def contents_of(
     child: HashedDirectory, key: bytes, memory: StatCache
 ) -> tuple[bytes, list[HashedDirectory]]:
-    """The tree of the files of a directory that is done, and its directories by name; what did not
-    change is remembered. Raises: IndexBroken if that is lost."""
+    """Returns the tree of the files of a directory that is done, and its subdirectories by name.
+    Unchanged parts come from the index. Raises: IndexBroken if the index has lost them."""
     node = child.node
     if node is not None:
         return node.files, node.children
@@ -546,7 +551,7 @@ def contents_of(
 
 
 def key_of(above: bytes, name: bytes) -> bytes:
-    """The key of a directory in the one that has the key ``above`` (b"": the root)."""
+    """Returns the key of a directory whose parent has the key ``above`` (b"": the root)."""
     return above + b"\0" + name if above else name
 
 

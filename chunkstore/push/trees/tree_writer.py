@@ -1,13 +1,13 @@
-"""Stores the trees of a push: those that the store does not have, the root last.
+"""Stores the trees of a push that the store does not have, the root last.
 
-From the root down it is found which trees this machine knows to be there, by their digest in the
-push index. Below such a tree nothing is looked at. The others are encoded from the bottom up,
-because a tree says where the trees of its directories lie; one whose chunks the store has, as one
-that another machine stored, is used again.
+From the root down, it finds which trees this machine knows to be stored, by their digests in the
+push index. It looks at nothing below such a tree. The others are encoded from the bottom up,
+because a tree says where the trees of its subdirectories lie. A tree whose chunks are in the store,
+for example from another machine, is used again.
 
-A tree of the store is never used because it claims a digest: the digest does not say where the
-files lie, so such a tree could lead to other bytes. That its chunks are the same is a proof: a
-pack's index lists the right chunk ids, or its pack has another id.
+It never uses a tree of the store because that claims a digest: the digest does not say where the
+files lie, so such a tree could lead to other bytes. Equal chunks are a proof: a pack's index lists
+the right chunk ids, or its pack has another id.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from lodefs.chunkstore.push.trees.directories import HashedDirectory, contents_o
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.types import Buffer
 
-_ENTRY_SIZE_BYTES = 80  # about what an entry takes, besides its name
-CANDIDATES_MAX = 8  # packs in which a tree that names its own pack is looked for
+_ENTRY_SIZE_BYTES = 80  # roughly the size of an entry without its name
+CANDIDATES_MAX = 8  # packs that are searched for a tree that names its own pack
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A directory whose tree has to be stored, and how far that is."""
+    """A directory whose tree must be stored, and how far the writer has come with it."""
 
     name: bytes
     digest: Digest
@@ -60,36 +60,36 @@ class _Frame:
     children: list[HashedDirectory]
     key: bytes
     is_new: bool  # it names chunks that this push stored, so the store cannot have its tree
-    placed: dict[bytes, PlacedTree]  # of its directories, by name
-    next: int = 0  # child
+    placed: dict[bytes, PlacedTree]  # its subdirectories, by name
+    next: int = 0  # the next child
 
 
 @dataclass(slots=True)
 class TreeWriter:
-    """Stores the trees that are missing, the root last."""
+    """Stores the missing trees, the root last."""
 
     packer: TreePacker
     memory: StatCache
-    _new: dict[bytes, PlacedTree] = field(default_factory=dict)  # trees of this push, by digest
+    _new: dict[bytes, PlacedTree] = field(default_factory=dict)  # new trees, by digest
 
     def store(self, root: HashedDirectory) -> TreeEntry:
-        """Stores what is missing; gives the root's entry. All packs are sealed then.
+        """Stores what is missing and returns the root's entry. All packs are sealed then.
 
-        Raises what the store does; IndexBroken.
+        Raises: IndexBroken; what the store raises.
         """
         placed = self._known([root]).get(root.name) or self._store_below(root)
         self.packer.placement.packer.seal()
         return self.packer.entry(b"", root.digest, placed)
 
     def new_places(self) -> list[tuple[bytes, TreePlace]]:
-        """Digest and place of the trees that were stored; after ``store``."""
+        """Returns digest and place of the stored trees. Call it after ``store``."""
         return [
             (digest, TreePlace(placed.size_bytes, self.packer.segments(placed)))
             for digest, placed in self._new.items()
         ]
 
     def _store_below(self, root: HashedDirectory) -> PlacedTree:
-        """Stores a tree after all trees below it that are missing. No recursion: trees may be
+        """Stores a tree after all missing trees below it. It does not recurse, since trees may be
         deeper than Python's stack."""
         frames = [self._frame(root, b"")]
         while True:
@@ -117,7 +117,7 @@ class TreeWriter:
         return _Frame(child.name, child.digest, files, children, key, is_new, known)
 
     def _known(self, children: Sequence[HashedDirectory]) -> dict[bytes, PlacedTree]:
-        """Those of the directories whose trees the index knows to be in the store, by name."""
+        """Returns those directories whose trees are in the store by the index, by name."""
         places = self.packer.placement.index.find_trees([child.digest for child in children])
         return {
             child.name: PlacedTree(place.size_bytes, (), place.segments)
@@ -126,7 +126,7 @@ class TreeWriter:
         }
 
     def _store_one(self, frame: _Frame) -> PlacedTree:
-        """Encodes and stores the tree of a directory whose directories have places."""
+        """Encodes and stores the tree of a directory whose subdirectories have places."""
         if frame.digest in self._new:
             return self._new[frame.digest]
         if not frame.children:
@@ -140,7 +140,7 @@ class TreeWriter:
         return self._keep(frame.digest, data, whole=whole)
 
     def _store_files(self, digest: Digest, files: bytes, *, is_new: bool) -> PlacedTree:
-        """Stores the tree of a directory without directories, unless the store has it."""
+        """Stores the tree of a directory without subdirectories, unless the store has it."""
         if not is_new and (found := self.packer.find(files, None)) is not None:
             return self._remember(digest, found)
         return self._keep(digest, files)
@@ -153,8 +153,8 @@ class TreeWriter:
         return [*decode_tree(frame.files, SAME_PACK), *directories]
 
     def _find_with_directories(self, frame: _Frame) -> PlacedTree | None:
-        """Where the store has the tree of a directory all of which was there already. A tree mostly
-        lies behind that of its last directory, and calls that pack its own."""
+        """Finds the stored tree of a directory whose contents were all stored before. A tree mostly
+        lies right after that of its last subdirectory, and calls that pack its own."""
         entries = self._entries(frame)
         candidates: dict[PackId, None] = {}
         for child in reversed(frame.children):
@@ -189,31 +189,32 @@ def _next_missing(frame: _Frame, new: dict[bytes, PlacedTree]) -> HashedDirector
     return None
 
 
-# Larger trees name all packs, so that chunks of them can be used again elsewhere
+# Larger trees name all packs, so that their chunks can be used again elsewhere
 WHOLE_SIZE_BYTES_MAX = 1 << 20
 COMPRESSED_SIZE_BYTES_MIN = 256  # smaller trees are mostly digests, and do not shrink
 
 
 class PlacedTree(NamedTuple):
-    """Where a tree lies: runs of places (serials of new chunks from FRESH on)."""
+    """Where a tree lies, as runs of places (serials of new chunks from FRESH on)."""
 
     size_bytes: int
     runs: tuple[Run, ...] = ()
-    segments: tuple[Segment, ...] = ()  # of a tree that was there already
+    segments: tuple[Segment, ...] = ()  # set for a tree that was stored before
 
 
 @dataclass(slots=True)
 class TreePacker:
-    """Stores trees as bytes. One thread."""
+    """Stores trees as bytes. For one thread."""
 
     placement: Placement
     params: ChunkingParams
-    stored: int = 0  # trees
-    raw_bytes: int = 0  # of new chunks
+    stored: int = 0  # number of trees
+    raw_bytes: int = 0  # bytes of new chunks
 
     def find(self, data: bytes, pack: PackId | None) -> PlacedTree | None:
-        """Where the store has a tree's bytes, by their chunks: wholly in ``pack``, if one is given,
-        else in any. None also if they would lie in too many runs."""
+        """Finds a tree's bytes in the store by their chunks: all in ``pack`` if one is given,
+        otherwise in any pack. Returns None if the store lacks some, or if there would be too many
+        runs."""
         ids, pieces = self._cut(data)
         known = self.placement.index.find_all(ids)
         if len(known) < len(set(ids)):
@@ -230,9 +231,9 @@ class TreePacker:
         return PlacedTree(len(data), (), join([self.placement.index.segment(run) for run in runs]))
 
     def make_room(self, size_bytes: int, children: Iterable[PlacedTree]) -> bool:
-        """Sees to it that a tree of about ``size_bytes`` that names trees in the open pack lies
-        wholly in that pack, or that these have a pack with an id. Whether it does name it: then
-        ``put`` it ``whole``."""
+        """Makes room for a tree of about ``size_bytes`` that names trees in the open pack: the pack
+        has room for it, or is sealed and gets an id. Returns whether the tree names the open pack;
+        then ``put`` it ``whole``."""
         packer = self.placement.packer
         open_from = FRESH + packer.sealed
         names_open = any(run.place >= open_from for placed in children for run in placed.runs)
@@ -244,10 +245,10 @@ class TreePacker:
         return names_open
 
     def put(self, data: bytes, *, whole: bool = False) -> PlacedTree:
-        """Stores a tree's bytes, cut like a file. Chunks that the store has are used again, unless
-        it must lie ``whole`` in the open pack."""
+        """Stores a tree's bytes, cut like a file. It uses stored chunks again, unless the tree must
+        lie ``whole`` in the open pack."""
         self.stored += 1
-        if len(data) <= self.params.size_bytes_min:  # nearly all are: no need to look
+        if len(data) <= self.params.size_bytes_min:  # nearly all are this small and have one chunk
             stored = (RAW, data) if len(data) < COMPRESSED_SIZE_BYTES_MIN else compress(data)
             serial = self.placement.packer.add(digest_of(data), *stored, len(data))
             self.raw_bytes += len(data)
@@ -268,7 +269,7 @@ class TreePacker:
         return PlacedTree(len(data), tuple(runs))
 
     def _cut(self, data: bytes) -> tuple[list[Digest], list[Buffer]]:
-        """The ids and bytes of a tree's chunks."""
+        """Returns the ids and bytes of a tree's chunks."""
         if len(data) <= self.params.size_bytes_min:
             return [digest_of(data)], [data]
         ends = cut(data, self.params)
@@ -291,10 +292,10 @@ class TreePacker:
 
 
 def has_same_chunks(packs: PackReader, own: TreeEntry, claimed: TreeEntry) -> bool:
-    """Whether the directory ``claimed`` leads to the same chunks as ``own``, all the way down.
+    """Whether the directory ``claimed`` leads to the same chunks as ``own``, at every depth.
 
-    Only trees and indexes of packs that differ are read. False also if those of ``claimed``
-    cannot be read, or their bytes are gone. Raises: Unavailable, Denied.
+    It reads only trees and pack indexes that differ. It returns False, too, if those of ``claimed``
+    cannot be read or their bytes are gone. Raises: Unavailable, Denied.
     """
     stack = [(own, claimed)]
     try:
@@ -306,7 +307,7 @@ def has_same_chunks(packs: PackReader, own: TreeEntry, claimed: TreeEntry) -> bo
                 continue
             if mine.kind is Kind.DIRECTORY:
                 children = packs.read_tree(mine), packs.read_tree(theirs)
-                stack += zip(*children, strict=True)  # as many: their digest is the same
+                stack += zip(*children, strict=True)  # equally many, since their digests are equal
             elif _chunks_of(packs, mine.segments) != _chunks_of(packs, theirs.segments):
                 return False
     except (Corrupt, NotFound, Purged, UnknownFormat, Changed):
@@ -315,8 +316,8 @@ def has_same_chunks(packs: PackReader, own: TreeEntry, claimed: TreeEntry) -> bo
 
 
 def _chunks_of(packs: PackReader, segments: Sequence[Segment]) -> bytes:
-    """A digest of the ids and sizes of the chunks in ``segments``. Raises: Corrupt, Purged if a
-    pack has not what a segment says, or not its bytes."""
+    """Returns a digest of the ids and sizes of the chunks in ``segments``. Raises: Corrupt, Purged
+    if a pack lacks the chunks of a segment, or their bytes."""
     ids, sizes = blake3(), blake3()
     for pack, first, count, size_bytes in segments:
         index = packs.index(pack)

@@ -1,1 +1,1 @@
-"""The processes of a push that read, cut, hash and compress."""
+"""The processes of a push that read, cut, hash and compress files."""

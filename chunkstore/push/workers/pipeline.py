@@ -1,14 +1,14 @@
-"""The order of a push: which task is next, what comes of replies, when the sink is asked.
+"""The order of a push: chooses the next task, handles replies, and decides when to call the sink.
 
-Workers finish in any order; the sink sees units in source order. No processes here: pool.py moves
-the tasks. A unit fits one slot: a run of small files, or a window of a large one, so that several
-workers work on one file at once.
+Workers finish in any order; the sink sees units in source order. pool.py moves the tasks between
+processes. A unit fits into one slot: it is a run of small files, or a window of a large one, so
+that several workers can work on one file at once.
 
 FastCDC (Xia et al., USENIX ATC 2016) begins anew at every cut, so a cut depends only on where its
-chunk starts and on at most ``size_bytes_max`` bytes from there. A window in the middle of a file
-is therefore cut before its true first chunk is known: from the window's beginning, which is mostly
-not a true cut. When the window before it is done, the true start is known; cutting again from
-there soon gives a cut that is known already, and from that one on both agree (``join_window``).
+chunk starts and on at most ``size_bytes_max`` bytes from there. So a window in the middle of a file
+is cut before its true first chunk is known. The cutting starts at the window's beginning, which is
+usually not a true cut. When the window before it is done, the true start is known. Cutting again
+from there soon reaches a cut that is known already, and from there on both agree (``join_window``).
 """
 
 from __future__ import annotations
@@ -52,32 +52,34 @@ _VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 class Sink(Protocol):
-    """Decides which chunks have to be stored, and takes them. Called by one thread."""
+    """Decides which chunks must be stored, and takes them. One thread calls it."""
 
     def wanted(self, unit: CutUnit) -> Sequence[bool] | bytes:
-        """One flag for each chunk of ``unit``. Called in source order."""
+        """Returns one flag for each chunk of ``unit``. Called in source order."""
         ...
 
     def store(self, unit: CutUnit, stored: Sequence[tuple[int, Buffer]]) -> None:
-        """(codec, bytes) of each wanted chunk, in order. Called in source order, after ``wanted``
-        of this unit and perhaps of some more. The buffers are valid during the call only."""
+        """Takes (codec, bytes) of each wanted chunk, in order. Called in source order, after
+        ``wanted`` for this unit and perhaps for later ones. The buffers are valid only during the
+        call."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class _Flight:
-    """A unit on its way, and the slot that holds it."""
+    """A unit under way, and its slot."""
 
     unit: Unit
     slot: Slot
     prepared: Prepared | None = None
     cut: CutUnit | None = None
-    places: list[tuple[int, int]] = field(default_factory=list)  # (offset, size) of the wanted
-    stored: list[tuple[int, int]] | None = None  # (codec, size) of the wanted
+    # (offset, size) of the wanted chunks
+    places: list[tuple[int, int]] = field(default_factory=list)
+    stored: list[tuple[int, int]] | None = None  # (codec, size) of the wanted chunks
 
 
 class Pipeline:
-    """The state of one run. ``next_task`` and ``done`` until there is nothing left to do."""
+    """The state of one run. Call ``next_task`` and ``done`` until nothing is left to do."""
 
     def __init__(
         self, planner: Planner, slots: Sequence[Slot], params: ChunkingParams, sink: Sink
@@ -86,14 +88,15 @@ class Pipeline:
         self._params = params
         self._sink = sink
         self._free = list(reversed(slots))
-        self._planned: deque[Unit] = deque()  # that no worker has yet
+        self._planned: deque[Unit] = deque()  # units that no worker has yet
         self._flights: dict[int, _Flight] = {}  # by slot number
         self._uncut: deque[_Flight] = deque()  # in source order, until the sink has decided
         self._unplaced: deque[_Flight] = deque()  # in source order, until the sink has them
         self._compress: deque[tuple[Slot, Compress]] = deque()
 
     def next_task(self, root: bytes, run: int) -> tuple[Slot, Task] | None:
-        """What a worker can do now; None when all is done or under way, or no slot is free."""
+        """Returns the next task and its slot; None if all tasks are done or under way, or no slot
+        is free."""
         if self._compress:
             return self._compress.popleft()
         if not self._free:
@@ -107,7 +110,7 @@ class Pipeline:
         return slot, Prepare(run, root, unit.reads)
 
     def plan_ahead(self) -> bool:
-        """Plans one more unit, while the workers are busy; False if that is enough."""
+        """Plans one more unit while the workers are busy. Returns False if enough are planned."""
         if len(self._planned) >= _PLANNED_MAX:
             return False
         unit = self._planner.next()
@@ -117,7 +120,8 @@ class Pipeline:
         return True
 
     def done(self, slot: Slot, reply: Reply) -> None:
-        """Takes the reply to the task in ``slot``, and calls the sink if it is its turn."""
+        """Takes the reply to the task in ``slot``, and calls the sink for units whose turn it
+        is."""
         flight = self._flights[slot.number]
         if isinstance(reply, Prepared):
             flight.prepared = reply
@@ -129,7 +133,7 @@ class Pipeline:
             self._place(self._unplaced.popleft())
 
     def _decide(self, flight: _Flight) -> None:
-        """Asks the sink what is wanted of a unit."""
+        """Asks the sink which chunks of a unit it wants."""
         assert flight.prepared is not None
         if isinstance(flight.unit, WindowUnit):
             joiner = _WindowJoiner(flight.unit, flight.slot, self._params, self._planner)
@@ -149,7 +153,7 @@ class Pipeline:
             flight.stored = []
 
     def _place(self, flight: _Flight) -> None:
-        """Gives a unit's wanted chunks to the sink, and frees its slot."""
+        """Passes a unit's wanted chunks to the sink, and frees its slot."""
         assert flight.stored is not None
         if flight.cut is not None:
             data = flight.slot.data
@@ -167,7 +171,7 @@ class Pipeline:
 def _wanted_places(
     files: list[CutFile], flags: Sequence[bool] | bytes, position: int
 ) -> list[list[tuple[int, int]]]:
-    """(offset in the slot, size) of the wanted chunks of each file that has some."""
+    """Returns (offset in the slot, size) of the wanted chunks of each file that has any."""
     groups = []
     number = 0
     for file in files:
@@ -183,7 +187,7 @@ def _wanted_places(
 
 
 def _cut_files(unit: FilesUnit, prepared: Prepared, planner: Planner) -> list[CutFile]:
-    """The files of a unit of whole files; what has to be read again goes to the planner."""
+    """Returns the files of a unit of whole files. Files to read again go to the planner."""
     files: list[CutFile] = []
     ids = prepared.ids
     at = 0
@@ -204,7 +208,7 @@ def _cut_files(unit: FilesUnit, prepared: Prepared, planner: Planner) -> list[Cu
 def _retry_or_fail(
     attempt: Attempt, problem: int, stat: FileStat | None, planner: Planner
 ) -> list[CutFile]:
-    """Nothing if the file is read once more; else its error."""
+    """Returns nothing if the file is read once more, otherwise its error."""
     if problem < 0 or problem in _VANISHED:
         again = attempt.again(problem, stat)
         if again is not None:
@@ -217,13 +221,13 @@ def _retry_or_fail(
 def _error(path: bytes, problem: int) -> LodefsError:
     if problem < 0:
         return SourceChanged(
-            f"{show_path(path)} changed while it was read, twice: push again when it is at rest"
+            f"{show_path(path)} changed twice while it was read: push again once it is at rest"
         )
     return source_error(OSError(problem, os.strerror(problem)), path)
 
 
 class _WindowJoiner:
-    """Joins one prepared window to those before it."""
+    """Joins prepared windows to those before them."""
 
     def __init__(
         self, unit: WindowUnit, slot: Slot, params: ChunkingParams, planner: Planner
@@ -235,8 +239,8 @@ class _WindowJoiner:
         self._planner = planner
 
     def join(self, prepared: Prepared) -> tuple[list[CutFile], int]:
-        """The window's part of the file ([] if there is nothing to tell), and where in the
-        slot its first chunk lies."""
+        """Returns the window's part of the file ([] if there is nothing to report), and the offset
+        in the slot of its first chunk."""
         large, read = self._large, self._read
         got = prepared.reads[0]
         if large.given_up:
@@ -279,18 +283,18 @@ class _WindowJoiner:
 
 
 FILES_MAX = 512
-PATHS_BYTES_MAX = 128 << 10  # of one unit; a path has at most 4095 bytes
-_FILE_MESSAGE_BYTES = 256  # room for a file's message besides its path
+PATHS_BYTES_MAX = 128 << 10  # for one unit; a path has at most 4095 bytes
+_FILE_MESSAGE_BYTES = 256  # size of a file's message without its path
 _CHUNK_MESSAGE_BYTES = 64
 _RETRIES_MAX = 1
 
 
 @dataclass(frozen=True, slots=True)
 class UnitLimits:
-    """How large a unit may get, and what its slot needs for that."""
+    """The largest size of a unit, and what its slot needs for that."""
 
     params: ChunkingParams
-    unit_bytes: int  # files larger than this are cut in windows of this
+    unit_bytes: int  # larger files are cut in windows of this size
     files_max: int = FILES_MAX
 
     @property
@@ -306,16 +310,16 @@ class UnitLimits:
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """A file that is to be read, and how often that has failed because it changed."""
+    """A file to read, and how often reading it failed because it changed."""
 
     file: SourceFile
     retries: int = 0
     resized: bool = False
 
     def again(self, problem: int, stat: FileStat | None) -> Attempt | None:
-        """The next attempt, by the size that was seen; None when it has been tried enough.
+        """Returns the next attempt, for the size that was seen; None after enough attempts.
 
-        That a file is no longer as the scan saw it is not yet a change while it was read.
+        A file that differs from the scan has not necessarily changed while it was read.
         """
         file = self.file
         seen = file if stat is None else SourceFile(file.path, stat.size_bytes, file.token)
@@ -328,7 +332,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class LargeFile:
-    """The state of a file in windows, up to the window that was joined last."""
+    """The state of a file in windows, up to the last joined window."""
 
     attempt: Attempt
     stat: FileStat | None = None
@@ -339,7 +343,7 @@ class LargeFile:
 
 @dataclass(frozen=True, slots=True)
 class FilesUnit:
-    """Whole files, one behind the other."""
+    """Whole files, one after the other."""
 
     attempts: list[Attempt]
 
@@ -365,20 +369,20 @@ Unit = FilesUnit | WindowUnit
 
 
 class Planner:
-    """Makes units of ``files``, in their order."""
+    """Makes units of ``files`` in their order."""
 
     def __init__(self, files: Iterable[SourceFile], limits: UnitLimits) -> None:
         self._files = iter(files)
         self._limits = limits
-        self._first: deque[Attempt] = deque()  # come before the rest of the files
+        self._first: deque[Attempt] = deque()  # these come before the rest of the files
         self._windows: Iterator[WindowUnit] = iter(())
 
     def again(self, attempt: Attempt) -> None:
-        """Puts a file (once more) before all that is not planned yet."""
+        """Puts a file before all that is not planned yet."""
         self._first.appendleft(attempt)
 
     def next(self) -> Unit | None:
-        """The next unit; None when there is none, until ``again`` is called."""
+        """Returns the next unit; None if there is none until ``again`` is called."""
         window = next(self._windows, None)
         if window is not None:
             return window
@@ -406,7 +410,7 @@ class Planner:
         return None if file is None else Attempt(file)
 
     def _split(self, attempt: Attempt) -> Iterator[WindowUnit]:
-        """The windows of a file, as long as it is not given up."""
+        """Yields the windows of a file until it ends or is given up."""
         large = LargeFile(attempt)
         file, step = attempt.file, self._limits.unit_bytes
         for offset in range(0, file.size_bytes, step):
@@ -418,19 +422,19 @@ class Planner:
 
 
 class CutChunk(NamedTuple):
-    """One chunk: its BLAKE3-256 and its length."""
+    """One chunk: its BLAKE3-256 id and its length."""
 
     id: bytes
     raw_size_bytes: int
 
 
 class CutFile(msgspec.Struct, frozen=True):
-    """A whole file, or one part of a large one; the parts of one file come in order.
+    """A whole file, or one part of a large file; the parts of a file come in order.
 
-    A part with ``first`` begins the file: whatever came for the same token before is void (the
-    file changed while it was read, and is read again). ``digest`` (BLAKE3 of the whole file) and
-    ``stat`` (of what was really read) come with the ``last`` part; ``error`` stands in their place
-    if the file could not be read, and then ``chunks`` is empty and ``last`` is set.
+    A part with ``first`` begins the file and cancels earlier parts with the same token: the file
+    changed while it was read, and is read again. The ``last`` part has the ``digest`` (BLAKE3 of
+    the whole file) and the ``stat`` of what was read. If the file could not be read, it has the
+    ``error`` instead, and no ``chunks``.
     """
 
     token: int
@@ -443,12 +447,12 @@ class CutFile(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes of the whole file; known with the last part."""
+        """The bytes of the whole file; known with the last part."""
         return None if self.stat is None else self.stat.size_bytes
 
 
 class CutUnit(NamedTuple):
-    """A batch that is decided and stored at once. Chunks are numbered through all its files."""
+    """A batch that is decided and stored at once. Chunks are numbered across its files."""
 
     files: list[CutFile]
 
@@ -463,10 +467,11 @@ class Joined(NamedTuple):
 def join_window(
     window: memoryview, known: Sequence[int], start: int, params: ChunkingParams, *, final: bool
 ) -> Joined:
-    """The cuts of ``window`` from ``start`` on, when ``known`` are those from its beginning on.
+    """Returns the cuts of ``window`` from ``start`` on, given ``known``, the cuts from its
+    beginning.
 
-    All are offsets in the window; ``known`` came from ``cut(window, final=final)``. The same
-    as cutting ``window[start:]``, at the cost of a few chunks if the two meet soon.
+    All are offsets in the window; ``known`` came from ``cut(window, final=final)``. The result
+    equals cutting ``window[start:]``, but costs only a few chunks if the two meet soon.
     """
     after = {0: 0, **{end: number for number, end in enumerate(known, start=1)}}
     fresh: list[int] = []
@@ -480,6 +485,6 @@ def join_window(
                 return Joined(fresh, after[fresh[-1]])
         if at_end:
             return Joined(fresh, len(known))
-        position = fresh[-1]  # a span longer than the maximum holds at least one certain cut
+        position = fresh[-1]  # a span longer than the maximum has at least one certain cut
         span *= 2
     return Joined(fresh, after[position])

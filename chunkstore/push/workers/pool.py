@@ -1,9 +1,9 @@
 """Workers: files become chunks, in this process or in several.
 
-Messages are slot numbers; what they are about lies in the slots, so that no send ever waits for a
-reader, and two processes that send to each other cannot block.
+Messages are slot numbers; their contents lie in the slots. So a send never waits for a reader, and
+two processes that send to each other cannot block.
 
-A push passes source files in order and a sink (pipeline.py). The workers read, cut and hash the
+A push passes source files in order, and a sink (pipeline.py). The workers read, cut and hash the
 files, and compress the chunks that the sink wants.
 """
 
@@ -33,10 +33,10 @@ from lodefs.chunkstore.system.safe_open import closing
 
 UNIT_BYTES = 4 << 20
 WORKERS_MAX = 16
-_TASKS_MAX = 2  # of one worker: one in work, and the next so that it need not wait
-_SLOTS_PER_WORKER = 2  # one is decided about and placed while the other is filled
+_TASKS_MAX = 2  # per worker: one in work, and the next one ready
+_SLOTS_PER_WORKER = 2  # one is placed while the other is filled
 
-# Less than this is read in this process: starting others would take longer
+# Fewer files and bytes than this are read in this process: forking would take longer
 INLINE_FILES_MAX = 200
 INLINE_SIZE_BYTES_MAX = 8 << 20
 
@@ -49,8 +49,8 @@ def _nothing() -> bool:
 
 
 class Workers:
-    """Read, cut, hash and compress files, in this process (InlineWorkers) or others (WorkerPool).
-    Both give the sink the same units."""
+    """Read, cut, hash and compress files, in this process (InlineWorkers) or in others
+    (WorkerPool). Both pass the same units to the sink."""
 
     def __init__(self, limits: UnitLimits, slots: int) -> None:
         if limits.unit_bytes < limits.params.size_bytes_max:
@@ -64,12 +64,12 @@ class Workers:
     ) -> None:
         """Passes all ``files`` below the directory ``root`` through the sink, in their order.
 
-        The sink gets the error of a file that cannot be read in its CutFile. A file that changed
-        comes again, behind files that were read meanwhile. While the workers are busy,
-        ``meanwhile`` is called: it does a bit of other work, and returns whether there was some.
+        The sink gets the error of an unreadable file in its CutFile. A file that changed comes
+        again, after files that were read meanwhile. While the workers are busy, ``meanwhile`` is
+        called; it does a bit of other work and returns whether there was any.
 
-        Raises: NotFound or Denied for ``root``, Unavailable when a worker died, and what ``files``
-        and the sink raise. After an error the workers are closed.
+        Raises: NotFound or Denied for ``root``; Unavailable if a worker died; what ``files`` and
+        the sink raise. After an error the workers are closed.
         """
         if not self._arena.slots:
             raise InvalidInput("these workers are closed: make new ones")
@@ -85,7 +85,7 @@ class Workers:
             raise
 
     def close(self) -> None:
-        """Ends the workers, if any, and frees the memory. May be called twice."""
+        """Ends the workers and frees the memory. May be called twice."""
         self._arena.close()
 
     def __enter__(self) -> Self:
@@ -99,7 +99,8 @@ class Workers:
 
 
 class InlineWorkers(Workers):
-    """All in this process, one task after the other: the reference, for tests and tiny pushes."""
+    """Runs all tasks in this process, one after the other: the reference, for tests and tiny
+    pushes."""
 
     def __init__(
         self,
@@ -124,9 +125,9 @@ class InlineWorkers(Workers):
 
 
 class WorkerPool(Workers):
-    """Worker processes, forked when this is made, with slots in memory that all share.
+    """Worker processes, forked by the constructor, with slots in memory that all share.
 
-    Make it before threads are started. ``workers``: how many; one more than the cores by default.
+    Construct it before threads are started. ``workers`` defaults to one more than the cores.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class WorkerPool(Workers):
     ) -> None:
         count = default_workers() if workers is None else workers
         if not 1 <= count <= WORKERS_MAX:
-            raise InvalidInput(f"{count} workers: there can be 1 to {WORKERS_MAX}")
+            raise InvalidInput(f"{count} workers: the number must be from 1 to {WORKERS_MAX}")
         limits = UnitLimits(params or ChunkingParams(), unit_bytes, files_max)
         super().__init__(limits, slots=count * _SLOTS_PER_WORKER)
         self._workers: list[WorkerProcess] = []
@@ -152,19 +153,19 @@ class WorkerPool(Workers):
 
     @property
     def pids(self) -> list[int]:
-        """The worker processes."""
+        """The ids of the worker processes."""
         return [worker.pid for worker in self._workers]
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.socket.close()  # all that are idle end now, side by side
+            worker.socket.close()  # idle workers end now, all at once
         while self._workers:
             self._workers.pop().end()
         super().close()
 
     def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
-        """Gives tasks to the workers and takes their replies until nothing is left. Scans ahead
-        meanwhile: many small files keep this process busy, and large ones the workers."""
+        """Gives tasks to the workers and takes their replies until nothing is left. It scans ahead
+        meanwhile, since many small files keep this process busy and large ones the workers."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 selector.register(worker.socket, selectors.EVENT_READ, worker)
@@ -180,7 +181,7 @@ class WorkerPool(Workers):
                     pipeline.done(*ready.receive())
 
     def _dispatch(self, pipeline: Pipeline, root: bytes) -> None:
-        """Tasks to the workers that have the fewest, as long as there are some."""
+        """Gives tasks to the workers that have the fewest, as long as there are tasks."""
         while True:
             worker = min(self._workers, key=lambda worker: worker.tasks)
             if worker.tasks >= _TASKS_MAX:
@@ -192,15 +193,15 @@ class WorkerPool(Workers):
 
 
 def default_workers() -> int:
-    """One more than the cores that this process may use: workers wait for disks now and then."""
+    """Returns one more than the cores of this process, since workers wait for disks at times."""
     return min(len(os.sched_getaffinity(0)) + 1, WORKERS_MAX)
 
 
 def workers_for(
     params: ChunkingParams, workers: int | None, files: int, size_bytes: int
 ) -> Workers:
-    """Workers for so many files of so many bytes. ``workers``: processes; 0: none but this one;
-    None: by the cores."""
+    """Returns workers for this many files and bytes. ``workers`` is the number of processes; 0:
+    only this one; None: by the cores."""
     is_small = files <= INLINE_FILES_MAX and size_bytes <= INLINE_SIZE_BYTES_MAX
     if is_small or workers == 0:
         return InlineWorkers(params)
@@ -209,7 +210,7 @@ def workers_for(
 
 _NUMBER_BYTES = 4
 _END_TIMEOUT_S = 10.0
-_NICE = 5  # the parent decides for all of them, so it comes first
+_NICE = 5  # the parent has priority, since all workers wait for it
 
 
 class WorkerProcess:
@@ -218,14 +219,14 @@ class WorkerProcess:
     def __init__(self, pid: int, sock: socket.socket, arena: SharedSlots) -> None:
         self.pid = pid
         self.socket = sock
-        self.tasks = 0  # given and not answered
+        self.tasks = 0  # tasks without a reply
         self._arena = arena
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgpack_decoder(Reply)
 
     @classmethod
     def start(cls, arena: SharedSlots, params: ChunkingParams) -> WorkerProcess:
-        """Forks a worker. SEQPACKET keeps messages apart, and shows the end of the peer."""
+        """Forks a worker. SEQPACKET keeps messages apart and shows that the peer has ended."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             pid = os.fork()
@@ -239,7 +240,7 @@ class WorkerProcess:
         return cls(pid, ours, arena)
 
     def send(self, slot: Slot, task: Task) -> None:
-        """Gives the worker a task. Raises: Unavailable if it is dead."""
+        """Sends the worker a task. Raises: Unavailable if it is dead."""
         slot.write_message(self._encoder.encode(task))
         try:
             self.socket.sendall(slot.number.to_bytes(_NUMBER_BYTES, "little"))
@@ -248,7 +249,7 @@ class WorkerProcess:
         self.tasks += 1
 
     def receive(self) -> tuple[Slot, Reply]:
-        """Waits for the reply to some task. Raises: Unavailable if the worker is dead."""
+        """Waits for the reply to any task. Raises: Unavailable if the worker is dead."""
         try:
             message = self.socket.recv(_NUMBER_BYTES)
         except OSError as error:
@@ -260,12 +261,12 @@ class WorkerProcess:
         return slot, self._decoder.decode(slot.read_message())
 
     def end(self) -> None:
-        """Kills the process, which holds nothing of worth, and waits for its end."""
+        """Kills the process, which holds nothing of value, and waits for its end."""
         self.socket.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             with closing(os.pidfd_open(self.pid)) as process:
                 processes.send(process)
-                processes.is_over(process, _END_TIMEOUT_S)  # reading a dead disk may never end
+                processes.is_over(process, _END_TIMEOUT_S)  # a read from a dead disk may never end
             os.waitpid(self.pid, os.WNOHANG)
 
     def _died(self) -> Unavailable:
@@ -276,16 +277,16 @@ class WorkerProcess:
 
 
 def _be_worker(sock: socket.socket, arena: SharedSlots, params: ChunkingParams) -> NoReturn:
-    """The whole life of a worker. It ends when the parent does: that closes the socket."""
+    """Runs a worker until the parent closes the socket or ends."""
     status = 1
     try:
         os.nice(_NICE)
-        gc.disable()  # nor may the parent's objects be freed here: their descriptors are gone
+        gc.disable()  # the parent's objects must not be freed here: their descriptors are closed
         gc.freeze()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         _close_inherited(sock.fileno())
         _serve(sock, arena, Worker(params))
         status = 0
@@ -297,11 +298,11 @@ def _be_worker(sock: socket.socket, arena: SharedSlots, params: ChunkingParams) 
 
 
 def _close_inherited(kept_fd: int) -> None:
-    """Closes what belongs to the parent: locks, sockets, other workers' ends."""
+    """Closes the parent's descriptors: locks, sockets, other workers' ends."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > 2 and fd != kept_fd:
-            with contextlib.suppress(OSError):  # one was the listing's own
+            with contextlib.suppress(OSError):  # one belonged to the listing itself
                 os.close(fd)
 
 

@@ -1,4 +1,4 @@
-"""The files of a directory that is pushed: opened safely, and known to be read at one moment."""
+"""Opens the files of a source directory safely, and identifies the state in which they are read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lodefs.chunkstore.system.safe_open import open_below
 class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """A regular file that the scan found.
 
-    ``path`` is relative to the root directory, in any bytes; ``size_bytes`` is what the scan saw;
-    ``token`` is the caller's number.
+    ``path`` is relative to the root directory and may have any bytes; ``size_bytes`` is what the
+    scan saw; ``token`` is the caller's number.
     """
 
     path: bytes
@@ -33,14 +33,14 @@ class FileStat(msgspec.Struct, array_like=True, frozen=True, gc=False):
     inode: int
 
 
-_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK  # a FIFO in the file's place must not hang the push
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK  # a FIFO at the path must not block the push
 _REPLACED = frozenset((errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR))
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE))
 _DENIED = frozenset((errno.EACCES, errno.EPERM))
 
 
 class Source:
-    """A root directory, open. Paths are resolved below it; the last part is never followed.
+    """An open root directory. Paths are resolved below it; the last part is never followed.
 
     Raises: NotFound or Denied if ``root`` cannot be opened.
     """
@@ -54,14 +54,14 @@ class Source:
         self._noatime = os.O_NOATIME
 
     def open(self, path: bytes) -> int:
-        """A descriptor of the file at ``path``. Raises: OSError if it cannot be opened."""
+        """Opens the file at ``path``. Returns a descriptor. Raises: OSError."""
         try:
             return open_below(self._root_fd, path, _OPEN_FLAGS | self._noatime)
         except PermissionError:
             if not self._noatime:
                 raise
         fd = open_below(self._root_fd, path, _OPEN_FLAGS)
-        self._noatime = 0  # only a file's owner may ask for it, so stop asking
+        self._noatime = 0  # only the owner of a file may use it: stop trying
         return fd
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Source:
 
 
 def stat_of(fd: int) -> FileStat:
-    """The state of an open file. Raises: OSError(ENODEV) if it is not a regular file."""
+    """Returns the state of an open file. Raises: OSError(ENODEV) if it is not a regular file."""
     seen = os.fstat(fd)
     if not stat.S_ISREG(seen.st_mode):
         raise OSError(errno.ENODEV, "not a regular file")
@@ -78,15 +78,16 @@ def stat_of(fd: int) -> FileStat:
 
 
 def signed(number: int) -> int:
-    """The low 64 bits of an inode number, or of a time in ns (after the year 2262 it has more than
-    63), as a signed number: all that comparing them takes."""
+    """Returns the low 64 bits as a signed number. Inode numbers, and times in ns after the year
+    2262, can have more than 63 bits; the low 64 are enough to compare them."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def read_full(fd: int, buffer: memoryview, offset: int, enough: int) -> int:
-    """Bytes read from ``offset`` on: at least ``enough`` of them, unless the file ends before.
+    """Reads from ``offset`` on until there are ``enough`` bytes or the file ends. Returns their
+    number.
 
-    A buffer of one byte more than ``enough`` shows whether the file ends there, in one call.
+    A buffer of one byte more than ``enough`` shows in one call whether the file ends there.
     """
     done = os.preadv(fd, [buffer], offset)
     while done < enough:
@@ -98,7 +99,7 @@ def read_full(fd: int, buffer: memoryview, offset: int, enough: int) -> int:
 
 
 def source_error(error: OSError, path: bytes) -> LodefsError:
-    """What an OSError met at ``path`` means: NotFound, Denied, SourceChanged or Unavailable."""
+    """Maps an OSError at ``path`` to NotFound, Denied, SourceChanged or Unavailable."""
     name = show_path(path)
     if error.errno in _GONE:
         return NotFound(f"{name}: {error.strerror}")
@@ -110,5 +111,5 @@ def source_error(error: OSError, path: bytes) -> LodefsError:
 
 
 def show_path(path: bytes) -> str:
-    """A path for a message."""
+    """Returns a path as text for a message."""
     return path.decode("utf-8", "backslashreplace")

@@ -1,9 +1,8 @@
 """Reads, cuts and hashes files into a slot, and compresses their chunks in it.
 
-Tasks and their replies are plain messages. A worker keeps nothing between two tasks but the open
-root directory, so any worker may do any task. Slots are memory that a push shares with its workers:
-fresh pages are what a fast push waits for most, so a slot keeps its pages from one unit of work to
-the next.
+Tasks and their replies are plain messages. Between two tasks a worker keeps only the open root
+directory, so any worker can do any task. Slots are memory that a push shares with its workers.
+Fresh pages slow a fast push down most, so a slot keeps its pages from one unit of work to the next.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from lodefs.chunkstore.format.compression import RAW, RawStreak, compress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.workers.source_files import FileStat, Source, read_full, stat_of
 
-CHANGED = -1  # the file was written to while it was read
-RESIZED = -2  # the file is not of the planned size: plan it again, with the size that was seen
+CHANGED = -1  # something wrote to the file while it was read
+RESIZED = -2  # the file does not have the planned size: plan it again with the size that was seen
 
 
 class Read(msgspec.Struct, array_like=True, frozen=True):
-    """A file, or the window of it from ``offset`` on, and ``overlap`` bytes before that."""
+    """A read of a file, or of its window from ``offset`` on and ``overlap`` bytes before that."""
 
     path: bytes
     file_size_bytes: int
@@ -46,7 +45,7 @@ class Read(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Prepare(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """Read, cut and hash, one read behind the other. A new ``run`` opens ``root`` anew."""
+    """A task: read, cut and hash files, one after the other. A new ``run`` opens ``root`` anew."""
 
     run: int
     root: bytes
@@ -54,16 +53,16 @@ class Prepare(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Compress(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """Compress chunks in place: (offset, size) of each, in one list for each file."""
+    """A task: compress chunks in place. There is one list of (offset, size) for each file."""
 
     files: list[list[tuple[int, int]]]
 
 
 class PreparedRead(msgspec.Struct, array_like=True, frozen=True):
-    """What a read gave, or why not: CHANGED, RESIZED, or an errno.
+    """The result of a read, or its problem: CHANGED, RESIZED, or an errno.
 
-    ``sizes`` are those of the chunks that are certain, counted from the beginning of the overlap.
-    ``digest``: of a whole file of more or less than one chunk; else None.
+    ``sizes`` are those of the chunks that are certain, from the beginning of the overlap on.
+    ``digest`` is set for a whole file that does not have exactly one chunk.
     """
 
     stat: FileStat | None
@@ -73,14 +72,15 @@ class PreparedRead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Prepared(msgspec.Struct, array_like=True, tag=3, frozen=True):
-    """Reply to Prepare. ``ids``: of all chunks of all reads, joined. Failed reads take no room."""
+    """The reply to Prepare. ``ids`` joins those of all chunks of all reads. Failed reads take no
+    room."""
 
     reads: list[PreparedRead]
     ids: bytes
 
 
 class Compressed(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """Reply to Compress: (codec, size) of each; it lies where the raw chunk lay."""
+    """The reply to Compress: (codec, size) of each chunk, which lies where the raw chunk lay."""
 
     stored: list[tuple[int, int]]
 
@@ -90,7 +90,7 @@ Reply = Prepared | Compressed
 
 
 class Worker:
-    """Does the tasks, in this process."""
+    """Runs the tasks in this process."""
 
     def __init__(self, params: ChunkingParams) -> None:
         self._params = params
@@ -124,7 +124,7 @@ class Worker:
         return Prepared(reads, b"".join(ids))
 
     def _cut(self, read: Read, stat: FileStat, data: memoryview, ids: list[bytes]) -> PreparedRead:
-        """The chunks of ``data``; their ids go to ``ids``."""
+        """Cuts ``data`` into chunks and appends their ids to ``ids``."""
         if read.whole and len(data) <= self._params.size_bytes_min:
             ids.extend([digest_of(data)] if data else [])
             sizes = [len(data)] if data else []
@@ -144,7 +144,8 @@ class Worker:
 
 
 def _read_into(source: Source, read: Read, room: memoryview) -> tuple[FileStat | None, int]:
-    """(stat, 0) if the read succeeded; otherwise the problem, and the stat if it is known."""
+    """Returns (stat, 0) if the read succeeded; otherwise the stat if it is known, and the
+    problem."""
     try:
         fd = source.open(read.path)
     except OSError as error:
@@ -167,7 +168,7 @@ def _read_into(source: Source, read: Read, room: memoryview) -> tuple[FileStat |
 
 
 def _compress(slot: Slot, chunks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Compresses chunks of one file in place."""
+    """Compresses the chunks of one file in place."""
     compress_next = compress if len(chunks) == 1 else RawStreak().compress
     for offset, size in chunks:
         codec, stored = compress_next(slot.data[offset : offset + size])
@@ -188,16 +189,15 @@ class Slot:
     _messages: memoryview
 
     def write_message(self, message: bytes) -> None:
-        """Leaves ``message`` for the other side. Raises: ValueError if it is larger than its
-        room."""
+        """Leaves ``message`` for the other side. Raises: ValueError if it is too large."""
         end = _LENGTH_BYTES + len(message)
         if end > len(self._messages):
-            raise ValueError(f"a message of {len(message)} bytes has no room in the slot")
+            raise ValueError(f"a message of {len(message)} bytes does not fit into the slot")
         self._messages[:_LENGTH_BYTES] = len(message).to_bytes(_LENGTH_BYTES, "little")
         self._messages[_LENGTH_BYTES:end] = message
 
     def read_message(self) -> memoryview:
-        """What the other side left; valid until the next message is written."""
+        """Returns the message of the other side; valid until the next message is written."""
         size = int.from_bytes(self._messages[:_LENGTH_BYTES], "little")
         return self._messages[_LENGTH_BYTES : _LENGTH_BYTES + size]
 
@@ -216,7 +216,7 @@ class SharedSlots:
             self.slots.append(Slot(number, room[:data_bytes], room[data_bytes:]))
 
     def close(self) -> None:
-        """Frees the memory; if it is still referenced, when the last view goes."""
+        """Frees the memory, or has the last view free it if there are views."""
         self.slots.clear()
         self._view.release()
         with contextlib.suppress(BufferError):

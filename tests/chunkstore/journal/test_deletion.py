@@ -176,7 +176,7 @@ def test_removed_by_hand(objects: MemoryObjects) -> None:
     for key in [key for key in objects.objects if key.startswith("repos/r/")]:
         if not key.startswith("repos/r/s/"):
             objects.delete(key)
-    with pytest.raises(NotFound, match=r"r@\w+ was there, .* `lodefs rm r`"):
+    with pytest.raises(NotFound, match=r"the log of r@\w+ is gone, .* `lodefs rm r`"):
         _collect(store, 2)
     assert [ref.name for ref in forget_removed(store, "r", "v1")] == ["v1"]
     assert {ref.name for ref in forget_removed(store, "r")} == {"main", "old", "gone"}

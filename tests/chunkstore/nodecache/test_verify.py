@@ -90,7 +90,7 @@ def test_one_bit_of_a_slab(rig: Rig) -> None:
     slab = cache_files(rig, "slabs")[0]
     flip(slab, slab.read_bytes().index(SMALLS[b"small/7"][:20_000]) + 5)
     (damage,) = damages(rig)
-    assert damage.what == "its bytes are others"
+    assert damage.what == "its bytes are wrong"
     assert {name.path for name in damage.names} == {b"small/7", b"twin"}
 
 
@@ -151,7 +151,7 @@ def test_chunks_in_the_wrong_order(rig: Rig) -> None:
 
     asyncio.run(swap())
     (damage,) = damages(rig)
-    assert "not the dataset file" in damage.what
+    assert "do not match the dataset file" in damage.what
 
 
 @pytest.mark.parametrize("window", [8192, 65536])
@@ -225,7 +225,7 @@ def test_no_cache(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="--cache-dir"):
         verify_cache(tmp_path / "none", workers=1)
     (tmp_path / "VERSION").write_text("lodefs-cache 99\n")
-    with pytest.raises(UnknownFormat, match="another lodefs"):
+    with pytest.raises(UnknownFormat, match="a lodefs of that version"):
         verify_cache(tmp_path, workers=1)
 
 

@@ -181,7 +181,7 @@ def test_a_new_store_among_other_files(tmp_path: Path, form: str) -> None:
     check_empty(url)
     check_empty(url + "/new")
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(InvalidInput, match=r"not empty \(it holds thesis.tex\)"):
+    with pytest.raises(InvalidInput, match=r"not empty \(it has thesis.tex\)"):
         check_empty(url)
     (tmp_path / "store.json").touch()
     check_empty(url)

@@ -53,7 +53,7 @@ def test_it_lets_its_members_in_when_it_is_there() -> None:
     machine.groups["cardiology"] = 77
     assert not machine.rules().may_read(MEMBER, "medical/scans")
     assert machine.later().may_read(MEMBER, "medical/scans")
-    assert machine.said[1:] == ["[access]: a group that was missing is there now"]
+    assert machine.said[1:] == ["[access]: a group that was missing exists now"]
     asked = len(machine.asked)
     machine.later()
     assert len(machine.asked) == asked

@@ -298,7 +298,7 @@ def test_proxy_gone_for_longer(proxy: FakeProxy, clients: Callable[..., Client])
 def test_nobody_there_is_said_at_the_deadline_too(tmp_path: Path) -> None:
     """A last attempt that comes late, on a busy machine, still says that no proxy runs."""
     connection = Connection(Address(path=str(tmp_path / "nobody")), clock=lambda: 10.0)
-    with pytest.raises(Unavailable, match="does the proxy run"):
+    with pytest.raises(Unavailable, match="is the proxy running"):
         connection.ask(b"GET / HTTP/1.1\r\n\r\n", 9.0, lambda: None)
 
 

@@ -488,7 +488,7 @@ def test_tree_with_a_wrong_file_digest(tmp_path: Path) -> None:
     entries = {e.name: e for e in store.packs.read_tree(_root(store))}
     wrong = replace(entries[b"x"], segments=entries[b"y"].segments)
     made.commit_root("r", made.tree(b"", [wrong]), branch="wrong")
-    with pytest.raises(Corrupt, match="do not make the file's digest"):
+    with pytest.raises(Corrupt, match="do not match the file's digest"):
         pull(store, Spec("r", "wrong"), tmp_path / "t")
     for size_bytes in (1400, 1600):
         branch = f"size-{size_bytes}"

@@ -306,7 +306,7 @@ def test_a_source_whose_pull_has_not_ended_is_refused(pusher: Pusher, tmp_path: 
     partial = tmp_path / "partial copy"
     with open_target(partial, {"repo": "r", "commit": "c" * 64, "path": b"d".hex()}):
         pass
-    with pytest.raises(InvalidInput, match="not ended") as refused:
+    with pytest.raises(InvalidInput, match="not finished") as refused:
         pusher.push("other", source=partial)
     assert f"`lodefs pull r@{'c' * 64}:d '{partial}'`" in str(refused.value)
     (partial / STATE_DIR / "state.json").write_text("[")
@@ -482,7 +482,7 @@ def test_a_branch_that_moved_meanwhile_is_a_conflict(pusher: Pusher, tmp_path: P
         return perform()
 
     pusher.objects.add(overtake, "put", keys.INDEX, times=1)
-    with pytest.raises(Conflict, match=r"moved by another writer.*undoes what the other push"):
+    with pytest.raises(Conflict, match=r"moved by another writer.*undo what the other push"):
         pusher.push()
     assert pusher.store.resolve("r", "main").hex() == won[0].commit
     pusher.objects.forget()

@@ -227,7 +227,7 @@ def test_a_lock_that_is_held_for_too_long_is_told(
     monkeypatch.setattr(push_index, "LOCK_TIMEOUT_S", 0.0)
     with index_in(tmp_path) as index, closing(sqlite3.connect(index.path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(InUse, match="in use by another push"):
+        with pytest.raises(InUse, match="locked by another push"):
             index.add_packs([pack_of("a")])
         other.execute("ROLLBACK")
         index.add_packs([pack_of("a")])
@@ -243,7 +243,7 @@ def test_a_broken_file_is_put_aside(
         PushIndex(tmp_path, STORE)
     with caplog.at_level(logging.WARNING):
         PushIndex.set_aside(tmp_path, STORE, broken.value)
-    assert f"{broken.value}. It is {tmp_path / STORE}.broken now" in caplog.text
+    assert f"{broken.value}. It was moved to {tmp_path / STORE}.broken" in caplog.text
     assert (tmp_path / f"{STORE}.broken").read_bytes() == content
     with index_in(tmp_path) as index:
         index.add_packs([pack_of("a")])

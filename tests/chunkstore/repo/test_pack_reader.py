@@ -320,8 +320,8 @@ def test_neighbouring_trees_come_with_one_read(
     ("change", "words"),
     [
         ({"digest": Digest(bytes(32))}, "does not match its digest"),
-        ({"size_bytes": 5}, "another size than 5 bytes"),
-        ({"size_bytes": 999_999}, "another size than 999999"),
+        ({"size_bytes": 5}, "size is not 5 bytes"),
+        ({"size_bytes": 999_999}, "size is not 999999"),
         ({"size_bytes": 2**62}, "claims a tree of"),
         ({"segments": ()}, "has no tree"),
         ({"kind": Kind.FILE}, "has no tree"),

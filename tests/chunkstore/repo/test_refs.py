@@ -82,7 +82,7 @@ def test_conflict(refs: Refs, expected: int | None) -> None:
 
 def test_conflict_where_nothing_is(refs: Refs) -> None:
     """Who expects entries of a ref that has none is told."""
-    with pytest.raises(Conflict, match="it has no entry"):
+    with pytest.raises(Conflict, match="it has no entries"):
         refs.advance(BRANCHES, "main", commit_id(9), expected_sequence=3)
 
 

@@ -201,7 +201,7 @@ Spoil = Callable[[TreeEntry, TreeEntry], TreeEntry]
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda a, b: replace(a, segments=b.segments), "do not make the file's digest"),
+        (lambda a, b: replace(a, segments=b.segments), "do not match the file's digest"),
         (lambda a, b: _of_size(a, 499), "has 500 bytes in 1 chunks from number 0, and should"),
         (
             lambda a, b: replace(a, segments=(a.segments[0]._replace(count=99),)),

@@ -37,7 +37,7 @@ def test_a_push_keeps_it(lodefs: Lodefs, tmp_path: Path) -> None:
     code, message = _push(lodefs, source, 6000)
     assert code == 10
     assert "quota of r is 5,000 bytes" in message
-    assert "the branch has 4,000, and 6,000 or more are needed" in message
+    assert "the branch has 4,000, and this push needs at least 6,000" in message
     assert lodefs("log", "r", "--json").json_lines[0]["size_bytes"] == 4000
     assert lodefs("quota", "r", "--size-bytes-max", "1KiB", "--json").json == {
         "repo": "r", "quota_size_bytes": 1024

@@ -64,7 +64,7 @@ def test_name_and_repair(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
         shard.unlink()
     assert "listed: 2 packs" in lodefs("repair", "index")[1]
     code, _, error = lodefs("repair", "--from", f"unix:{tmp_path}/no/sock")
-    assert (code, "does the proxy run?" in error) == (7, True)
+    assert (code, "is the proxy running?" in error) == (7, True)
     assert lodefs("repair", "--from", "http://x:y")[0] == 2
     assert lodefs("repair", "--from", str(tmp_path / "none"))[0] == 3
 

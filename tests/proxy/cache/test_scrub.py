@@ -162,7 +162,7 @@ def test_a_flipped_bit_is_found(
     assert not bad.path.exists()
     assert life.counts.values[Counter.CACHE_CORRUPT] == 1
     assert str(bad.path) in caplog.text
-    assert "1048576: its bytes are others" in caplog.text
+    assert "1048576: its bytes are wrong" in caplog.text
     assert life.counts.values[Counter.SCRUBBED_BYTES] == 8 * MIB
     assert life.cache.kv.get(layout.checked_key(bad.number)) is None
 

@@ -192,7 +192,7 @@ def test_the_client_of_mounts(tmp_path: Path) -> None:
             client(f"https://{place}?ca=/nothing").snapshot("demo", "main")
         with pytest.raises(Unavailable):
             client(f"http://{place}", 0.2).snapshot("demo", "main")
-    with start_proxy(node) as proxy, pytest.raises(Unavailable, match="speaks no TLS"):
+    with start_proxy(node) as proxy, pytest.raises(Unavailable, match="does not use TLS"):
         client(f"https://127.0.0.1:{proxy.port}?ca={file}", 0.2).snapshot("demo", "main")
 
 

@@ -357,7 +357,7 @@ def test_a_directory_and_its_copy(branches: Branches) -> None:
         area.make_directory((b"d2", b"empty"))
         with pytest.raises(InvalidInput, match="into itself"):
             area.copy((b"d",), (b"d", b"e"))
-        with pytest.raises(InvalidInput, match="a is no directory"):
+        with pytest.raises(InvalidInput, match="a is not a directory"):
             area.make_directory(A)
         commit = area.commit(JOB).commit
     assert contents_of(branches, commit) == {
@@ -380,7 +380,7 @@ def test_more_than_the_quota(branches: Branches, monkeypatch: pytest.MonkeyPatch
     set_quota(branches, 10_000)
     with branches.staged() as area:
         area.put(B, b"b" * 9000)
-        with pytest.raises(NoSpace, match="12,001 or more are needed"):
+        with pytest.raises(NoSpace, match="needs at least 12,001"):
             area.commit(JOB)
         area.remove((b"d",))
         assert area.commit(JOB).size_bytes == 9001

@@ -33,7 +33,7 @@ def test_messages_have_any_length() -> None:
 def test_message_without_room_is_refused() -> None:
     """A message that does not fit is an error, not a spoiled neighbour."""
     arena = SharedSlots(1, 1, 50)
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="does not fit"):
         arena.slots[0].write_message(bytes(5000))
     arena.close()
 
