@@ -1,1 +1,1 @@
-"""Finds what a store has lost or damaged, and puts it back from whatever has the bytes."""
+"""Finds what a store has lost or damaged, and restores it from whatever has the bytes."""

@@ -1,5 +1,5 @@
-"""The journal's documents that are lost or damaged: what they said follows from what is left of it,
-or is replaced by what can do no harm."""
+"""Repairs lost or damaged documents of the journal: the rest of the journal implies what they said,
+or a harmless document replaces them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lodefs.chunkstore.objects.interface import ObjectStore, exists
 from lodefs.chunkstore.system.parallel_map import map_ahead
 
 T = TypeVar("T")
-WRITING_S_MAX = 3600  # a writer that began so long ago has put what it was about to
-REQUESTS_MAX = 16  # at once
+WRITING_S_MAX = 3600  # a writer that began this long ago has put its documents
+REQUESTS_MAX = 16  # concurrent requests
 _PARTS = ("ends", "beats", "fates", "done")
 
 
 class JournalRepair:
-    """Looks at all documents, then repairs them. ``problems``: what is wrong, by key."""
+    """Examines all documents, then repairs them. ``problems`` says what is wrong, by key."""
 
     def __init__(
         self, objects: ObjectStore, *, dry_run: bool, clock: Callable[[], float] = time.time
@@ -45,14 +45,14 @@ class JournalRepair:
         self._journal = StoreJournal(objects, clock)
         self._entries: dict[int, JournalEntry | None] = {}  # None: lost or damaged
         self._parts: dict[str, set[int]] = {what: set() for what in _PARTS}
-        self.intents: list[Intent] = []  # of writers that began an hour ago or more
-        self.refs: Mapping[RefName, int] = {}  # that gc runs have seen, with a sequence of each
-        self.deleted: set[tuple[str, CommitId]] = set()  # commits, by outcomes
+        self.intents: list[Intent] = []  # of writers that began an hour or more ago
+        self.refs: Mapping[RefName, int] = {}  # refs that gc runs have seen, each with a sequence
+        self.deleted: set[tuple[str, CommitId]] = set()  # commits that outcomes deleted
         self.problems: dict[str, str] = {}
 
     def look(self) -> None:
-        """Reads all of it. Raises: UnknownFormat for a document of a newer lodefs, which knows what
-        may take its place."""
+        """Reads all of the journal. Raises: UnknownFormat for a document of a newer lodefs, which
+        knows how to replace it."""
         for info in self._objects.list("journal/"):
             for what in _PARTS:
                 number = keys.number_in(f"journal/{what}/", info.key)
@@ -77,7 +77,7 @@ class JournalRepair:
         ledger = self._read(keys.LEDGER, self._journal.ledger)
         self.refs = {} if ledger is None else ledger.refs
         for key in self._lost_parts(ledger or Ledger()):
-            if not exists(self._objects, key):  # the list may lack it
+            if not exists(self._objects, key):  # the list may have missed it
                 self.problems[key] = "lost"
 
     def _read_ends(self, executor: Executor) -> None:
@@ -88,9 +88,9 @@ class JournalRepair:
                 self.intents.append(end.intent)
 
     def _lost_parts(self, ledger: Ledger) -> Iterator[str]:
-        """What others tell of, and no list shows. Gc runs have seen all writers below the
-        ledger's mark end; outcomes are carried out in their order, by gc runs that left a ledger
-        when they tombstoned."""
+        """Yields the keys that others refer to and no list shows. Gc runs have seen all writers
+        below the ledger's mark end. Gc runs that left a ledger have carried out the outcomes in
+        order."""
         last_done = max(self._parts["done"], default=-1)
         for number, entry in self._entries.items():
             if entry is None:
@@ -115,9 +115,9 @@ class JournalRepair:
         commits: Container[tuple[str, CommitId]],
         refs: Mapping[RefName, int],
     ) -> None:
-        """Puts back what can be. ``chunks`` (bits of their numbers, by pack) and ``commits``: all
-        that refs lead to; None: that is not known, and no outcome can be told. ``refs``: all refs,
-        with a sequence of each."""
+        """Repairs what it can. ``chunks`` (bits of their numbers, by pack) and ``commits`` are all
+        that refs lead to; None: that is unknown, so no outcome can be decided. ``refs`` are all
+        refs, each with a sequence."""
         if self._dry_run:
             return
         for number, entry in sorted(self._entries.items()):
@@ -136,14 +136,14 @@ class JournalRepair:
                 self._repair_outcome(entry, chunks, commits)
         if keys.LEDGER in self.problems:
             self._objects.delete(keys.LEDGER)
-        if self.problems:  # an end that is lost may have been the only one that told of a ref
+        if self.problems:  # a lost end may have been the only one that named a ref
             ledger = self._journal.ledger()
             known = {**refs, **{ref: max(n, refs.get(ref, -1)) for ref, n in ledger.refs.items()}}
             self._journal.put_ledger(Ledger(ledger.before, known, ledger.last_heartbeats))
 
     def _repair_entry(self, number: int) -> None:
-        """A writer, or one that tombstones what its outcome says was deleted: without an outcome
-        nobody can have deleted anything of it, nor will."""
+        """Replaces an entry of a writer, or one with tombstones, by its outcome. Without an outcome
+        nobody has deleted anything of it, nor ever will."""
         before = self._entries.get(number - 1)
         tombstoned: Garbage | None = None
         if self._has_tombstoned(number):
@@ -166,8 +166,8 @@ class JournalRepair:
         chunks: Mapping[PackId, int],
         commits: Container[tuple[str, CommitId]],
     ) -> None:
-        """What is not in use counts as deleted. So no writer relies on it, even if a gc run is
-        still deleting it."""
+        """Counts everything unused as deleted. So no writer relies on it, even if a gc run is still
+        deleting it."""
         outcome = outcome_of(entry, chunks, commits, chunks)
         self._put("fates", entry.number, documents.encode_outcome(outcome))
 
@@ -187,7 +187,7 @@ class JournalRepair:
         key_of: Callable[[int], str],
         read: Callable[[int], T],
     ) -> Iterator[tuple[int, T | None]]:
-        """Documents by number, several at once: one after the other, each is a round trip."""
+        """Yields documents by number. It reads several at once, since each takes a round trip."""
         found = map_ahead(executor, lambda n: self._read(key_of(n), lambda: read(n)), numbers)
         return zip(numbers, found, strict=True)
 

@@ -1,7 +1,7 @@
-"""Packs that are lost or damaged are written again under their ids, from whatever has their bytes.
+"""Rewrites lost or damaged packs under their ids, from whatever has their bytes.
 
-Of all packs that are repaired at once, no more is held than where the chunks of some lie, the bytes
-of one, and of those that were merged what goes into one object.
+However many packs it repairs at once, it holds only where the chunks of some lie, the bytes of one,
+and those of the packs for one composite.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.transfer.pack_copy import put_pack
 from lodefs.chunkstore.types import Buffer
 
-CHUNKS_MAX = 500_000  # that are looked for at once, and those of one pack; some 30 GiB of data
+CHUNKS_MAX = 500_000  # searched for at once, with those of one pack; some 30 GiB of data
 
 Roots = Callable[[], Iterable[Root]]
 
@@ -51,15 +51,15 @@ def repair_packs(
     roots: Roots = tuple,
     chunks_max: int = CHUNKS_MAX,
 ) -> None:
-    """Writes packs again, of what is good of them and of what the sources have: first of their
-    packs, then chunk by chunk, for ``chunks_max`` chunks at a time. No good chunk is lost by that,
-    and none of a source counts as dropped or purged here. What is purged meanwhile does not come
-    back, after an error neither. ``named``: the chunks that versions name (bits of their numbers),
-    without which no pack is repaired; None: all. ``roots``: the commits that are known by now."""
+    """Rewrites packs from their good chunks and from the sources: first from the packs of these,
+    then chunk by chunk, for ``chunks_max`` chunks at a time. No good chunk is lost, and no chunk of
+    a source counts as dropped or purged here. Chunks that are purged meanwhile do not come back,
+    even after an error. ``named`` are the chunks that versions name (bits of their numbers),
+    without which no pack is repaired; None: all. ``roots`` are the commits known so far."""
     purged = known_purged(objects)
     inside = None if dry_run else PackBatch(locations_of(objects))
     damages = [damage for damage in damages if not damage.is_newer]
-    sources = [*sources, StoreSource(objects)]  # the same chunks may lie in another pack
+    sources = [*sources, StoreSource(objects)]  # another pack may have the same chunks
     mending = _Mending(objects, partial(_put, objects, inside), sources, named, purged)
     try:
         left = [damage for damage in damages if not mending.by_packs(damage)]
@@ -70,14 +70,14 @@ def repair_packs(
         if inside is not None:
             inside.flush()
     finally:
-        if damages and not dry_run:  # of all: a put that got no answer may have come through
+        if damages and not dry_run:  # for all: a put without an answer may have succeeded
             packs = [damage.pack_id for damage in damages]
             drop_purged(objects, packs, executor, Rate(None))
 
 
 def _put(objects: ObjectStore, inside: PackBatch | None, index: PackIndex, payload: Buffer) -> None:
-    """Writes a pack again; one that was merged goes into a new object, with others. Without such a
-    batch nothing."""
+    """Writes a pack again. A pack that was merged goes into a new composite with others; without
+    such a batch, nothing is written."""
     if inside is not None and not inside.take(index.pack_id, [payload, index.encode()]):
         put_pack(objects, index, payload, overwrite=True)
 
@@ -88,7 +88,7 @@ _Known = tuple[PackDamage, PackChunks]
 def _with_columns(
     objects: ObjectStore, damages: Iterable[PackDamage], sources: Sequence[RepairSource]
 ) -> Iterator[_Known]:
-    """Damages with the chunks that the packs had: their own index, index shards and nodes know."""
+    """Yields damages with the chunks of the packs, from their own index, index shards or nodes."""
     unknown: dict[PackId, PackDamage] = {}
     for damage in damages:
         if damage.chunks is None:
@@ -96,7 +96,7 @@ def _with_columns(
         else:
             with contextlib.suppress(
                 *UNREADABLE
-            ):  # it was lost meanwhile: another repair finds that
+            ):  # the pack was lost meanwhile: another repair finds that
                 yield damage, read_index(objects, damage.pack_id).index
     for pack in listed_packs(objects) if unknown else ():
         if pack.pack_id in unknown:
@@ -109,7 +109,8 @@ def _with_columns(
 
 
 def _batches(known: Iterable[_Known], chunks_max: int) -> Iterator[list[_Known]]:
-    """All of them, in lists whose packs have so many chunks, and those of one pack more."""
+    """Splits the damages into lists whose packs have at most ``chunks_max`` chunks, without those
+    of the last pack."""
     batch: list[_Known] = []
     chunks = 0
     for damage, columns in known:
@@ -123,8 +124,8 @@ def _batches(known: Iterable[_Known], chunks_max: int) -> Iterator[list[_Known]]
 
 
 class _Hunt:
-    """The search for the chunks of a batch of packs. A source looks for all of them at once, when
-    those before it lack any."""
+    """The search for the chunks of a batch of packs. A source searches for all of them at once when
+    the sources before it lack any."""
 
     def __init__(
         self, batch: Sequence[_Known], sources: Sequence[RepairSource], roots: Roots
@@ -137,10 +138,10 @@ class _Hunt:
         packs = {columns.pack_id: columns for _, columns in batch}
         self._search = Search(wanted, packs, roots)
         self._sources = sources
-        self._looked = 0  # so many of the sources have looked
+        self._looked = 0  # how many of the sources have searched
 
     def find(self, wanted: dict[ChunkId, int]) -> _Found:
-        """The chunks of one pack, as far as any source has them."""
+        """Finds the chunks of one pack, as far as any source has them."""
         found, missing = _Found(), dict(wanted)
         for number, source in enumerate(self._sources):
             if not missing:
@@ -162,7 +163,7 @@ class _Found:
 
 
 class _Mending:
-    """Packs that are written again."""
+    """Rewrites packs."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class _Mending:
         self._purged = purged
 
     def by_packs(self, damage: PackDamage) -> bool:
-        """Repairs a pack if it and those of the sources have all of its chunks together."""
+        """Repairs a pack if it and the packs of the sources have all of its chunks together."""
         joined = self._joined(damage, None)
         if joined.columns is None or joined.missing():
             return False
@@ -188,8 +189,8 @@ class _Mending:
         return True
 
     def by_chunks(self, damage: PackDamage, columns: PackChunks, hunt: _Hunt) -> None:
-        """Looks for the other chunks wherever they may lie. A pack that is there keeps what nobody
-        has as it is; of one that is lost, that counts as dropped."""
+        """Searches for the other chunks in every place. If the pack exists, chunks that nobody has
+        stay as they are; if it is lost, they count as dropped."""
         joined = self._joined(damage, columns)
         ids = list(chunk_ids(columns))
         found = hunt.find({ids[n]: columns.raw_sizes[n] for n in joined.missing()})
@@ -250,7 +251,8 @@ class _Mending:
         self._put(index, b"".join(piece for _, piece in ordered))
 
     def _keep_new(self, damage: PackDamage, joined: _JoinedPieces) -> None:
-        """What a push or copy has put there since it was looked at: the search may take long."""
+        """Adds what a push or copy has put since the pack was examined, since the search may be
+        long."""
         now = find_pieces(self._objects, damage.pack_id)
         for number, piece in ({} if now is None else now.good).items():
             if piece[0] not in (DROPPED, PURGED) and joined.pieces[number][0] != PURGED:
@@ -259,8 +261,8 @@ class _Mending:
 
 @dataclass(slots=True)
 class _JoinedPieces:
-    """The good chunks of one pack, from wherever they are, and these places but the pack itself;
-    ``own``: what of it is there; ``columns``: None if nobody has told yet which chunks it has."""
+    """The good chunks of one pack from all places, and the names of these places except the pack
+    itself. ``own`` is the existing pack. ``columns`` is None until its list of chunks is known."""
 
     own: FoundPieces | None
     columns: PackChunks | None
@@ -268,12 +270,12 @@ class _JoinedPieces:
     places: set[str] = field(default_factory=set)
 
     def missing(self) -> list[int]:
-        """The numbers of those that are not here."""
+        """Returns the numbers of the missing chunks."""
         chunks = 0 if self.columns is None else len(self.columns.raw_sizes)
         return [number for number in range(chunks) if number not in self.pieces]
 
     def add(self, index: PackIndex, payload: Buffer, url: str) -> None:
-        """Those of a source's pack that are missing."""
+        """Adds missing chunks from a source's pack."""
         view = memoryview(payload)
         for number in self.missing():
             if not index.is_gone(number):

@@ -1,4 +1,4 @@
-"""Packs that are lost or damaged: what is wrong with them, and what of them is good."""
+"""Examines lost or damaged packs: what is wrong with them, and which chunks are good."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Pieces = dict[int, tuple[int, Buffer]]  # by chunk number: codec and stored byte
 
 @dataclass(slots=True)
 class PackDamage:
-    """A pack that is not whole. It holds no bytes: there may be very many. ``chunks``: how many it
-    has, if its index can be read; ``good``: which of them are as they should be, bits of their
-    numbers; ``is_newer``: only a newer lodefs can read it; ``is_partial``: it was written without
-    some of its chunks; ``absent``: which chunks no source has, of ``absent_of``, where a repair has
-    looked for them."""
+    """A pack that is not whole. It holds no bytes, since there may be very many. ``chunks`` is
+    their number, if its index can be read. ``good`` are bits of the numbers of the good ones.
+    ``is_newer``: only a newer lodefs can read it. ``is_partial``: it was written without some of
+    its chunks. ``absent`` are the chunks that no source has, out of ``absent_of``, if a repair has
+    searched for them."""
 
     pack_id: PackId
     is_lost: bool
@@ -37,21 +37,21 @@ class PackDamage:
 
     @property
     def bad(self) -> Collection[int] | None:
-        """Numbers of the chunks that are not there; None: not known which it has."""
+        """The numbers of the missing chunks; None if the pack's chunks are unknown."""
         if self.chunks is None:
             return None
         return {number for number in range(self.chunks) if not self.good >> number & 1}
 
     def lacks(self, first: int, count: int) -> bool:
-        """Whether any of these chunks is not there, as far as is known."""
+        """Whether any of these chunks is missing, as far as is known."""
         return ~(self.good >> first) & ((1 << count) - 1) != 0
 
 
 def examine(
     objects: ObjectStore, pack_id: PackId, *, data: bool, named: int = 0
 ) -> PackDamage | None:
-    """What is wrong with a pack: of its index, with ``data`` of every byte. None: nothing. Chunks
-    that were dropped are damage if versions name them (``named``: bits of their numbers)."""
+    """Returns the damage of a pack's index, or with ``data`` of any byte; None if there is none.
+    Dropped chunks are damage if versions name them (``named``: bits of their numbers)."""
     try:
         version = read_index(objects, pack_id)
     except NotFound:
@@ -67,11 +67,11 @@ def examine(
     check_bound(index)
     try:
         stored = read_stored(objects, version, 0, len(index))
-    except (Changed, NotFound):  # written again, or collected, at this moment
+    except (Changed, NotFound):  # rewritten, or deleted by gc, just now
         return None
     pieces, what = _good_pieces(index, memoryview(stored))
     if dropped and not what:
-        what = f"versions need {dropped.bit_count()} of its {len(index)} chunks, which were dropped"
+        what = f"versions need {dropped.bit_count()} of its {len(index)} chunks, which are dropped"
     if not what:
         return None
     good = sum(1 << number for number in pieces) & ~dropped
@@ -79,14 +79,13 @@ def examine(
 
 
 def dropped_of(index: PackIndex, named: int) -> int:
-    """Those of its chunks that versions name and that were dropped: bits of their numbers."""
+    """Returns the chunks (bits of their numbers) that versions name and that were dropped."""
     return index.lacks(named, bytes((DROPPED,))) & ((1 << len(index)) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPieces:
-    """What of a pack is there: its index, those of its chunks that are as they should be, and all
-    as they are."""
+    """What exists of a pack: its index, its good chunks, and all chunks as they are."""
 
     index: PackIndex
     good: Pieces
@@ -94,7 +93,7 @@ class FoundPieces:
 
 
 def find_pieces(objects: ObjectStore, pack_id: PackId) -> FoundPieces | None:
-    """What of a pack is there; None if its index cannot be read."""
+    """Returns what exists of a pack; None if its index cannot be read."""
     try:
         version = read_index(objects, pack_id)
         check_bound(version.index)
@@ -108,8 +107,8 @@ def find_pieces(objects: ObjectStore, pack_id: PackId) -> FoundPieces | None:
 
 
 def _good_pieces(index: PackIndex, stored: memoryview) -> tuple[Pieces, str]:
-    """The good chunks, also those that were dropped or purged and are not to come back, with no
-    bytes; and what is wrong with the first of the others."""
+    """Returns the good chunks, and what is wrong with the first of the others. Chunks that were
+    dropped or purged for good count as good, with no bytes."""
     good: Pieces = {}
     what = ""
     for number, place in enumerate(index.places(0, len(index))):
@@ -127,5 +126,5 @@ def _good_pieces(index: PackIndex, stored: memoryview) -> tuple[Pieces, str]:
 
 
 def key_of(damage: PackDamage) -> str:
-    """The key of the object."""
+    """Returns the key of the object."""
     return keys.pack(damage.pack_id)

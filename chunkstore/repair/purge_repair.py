@@ -1,7 +1,8 @@
-"""Purges that are lost or damaged: what they said follows from the packs, which tell of each chunk
-whether it was purged.
+"""Repairs lost or damaged purges. What they said follows from the packs, whose indexes say of each
+chunk whether it was purged.
 
-A reader of the row of purges ends at a gap: who follows it would never see the ones behind it.
+Purges are numbered without gaps. A reader stops at a gap, so it would never see the purges after
+it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ LOST = "lost"
 
 
 def listed_purges(objects: ObjectStore) -> dict[int, Purge | str]:
-    """All purges up to the newest one that a list shows, or what is wrong with them. Raises:
-    UnknownFormat: who does not know what was purged brings it back."""
+    """Returns all purges up to the newest one that a list shows, or what is wrong with them.
+    Raises: UnknownFormat, since whoever does not know what was purged could bring it back."""
     last = -1
     for info in objects.list(keys.PURGES):
         digits = info.key.removeprefix(keys.PURGES)
@@ -40,15 +41,15 @@ def listed_purges(objects: ObjectStore) -> dict[int, Purge | str]:
 
 
 def purge_problems(purges: Mapping[int, Purge | str]) -> dict[str, str]:
-    """What is wrong, by key."""
+    """Returns what is wrong, by key."""
     return {keys.purge(n): what for n, what in purges.items() if isinstance(what, str)}
 
 
 def known_purged(objects: ObjectStore) -> set[ChunkId]:
-    """The chunks of all purges that can be read."""
+    """Returns the chunks of all purges that can be read."""
     purges = listed_purges(objects)
     found = [one for one in purges.values() if isinstance(one, Purge)]
-    if len(found) == len(purges):  # the list may lack the newest
+    if len(found) == len(purges):  # the list may lack the newest one
         found += Purges(objects).after(len(purges) - 1)
     return {chunk for one in found for chunk in one.chunks}
 
@@ -58,10 +59,10 @@ def repair_purges(
     purges: Mapping[int, Purge | str],
     clock: Callable[[], float] = time.time,
 ) -> set[int]:
-    """Puts those that are wrong again: what packs say was purged, and no other purge says, and no
-    pack has: that was purged in another store, of which packs were copied. Gives
-    the numbers of those that were there after all, or are of somebody who purges meanwhile: what
-    they say stays."""
+    """Replaces bad purges by the chunks that packs call purged, that no other purge names, and that
+    no pack has. (A chunk that some pack has was purged in another store, from which packs were
+    copied.) Returns the numbers of purges that exist after all, or that somebody makes meanwhile:
+    they stay."""
     bad = [number for number, what in purges.items() if isinstance(what, str)]
     if not bad:
         return set()
@@ -81,8 +82,8 @@ def repair_purges(
 
 
 def _put_if_wrong(objects: ObjectStore, purge: Purge) -> Purge | None:
-    """Puts a purge where there is none that can be read, now; the one that is there then, if that
-    is known. A purge may be the last that tells of its chunks: it is never written over."""
+    """Puts a purge if there is none that can be read now. Otherwise returns the existing one, if it
+    can be read. It never overwrites a purge, which may be the last one that names its chunks."""
     what = _read(objects, purge.number)
     if isinstance(what, Purge):
         return what
@@ -95,7 +96,8 @@ def _put_if_wrong(objects: ObjectStore, purge: Purge) -> Purge | None:
 
 
 def _purged_in_packs(objects: ObjectStore) -> set[ChunkId]:
-    """What some packs say was purged, and none has. A purge takes a chunk out of all packs."""
+    """Returns chunks that some packs call purged and none has, since a purge removes a chunk from
+    all packs."""
     purged: set[ChunkId] = set()
     for index in _indexes(objects):
         purged.update(index.purged())

@@ -1,7 +1,7 @@
-"""Entries of branches and tags that are lost or damaged.
+"""Repairs lost or damaged entries of branches and tags.
 
-What they said is in the journal (the intent of who wrote them), or in another store. A lost entry
-is noticed where later ones are there, or the journal tells of it.
+The journal (the intent of the writer) or another store has what they said. A lost entry is noticed
+if later ones exist or the journal names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lodefs.chunkstore.repair.sources.source import RepairSource
 from lodefs.chunkstore.repo.refs import RefEntry, Refs, singular
 from lodefs.chunkstore.system.parallel_map import map_ahead
 
-REQUESTS_MAX = 16  # at once
+REQUESTS_MAX = 16  # concurrent requests
 LOST = "lost"
 ANNOUNCED = "lost, unless its writer was killed right before it wrote it"
 
@@ -36,8 +36,8 @@ class RefPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RefDamage:
-    """An entry that is not there as it was. ``is_found``: ``commit`` (None: it is deleted) is what
-    it said, or stands in for it; ``source`` says from where."""
+    """A lost or damaged entry. ``is_found``: ``commit`` (None: a deletion) is what it said, or a
+    substitute; ``source`` says from where."""
 
     ref: RefName
     sequence: int
@@ -61,9 +61,9 @@ def ref_damages(
     collected: Mapping[RefName, int],
     sources: Sequence[RepairSource],
 ) -> tuple[dict[RefName, int], list[RefDamage]]:
-    """All refs, with the newest sequence of each, and what is wrong with their entries. Raises:
-    UnknownFormat for one of a newer lodefs.
-    ``collected``: refs that gc runs have seen, with a sequence that each of them has."""
+    """Returns all refs with the newest sequence of each, and what is wrong with their entries.
+    ``collected`` are refs that gc runs have seen, each with an existing sequence. Raises:
+    UnknownFormat for an entry of a newer lodefs."""
     logs: dict[RefName, set[int]] = defaultdict(set)
     for info in objects.list(keys.REPOS):
         found = keys.ref_of_entry(info.key)
@@ -87,7 +87,7 @@ def ref_damages(
 
 
 def repair_refs(objects: ObjectStore, damages: Sequence[RefDamage]) -> None:
-    """Puts the entries that are known."""
+    """Puts the entries whose content is known."""
     for damage in damages:
         if damage.is_found:
             refs = Refs(objects, damage.ref.repo)
@@ -100,8 +100,8 @@ def _read_all(
     places: Iterator[RefPlace],
     there: Mapping[RefName, Container[int]],
 ) -> Iterator[RefEntry | str]:
-    """Entries in the order of their places, or what is wrong with them; several at once: one after
-    the other, each is a round trip."""
+    """Yields entries in the order of their places, or what is wrong with them. It reads several at
+    once, since each takes a round trip."""
 
     def read(place: RefPlace) -> RefEntry | str:
         ref, sequence = place
@@ -122,8 +122,7 @@ def _of_log(
     told: Mapping[RefPlace, CommitId],
     sources: Sequence[RepairSource],
 ) -> Iterator[RefDamage]:
-    """What is wrong with a log, of which these are all ``entries``, from its first one that is
-    known."""
+    """Yields what is wrong with a log, whose ``entries`` begin with the first one that is known."""
     before: RefEntry | None = None
     for sequence, entry in enumerate(entries):
         if isinstance(entry, RefEntry):
@@ -131,7 +130,7 @@ def _of_log(
             continue
         damage = RefDamage(ref, sequence, entry)
         is_newest = sequence == newest
-        # a writer of a version before the journal announced nothing
+        # writers of versions without the journal announced nothing
         is_announcing = any(place.ref == ref for place in told)
         yield _found(
             damage, before, told, sources, is_newest=is_newest, is_announcing=is_announcing
@@ -147,10 +146,11 @@ def _found(
     is_newest: bool,
     is_announcing: bool,
 ) -> RefDamage:
-    """With what the entry said. An older one that nobody knows repeats the one before it: it is
-    history. The newest one that a writer has announced is not there either if the writer was killed
-    in between. The newest one of a ref that no other store knows, and that no writer has announced,
-    was a deletion: these are not announced (docs/decisions/0036)."""
+    """Returns the damage with what the entry said, if that can be known. An older unknown entry
+    repeats the one before it, since it is only history. If a writer announced the newest entry, it
+    may never have existed, since the writer may have been killed in between. If no writer announced
+    it and no other store has the ref, it was a deletion, since deletions are not announced
+    (docs/decisions/0036)."""
     commit = told.get(RefPlace(damage.ref, damage.sequence))
     if commit is not None:
         what = ANNOUNCED if is_newest and damage.what == LOST else damage.what

@@ -1,8 +1,7 @@
-"""Repair: says what of a store is lost or damaged, and of which versions, and puts it back.
+"""Repair: lists what a store has lost or damaged, with the versions concerned, and restores it.
 
-What a store knows of itself repairs first: its journal, its refs, its index shards. Commits, trees
-and data come from sources that have the bytes. docs/decisions/0046 says what is repaired from
-where.
+What the store itself knows is repaired first: its journal, refs and index shards. Commits, trees
+and data come from sources that have the bytes. docs/decisions/0046 says which source repairs what.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 8
-TOGETHER_MAX = 4096  # trees that are looked at together
-NAMED_MAX = 8  # versions and paths that are told of one object
+TOGETHER_MAX = 4096  # trees that are examined together
+NAMED_MAX = 8  # versions and paths that are listed for one object
 
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """How to repair. ``data``: read every byte, too."""
+    """How to repair. ``data`` also reads every byte."""
 
     data: bool = False
     dry_run: bool = False
@@ -70,28 +69,28 @@ class RepairOptions:
 
 @dataclass(slots=True)
 class Finding:
-    """One object that is lost or damaged. ``concerns``: what of which version (REPO@COMMIT:PATH);
-    ``repaired_from``: None if nothing has it."""
+    """One lost or damaged object. ``concerns`` lists what needs it (REPO@COMMIT:PATH).
+    ``repaired_from`` is None if no source has it."""
 
     key: str
     what: str
     concerns: list[str] = field(default_factory=list)
     repaired_from: str | None = None
-    lacks: str | None = None  # of a pack: the chunks that no source has, and files that need them
+    lacks: str | None = None  # for a pack: the chunks that no source has, and files that need them
 
 
 @dataclass(slots=True)
 class RepairResult:
-    """What was looked at, and all that was found."""
+    """What was examined, and all that was found."""
 
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0
     packs: int = 0
-    notes: list[str] = field(default_factory=list)  # what the sources tell of the search
+    notes: list[str] = field(default_factory=list)  # the sources' notes about the search
 
     @property
     def left(self) -> list[Finding]:
-        """What is not repaired."""
+        """The findings that were not repaired."""
         return [finding for finding in self.findings if finding.repaired_from is None]
 
 
@@ -101,11 +100,11 @@ def repair(
     options: RepairOptions,
     progress: Progress | None = None,
 ) -> RepairResult:
-    """Looks at everything that the store's branches and tags lead to, and repairs what it can.
+    """Examines everything that the store's branches and tags lead to, and repairs what it can.
 
-    Raises: NotFound if there is nothing like a store; UnknownFormat if a newer lodefs has written
-    its settings, journal, refs or purges: that one is to repair it; Unavailable, Denied. It can be
-    repeated.
+    Raises: NotFound if there is no store at all; UnknownFormat if a newer lodefs has written its
+    settings, journal, refs or purges, since only that can repair them; Unavailable, Denied. It can
+    be repeated.
     """
     with ThreadPoolExecutor(options.workers, "lodefs-repair") as executor:
         return _Repair(objects, sources, options, progress or Progress(), executor).run()
@@ -115,13 +114,13 @@ _Directory = Place[tuple[str, CommitId]]  # below the root of a commit
 
 
 def _where(place: _Directory) -> str:
-    """What it is, for people."""
+    """Returns the place as text."""
     repo, commit_id = place.root
     return str(Spec(repo, commit_id.hex()[:12], place.path))
 
 
 def _packs_of(places: Iterable[_Directory]) -> list[PackId]:
-    """Those that hold the trees."""
+    """Returns the packs that hold the trees."""
     return list(dict.fromkeys(one.pack for place in places for one in place.entry.segments))
 
 
@@ -144,28 +143,30 @@ class _Repair:
         self._reader = PackReader(self._objects)
         self._store = Store(self._objects, Settings("", ChunkingParams()))
         self._result = RepairResult()
-        self._packs: dict[PackId, PackDamage | None] = {}  # that are named; None: no damage known
+        self._packs: dict[PackId, PackDamage | None] = {}  # named packs; None: no known damage
         self._examined: set[PackId] = set()
-        self._chunks: dict[PackId, int] = {}  # that are named: bits of their numbers
+        self._chunks: dict[PackId, int] = {}  # named chunks: bits of their numbers
         self._is_table_restored = False
-        self._is_known = True  # nothing that could not be read hides what it names
+        self._is_known = True  # False if something unreadable may name more
         self._concerns: dict[PackId, list[str]] = defaultdict(list)
-        self._lacking: dict[PackId, list[str]] = defaultdict(list)  # files that no source has
+        self._lacking: dict[PackId, list[str]] = defaultdict(list)  # files without a source
         self._commits: dict[tuple[str, CommitId], Commit] = {}
-        self._repairs = 0  # packs that were repaired
-        self._tried: dict[PackId, int] = {}  # how many were, when a pack was looked for
+        self._repairs = 0  # number of repaired packs
+        # The value of _repairs when a pack was last searched for
+        self._tried: dict[PackId, int] = {}
 
     def run(self) -> RepairResult:
-        """Where packs lie, settings, journal, refs, commits with their trees and packs, shards."""
+        """Repairs locations, settings, journal, refs, commits with their trees and packs,
+        shards."""
         options, result = self._options, self._result
-        self._progress.phase = "looking at store.json"
+        self._progress.phase = "checking store.json"
         self._locations()
         self._settings()
         self._purges()
-        self._progress.phase = "looking at the journal"
+        self._progress.phase = "checking the journal"
         journal = JournalRepair(self._objects, dry_run=options.dry_run, clock=options.clock)
         journal.look()
-        self._progress.phase = "looking at branches and tags"
+        self._progress.phase = "checking branches and tags"
         refs, damages = ref_damages(self._objects, journal.intents, journal.refs, self._sources)
         if not options.dry_run:
             repair_refs(self._objects, damages)
@@ -193,7 +194,7 @@ class _Repair:
         return result
 
     def _locations(self) -> None:
-        """As long as it is not known where merged packs lie, all of them seem to be lost."""
+        """Repairs the locations of packs: without them, all merged packs seem to be lost."""
         dry_run = self._options.dry_run
         lost = restore_locations(self._objects, self._executor, self._purged, dry_run=dry_run)
         self._is_table_restored = lost is not None
@@ -202,7 +203,7 @@ class _Repair:
             self._result.findings.append(Finding(key, what, ["where small packs lie"], source))
 
     def _purged(self) -> set[ChunkId]:
-        """All that is known of, if where packs lie is not, and purges may be damaged."""
+        """Returns all known purged chunks, as far as lost locations and damaged purges allow."""
         purged = known_purged(self._objects)
         if purge_problems(listed_purges(self._objects)):
             purged |= purged_in_places(self._objects, self._executor)
@@ -220,21 +221,22 @@ class _Repair:
             what = f"damaged: {error}"
         found = ((source.settings(), source.url) for source in self._sources)
         known, url = next((one for one in found if one[0]), (None, "the defaults"))
-        # with an id of its own: what machines remember of the store may not be so any more
+        # with a new id, since what machines recorded about the store may not be true any more
         settings = Settings(os.urandom(16).hex(), known.chunking if known else ChunkingParams())
         if not self._options.dry_run:
             self._objects.put(keys.STORE, [encode_settings(settings)])
         self._result.findings.append(Finding(keys.STORE, what, ["the store"], url))
 
     def _purges(self) -> None:
-        """Before packs are written again: without what a purge says, its bytes could come back."""
+        """Repairs purges before packs are rewritten, since a lost purge could bring its bytes
+        back."""
         purges = listed_purges(self._objects)
         problems = purge_problems(purges)
         is_all_known = not problems or not self._is_table_restored
         if not self._options.dry_run:
             for number in repair_purges(self._objects, purges, self._options.clock):
                 del problems[keys.purge(number)]
-            if not is_all_known:  # when the table was made again
+            if not is_all_known:  # when the table was rebuilt
                 packs = self._objects.tables.newest().places
                 drop_purged(self._objects, packs, self._executor, Rate(None))
         for key, what in problems.items():
@@ -242,8 +244,8 @@ class _Repair:
             self._result.findings.append(finding)
 
     def _repo_settings(self, repos: set[str]) -> None:
-        """Damaged settings of a repository are replaced by none, but for history that may be gone:
-        they are to be set again."""
+        """Replaces damaged settings of a repository by empty ones, whose only content is that
+        history may be gone. A user must set them again."""
         for repo in sorted(repos):
             log = SettingsLog(self._objects, repo, self._options.clock)
             for info in list(self._objects.list(keys.settings(repo))):
@@ -274,7 +276,7 @@ class _Repair:
     def _history(
         self, heads: Sequence[tuple[str, CommitId]], deleted: Collection[tuple[str, CommitId]]
     ) -> None:
-        """All commits that ``heads`` lead to; ``deleted``: those that gc runs have deleted."""
+        """Repairs all commits that ``heads`` lead to. Gc runs have deleted those in ``deleted``."""
         waiting, seen = [*heads], set[tuple[str, CommitId]]()
         deleted = set(deleted).difference(heads)
         while waiting:
@@ -287,7 +289,7 @@ class _Repair:
                 self._commits[at] = commit
                 self._result.commits += 1
                 waiting += [(at[0], parent) for parent in commit.parents]
-                self._progress.phase = f"looking at {at[0]}@{at[1].hex()[:12]}"
+                self._progress.phase = f"checking {at[0]}@{at[1].hex()[:12]}"
 
     def _commit(self, repo: str, commit_id: CommitId, *, is_deleted: bool) -> Commit | None:
         try:
@@ -315,16 +317,17 @@ class _Repair:
         return None
 
     def _expire(self, repo: str, commit_id: CommitId) -> None:
-        """A policy has let the commit go, and the word that says so is lost."""
+        """Restores the marker of a commit that a policy has expired."""
         if not self._options.dry_run:
             self._store.put_expired(repo, commit_id, int(self._options.clock()))
         key, concerns = keys.expired(repo, commit_id.hex()), [f"{repo}@{commit_id.hex()[:12]}"]
         self._result.findings.append(Finding(key, "lost", concerns, "the journal"))
 
     def _trees(self) -> None:
-        """Names all packs of all commits; repairs those of trees on the way, to see what is below:
-        of many trees together, since a source searches all that it has each time."""
-        self._progress.phase = "looking at trees"
+        """Collects the named packs of all commits. It repairs packs of trees on the way, so that it
+        can read what is below. It repairs many at once, since a source searches all of its data
+        each time."""
+        self._progress.phase = "checking trees"
         waiting = [Place(at, b"", commit.root) for at, commit in self._commits.items()][::-1]
         add_named(self._chunks, [place.entry for place in waiting])
         with EntrySet() as seen:
@@ -341,8 +344,8 @@ class _Repair:
                         self._is_known = False
 
     def _read(self, place: _Directory, waiting: list[_Directory]) -> bool:
-        """Names what a tree leads to; the directories are ``waiting`` then. False if it cannot be
-        read."""
+        """Collects what a tree leads to; its subdirectories go to ``waiting``. Returns False if it
+        cannot be read."""
         try:
             children = self._reader.read_tree(place.entry)
         except UNREADABLE:
@@ -358,15 +361,15 @@ class _Repair:
         return True
 
     def _examine(self, places: Sequence[_Directory]) -> None:
-        """Looks at the packs that hold trees, and repairs them."""
+        """Examines the packs that hold trees, and repairs them."""
         new = [pack_id for pack_id in _packs_of(places) if pack_id not in self._examined]
         self._examined.update(new)
         self._packs |= dict.fromkeys(new)
         self._repair_bad(new, data=self._options.data)
 
     def _examine_bytes(self, places: Sequence[_Directory]) -> None:
-        """Repairs packs that have a sound index and hold trees that cannot be read, after a look at
-        all of their bytes."""
+        """Repairs packs that have a sound index and unreadable trees, after reading all of their
+        bytes."""
         known = self._packs
         fine = [
             one
@@ -381,7 +384,7 @@ class _Repair:
         if bad:
             self._packs |= {damage.pack_id: damage for damage in bad}
             self._repair_all(bad)
-            self._reader = PackReader(self._objects)  # that does not remember what was there
+            self._reader = PackReader(self._objects)  # a new one, without the old caches
 
     def _damage(self, pack_id: PackId, *, data: bool) -> PackDamage | None:
         return examine(self._objects, pack_id, data=data, named=self._chunks.get(pack_id, 0))
@@ -406,8 +409,8 @@ class _Repair:
         self._tried |= dict.fromkeys((damage.pack_id for damage in damages), self._repairs)
 
     def _data(self) -> None:
-        """All packs of files, side by side; then names what the bad ones are of."""
-        self._progress.phase = "looking at packs"
+        """Examines all packs of files concurrently, then lists the files in the bad ones."""
+        self._progress.phase = "checking packs"
         packs = [pack_id for pack_id in self._packs if pack_id not in self._examined]
         data = self._options.data
         for damage in self._executor.map(partial(self._damage, data=data), packs):
@@ -416,7 +419,7 @@ class _Repair:
                 self._packs[damage.pack_id] = damage
         bad = [damage for damage in self._packs.values() if damage and not damage.repaired_from]
         self._name(bad, self._concerns)
-        self._progress.phase = "looking for what is lost"
+        self._progress.phase = "searching for lost data"
         self._repair_all(
             [damage for damage in bad if self._tried.get(damage.pack_id) != self._repairs]
         )
@@ -424,7 +427,7 @@ class _Repair:
         self._name([replace(damage, good=~damage.absent) for damage in left], self._lacking)
 
     def _name(self, bad: Sequence[PackDamage], names: dict[PackId, list[str]]) -> None:
-        """Adds the files that need a chunk of the bad packs that is not there."""
+        """Adds the files that need a missing chunk of the bad packs."""
         damages = {damage.pack_id: damage for damage in bad}
         roots = (Place(at, b"", commit.root) for at, commit in self._commits.items() if damages)
         with EntrySet() as seen:
@@ -439,10 +442,11 @@ class _Repair:
                             _note(names[segment.pack], _where(tree.node._replace(path=path)))
 
     def _shards(self) -> None:
-        self._progress.phase = "looking at index shards"
+        self._progress.phase = "checking index shards"
 
         def keeps(pack_id: PackId) -> bool:
-            """A tree that is still lost may name any pack: a later source may have both."""
+            """Whether to keep a pack in shards. A lost tree may name any pack, and a later source
+            may have both."""
             return not self._is_known or pack_id in self._packs
 
         dry_run = self._options.dry_run

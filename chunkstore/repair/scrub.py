@@ -1,8 +1,8 @@
-"""Scrub: reads a share of a store's packs each day, so that all were read within some weeks.
+"""Scrub: reads a share of a store's packs each day, so that all are read within some weeks.
 
-Packs are read in the order of their ids, from where the run before ended, and each chunk is
-checked. How far it is stands in the store itself, in one small document, which may be lost: so any
-machine may do the next run.
+It reads packs in the order of their ids, from where the previous run ended, and checks each chunk.
+One small document in the store itself records the progress, and may be lost. So any machine may do
+the next run.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
 SIZE_BYTES_MAX = 1024 * 1024
-SPOILT_MAX = 8192  # that are remembered
+SPOILT_MAX = 8192  # damaged packs that are recorded
 WORKERS = 4
-NOTED_EVERY_BYTES = 1 << 30  # after so much the ledger is written
+NOTED_EVERY_BYTES = 1 << 30  # the ledger is written each time after this much
 _SHARE = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubLedger:
-    """Packs are read in the order of their ids, round after round."""
+    """The progress. Packs are read in the order of their ids, round after round."""
 
-    after: PackId | None = None  # the last one that was read in this round; None: it begins
-    rounds: int = 0  # that are over
-    began_s: int = 0  # Unix; this round
-    ended_s: int = 0  # the one before it; 0: none
+    after: PackId | None = None  # the last pack read in this round; None: the round begins
+    rounds: int = 0  # finished rounds
+    began_s: int = 0  # Unix time; this round
+    ended_s: int = 0  # the previous round; 0: none
     checked_packs: int = 0  # in this round
     checked_bytes: int = 0
-    damaged: tuple[PackId, ...] = ()  # when they were last read
+    damaged: tuple[PackId, ...] = ()  # damaged when they were last read
 
 
 class _LedgerDocument(msgspec.Struct, forbid_unknown_fields=True, rename={"damaged": "spoilt"}):
@@ -60,7 +60,7 @@ class _LedgerDocument(msgspec.Struct, forbid_unknown_fields=True, rename={"damag
 
 
 def encode_scrub_ledger(ledger: ScrubLedger) -> bytes:
-    """The document."""
+    """Returns the document."""
     body = _LedgerDocument(
         None if ledger.after is None else ledger.after.hex(),
         ledger.rounds,
@@ -74,7 +74,7 @@ def encode_scrub_ledger(ledger: ScrubLedger) -> bytes:
 
 
 def decode_scrub_ledger(data: Buffer, what: str) -> ScrubLedger:
-    """The ledger. Raises: Corrupt, UnknownFormat."""
+    """Returns the ledger. Raises: Corrupt, UnknownFormat."""
     body = unseal("scrub-ledger", {VERSION: _LedgerDocument}, data, what)
     try:
         after = None if body.after is None else PackId(parse_id(body.after))
@@ -83,13 +83,13 @@ def decode_scrub_ledger(data: Buffer, what: str) -> ScrubLedger:
         raise Corrupt(f"{what}: {error}") from error
     numbers = (body.rounds, body.began_s, body.ended_s, body.checked_packs, body.checked_bytes)
     if min(numbers) < 0:
-        raise Corrupt(f"{what} holds a negative number")
+        raise Corrupt(f"{what} has a negative number")
     return ScrubLedger(after, *numbers, damaged)
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubOptions:
-    """``share`` of the packs' bytes; ``bytes_per_s_max`` None: as fast as it goes."""
+    """``share`` of the packs' bytes to read. ``bytes_per_s_max`` None: as fast as possible."""
 
     share: Fraction
     bytes_per_s_max: int | None = None
@@ -101,7 +101,7 @@ class ScrubOptions:
 
 @dataclass(slots=True)
 class ScrubResult:
-    """What a run read, and what is damaged: found now or before, and not repaired since."""
+    """What a run read, and all packs that are damaged now: those found now or before."""
 
     ledger: ScrubLedger
     packs: int = 0
@@ -112,15 +112,15 @@ class ScrubResult:
 
 
 def parse_share(text: str) -> Fraction:
-    """``1/30``: over 0, at most 1. Raises: InvalidInput."""
+    """Parses a share such as ``1/30``: over 0, at most 1. Raises: InvalidInput."""
     match = _SHARE.match(text)
     if match is None or not 0 < int(match[1]) <= int(match[2]):
-        raise InvalidInput(f"{text!r} is no share: 1/30 reads all within 30 runs, 1/1 in one")
+        raise InvalidInput(f"{text!r} is not a share: 1/30 reads all packs in 30 runs, 1/1 in one")
     return Fraction(int(match[1]), int(match[2]))
 
 
 def read_scrub_ledger(objects: ObjectStore) -> ScrubLedger:
-    """How far the scrub is; it begins anew where that is lost or damaged."""
+    """Returns the progress of the scrub; the first round if the document is lost or damaged."""
     try:
         part = read_whole(objects, keys.SCRUB, SIZE_BYTES_MAX)
         return decode_scrub_ledger(part.data, keys.SCRUB)
@@ -131,8 +131,8 @@ def read_scrub_ledger(objects: ObjectStore) -> ScrubLedger:
 def scrub(
     objects: ObjectStore, options: ScrubOptions, progress: Progress | None = None
 ) -> ScrubResult:
-    """Reads the next share, and what was damaged before. Raises what the store does; what was read
-    until then counts. Two at once read the same twice."""
+    """Reads the next share, and the packs that were damaged before. After an error, what was read
+    counts. Two runs at once read the same packs. Raises: what the store raises."""
     progress = progress or Progress()
     ledger = read_scrub_ledger(objects)
     progress.phase = "listing packs"
@@ -156,15 +156,15 @@ def scrub(
 def next_packs(
     sizes: Sequence[tuple[PackId, int]], after: PackId | None, size_bytes: int
 ) -> list[tuple[PackId, int]]:
-    """Packs, sorted by id, from the one after ``after``, that have so many bytes together, but one
-    at least; from the first one again after the last, and none twice."""
+    """Returns packs, sorted by id, from the one after ``after`` on, with ``size_bytes`` together,
+    but at least one. After the last it goes on with the first; no pack comes twice."""
     first = 0
     if after is not None:
         first = next((n for n, (pack, _) in enumerate(sizes) if pack > after), 0)
     chosen: list[tuple[PackId, int]] = []
     total = 0
     for pack, size in (*sizes[first:], *sizes[:first]):
-        if chosen and total >= size_bytes and size:  # an empty one costs nothing, and is damaged
+        if chosen and total >= size_bytes and size:  # an empty pack costs nothing, and is damaged
             break
         chosen.append((pack, size))
         total += size
@@ -193,13 +193,13 @@ class _Scrub:
         self._unnoted_bytes = 0
 
     def again(self) -> None:
-        """Reads what was damaged before: it may be repaired, or deleted."""
+        """Reads the damaged packs again, since they may have been repaired or deleted."""
         for damage in self._examined(self._result.ledger.damaged):
             if damage is not None and not damage.is_lost:
                 self._result.damaged.append(damage)
 
     def read(self, packs: Sequence[tuple[PackId, int]]) -> None:
-        """Reads packs at the rate, and remembers which was the last."""
+        """Reads packs at the given rate, and records the last one."""
         known = {damage.pack_id for damage in self._result.damaged}
         damages = self._examined(self._paced(packs))
         for (pack, size_bytes), damage in zip(packs, damages, strict=True):
@@ -245,7 +245,6 @@ class _Scrub:
             yield pack
 
     def _examined(self, packs: Iterable[PackId]) -> Iterator[PackDamage | None]:
-        """What is wrong with each pack, in their order; as many are under way as there are
-        workers."""
+        """Yields the damage of each pack, in order. As many are under way as there are workers."""
         look = partial(examine, self._objects, data=True)
         return map_ahead(self._executor, look, packs, self._options.workers)

@@ -1,4 +1,4 @@
-"""Index shards, made anew from the packs."""
+"""Rebuilds index shards from the packs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 
-PACKS_MAX = 2048  # that one new shard lists: some 100 GiB
+PACKS_MAX = 2048  # packs that one new shard lists: some 100 GiB
 
 
 @dataclass(slots=True)
 class ShardRepair:
-    """``damaged``: keys of shards that could not be read; ``outdated``: of those that named packs
-    that are gone; ``empty``: of those that list nothing; ``listed``: packs that no shard listed
-    before; ``unreadable``: packs whose index is damaged."""
+    """``damaged`` are keys of unreadable shards, ``outdated`` of those that named packs that are
+    gone, ``empty`` of those that list nothing. ``listed`` are packs that no shard listed before;
+    ``unreadable`` are packs with a damaged index."""
 
     shards: int = 0
     damaged: list[str] = field(default_factory=list)
@@ -49,12 +49,13 @@ def repair_index(
     dry_run: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ShardRepair:
-    """Lists every pack that has all of its chunks in a shard that can be read; shards that cannot
-    are written again, and those that list nothing are deleted. With
-    ``keeps``, which tells of a pack whether refs may lead to it, a shard that names one which is
-    gone or damaged, and not kept, is written again without it, and without those that were put back
-    ``in_part``. What a shard says of the others helps to get them back. A pack that is not kept is
-    not listed: it is what a push that ended early has left. Without ``keeps`` it is listed, too,
+    """Lists every complete pack in a readable shard. Unreadable shards are rewritten, and empty
+    ones deleted.
+
+    ``keeps`` tells whether refs may lead to a pack. With it, a shard that names a pack that is gone
+    or damaged, and not kept, is rewritten without that pack, and without those that were restored
+    ``in_part``. What a shard says about the others helps to restore them. A pack that is not kept
+    is not listed, since a push that ended early has left it. Without ``keeps`` it is listed, too,
     which does no harm.
     """
     progress.phase = "listing packs"
@@ -69,9 +70,9 @@ def repair_index(
         except Corrupt:
             result.damaged.append(info.key)
             continue
-        except UnknownFormat:  # what a newer lodefs lists is listed here once more
+        except UnknownFormat:  # packs in a newer lodefs's shard are listed here once more
             continue
-        except NotFound:  # a gc run has just written it again
+        except NotFound:  # a gc run has just rewritten it
             continue
         if not packs:
             result.empty.append(info.key)
@@ -79,7 +80,8 @@ def repair_index(
         known.update(pack.pack_id for pack in packs)
         gone = {one.pack_id for one in packs if one.pack_id not in there}
         gone = {pack for pack in gone if keeps is None or not keeps(pack)}
-        gone = {pack for pack in gone if not exists(objects, keys.pack(pack))}  # lists lack some
+        # Lists may lack some
+        gone = {pack for pack in gone if not exists(objects, keys.pack(pack))}
         if keeps is not None:
             doubtful = [one.pack_id for one in packs if not keeps(one.pack_id)]
             gone.update(_unreadable(objects, [one for one in doubtful if one in there], executor))
@@ -107,7 +109,7 @@ def _list_others(
     dry_run: bool,
     now: Callable[[], int],
 ) -> None:
-    """New shards; those that were damaged go."""
+    """Puts new shards, and deletes damaged ones."""
     indexes = _indexes(objects, packs, result, executor)
     while some := list(islice(indexes, PACKS_MAX)):
         result.listed += [pack.pack_id for pack in some]
@@ -120,16 +122,16 @@ def _list_others(
 def _replace(
     objects: ObjectStore, key: str, packs: Sequence[PackChunks], now: Callable[[], int]
 ) -> None:
-    """Lists packs in a new shard instead of this one. Machines that push read a shard once: under
-    the name that they know, they would go on to build on packs that are lost. When it is gone they
-    read all shards anew."""
+    """Lists packs in a new shard instead of this one. Machines that push read a shard once. If it
+    kept its name, they would go on to rely on lost packs. If it is gone, they read all shards
+    anew."""
     if packs:
         objects.put(_new_key(now), [encode_shard(packs)])
     _delete(objects, key)
 
 
 def _delete(objects: ObjectStore, key: str) -> None:
-    """A machine that knows the shard reads all of them anew."""
+    """Deletes a shard. A machine that knows it then reads all shards anew."""
     forget_removed(objects, key[len(keys.INDEX) :])
     objects.delete(key)
 
@@ -157,7 +159,7 @@ def _indexes(
 def _unreadable(
     objects: ObjectStore, packs: Sequence[PackId], executor: Executor
 ) -> Iterator[PackId]:
-    """Those whose index is damaged, and that no ref leads to."""
+    """Yields the packs whose index is damaged and to which no ref leads."""
 
     def is_readable(pack_id: PackId) -> bool:
         try:

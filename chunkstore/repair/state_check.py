@@ -1,6 +1,6 @@
-"""Checks what a store keeps besides data: journal, purges, settings, where merged packs lie.
+"""Checks what a store keeps besides data: journal, purges, settings, locations of merged packs.
 
-Reads only. ``lodefs repair`` puts back what is found here, so each finding names the way.
+It only reads. ``lodefs repair`` restores what is found here, so each finding names the way out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lodefs.chunkstore.repair.purge_repair import listed_purges, purge_problems
 from lodefs.chunkstore.repair.ref_repair import ref_damages
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 
-REPAIR = "`lodefs repair` puts it back"
+REPAIR = "`lodefs repair` restores it"
 
 
 @dataclass(frozen=True, slots=True)
 class StateProblem:
-    """One document that is lost or damaged. ``remedy``: what puts it back, and from where."""
+    """One lost or damaged document. ``remedy`` says what restores it, and from where."""
 
     key: str
     what: str
@@ -34,7 +34,7 @@ class StateProblem:
 
 
 def check_state(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[StateProblem]:
-    """What is wrong with it. Raises: Unavailable, Denied."""
+    """Yields what is wrong. Raises: Unavailable, Denied."""
     parts: dict[str, Callable[[], Iterator[StateProblem]]] = {
         "journal, branches and tags": lambda: _refs(objects, clock),
         "purges": lambda: _purges(objects),
@@ -44,7 +44,7 @@ def check_state(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[St
         try:
             yield from check()
         except UnknownFormat as error:
-            yield StateProblem(what, str(error), "let that one verify and repair the store")
+            yield StateProblem(what, str(error), "verify and repair the store with that version")
     if is_damaged(objects):
         yield StateProblem(keys.REMOVED_SHARDS, "damaged", "`lodefs repair index` deletes it")
 
@@ -53,18 +53,18 @@ def _refs(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[StatePro
     journal = JournalRepair(objects, dry_run=True, clock=clock)
     journal.look()
     for key, what in sorted(journal.problems.items()):
-        yield StateProblem(key, what, f"{REPAIR}, from what is left of the journal")
+        yield StateProblem(key, what, f"{REPAIR} from the rest of the journal")
     refs, damages = ref_damages(objects, journal.intents, journal.refs, [])
     for damage in damages:
         whence = f"from {damage.source}" if damage.is_found else "--from another store that has it"
-        yield StateProblem(damage.key, f"{damage.what}, of {damage}", f"{REPAIR}, {whence}")
+        yield StateProblem(damage.key, f"{damage.what}, of {damage}", f"{REPAIR} {whence}")
     for repo in sorted({ref.repo for ref in refs}):
         yield from _settings(objects, repo)
 
 
 def _purges(objects: ObjectStore) -> Iterator[StateProblem]:
     for key, what in sorted(purge_problems(listed_purges(objects)).items()):
-        yield StateProblem(key, what, f"{REPAIR}, from what packs say was purged")
+        yield StateProblem(key, what, f"{REPAIR} from the packs")
 
 
 def _settings(objects: ObjectStore, repo: str) -> Iterator[StateProblem]:
@@ -77,10 +77,10 @@ def _settings(objects: ObjectStore, repo: str) -> Iterator[StateProblem]:
         except NotFound:
             continue
         except Corrupt as error:
-            remedy = "`lodefs repair` puts none in its place: then set retention and quota again"
+            remedy = "`lodefs repair` replaces it by empty settings: set retention and quota again"
             yield StateProblem(info.key, f"damaged: {error}", remedy)
 
 
 def _locations(objects: ObjectStore) -> Iterator[StateProblem]:
-    """It is known where merged packs lie, and they are there."""
+    """Checks that the locations of merged packs are known, and that the packs exist."""
     return (StateProblem(*problem) for problem in locations_of(objects).tables.problems())

@@ -1,1 +1,1 @@
-"""Repositories on their way from one store to another: directly, or in a file."""
+"""Transfers repositories from one store to another: directly, or in a file."""

@@ -1,4 +1,4 @@
-"""Bundles: a branch or tag with its history into one file, and from there into a store."""
+"""Bundles: writes a branch or tag with its history into a file, and reads it into a store."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from lodefs.chunkstore.transfer.pack_copy import (
 )
 from lodefs.chunkstore.transfer.plan import History, ref_named
 
-WORKERS = 4  # packs that are fetched, or put, at once
+WORKERS = 4  # packs that are fetched or put at once
 
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """What a bundle holds."""
+    """The content of a bundle."""
 
     head: BundleHead
     size_bytes: int
@@ -46,11 +46,11 @@ class Bundled:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What came of a bundle. ``before``: where its ref was in the store."""
+    """The result of unpacking a bundle. ``before`` is the ref's previous entry in the store."""
 
     head: BundleHead
     before: CommitId | None
-    packs: int  # put
+    packs: int  # packs that were put
     packs_there: int
 
 
@@ -64,11 +64,11 @@ def create_bundle(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Bundled:
-    """Writes a branch or tag to ``file``, with its history; with ``since`` (a revision that it
-    comes after) without what that leads to.
+    """Writes a branch or tag with its history to ``file``. ``since`` (an ancestor) leaves out what
+    that revision leads to.
 
     Raises: NotFound; InvalidInput if ``rev`` is a commit, or does not come after ``since``; Corrupt
-    if the store lacks something; what the store raises. What was written by then is no bundle.
+    if the store lacks something; what the store raises. After an error the file is not a bundle.
     """
     progress = progress or Progress()
     ref = ref_named(store, repo, rev)
@@ -105,9 +105,10 @@ def create_bundle(
 
 
 def standing(reader: BundleReader, store: Store) -> RefEntry | None:
-    """Where the ref of a bundle is in a store that it may be unpacked into; None if it has never
-    been there. Raises: NotFound if the store lacks the commit that the bundle builds on; Diverged
-    if the ref has gone another way; InvalidInput, AlreadyExists if its name is taken."""
+    """Returns the newest entry of the bundle's ref in a store that it may be unpacked into; None if
+    the ref never existed there. Raises: NotFound if the store lacks the commit that the bundle
+    builds on; Diverged if the ref has diverged; InvalidInput, AlreadyExists if its name is
+    taken."""
     head = reader.head
     repo, kind, name = head.ref
     before = store.refs(repo).latest(kind, name)
@@ -117,7 +118,7 @@ def standing(reader: BundleReader, store: Store) -> RefEntry | None:
     elif at not in (head.since, *head.commits, *head.expired) or (
         kind == "tags" and at != head.commit
     ):
-        between = "; what came before it had expired where it was made" if head.expired else ""
+        between = "; history before it had expired when it was made" if head.expired else ""
         raise Diverged(
             f"{singular(kind)} {name} of {repo} is at {at.hex()[:12]} in {store.url}, "
             f"which {reader.what} does not come after{between}"
@@ -128,7 +129,7 @@ def standing(reader: BundleReader, store: Store) -> RefEntry | None:
         except NotFound:
             raise NotFound(
                 f"{reader.what} builds on commit {head.since.hex()[:12]} of {repo}, which "
-                f"{store.url} does not have: unpack the bundle before it first"
+                f"{store.url} does not have: unpack the previous bundle first"
             ) from None
     return before
 
@@ -142,12 +143,13 @@ def unpack_bundle(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Unpacked:
-    """Brings what is in a bundle to a store, and moves its ref from ``before``, where it is
-    (``standing``). ``size_bytes``: of its CheckedBundle: then the quota is asked before anything
-    is put, else at the end.
+    """Brings the content of a bundle to a store, and moves its ref from ``before`` (the result of
+    ``standing``). ``size_bytes`` comes from its CheckedBundle: with it the quota is checked before
+    anything is put, otherwise at the end.
 
     Raises: Corrupt, UnknownFormat for the bundle; Conflict if the ref is not at ``before`` any
-    more; Collected, OverQuota, as a copy; what the store raises. After an error no ref has moved.
+    more; Collected, OverQuota, as a copy does; what the store raises. After an error no ref has
+    moved.
     """
     progress = progress or Progress()
     landing = ImportSession(store, clock)
@@ -160,7 +162,7 @@ def unpack_bundle(
 
 
 class _Unpack:
-    """One bundle on its way into a store."""
+    """One bundle that is being unpacked into a store."""
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class _Unpack:
     def run(
         self, before: RefEntry | None, clock: Callable[[], float], size_bytes: int | None
     ) -> Unpacked:
-        """Packs, then what they are checked against, then the ref."""
+        """Puts the packs, checks them against the commits, and then moves the ref."""
         head = self._reader.head
         at = None if before is None else before.commit
         self._check_quota(at, size_bytes)
@@ -210,7 +212,7 @@ class _Unpack:
             check_arriving(self._store, head.ref.repo, at, head.commit, size_bytes)
 
     def _missing(self) -> Iterator[tuple[PackIndex, bytearray]]:
-        """The packs of the bundle that are to be put; keeps its commits on the way."""
+        """Yields the packs of the bundle that must be put, and keeps its commits."""
         for record in self._reader.records():
             if record.kind == COMMIT:
                 self._commits[commit_id_of(record.data)] = decode_commit(record.data, self._what)
@@ -235,9 +237,9 @@ class _Unpack:
         self._progress.bytes_sent += sent_bytes
 
     def _check_history(self) -> None:
-        """Raises: Corrupt unless its ref leads to all commits that it lists, and they to the one
-        that it builds on, and right before them what it says has expired: so to wherever the
-        store's ref is, which is one of those: of other history it says nothing."""
+        """Raises: Corrupt unless the ref leads to all commits in the bundle, and these to the
+        commit that it builds on. Commits that it calls expired must come right before them. So they
+        lead to the store's ref, which is one of those. About other history it says nothing."""
         head = self._reader.head
         if tuple(self._commits) != head.commits:
             raise Corrupt(f"{self._what} does not hold the commits that it lists")
@@ -251,18 +253,18 @@ class _Unpack:
         needed = self._commits.keys() | (set() if head.since is None else {head.since})
         if strange := set(head.expired) - (seen - needed):
             raise Corrupt(
-                f"{self._what} is not what it says: commit {min(strange).hex()[:12]}, which it "
-                "says has expired, comes before none in it"
+                f"{self._what} is inconsistent: commit {min(strange).hex()[:12]}, which it calls "
+                "expired, does not come before any commit in it"
             )
         if lost := needed - seen:
             raise Corrupt(
-                f"{self._what} is not what it says: commit {head.commit.hex()[:12]} in it does not "
+                f"{self._what} is inconsistent: commit {head.commit.hex()[:12]} in it does not "
                 f"come after {min(lost).hex()[:12]}"
             )
 
     def _check_whole(self) -> None:
-        """Raises: Corrupt unless the store has all chunks that the commits name; Collected where a
-        collection of the store has dropped some."""
+        """Raises: Corrupt unless the store has all chunks that the commits name; Collected if a gc
+        run of the store has dropped some."""
         head = self._reader.head
         base = head.since
         known = {} if base is None else {base: self._store.commit(head.ref.repo, base)}
@@ -281,18 +283,18 @@ class _Unpack:
         since = self._reader.head.since
         if since is not None:
             what += (
-                f", and {self._store.url} too: what is there of commit {since.hex()[:12]}, which "
-                f"it builds on, may be damaged (lodefs verify {self._reader.head.ref.repo})"
+                f", and {self._store.url} lacks it, too: commit {since.hex()[:12]}, on which the "
+                f"bundle builds, may be damaged (lodefs verify {self._reader.head.ref.repo})"
             )
-        return Corrupt(f"{self._what} is not whole: {what}")
+        return Corrupt(f"{self._what} is incomplete: {what}")
 
 
 def _new_packs(
     store: Store, history: History, order: list[CommitId], since: CommitId | None
 ) -> Iterator[NamedChunks]:
-    """For each commit the chunks that it names, by pack. A pack is left out if ``since`` names all
-    chunks of it that are needed: a store that has that commit has those, and perhaps no others of
-    the pack. For this all its trees are read; one that is damaged costs bytes, no more."""
+    """Yields for each commit the chunks that it names, by pack. A pack is left out if ``since``
+    names all its needed chunks: a store with that commit has those chunks, but perhaps no others of
+    the pack. This reads all trees of ``since``; a damaged one only costs bytes."""
     there: NamedChunks = {}
     if since is not None and not history.has_expired(since):
         there = named_packs(store.packs, history.commit(since).root, None).found
@@ -309,19 +311,19 @@ def _new_packs(
 
 def _not_whole(store: Store, commit_id: CommitId, pack: PackId) -> Corrupt:
     return Corrupt(
-        f"commit {commit_id.hex()[:12]} of {store.url} is not whole: {keys.pack(pack)} is missing "
+        f"commit {commit_id.hex()[:12]} of {store.url} is incomplete: {keys.pack(pack)} is missing "
         "or damaged; see `lodefs verify`"
     )
 
 
 def _index_at_end(record: bytearray, what: str) -> PackIndex:
-    """The index of a pack that is here as a whole, after its id."""
+    """Returns the index of a whole pack that follows its id."""
     pack_id, data = PackId(bytes(record[:ID_BYTES])), memoryview(record)[ID_BYTES:]
     try:
         index = PackIndex.decode(pack_id, data)
     except Corrupt as error:
         raise Corrupt(f"{what} is damaged: {error}") from error
     if index.offsets[-1] + len(index) * ROW_SIZE_BYTES + TRAILER_SIZE_BYTES != len(data):
-        raise Corrupt(f"{what} is damaged: pack {pack_id.hex()} in it has another size")
+        raise Corrupt(f"{what} is damaged: the size of pack {pack_id.hex()} in it is wrong")
     check_bound(index)
     return index

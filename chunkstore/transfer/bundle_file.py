@@ -1,4 +1,4 @@
-"""A bundle as a stream: written and read from its beginning to its end, never held."""
+"""A bundle as a stream: written and read from beginning to end, never held in memory."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _SIZES_BYTES_MAX = {COMMIT: COMMIT_SIZE_BYTES_MAX, PACK: _PACK_SIZE_BYTES_MAX, E
 
 
 class BundleRecord(NamedTuple):
-    """A commit's document, or a pack: its id, and the whole object."""
+    """A commit's document; or a pack, as its id and the whole object."""
 
     kind: int
     data: bytearray
 
 
 class CheckedBundle(NamedTuple):
-    """A bundle that is whole. ``size_bytes``: of the files of the version that it brings; None if
-    it does not hold that."""
+    """A complete bundle. ``size_bytes`` counts the files of its version; None if it does not have
+    that version's tree."""
 
     head: BundleHead
     size_bytes: int | None
 
 
 class BundleWriter:
-    """Writes a bundle to ``file``. Errors of the file are OSErrors, as the caller knows it."""
+    """Writes a bundle to ``file``. Errors of the file stay OSErrors, since the caller knows it."""
 
     def __init__(self, file: BinaryIO, head: BundleHead) -> None:
         self._file = file
@@ -64,7 +64,7 @@ class BundleWriter:
             self._write(part)
 
     def end(self) -> None:
-        """Writes the end, without which a bundle is none."""
+        """Writes the end, without which the bundle is invalid."""
         self._write(RECORD.pack(END, ID_BYTES))
         self._write(self._hasher.digest())
         self._file.flush()
@@ -78,8 +78,8 @@ class BundleWriter:
 class BundleReader:
     """Reads a bundle from ``file``, which ``what`` names in errors.
 
-    Raises: Corrupt, UnknownFormat. The head is right once it is there; that the bundle is whole is
-    known after the last record.
+    Raises: Corrupt, UnknownFormat. The head is valid once it is read; only after the last record it
+    is certain that the bundle is complete.
     """
 
     def __init__(self, file: BinaryIO, what: str) -> None:
@@ -90,7 +90,7 @@ class BundleReader:
         self.head = decode_bundle_head(self._take(size_bytes), what)
 
     def records(self) -> Iterator[BundleRecord]:
-        """All records, each held alone. Raises: Corrupt, at the end too."""
+        """Yields all records, one in memory at a time. Raises: Corrupt, even at the end."""
         while True:
             kind, size_bytes = RECORD.unpack(self._take(RECORD.size))
             if size_bytes > _SIZES_BYTES_MAX.get(kind, -1):
@@ -105,16 +105,16 @@ class BundleReader:
             if data != checksum:
                 raise Corrupt(f"{self.what} is damaged: it does not match its checksum")
             if self._file.read(1):
-                raise Corrupt(f"{self.what} is damaged: something follows its end")
+                raise Corrupt(f"{self.what} is damaged: there are bytes after its end")
             return
 
     def _take(self, size_bytes: int) -> bytearray:
-        """So many bytes, which are there before room is made for more."""
+        """Returns ``size_bytes``. It allocates memory only for bytes that exist."""
         data = bytearray()
         while left := size_bytes - len(data):
             piece = self._file.read(min(left, READ_SIZE_BYTES))
             if not piece:
-                raise Corrupt(f"{self.what} is cut off")
+                raise Corrupt(f"{self.what} is truncated")
             data += piece
         self._hasher.update(data)
         return data

@@ -1,9 +1,8 @@
 """Copy: repositories from one store to another, with their history and all ids.
 
-Packs go as they are, each checked on the way, or copied by the server that has both stores; what is
-there is not sent again. A branch follows its
-history there as its packs arrive, so what a dead copy has brought stays in use, and its repetition
-goes on.
+Packs are copied as they are. Each is checked on the way, or the server of both stores copies it.
+Packs that the destination has are not sent again. As packs arrive, a branch of the destination
+follows its history. So what a dead copy has sent stays in use, and a repeated copy continues.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ from lodefs.chunkstore.transfer.plan import (
 from lodefs.chunkstore.transfer.server_copies import ServerCopies
 
 WORKERS = 8
-STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete
+STEP_SIZE_BYTES = 4 << 30  # after this much a branch moves to the newest complete commit
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """How to copy. Each worker holds a pack, of 32 MiB mostly, in memory."""
+    """How to copy. Each worker holds one pack in memory, mostly of 32 MiB."""
 
     dry_run: bool = False
     workers: int = WORKERS
@@ -58,9 +57,9 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRef:
-    """A ref of the source, where it was in the destination, and where it is now; with ``dry_run``
-    would be. ``is_cut_off``: it does not lead to where it was any more, since what lay between has
-    expired in the source."""
+    """A ref of the source, with its entry in the destination before and now; with ``dry_run``,
+    after a copy. ``is_cut_off``: it no longer leads to its previous commit, since the history
+    between has expired in the source."""
 
     ref: RefName
     before: CommitId | None
@@ -70,7 +69,7 @@ class CopiedRef:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRef:
-    """A ref of the source that was left as it is in the destination, and why."""
+    """A ref of the source that was not copied, and the reason."""
 
     ref: RefName
     error: LodefsError
@@ -78,16 +77,16 @@ class RefusedRef:
 
 @dataclass(slots=True)
 class CopyResult:
-    """What a copy did; with ``dry_run`` what it would do."""
+    """What a copy did, or with ``dry_run`` would do."""
 
-    refs: list[CopiedRef] = field(default_factory=list)  # also those that did not move
-    refused: list[RefusedRef] = field(default_factory=list)  # where all refs were asked for
-    commits: int = 0  # brought
-    packs: int = 0  # sent
-    packs_by_server: int = 0  # of these, copied by the server itself
-    packs_there: int = 0  # needed, and there already
-    size_bytes: int = 0  # of the packs that were sent, as stored
-    # of the source, of chunks that were not purged in the destination: it keeps these
+    refs: list[CopiedRef] = field(default_factory=list)  # includes refs that did not move
+    refused: list[RefusedRef] = field(default_factory=list)  # only if all refs were copied
+    commits: int = 0  # copied commits
+    packs: int = 0  # sent packs
+    packs_by_server: int = 0  # those of them that the server copied itself
+    packs_there: int = 0  # needed packs that the destination had already
+    size_bytes: int = 0  # stored bytes of the sent packs
+    # purges of the source with chunks that the destination keeps, since it has not purged them
     purges: list[Purge] = field(default_factory=list)
 
 
@@ -102,19 +101,19 @@ def copy(
 ) -> CopyResult:
     """Copies one branch or tag (``rev``) of each repository, or with None all of them.
 
-    With ``server`` packs are copied by it, as far as it can; without, every byte passes here and
-    is checked.
+    With ``server``, the server copies packs as far as it can; without, every byte passes through
+    this machine and is checked.
 
-    A ref that has gone another way in the destination, moved meanwhile, is over the quota there,
-    needs what was once deleted there, or what the source lacks, is an error (Diverged, Conflict,
-    AlreadyExists, OverQuota, Collected, NotFound, Corrupt) and stays where it is; where all were
-    asked for, it is among those that are ``refused``, and the others come.
+    A ref causes an error and stays as it is if it has diverged in the destination, moves meanwhile,
+    exceeds the quota there, needs what was once deleted there, or needs what the source lacks
+    (Diverged, Conflict, AlreadyExists, OverQuota, Collected, NotFound, Corrupt). If all refs are
+    copied, such a ref goes to ``refused``, and the others are copied.
 
     Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; what the stores
-    raise. After an error it can be repeated, and goes on.
+    raise. After an error it can be repeated, and continues.
     """
     is_same_id = source.settings.store_id == destination.settings.store_id
-    if source.url == destination.url and is_same_id:  # or at two endpoints, which no URL names
+    if source.url == destination.url and is_same_id:  # the same URL may stand for two endpoints
         raise InvalidInput(f"{source.url} would be copied to itself: name another store")
     result = CopyResult()
 
@@ -149,8 +148,8 @@ def copy(
 def _run(
     work: _Copy, plans: Sequence[RefPlan], history: History, there: DestinationState, refuse: Refuse
 ) -> list[RefName]:
-    """Copies refs of one repository up to one that is refused. Gives those after it: what was
-    planned for them may build on that."""
+    """Copies refs of one repository up to one that is refused. Returns those after it, since their
+    plans may build on that one."""
     for at, one in enumerate(plans):
         try:
             work.run(one, history)
@@ -183,21 +182,21 @@ class _Copy:
         self._executor = executor
         self._landing = ImportSession(destination, options.clock)
         self._under_way: list[Future[int]] = []
-        self._step_bytes = 0  # of packs that are sent since a ref moved
+        self._step_bytes = 0  # bytes of packs sent since a ref moved
         self._sent: set[PackId] = set()
-        self._there: set[PackId] = set()  # needed by now, and not sent
+        self._there: set[PackId] = set()  # needed so far, and not sent
         self._brought: set[tuple[str, CommitId]] = set()
         self._result = result
 
     def run(self, one: RefPlan, history: History) -> None:
-        """Brings one ref to where it stands in the source."""
+        """Moves one ref to its commit in the source, and copies what it needs."""
         self._progress.phase = f"copying {one}"
         if one.at != one.head:
             self._move(one, history)
         self._result.refs.append(CopiedRef(one.ref, one.at, one.head, one.is_cut_off))
 
     def start_anew(self) -> None:
-        """After a ref that was refused: what was under way for it may not be there."""
+        """Resets after a refused ref, since its unfinished packs may be missing."""
         self.close()
         self._landing = ImportSession(self._destination, self._options.clock)
         self._under_way.clear()
@@ -240,8 +239,8 @@ class _Copy:
         self._result.commits = len(self._brought)
 
     def _new(self, one: RefPlan, history: History) -> set[tuple[str, CommitId]]:
-        """The commits of a plan that are not there: round a merge, or before a tag, others may be
-        that came with another ref."""
+        """Returns the commits of a plan that are missing. Others around a merge, or before a tag,
+        may have come with another ref."""
         new = {(one.ref.repo, at) for at in one.order}
         if _is_branch(one) and all(len(history.commit(at).parents) < 2 for at in one.order):
             return new
@@ -249,7 +248,7 @@ class _Copy:
         return {at for at, is_there in zip(new, there, strict=True) if not is_there}
 
     def close(self) -> None:
-        """Ends what is under way, after an error too."""
+        """Ends what is under way, even after an error."""
         for future in self._under_way:
             future.cancel()
         for future in self._under_way:
@@ -258,7 +257,7 @@ class _Copy:
         self._landing.close()
 
     def _expire(self, repo: str, commit: Commit, history: History) -> None:
-        """Says there too that history ends before a commit."""
+        """Marks in the destination, too, that history ends before a commit."""
         if self._options.dry_run:
             return
         for parent in filter(history.has_expired, commit.parents):
@@ -289,25 +288,26 @@ class _Copy:
         try:
             return self._landing.advance(one.ref, before, commit_id, commits)
         except Conflict as error:
-            error.add_note("what was sent stays: repeat the command")
+            error.add_note("what was sent stays: repeat the command to continue")
             raise
 
     def _packs(
         self, one: RefPlan, commit_id: CommitId, commit: Commit, base: Commit | None
     ) -> NamedChunks:
-        """The chunks of packs that a commit names, but those of the same place in its parent."""
+        """Returns the chunks of packs that a commit names, without those at the same place in its
+        parent."""
         root = None if base is None else base.root
         found, unreadable = named_packs(self._source.packs, commit.root, root)
         if unreadable:
             raise Corrupt(
-                f"{one.ref.repo}@{commit_id.hex()[:12]} of {self._source.url} is not whole: "
+                f"{one.ref.repo}@{commit_id.hex()[:12]} of {self._source.url} is incomplete: "
                 f"{keys.pack(min(unreadable))} is missing or damaged; see `lodefs verify`"
             )
         return found
 
     def _send(self, named: NamedChunks) -> None:
-        """Starts to send those packs that are not there, or lack chunks that are named, be it now
-        for the first time. Raises the error of one that failed."""
+        """Starts to send the packs that are missing, or lack chunks that are named, perhaps only
+        now. Raises: the error of one that failed."""
         missing = [pack for pack in self._lacking(named) if pack not in self._sent]
         self._sent.update(missing)
         there = len(self._there)
@@ -340,7 +340,7 @@ class _Copy:
         return self._source.objects.head(keys.pack(pack_id)).size_bytes
 
     def _send_one(self, pack_id: PackId) -> int:
-        """Gives the bytes that passed here."""
+        """Copies a pack. Returns the bytes that passed through this machine."""
         purged = self._landing.purged
         index = None if self._copies is None else self._copies.copy(pack_id, purged)
         sent_bytes = 0

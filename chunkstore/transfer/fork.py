@@ -1,7 +1,8 @@
-"""Fork: commits of one repository come to another one of the same store, under their ids.
+"""Fork: copies commits of one repository to another one in the same store, under their ids.
 
-Packs are the store's, so none of their bytes move: only the documents of the commits are put. From
-then on neither repository needs the other: each has its own refs, history, policy and quota.
+The packs belong to the store, so none of their bytes move: only the documents of the commits are
+put. Afterwards neither repository needs the other: each has its own refs, history, policy and
+quota.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ def fork(
     clock: Callable[[], float] = time.time,
     progress: Progress | None = None,
 ) -> int:
-    """Makes a repository whose branch main is at a commit of another one, with its history. Gives
+    """Makes a repository whose branch main is at a commit of another one, with its history. Returns
     the number of its commits.
 
-    Raises: AlreadyExists if there is a repository of that name, also a deleted one, or gc has
+    Raises: AlreadyExists if there is a repository with that name, even a deleted one, or gc has
     deleted its commits; OverQuota; NotFound, Collected if the commit, or what it needs, is gone;
     Conflict; what the store raises. After an error it can be repeated.
     """
     ref = RefName(new, BRANCHES, DEFAULT_BRANCH)
     if living_refs(store, new):
-        raise AlreadyExists(f"{new} exists: take a name that is free")
+        raise AlreadyExists(f"{new} exists: choose a name that is free")
     store.check_new_ref(*ref)
     check_arriving(store, new, None, commit_id, store.commit(repo, commit_id).size_bytes)
     with Forking(store, repo, new, clock, progress) as forking:
@@ -52,8 +53,8 @@ def fork(
 
 
 class Forking:
-    """Brings commits of the repository ``source`` to ``target``, and moves refs there. One thread;
-    it is used as a context."""
+    """Copies commits of the repository ``source`` to ``target``, and moves refs there. For one
+    thread; used as a context."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Forking:
         self._progress = progress or Progress()
         self._session = ImportSession(store, clock)
         self._history = History(store, source)
-        self._kept: set[CommitId] = set()  # saved, whatever was tombstoned up to an entry:
+        self._kept: set[CommitId] = set()  # saved from all tombstones up to an entry:
         self._kept_up_to: int | None = -1
         self._brought: set[CommitId] = set()
 
@@ -82,12 +83,12 @@ class Forking:
 
     @property
     def commits(self) -> int:
-        """How many were brought."""
+        """The number of copied commits."""
         return len(self._brought)
 
     def claim(self, head: CommitId) -> list[CommitId]:
-        """Saves a commit and all before it, here and there, for a ref that will move. Gives those
-        that are to come, parents first. Raises: as ``fork``."""
+        """Saves a commit and its ancestors, in both repositories, for a ref that will move. Returns
+        those that must be copied, parents first. Raises what ``fork`` raises."""
         previous = self._session.begin().previous
         if previous != self._kept_up_to:
             self._kept.clear()
@@ -102,15 +103,15 @@ class Forking:
         except Collected as error:
             raise AlreadyExists(
                 f"{self._target} has had commits of {self._source} before, and `lodefs gc` has "
-                "deleted them. What was deleted never comes back to the same name, so take another"
+                "deleted them. Deleted commits never come back to the same name: choose another one"
             ) from error
         self._say_ends(order, ends)
         return [at for at in order if at not in self._brought]
 
     def move(self, ref: RefName, head: CommitId, before: RefEntry | None) -> RefEntry:
-        """Moves a ref of the target to a commit of the source. Raises: as ``fork``."""
+        """Moves a ref of the target to a commit of the source. Raises what ``fork`` raises."""
         order = self.claim(head)
-        self._progress.phase = f"bringing commits to {ref.repo}@{ref.name}"
+        self._progress.phase = f"copying commits to {ref.repo}@{ref.name}"
         self._progress.files_total += len(order)
         entry = self._session.advance(ref, before, head, self._commits(order))
         self._brought.update(order)
@@ -122,8 +123,8 @@ class Forking:
             self._progress.files_done += 1
 
     def _ends(self) -> set[CommitId]:
-        """The commits at which history ends, as it has expired. Some may be there still, or again
-        (docs/decisions/0049): their word counts."""
+        """Returns the commits at which expired history ends. Some may still exist, or again
+        (docs/decisions/0049): their marker counts."""
         if not self._store.settings_log(self._source).surely_newest().may_lack_history:
             return set()
         prefix = keys.expired(self._source)
@@ -131,7 +132,7 @@ class Forking:
         return {CommitId(bytes.fromhex(one)) for one in found}
 
     def _say_ends(self, order: list[CommitId], ends: set[CommitId]) -> None:
-        """Says in the target too where history ends."""
+        """Marks in the target, too, where history ends."""
         parents = {at for one in order for at in self._history.commit(one).parents}
         lacking = {at for at in parents if at in ends or self._history.has_expired(at)}
         if not lacking:

@@ -1,9 +1,9 @@
-"""What arrives in a store from elsewhere, with its ids kept: packs, shards, commits, refs.
+"""Imports packs, shards, commits and refs into a store, and keeps their ids.
 
-In the order of a push, and safe beside gc runs in the same way (docs/decisions/0036): whoever
-will write a ref has a place in the journal before it looks at what the commit will rely on, and
-saves what is tombstoned. A push stores chunks of a dead pack again under another id. Here ids are
-to be kept, so a commit that needs a pack whose id is dead cannot land (docs/decisions/0041).
+It uses the order of a push, and is safe beside gc runs in the same way (docs/decisions/0036): a
+writer of a ref takes a place in the journal before it checks what the commit will rely on, and
+saves what is tombstoned. A push stores chunks of a dead pack again under another id. An import
+keeps ids, so a commit that needs a pack with a dead id cannot be imported (docs/decisions/0041).
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from lodefs.chunkstore.repo.pack_reader import index_or_none
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 
-_ALL_CHUNKS = (1 << 0x10000) - 1  # by the bits of their numbers: no pack has more
-_SHARD_PACKS = 1024  # their indexes are in memory until a shard of them is put
+_ALL_CHUNKS = (1 << 0x10000) - 1  # bits of chunk numbers: no pack has more
+_SHARD_PACKS = 1024  # their indexes stay in memory until their shard is put
 
 
 class ImportSession:
-    """Brings commits to a store, and moves refs to them, one after the other. ``landed`` may be
-    called by many threads, all else by one."""
+    """Imports commits into a store, and moves refs to them, one after the other. Any thread may
+    call ``landed``; one thread calls the other methods."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self._clock = clock
         self._tombstoned = MemoryCondemned()
-        self._named: set[bytes] = set()  # ids, as of CondemnedIds, that refs will rely on
+        self._named: set[bytes] = set()  # ids, as in CondemnedIds, that refs will rely on
         self._named_chunks: dict[PackId, int] = {}  # bits of their numbers
         self._write: RefWrite | None = None
         self._heartbeat: Heartbeat | None = None
         self._unpublished: list[PackChunks] = []
-        self._listed: set[PackId] = set()  # in a shard that this put, or will put
-        self._dropped: dict[PackId, int] = {}  # chunks that packs came without
-        self.purged: frozenset[ChunkId] = frozenset()  # that are not to come back
-        self._newest_purge = -1  # of those before this has a place in the journal
-        self._is_first = False  # of the writers that have not ended
-        self._lock = Lock()  # guards the list, and that one thread looks at the writers
+        self._listed: set[PackId] = set()  # in a shard that this session puts
+        self._dropped: dict[PackId, int] = {}  # chunks that imported packs lack
+        self.purged: frozenset[ChunkId] = frozenset()  # chunks that must not come back
+        self._newest_purge = -1  # of the purges before this session's place in the journal
+        self._is_first = False  # whether it is the first writer that has not ended
+        self._lock = Lock()  # guards the list, and lets one thread check the writers
 
     def begin(self) -> JournalEntry:
-        """Before anything is looked at for the next ref: takes a place in the journal. Raises:
+        """Takes a place in the journal, before anything is checked for the next ref. Raises:
         Unsupported, Denied; Collected."""
         if self._write is not None:
             return self._write.begin()
@@ -75,13 +75,13 @@ class ImportSession:
         return entry
 
     def keep(self, repo: str, commit_id: CommitId) -> None:
-        """Saves a commit that is there, and all before it, for the next ref, which will come to
-        lead to it. Raises: Collected; NotFound if some of it is gone."""
+        """Saves an existing commit and its ancestors for the next ref, which will lead to it.
+        Raises: Collected; NotFound if some of it is gone."""
         assert self._write is not None, "begin comes first"
         save_existing(self.store, self._write, repo, commit_id)
 
     def claim(self, repo: str, commits: Iterable[CommitId]) -> None:
-        """Saves the ids of commits that are to be put into a repository. Raises: Collected."""
+        """Saves the ids of commits that will be put into a repository. Raises: Collected."""
         ids = {commit_key(repo, at) for at in commits}
         self._save(ids, {})
         self._named |= ids
@@ -89,11 +89,10 @@ class ImportSession:
     def lacking(
         self, named: NamedChunks, offered: Callable[[PackId], PackIndex] | None = None
     ) -> set[PackId]:
-        """Those of the packs of a commit that are not there, or lack chunks that it names;
-        ``offered``: gives the index of a pack where the commit comes from. Raises:
-        Conflict, as ``require_first``; Collected, also where a gc run has deleted other chunks
-        of one that lacks some: it may be about to write the pack again, as it was before some are
-        added."""
+        """Returns the packs of a commit that are missing, or lack chunks that it names. ``offered``
+        returns the index of a pack in the commit's source. Raises: Conflict, as ``require_first``
+        does; Collected, also if a gc run has deleted other chunks of a pack that lacks some: it may
+        be about to rewrite the pack without the chunks that are added."""
         before = self._named_chunks
         new = {
             pack: bits for pack, bits in named.items() if pack not in before or bits & ~before[pack]
@@ -116,8 +115,8 @@ class ImportSession:
         return lacking
 
     def _list(self, packs: Collection[PackId]) -> None:
-        """Has packs that are there in an index shard: a copy that was killed put packs, and no
-        shard of them. What another shard lists already is listed twice, until shards are merged."""
+        """Lists existing packs in an index shard, since a copy that was killed may have put packs
+        without a shard. Packs in another shard are listed twice until shards are merged."""
         new = set(packs) - self._listed
         with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-list") as executor:
             for index in executor.map(partial(index_or_none, self.store.objects), new):
@@ -127,10 +126,10 @@ class ImportSession:
                     self.publish()
 
     def require_first(self) -> None:
-        """Before a look at a pack that is there, and may be written over by what is there and more:
-        a put has no condition, so of two who do this at once one would take away what the other
-        has added. Raises: Conflict while a writer that began before has not ended. For any
-        thread."""
+        """Checks that this is the first writer, before an existing pack is replaced by one with
+        more chunks. A put has no condition, so of two writers that do this at once, one would
+        remove what the other has added. Raises: Conflict while a writer that began earlier has not
+        ended. For any thread."""
         assert self._write is not None, "begin comes first"
         with self._lock:
             if self._is_first:
@@ -142,15 +141,15 @@ class ImportSession:
                 found = check.look(journal.ledger(), number - 1, tombstoning)
             if not found.have_ended_before(number):
                 raise Conflict(
-                    f"a push, copy or purge of {self.store.url} that began before is under way, "
-                    "and may write the same packs again: repeat this when it has ended. One that "
-                    "was killed ends when `lodefs gc` takes it for dead"
+                    f"a push, copy or purge of {self.store.url} that began earlier is still "
+                    "running, and may rewrite the same packs: repeat this when it has ended. A "
+                    "killed one ends when `lodefs gc` takes it for dead"
                 )
             self._is_first = True
 
     def has(self, pack: PackIndex) -> bool:
-        """Whether a pack is there with all chunks that this one has, or none may be added to it:
-        then ``lacking`` says whether the commits need them. Raises: Collected."""
+        """Whether the store has a pack with all chunks of this one, or must not add any: then
+        ``lacking`` says whether the commits need them. Raises: Collected."""
         self._save({pack.pack_id}, {})
         self._named.add(pack.pack_id)
         every = (1 << len(pack)) - 1
@@ -161,8 +160,8 @@ class ImportSession:
             return True
 
     def landed(self, pack: PackIndex) -> None:
-        """A pack was put, and this is there now. One that is not whole is in no index shard: nobody
-        who does not know what it lacks may build on it."""
+        """Takes the index of a pack that was put. An incomplete pack goes into no index shard,
+        since nobody may build on it without knowing what it lacks."""
         dropped = pack.lacks((1 << len(pack)) - 1, bytes((DROPPED,)))
         with self._lock:
             self._listed.add(pack.pack_id)
@@ -173,7 +172,7 @@ class ImportSession:
                 self._dropped[pack.pack_id] = dropped
 
     def publish(self) -> None:
-        """Puts an index shard of the packs that landed since the last one."""
+        """Puts an index shard of the packs that were imported since the last one."""
         with self._lock:
             packs, self._unpublished = self._unpublished, []
         if packs:
@@ -187,9 +186,9 @@ class ImportSession:
         commit_id: CommitId,
         commits: Iterable[tuple[CommitId, Commit]],
     ) -> RefEntry:
-        """Puts commits, whose packs are all there, parents first, and moves a ref to the last of
-        them. Raises: Corrupt if a pack came without chunks that they name; Conflict, Collected; for
-        a new one AlreadyExists, InvalidInput."""
+        """Puts commits, whose packs all exist, parents first, and moves a ref to the last one.
+        Raises: Corrupt if an imported pack lacks chunks that they name; Conflict, Collected; for a
+        new ref AlreadyExists, InvalidInput."""
         assert self._write is not None, "begin comes first"
         write = self._write
         self._check_landed()
@@ -198,8 +197,10 @@ class ImportSession:
         for at, commit in commits:
             self.claim(ref.repo, [at])
             if self.store.put_commit(ref.repo, commit) != at:
-                raise Corrupt(f"commit {at.hex()} of {ref.repo} is not written as others are")
-        if before is None or before.commit is None:  # deleted meanwhile, with its repository, say
+                raise Corrupt(
+                    f"commit {at.hex()} of {ref.repo} does not have the standard encoding"
+                )
+        if before is None or before.commit is None:  # perhaps deleted meanwhile with its repository
             self.store.check_new_ref(*ref)
         sequence = None if before is None else before.sequence
         entry = write.advance(ref, commit_id, expected_sequence=sequence)
@@ -211,22 +212,23 @@ class ImportSession:
             if lacking := dropped & self._named_chunks.get(pack, 0):
                 raise Corrupt(
                     f"{keys.pack(pack)} came without {lacking.bit_count()} chunks that versions "
-                    "need: where it came from is damaged; see `lodefs verify` and `repair` there"
+                    "need: its source is damaged; run `lodefs verify` and `lodefs repair` there"
                 )
 
     def _check_purges(self) -> None:
-        """Raises: Conflict if packs may have gained chunks while a purge wrote them again, as it
-        had read them before. One that begins later reads what is there; one that had a place in
-        the journal before was waited for."""
+        """Raises: Conflict if packs may have gained chunks while a purge rewrote them from what it
+        had read before. A purge that begins later reads the new packs. An earlier one has ended:
+        the session has waited for it."""
         purges = Purges(self.store.objects)
         if self._is_first and purges.newest(self._newest_purge) != self._newest_purge:
             raise Conflict(
-                f"a purge of {self.store.url} began meanwhile, and may have written the same packs "
-                "again: repeat this when it has ended"
+                f"a purge of {self.store.url} began meanwhile, and may have rewritten the same "
+                "packs: repeat this when it has ended"
             )
 
     def close(self) -> None:
-        """After an error too: what landed can be found again, and no gc run waits."""
+        """Ends the session, even after an error, so that no gc run waits. Imported packs can be
+        found again."""
         with contextlib.suppress(LodefsError):  # the first error is the one to report
             self.publish()
         self._end()
@@ -245,8 +247,8 @@ class ImportSession:
             self._write.save(self._tombstoned, ids, chunks)
         except Collected as error:
             error.add_note(
-                "ids of packs and commits are kept here, and one that was deleted, or a part of a "
-                "pack, is never used again in the same store: bring it to a new store (lodefs "
-                "init), or its files here as new commits (lodefs pull, then lodefs push)"
+                "a copy keeps the ids of packs and commits, and a deleted commit, pack or chunk "
+                "never returns to the same store under its id: copy to a new store (lodefs init), "
+                "or make new commits of the files (lodefs pull, then lodefs push)"
             )
             raise

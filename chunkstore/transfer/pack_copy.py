@@ -27,9 +27,9 @@ def copy_pack(
     purged: Collection[ChunkId],
     may_join: Callable[[], None],
 ) -> tuple[PackIndex, int]:
-    """Copies a pack, whose chunks are all checked, without those that were purged in the
-    destination; ``may_join``: as of put_pack. Gives the index of what is there then, and the bytes
-    that were sent. Raises: as fetch_pack; what the stores and ``may_join`` raise."""
+    """Copies a pack and checks all its chunks. Chunks that were purged in the destination are left
+    out. ``may_join`` is that of put_pack. Returns the index of the resulting pack, and the bytes
+    that were sent. Raises: what fetch_pack, the stores and ``may_join`` raise."""
     version, payload = _fetch_twice(source, pack_id)
     index, left = without_purged(version.index, payload, purged)
     md5 = md5_of(version.etag) if index is version.index else None
@@ -37,9 +37,9 @@ def copy_pack(
 
 
 def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
-    """The index and the stored chunks of a pack, each of which matches its id.
+    """Returns the index and the stored chunks of a pack, each of which matches its id.
 
-    A pack that was written again meanwhile, or came damaged, is read once more. Raises: NotFound,
+    It reads once more if the pack was rewritten meanwhile, or arrived damaged. Raises: NotFound,
     Corrupt, UnknownFormat; what the store raises.
     """
     version, payload = _fetch_twice(source, pack_id)
@@ -47,7 +47,8 @@ def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]
 
 
 def md5_of(etag: str) -> bytes | None:
-    """The MD5 that S3's ETag of an object may be, if it was put at once; of other stores, None."""
+    """Returns the MD5 that an ETag of S3 may be, for an object that was put at once; otherwise
+    None."""
     found = _MD5_ETAG.match(etag)
     return None if found is None else bytes.fromhex(found[1])
 
@@ -61,18 +62,18 @@ def put_pack(
     md5: bytes | None = None,
     may_join: Callable[[], None] = lambda: None,
 ) -> tuple[PackIndex, int]:
-    """Puts a pack that was checked, without what was purged in the destination; gives the index of
-    what is there then, and the bytes that were sent, 0 if it was there already. What lies there
-    gains the chunks that it lacks, and loses none; with ``overwrite`` the pack goes over it, as it
-    is. ``md5``: what that of the object may be. ``may_join`` is called before what lies there is
-    written over, and looked at once more for that: it raises if others may do so at once."""
+    """Puts a checked pack without what was purged in the destination. Returns the index of the
+    resulting pack and the bytes that were sent, 0 if the pack existed already. An existing pack
+    gains the chunks that it lacks and loses none; ``overwrite`` replaces it. ``md5`` may be that of
+    the object. ``may_join`` is called before an existing pack is read once more and overwritten; it
+    raises if others may do so at once."""
     buffers: list[Buffer] = [payload, index.encode()]
     if md5 is not None:
         buffers = Md5Buffers(buffers, md5)
     put = partial(_put_pack, destination, index, payload, buffers, may_join, overwrite=overwrite)
     try:
         return put()
-    except Changed:  # it was moved, or written again
+    except Changed:  # it was moved or rewritten
         return put()
 
 
@@ -102,7 +103,7 @@ def _put_pack(
 
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """What is to lie where a pack lies already; ``is_there``: it does."""
+    """The pack to put at a key. ``is_there``: the key has one already."""
 
     index: PackIndex
     buffers: list[Buffer]
@@ -120,7 +121,7 @@ def _over(
 
 
 def _there(destination: ObjectStore, index: PackIndex) -> tuple[PackIndex, Buffer] | None:
-    """What lies where a pack goes; None if that one may be put over it. Raises: Corrupt if it is
+    """Returns the existing pack at the key; None if it may be overwritten. Raises: Corrupt if it is
     damaged, and may have chunks that the new one lacks."""
     if not is_whole(destination, index.pack_id):
         return None
@@ -135,7 +136,7 @@ def _there(destination: ObjectStore, index: PackIndex) -> tuple[PackIndex, Buffe
 def without_purged(
     index: PackIndex, payload: Buffer, purged: Collection[ChunkId]
 ) -> tuple[PackIndex, Buffer]:
-    """A pack without those of its chunks that were purged where it goes to."""
+    """Returns a pack without the chunks that were purged in its destination."""
     gone = index.held(purged) if purged else 0
     return index.cut(gone, PURGED, payload) if gone else (index, payload)
 
@@ -143,9 +144,9 @@ def without_purged(
 def _joined(
     there: PackIndex, there_payload: Buffer, index: PackIndex, payload: Buffer
 ) -> tuple[PackIndex, list[Buffer]]:
-    """A pack with the chunks that either of two copies has. The second lacks what was purged where
-    the first lies; what is purged there by its codec alone was so in the store that it came
-    from."""
+    """Returns a pack with the chunks that either of two copies has. The second one lacks what was
+    purged in the store of the first. If its own codec says that a chunk was purged, that happened
+    in the store that it came from."""
     parts: list[Buffer] = []
     codecs, stored_sizes = bytearray(), array("I")
     for n, codec in enumerate(there.codecs):
@@ -162,7 +163,7 @@ def check_payload(index: PackIndex, payload: Buffer) -> None:
     view = memoryview(payload)
     if view.nbytes != index.offsets[-1]:
         raise Corrupt(
-            f"pack {index.pack_id.hex()} has {view.nbytes} bytes of chunks, and its index says "
+            f"pack {index.pack_id.hex()} has {view.nbytes} bytes of chunks, but its index says "
             f"{index.offsets[-1]}"
         )
     for number, place in enumerate(index.places(0, len(index))):

@@ -1,4 +1,4 @@
-"""What a copy has to do: which refs move from where to where, and which commits they need."""
+"""Plans a copy: which refs move from where to where, and which commits they need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lodefs.chunkstore.push.limits import OverQuota, check_arriving
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
 
-# what concerns one ref, and maybe no other; what was deleted there, or has expired, is NotFound
+# Errors that concern only one ref; what was deleted there, or has expired, is NotFound
 REFUSALS = (
     AlreadyExists,
     Conflict,
@@ -49,7 +49,7 @@ class History:
         self._expired: set[CommitId] = set()
 
     def commit(self, commit_id: CommitId) -> Commit:
-        """A commit. Raises: NotFound, Corrupt, UnknownFormat."""
+        """Returns a commit. Raises: NotFound, Corrupt, UnknownFormat."""
         if commit_id not in self._commits:
             self._commits[commit_id] = self._store.commit(self._repo, commit_id)
         return self._commits[commit_id]
@@ -64,7 +64,8 @@ class History:
         return commit_id in self._expired
 
     def parent(self, commit: Commit, among: Container[CommitId] | None = None) -> Commit | None:
-        """The first parent; None if there is none, it is not ``among`` these, or it has expired."""
+        """Returns the first parent; None if there is none, it is not ``among`` these, or it has
+        expired."""
         first = next(iter(commit.parents), None)
         if first is None or (among is not None and first not in among) or self.has_expired(first):
             return None
@@ -75,8 +76,8 @@ class History:
         return all(map(self.has_expired, self.commit(commit_id).parents))
 
     def order(self, head: CommitId, stops: Collection[CommitId]) -> list[CommitId]:
-        """A commit and all before it, parents first, without those in ``stops`` and what only they
-        lead to."""
+        """Returns a commit and its ancestors, parents first, without those in ``stops`` and those
+        that only they lead to."""
         found: list[CommitId] = []
         seen = set(stops)
         stack = [(head, False)]
@@ -92,7 +93,7 @@ class History:
         return found
 
     def first_parents(self, head: CommitId) -> Iterator[CommitId]:
-        """A commit, its first parent, the first parent of that, and so on."""
+        """Yields a commit, its first parent, the first parent of that, and so on."""
         at: CommitId | None = head
         while at is not None:
             yield at
@@ -101,42 +102,42 @@ class History:
 
 
 class DestinationState:
-    """Which commits of a repository the store has that a copy goes to.
+    """The commits of a repository that the destination of a copy has.
 
-    What the source knows to come before branches and tags there, as far as it is there in fact:
-    a retention policy may have deleted some of it."""
+    It takes from the source which commits come before the destination's branches and tags, and
+    checks that they exist, since a retention policy may have deleted some."""
 
     def __init__(self, store: Store, repo: str) -> None:
         self._store = store
         self._repo = repo
-        self.before_refs: set[CommitId] = set()  # as the source has it
+        self.before_refs: set[CommitId] = set()  # by the source's history
         self._coming: set[CommitId] = set()
         self._asked: dict[CommitId, bool] = {}
 
     def add(self, commits: Iterable[CommitId]) -> None:
-        """Adds commits that come before a branch or tag there, as the source has it."""
+        """Adds commits before a branch or tag of the destination, by the source's history."""
         self.before_refs.update(commits)
 
     def expect(self, commits: Iterable[CommitId]) -> None:
-        """Adds commits that are to come."""
+        """Adds commits that will be copied."""
         self._coming.update(commits)
 
     def arrived(self, commits: Collection[CommitId]) -> None:
-        """Adds commits that have come."""
+        """Adds commits that were copied."""
         self._asked.update(dict.fromkeys(commits, True))
         self.before_refs.update(commits)
 
     def expect_nothing(self) -> None:
-        """What was to come may not."""
+        """Forgets commits that were expected, since they may not come."""
         self._coming.clear()
 
     def leads_to(self, commit_id: CommitId) -> bool:
-        """Whether a branch or tag there leads to a commit that is there, or will. Raises: Corrupt,
-        UnknownFormat."""
+        """Whether a branch or tag there leads, or will lead, to a commit that exists there. Raises:
+        Corrupt, UnknownFormat."""
         return commit_id in self._coming or (commit_id in self.before_refs and self.has(commit_id))
 
     def has(self, commit_id: CommitId) -> bool:
-        """Whether a commit is there, or will, whatever leads to it. Raises: Corrupt,
+        """Whether a commit exists there, or will, whatever leads to it. Raises: Corrupt,
         UnknownFormat."""
         if commit_id in self._coming:
             return True
@@ -150,29 +151,30 @@ class DestinationState:
         return self._asked[commit_id]
 
     def has_ended(self, commit_id: CommitId) -> bool:
-        """Whether history may end before what comes after a commit, as it has expired there."""
+        """Whether history there may end right after a commit, since it has expired there."""
         return self._store.has_expired(self._repo, commit_id)
 
 
 @dataclass(slots=True)
 class RefPlan:
-    """How one ref comes to stand where it stands in the source."""
+    """How one ref gets to its commit in the source."""
 
     ref: RefName
     head: CommitId
     before: RefEntry | None  # the destination's newest entry
-    fork: CommitId | None = None  # a commit that is there, at which a new branch begins
-    order: list[CommitId] = field(default_factory=list)  # commits to land, parents first
-    kept: list[CommitId] = field(default_factory=list)  # there already: parents of some of these
-    is_cut_off: bool = False  # what lies between has expired: it will not lead to where it stood
+    fork: CommitId | None = None  # an existing commit at which a new branch begins
+    order: list[CommitId] = field(default_factory=list)  # commits to import, parents first
+    kept: list[CommitId] = field(default_factory=list)  # existing parents of some of these
+    # The history between has expired, so it will not lead to its previous commit
+    is_cut_off: bool = False
 
     @property
     def at(self) -> CommitId | None:
-        """Where the destination's stands."""
+        """The commit of the destination's ref."""
         return None if self.before is None else self.before.commit
 
     def known(self) -> set[CommitId]:
-        """Commits that are whole there, or come to be."""
+        """The commits that are complete there, or will be."""
         return {at for at in (self.at, self.fork, *self.order, *self.kept) if at is not None}
 
     def __str__(self) -> str:
@@ -180,8 +182,8 @@ class RefPlan:
 
 
 def refs_of(source: Store, repo: str, rev: str | None, refuse: Refuse) -> list[RefName]:
-    """The branch or tag that ``rev`` is; with None all branches, then all tags, that are not
-    deleted. Those whose entry is damaged go to ``refuse``. Raises: as ref_named."""
+    """Returns the branch or tag named ``rev``; with None, all branches and then all tags that are
+    not deleted. Those with a damaged entry go to ``refuse``. Raises what ref_named raises."""
     if rev is not None:
         return [ref_named(source, repo, rev)]
     refs, found = source.refs(repo), []
@@ -199,7 +201,7 @@ def refs_of(source: Store, repo: str, rev: str | None, refuse: Refuse) -> list[R
 
 
 def ref_named(source: Store, repo: str, rev: str) -> RefName:
-    """The branch or tag that ``rev`` is. Raises: NotFound; InvalidInput for a commit."""
+    """Returns the branch or tag named ``rev``. Raises: NotFound; InvalidInput for a commit."""
     refs = source.refs(repo)
     for kind in (BRANCHES, TAGS):
         entry = refs.latest(kind, rev)
@@ -207,8 +209,8 @@ def ref_named(source: Store, repo: str, rev: str) -> RefName:
             return RefName(repo, kind, rev)
     source.resolve(repo, rev)
     raise InvalidInput(
-        f"{rev} is a commit: what no branch or tag leads to would be collected (lodefs gc) in the "
-        f"other store; name it first: lodefs tag {repo}@{rev} NAME"
+        f"{rev} is a commit, and gc in the other store deletes commits without a branch or tag; "
+        f"name it first: lodefs tag {repo}@{rev} NAME"
     )
 
 
@@ -220,12 +222,11 @@ def plan(
     there: DestinationState,
     refuse: Refuse,
 ) -> list[RefPlan]:
-    """How refs of one repository are brought to another store. Changes nothing. Those that have
-    gone another way there, whose names are taken or deleted, or whose history is damaged, go to
-    ``refuse``, and if that raises nothing they are left out. ``there`` learns what is there, and
-    will be.
+    """Plans how refs of one repository are copied to another store. Changes nothing. Refs that have
+    diverged there, whose names are taken or deleted, or whose history is damaged go to ``refuse``;
+    if that does not raise, they are left out. ``there`` is told what exists there, and what will.
 
-    Raises: what ``refuse`` does, and the stores.
+    Raises: what ``refuse`` and the stores raise.
     """
     plans: list[RefPlan] = []
     for ref in refs:
@@ -237,7 +238,7 @@ def plan(
     if any(one.at is None for one in plans):
         for one in plans:
             if one.at is not None:
-                with contextlib.suppress(*REFUSALS):  # without it more is looked at
+                with contextlib.suppress(*REFUSALS):  # without it, more commits are examined
                     there.add(history.order(one.at, there.before_refs))
     begun: list[RefPlan] = []
     for one in plans:
@@ -272,8 +273,8 @@ def _standing(
 
 
 def _begin_new(one: RefPlan, history: History, there: DestinationState) -> None:
-    """A branch leaves another one where it can; a tag does not move, so all it needs is looked
-    at."""
+    """Finds where a branch leaves another one. A tag does not move, so all that it needs is
+    examined."""
     if one.ref.kind == BRANCHES:
         chain = history.first_parents(one.head)
         one.fork = next((at for at in chain if there.leads_to(at)), None)
@@ -284,8 +285,8 @@ def _begin_new(one: RefPlan, history: History, there: DestinationState) -> None:
 
 
 def _go_on_from(start: CommitId, one: RefPlan, history: History, there: DestinationState) -> None:
-    """Plans what comes after a commit that is there. A merge may lead round it to what comes before
-    it, which is there too, or has expired there."""
+    """Plans the commits after an existing one. A merge may lead around it to its ancestors, which
+    exist, too, or have expired there."""
     one.order = history.order(one.head, {start})
     if history.has_expired(start) or not any(map(history.is_first, one.order)):
         return
@@ -302,20 +303,20 @@ def _go_on_from(start: CommitId, one: RefPlan, history: History, there: Destinat
         elif there.has(at):
             stops.add(at)
             one.kept.append(at)
-        else:  # it never came: the one that was copied from had let it expire
+        else:  # it was never copied, since it had expired in that source
             waiting += [parent for parent in history.commit(at).parents if parent in older]
     one.order = history.order(one.head, stops)
 
 
 def _check_descends(source: Store, destination: Store, one: RefPlan, history: History) -> None:
-    """Raises: Diverged unless the source's commit comes after the destination's, or did before
-    what lies between has expired: the log of the source's branch knows."""
+    """Raises: Diverged unless the source's commit comes after the destination's, or did before the
+    history between expired, as the log of the source's branch shows."""
     assert one.at is not None
     here, where = one.head.hex()[:12], f"at {one.at.hex()[:12]} in {destination.url}"
     if one.ref.kind == TAGS:
         raise Diverged(
             f"{one} is {where}, and at {here} in the source: a tag does not move. Delete it there "
-            f"first (lodefs tag --delete {one.ref.repo} {one.ref.name}), if it is not wanted"
+            f"first (lodefs tag --delete {one.ref.repo} {one.ref.name}), if you do not need it"
         )
     if any(one.at in history.commit(commit).parents for commit in one.order):
         return
@@ -327,9 +328,9 @@ def _check_descends(source: Store, destination: Store, one: RefPlan, history: Hi
         if one.is_cut_off:
             return
         raise Diverged(
-            f"{one} is {where}, which has expired in the source, as has what may lie between that "
-            f"and {here}. Name it there (lodefs tag {repo}@{name} NAME) if its history is to stay, "
-            f"then delete the branch there (lodefs branch --delete {repo} {name})"
+            f"{one} is {where}, which has expired in the source, as may have the history up to "
+            f"{here}. Name it there (lodefs tag {repo}@{name} NAME) to keep its history, then "
+            f"delete the branch there (lodefs branch --delete {repo} {name})"
         )
     try:
         is_ahead = one.head in History(destination, one.ref.repo).order(one.at, set())
@@ -342,6 +343,6 @@ def _check_descends(source: Store, destination: Store, one: RefPlan, history: Hi
         )
     raise Diverged(
         f"{one} has diverged: it is {where}, and {here} of the source does not come after that. "
-        f"Delete it there first (lodefs branch --delete {one.ref.repo} {one.ref.name}), if it is "
-        "not wanted"
+        f"Delete it there first (lodefs branch --delete {one.ref.repo} {one.ref.name}), if you do "
+        "not need it"
     )

@@ -1,8 +1,8 @@
-"""Gives a repository another name: its refs go there one by one, and the old name leads there.
+"""Renames a repository: its refs move one by one, and the old name leads to the new one.
 
-A ref is at the new name before it is deleted at the old one, so a reader that looks at the old name
-and then at the new one finds it. The settings of the old name say where its refs go, before the
-first of them does (docs/decisions/0077); a repetition goes on from any point.
+A ref exists under the new name before it is deleted under the old one, so a reader that tries the
+old name and then the new one finds it. Before the first ref moves, the settings of the old name say
+where the refs go (docs/decisions/0077). A repeated rename continues from any point.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.fork import Forking
 from lodefs.chunkstore.transfer.plan import History
 
-_TRIES_MAX = 100  # of a repository that others go on pushing to meanwhile
+_TRIES_MAX = 100  # while others keep pushing to the repository
 
 
 @dataclass(frozen=True, slots=True)
 class RenameOptions:
-    """Who renames; ``until_s``: the Unix time up to which the old name leads to the new one."""
+    """Who renames. ``until_s`` is the Unix time up to which the old name leads to the new one."""
 
     by: str
     until_s: int
@@ -37,13 +37,13 @@ class RenameOptions:
 def rename(
     store: Store, old: str, new: str, options: RenameOptions, progress: Progress | None = None
 ) -> list[RefName]:
-    """Renames a repository. Gives the refs that were moved by this call, under the new name. What
-    is set for the repository comes along, and reflogs begin anew.
+    """Renames a repository. Returns the refs that this call moved, under the new name. The
+    repository's settings move, too; reflogs begin anew.
 
     Raises: NotFound; AlreadyExists if the new name is not free; Diverged for a ref that others have
-    pushed to under both names meanwhile: it stays under both; Conflict if pushes do not end;
-    Collected, Corrupt if commits are lost; what the store raises. After an error the same call goes
-    on.
+    pushed to under both names meanwhile, which stays under both; Conflict if pushes do not end;
+    Collected, Corrupt if commits are lost; what the store raises. After an error the same call
+    continues.
     """
     check_repo(new)
     if old == new:
@@ -54,7 +54,7 @@ def rename(
     with Forking(store, old, new, options.clock, progress) as forking:
         for _, entry in living:
             assert entry.commit is not None
-            forking.claim(entry.commit)  # before anything is changed
+            forking.claim(entry.commit)  # before anything changes
         _set_names(store, old, new, living, options)
         return _move_all(store, forking, old, new)
 
@@ -63,17 +63,17 @@ def _check_names(store: Store, old: str, new: str, *, is_there: bool) -> None:
     found = store.settings_log(old).surely_newest().deletion
     if found is not None and found.renaming is not None:
         if found.renaming.to == new:
-            return  # it goes on
+            return  # this rename continues
         store.require_repo(old)
         raise Conflict(
-            f"{old} is being renamed to {found.renaming.to}: end that first, by "
+            f"{old} is being renamed to {found.renaming.to}: finish that first, by "
             f"`lodefs repo rename {old} {found.renaming.to}`"
         )
     if not is_there:
         store.require_repo(old)
         raise InvalidInput(f"{old} has no branches and tags, so there is nothing to rename")
     if living_refs(store, new):
-        raise AlreadyExists(f"{new} exists: take a name that is free")
+        raise AlreadyExists(f"{new} exists: choose a name that is free")
     if store.new_name(new) != old and (gone := store.deletion(new)) is not None:
         what = "is an old name of another repository" if gone.renaming else "is deleted"
         raise AlreadyExists(f"{new} {what}: `lodefs undelete --empty {new}` frees the name")
@@ -86,7 +86,8 @@ def _set_names(
     living: list[tuple[RefName, RefEntry]],
     options: RenameOptions,
 ) -> None:
-    """Settings: of the new name those of the old one; then of the old one where it leads."""
+    """Gives the new name the settings of the old one, then notes in those of the old one where it
+    leads."""
     before = store.settings_log(old, options.clock)
     now = before.surely_newest()
     is_begun = now.deletion is not None and now.deletion.renaming is not None
@@ -124,11 +125,11 @@ def _move_all(store: Store, forking: Forking, old: str, new: str) -> list[RefNam
             to = ref._replace(repo=new)
             _move(store, forking, ref, to, entry)
             moved[to] = None
-    raise Conflict(f"{old} is pushed to again and again: stop the pushes, then repeat the command")
+    raise Conflict(f"{old} keeps getting pushes: stop them, then repeat the command")
 
 
 def _move(store: Store, forking: Forking, ref: RefName, to: RefName, entry: RefEntry) -> None:
-    """Brings one ref to the new name, then deletes it at the old one, unless it has moved there
+    """Puts one ref under the new name, then deletes it under the old one, unless it has moved there
     meanwhile."""
     assert entry.commit is not None
     there = store.refs(to.repo).latest(to.kind, to.name)
@@ -138,17 +139,17 @@ def _move(store: Store, forking: Forking, ref: RefName, to: RefName, entry: RefE
         raise Diverged(
             f"{singular(ref.kind)} {ref.name} was moved under both names meanwhile: it is at "
             f"{entry.commit.hex()[:12]} in {ref.repo}, and at {there.commit.hex()[:12]} in "
-            f"{to.repo}, and both stay. Give that another name "
+            f"{to.repo}, and both stay. Rename the second one "
             f"(lodefs branch --move {to.repo}@{to.name} NAME), then repeat the command"
         )
     refs = store.refs(ref.repo)
     try:
         refs.advance(ref.kind, ref.name, None, expected_sequence=entry.sequence)
-    except Conflict:  # a push was faster; the next look finds it
+    except Conflict:  # a push was faster; the next try finds it
         return
 
 
 def _is_behind(store: Store, ref: RefName, one: CommitId, other: CommitId) -> bool:
-    """Whether a branch that was brought has moved on under its old name."""
+    """Whether a branch that was moved has moved on under its old name."""
     is_branch = ref.kind == "branches"
     return is_branch and one != other and one in History(store, ref.repo).order(other, ())

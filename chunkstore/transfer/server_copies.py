@@ -1,8 +1,8 @@
-"""Packs that an S3 server copies itself, from one of its buckets to another.
+"""Packs that an S3 server copies by itself, from one of its buckets to another.
 
-Their index is read here, before and after. Of their chunks the server vouches: by the ETag, which
-is the MD5 of what a put has brought; where the copy has another one, or one that is no MD5, all of
-it is read back and checked (docs/decisions/0052).
+lodefs reads their index, before and after. For their chunks it relies on the server: the ETag is
+the MD5 of what a put has sent. If the copy has another ETag, or one that is not an MD5, lodefs
+reads all of the pack back and checks it (docs/decisions/0052).
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from lodefs.chunkstore.transfer.pack_copy import fetch_pack, md5_of
 
 
 class ServerCopies:
-    """Packs of one store that its server copies to another one, until it refuses to. For any
-    thread."""
+    """Has a store's server copy packs to another store, until it refuses. For any thread."""
 
     def __init__(self, source: ObjectStore, destination: ObjectStore, server: ServerCopy) -> None:
-        self.packs = 0  # that were copied so
+        self.packs = 0  # packs that the server copied
         self._source = source
         self._destination = destination
         self._server = server
@@ -41,8 +40,8 @@ class ServerCopies:
         self._lock = Lock()  # guards the count
 
     def copy(self, pack_id: PackId, purged: Collection[ChunkId]) -> PackIndex | None:
-        """The index of a pack that was copied; None if it has to be read here, and put. Raises:
-        Unavailable; UnknownFormat; what the stores raise."""
+        """Returns the index of a pack that the server copied; None if it must be read and put by
+        this machine. Raises: Unavailable; UnknownFormat; what the stores raise."""
         if self._is_refused:
             return None
         try:
@@ -50,7 +49,7 @@ class ServerCopies:
             if not can_be_copied(version, purged):
                 return None
             etag = self._copied(pack_id, version.etag)
-        except (Changed, Corrupt, NotFound):  # the copy through here tries again, or says so
+        except (Changed, Corrupt, NotFound):  # the copy through this machine tries again, or raises
             return None
         except (Denied, InvalidInput, Unsupported):
             self._is_refused = True
@@ -65,13 +64,14 @@ class ServerCopies:
         try:
             return self._server.copy(keys.pack(pack_id), etag)
         except Unavailable as error:
-            error.add_note("the server was to copy it itself; with --check it would pass here")
+            error.add_note("the server should have copied it; with --check, lodefs copies it")
             raise
 
     def _is_copy(self, pack_id: PackId, original: PackIndexVersion, etag: str) -> bool:
         try:
             copied = read_index(self._destination, pack_id)
-            if etag != original.etag or md5_of(etag) is None:  # by a key of another bucket, say
+            # For example, with the key of another bucket
+            if etag != original.etag or md5_of(etag) is None:
                 fetch_pack(self._destination, pack_id)
         except (Changed, Corrupt, NotFound):
             return False
@@ -79,14 +79,14 @@ class ServerCopies:
 
 
 def _columns(index: PackIndex) -> tuple[bytes, bytes]:
-    """What the pack's id does not cover."""
+    """Returns the parts of an index that the pack's id does not cover."""
     return index.codecs, index.stored_sizes.tobytes()
 
 
 def can_be_copied(version: PackIndexVersion, purged: Collection[ChunkId]) -> bool:
-    """Whether a pack, over whatever is at its key in the other store, takes nothing away and
-    brings nothing back: it has an object of its own, all of its chunks, and none that was purged
-    there."""
+    """Whether a server-side copy of a pack over whatever is at its key in the other store removes
+    nothing and brings nothing back: it has an object of its own, all of its chunks, and none that
+    was purged there."""
     index = version.index
     return (
         place_of(version.etag) is None

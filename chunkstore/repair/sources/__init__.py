@@ -1,1 +1,1 @@
-"""Where a repair finds lost bytes: another store, a node's cache or proxy, a directory."""
+"""The sources of a repair: another store, a node's cache or proxy, a directory."""

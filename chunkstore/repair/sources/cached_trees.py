@@ -1,6 +1,7 @@
-"""The trees of the directories that a node has listed, encoded again from the rows of its index.
+"""The trees of the directories that a node has listed, rebuilt from the rows of its index.
 
-The rows hold all that a tree says, and where the tree itself lies: so its stored form follows.
+The rows have everything that a tree says, and where the tree itself lies, so its stored form
+follows.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 
-_HEAD = len(layout.ENTRIES)  # of a key; behind it stand snapshot and inode number: a place
+_HEAD = len(layout.ENTRIES)  # prefix of a key; snapshot and inode number follow: a place
 
 
 class CachedTrees:
-    """Finds chunks of trees. Remembers some 100 bytes for each tree of the cache: which chunks it
-    has; the form of one that is wanted is made again."""
+    """Finds chunks of trees. It keeps some 100 bytes for each tree of the cache: its chunk ids. It
+    builds the stored form of a wanted tree again."""
 
     def __init__(self, params: ChunkingParams) -> None:
         self._params = params
@@ -30,7 +31,7 @@ class CachedTrees:
     def chunks(
         self, kv: KeyValues, wanted: Mapping[ChunkId, int]
     ) -> Iterator[tuple[ChunkId, bytes]]:
-        """Those of the wanted chunks that belong to trees; each matches its id."""
+        """Yields those of the wanted chunks that belong to trees. Each matches its id."""
         if self._trees is None:
             self._trees = dict(self._all(kv))
         left = set(wanted)
@@ -56,7 +57,7 @@ class CachedTrees:
                     yield chunk_id, key[_HEAD:]
 
     def _pieces(self, kv: KeyValues, place: bytes) -> list[tuple[ChunkId, bytes]]:
-        """The chunks of a directory's tree; none if the index has not all of it."""
+        """Returns the chunks of a directory's tree; none if the index does not have all of it."""
         try:
             tree, entries = _read(kv, place)
         except LodefsError:
@@ -70,7 +71,7 @@ class CachedTrees:
 
 
 def _read(kv: KeyValues, place: bytes) -> tuple[TreeEntry, list[TreeEntry]]:
-    """A directory and what is in it. Raises: NotFound for rows that went meanwhile; Corrupt."""
+    """Returns a directory and its entries. Raises: NotFound for rows that are gone; Corrupt."""
     snapshot, ino = place[: name_rows.SNAPSHOT_KEY_BYTES], place[name_rows.SNAPSHOT_KEY_BYTES :]
     tree = _entry(kv.get(layout.ENTRIES + place))
     pages = kv.scan(name_rows.children_prefix(snapshot, int.from_bytes(ino, "big")))

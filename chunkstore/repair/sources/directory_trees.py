@@ -1,9 +1,9 @@
 """The trees of a directory, byte for byte as a push of it stored them.
 
 A tree's stored form says where the chunks of its files and the trees below it lie. Index shards
-tell that, so the form follows from the directory, from the leaves up. Where the store has a chunk
-in several places, the longest runs are taken, as a push does it: that may be another form, whose
-chunks nobody looks for.
+have that information, so the form follows from the directory, from the leaves up. If the store has
+a chunk in several places, the longest runs are chosen, as a push does. That may be another form,
+whose chunks nobody needs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _ReadFile:
 
 @dataclass(slots=True)
 class _Directory:
-    """A directory, from what is in it to where its tree lies (None: not known)."""
+    """A directory: its entries, its possible forms, and where its tree lies (None: unknown)."""
 
     found: ScannedDirectory
     files: list[_ReadFile] = field(default_factory=list)
@@ -59,7 +59,7 @@ class _Directory:
 
 
 class _ChunkPlaces:
-    """Where chunks lie, by index shards. Only those that were asked for are held."""
+    """The places of chunks by index shards. It holds only those that were asked for."""
 
     def __init__(self, listed: Listed) -> None:
         self._listed = listed
@@ -80,7 +80,8 @@ class _ChunkPlaces:
     def segments(
         self, ids: Sequence[ChunkId], sizes: Sequence[int], pack: PackId | None = None
     ) -> tuple[Segment, ...] | None:
-        """Where a row of chunks lies, wholly in ``pack`` if one is given; None: it does not."""
+        """Returns the segments of consecutive chunks, all in ``pack`` if one is given; None if the
+        store does not have them."""
         options = [self._places[chunk_id] for chunk_id in ids]
         if pack is not None:
             options = [{at for at in some if self._at(at)[0] == pack} for some in options]
@@ -104,9 +105,9 @@ class _ChunkPlaces:
 def tree_chunks(
     root: bytes, params: ChunkingParams, listed: Listed, note: Callable[[str], None]
 ) -> dict[ChunkId, bytes]:
-    """The chunks that the trees of a directory may have. ``listed``: all packs of a store, each
-    time that it is called; once for the files, and for each level of directories. Of a directory
-    with a file that the store has not, nothing comes, nor of those above it; ``note`` is told of
+    """Returns the chunks that the trees of a directory may have. ``listed`` yields all packs of a
+    store; it is called once for the files, and once for each level of directories. If the store
+    lacks a file, there are no chunks of its directory and of those above. ``note`` is called for
     files that changed while they were read."""
     levels: dict[int, list[_Directory]] = defaultdict(list)
     by_path: dict[bytes, _Directory] = {}
@@ -128,7 +129,7 @@ def tree_chunks(
 
 
 def _read(root: bytes, params: ChunkingParams, note: Callable[[str], None]) -> Iterator[_Directory]:
-    """All directories with their files, as far as they can be read."""
+    """Yields all directories with their files, as far as they can be read."""
     scan = Scan(root, skip_unreadable=True)
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -144,7 +145,8 @@ def _read(root: bytes, params: ChunkingParams, note: Callable[[str], None]) -> I
                         one.files.append(_read_file(where, name, params, mode=mode))
                 except SourceChanged as error:
                     note(str(error))
-                except (OSError, ValueError, LodefsError):  # gone, or not for us: nothing follows
+                # Gone, or not readable for us: leave it out
+                except (OSError, ValueError, LodefsError):
                     continue
             yield one
     finally:
@@ -164,7 +166,8 @@ def _read_file(path: bytes, name: bytes, params: ChunkingParams, *, mode: int) -
 def _encode(
     one: _Directory, by_path: dict[bytes, _Directory], places: _ChunkPlaces, params: ChunkingParams
 ) -> None:
-    """The forms that the tree may have: it calls a pack its own that holds trees below it."""
+    """Builds the possible forms of the tree: it calls a pack its own if that holds trees below
+    it."""
     entries: list[TreeEntry] = []
     for file in one.files:
         segments = places.segments(file.ids, file.sizes)
@@ -187,7 +190,7 @@ def _encode(
 
 
 def _place(one: _Directory, places: _ChunkPlaces) -> None:
-    """Where the tree lies: the first of its forms that the store has."""
+    """Sets where the tree lies: the first of its forms that the store has."""
     for pack, pieces in one.forms:
         sizes = [len(piece) for piece in pieces]
         segments = places.segments([_id_of(piece) for piece in pieces], sizes, pack)

@@ -26,7 +26,7 @@ _FILE_SIZE_BYTES_LIMIT = 1 << 63
 
 
 class CacheSource(NoStore):
-    """The cache of a node, also while its proxy runs: chunks of files that were read there, and
+    """The cache of a node, even while its proxy runs: chunks of files that were read there, and
     trees of directories that were listed."""
 
     def __init__(self, directory: Path, params: ChunkingParams) -> None:
@@ -71,16 +71,16 @@ class CacheSource(NoStore):
 
 
 class DirectorySource(NoStore):
-    """A directory with the files that were pushed, or some of them; and with the trees that a push
-    of it as it is now has stored. ``listed``: all packs that the store's index shards name."""
+    """A directory with the pushed files, or some of them, and the trees that a push of it in its
+    present state has stored. ``listed`` yields all packs that the store's index shards name."""
 
     def __init__(self, directory: Path, params: ChunkingParams, listed: Listed = tuple) -> None:
         self._directory = directory
         self._params = params
         self._listed = listed
-        self._trees: dict[ChunkId, bytes] | None = None  # their chunks
-        self._paths: list[bytes] = []  # of files with chunks that are looked for
-        self._places: dict[ChunkId, int] = {}  # path's number and offset, in one number
+        self._trees: dict[ChunkId, bytes] | None = None  # the chunks of trees
+        self._paths: list[bytes] = []  # files with wanted chunks
+        self._places: dict[ChunkId, int] = {}  # the path's number and offset in one integer
         self.notes: list[str] = []
 
     @property
@@ -121,7 +121,7 @@ class DirectorySource(NoStore):
                 self._look_at_file(os.path.join(folder, name), left, sizes)
 
     def _look_at_file(self, path: bytes, left: dict[ChunkId, int], sizes: Container[int]) -> None:
-        """Notes where wanted chunks are: the last of the paths is this one, if it has any."""
+        """Notes where wanted chunks are: this file becomes the last of the paths if it has any."""
         first = len(self._paths) * _FILE_SIZE_BYTES_LIMIT
         places = len(self._places)
         try:
@@ -131,9 +131,9 @@ class DirectorySource(NoStore):
                 chunk_id = ChunkId(digest_of(chunk))
                 if left.pop(chunk_id, None) is not None:
                     self._places[chunk_id] = first + offset
-        except SourceChanged as error:  # it may have had more
+        except SourceChanged as error:  # it may have had more chunks
             self._note(str(error))
-        except OSError:  # no plain file, or not for us
+        except OSError:  # not a regular file, or not readable for us
             pass
         if len(self._places) > places:
             self._paths.append(path)

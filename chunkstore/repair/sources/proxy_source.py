@@ -1,8 +1,8 @@
-"""A node's proxy as a source: chunks of files that it has in its cache, and the trees of the
-directories that it knows, by its HTTP interface.
+"""A node's proxy as a source, through its HTTP interface: chunks of files in its cache, and the
+trees of the directories that it knows.
 
-What the node does not have it asks its store for, which is mostly the one that has lost it; so the
-bytes may come from any store that the node reads from, or from another node.
+What the node does not have, it requests from its store, which is mostly the one that has lost it.
+So the bytes may come from any store that the node reads from, or from another node.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.chunkstore.types import Buffer
 
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024  # of one request
-FAILURES_MAX = 8  # requests without an answer, or refused; then no more are made
+FAILURES_MAX = 8  # failed or refused requests, after which no more are made
 _GONE = (*UNREADABLE, NotADirectory, Purged)
 _FAILED = (Unavailable, Denied)
 
 
 class DatasetReader(Protocol):
-    """What is asked of a proxy (chunkstore.protocol.read_client.Client)."""
+    """The parts of a proxy's client that are used (chunkstore.protocol.read_client.Client)."""
 
     def file_range(self, repo: str, rev: str, path: bytes, first: int, size_bytes: int) -> Buffer:
-        """Bytes of the file at a path; good until the next request."""
+        """Returns bytes of the file at a path; valid until the next request."""
         ...
 
     def tree(self, repo: str, rev: str, path: bytes) -> Buffer:
-        """The stored form of the directory at a path; good until the next request."""
+        """Returns the stored form of the directory at a path; valid until the next request."""
         ...
 
 
 class _Place(NamedTuple):
-    """A file or directory that has chunks that are looked for: their offsets and ids."""
+    """A file or directory that has wanted chunks: their offsets and ids."""
 
     repo: str
     commit: str
@@ -57,16 +57,16 @@ class _Place(NamedTuple):
 
 
 class ProxySource(NoStore):
-    """The proxy at ``url``. One that fails, or refuses a repository, is noted, and counts as one
-    that has nothing."""
+    """The proxy at ``url``. If it fails or refuses a repository, that is noted, and it counts as
+    having nothing."""
 
     def __init__(self, url: str, reader: DatasetReader) -> None:
         self._url = url
         self._reader = reader
         self._search = Search({})
         self._places: list[_Place] = []
-        self._of: dict[ChunkId, int] = {}  # by chunk: the number of a place
-        self._untold: set[tuple[str, str, bytes]] = set()  # trees that the node did not tell
+        self._of: dict[ChunkId, int] = {}  # the number of a place, by chunk
+        self._untold: set[tuple[str, str, bytes]] = set()  # trees that the node could not list
         self._failures = 0
         self.notes: list[str] = []
 
@@ -75,7 +75,7 @@ class ProxySource(NoStore):
         return self._url
 
     def look(self, search: Search) -> None:
-        """Walks through the trees of all commits, as the node knows them, until it has met all of
+        """Walks through the trees of all commits, as the node knows them, until it has found all of
         the chunks."""
         self._search = search
         self._places.clear()
@@ -106,7 +106,7 @@ class ProxySource(NoStore):
                     yield chunk_id, raw
 
     def _note(self, root: Root, path: bytes, entry: TreeEntry) -> None:
-        """Which of the chunks an entry has, and at which of its offsets."""
+        """Notes which of the chunks an entry has, and at which of its offsets."""
         place = _Place(root.repo, root.commit.hex(), path, entry.kind is Kind.DIRECTORY, [], [])
         for offset, chunk_id in self._lying(entry.segments):
             if chunk_id not in self._of:
@@ -131,7 +131,7 @@ class ProxySource(NoStore):
             begin += segment.size_bytes
 
     def _children(self, root: Root, path: bytes, entry: TreeEntry) -> Sequence[TreeEntry]:
-        """Files and directories of a directory; none if the node cannot tell."""
+        """Returns the files and directories in a directory; none if the node cannot list it."""
         where = (root.repo, root.commit.hex(), path)
         tree = self._asked(lambda: self._reader.tree(*where))
         if not tree:
@@ -145,8 +145,8 @@ class ProxySource(NoStore):
     def _read(
         self, place: _Place, rows: Sequence[tuple[int, int, ChunkId]]
     ) -> Iterator[tuple[ChunkId, Buffer]]:
-        """The bytes at some offsets: of chunks that lie together by one request, and where that
-        fails of each alone."""
+        """Yields the bytes at some offsets. Consecutive chunks take one request; if it fails, each
+        chunk takes one."""
         for run in _runs(rows):
             first, last = run[0][0], run[-1][0] + run[-1][1]
             data = self._bytes(place, first, last - first)
@@ -166,7 +166,7 @@ class ProxySource(NoStore):
         return self._asked(lambda: self._reader.file_range(*where, first, size_bytes))
 
     def _asked(self, ask: Callable[[], Buffer]) -> bytes:
-        """An answer; nothing if the node has none."""
+        """Returns an answer; b"" if the node has none."""
         if self._failures == FAILURES_MAX:
             return b""
         try:
@@ -175,7 +175,7 @@ class ProxySource(NoStore):
             return b""
         except _FAILED as error:
             self._failures += 1
-            rest = "; it is not asked any more" if self._failures == FAILURES_MAX else ""
+            rest = "; lodefs asks it no more" if self._failures == FAILURES_MAX else ""
             self.notes.append(f"{self._url}: {error}{rest}")
             return b""
 
@@ -183,7 +183,7 @@ class ProxySource(NoStore):
 def _runs(
     rows: Sequence[tuple[int, int, ChunkId]],
 ) -> Iterator[list[tuple[int, int, ChunkId]]]:
-    """Chunks (offset, size, id) that follow each other, as many as one request may bring."""
+    """Groups consecutive chunks (offset, size, id), as many as one request may return."""
     run: list[tuple[int, int, ChunkId]] = []
     for row in rows:
         if run and (

@@ -1,6 +1,6 @@
-"""Where lost bytes may be found, and the first such place: another store.
+"""The interface of a source of lost bytes, and the first source: another store.
 
-Whatever a source gives is checked against its id before it is used.
+Whatever a source returns is checked against its id before it is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lodefs.chunkstore.repo.store import Settings, decode_settings
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack
 from lodefs.chunkstore.types import Buffer
 
-PLACES_MAX = 4  # of one chunk that are tried
+PLACES_MAX = 4  # how many places of one chunk are tried
 
 
 class Root(NamedTuple):
@@ -43,8 +43,8 @@ class Root(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is looked for at once: chunks (id and raw size), and the packs that had them.
-    ``roots``: the commits that lead to these, and others, the newest of a branch first."""
+    """The chunks (id and raw size) of one search, and the packs that had them. ``roots`` are the
+    commits that lead to these, and others, the newest of a branch first."""
 
     wanted: Mapping[ChunkId, int]
     packs: Mapping[PackId, PackChunks] = field(default_factory=dict)
@@ -56,46 +56,46 @@ class RepairSource(Protocol):
 
     @property
     def url(self) -> str:
-        """What it is, for people."""
+        """The name of the source, for messages."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """What people should know of the search: files that changed while they were read."""
+        """Notes about the search for the user, such as files that changed while they were read."""
         ...
 
     def pack(self, pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
-        """A whole pack, checked."""
+        """Returns a whole pack, checked."""
         ...
 
     def columns(self, pack_id: PackId) -> PackChunks | None:
-        """The ids and raw sizes of a pack's chunks."""
+        """Returns the ids and raw sizes of a pack's chunks."""
         ...
 
     def look(self, search: Search) -> None:
-        """Finds out where it has any of these chunks, for what ``chunks`` is asked for next."""
+        """Finds out where it has any of these chunks, to prepare the next calls of ``chunks``."""
         ...
 
     def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
-        """Those of the chunks (id and raw size; of one pack, and of the last search) that it has,
-        as raw bytes, checked."""
+        """Yields those of the chunks (id and raw size; of one pack, and of the last search) that it
+        has, as raw bytes, checked."""
         ...
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit | None:
-        """A commit, checked."""
+        """Returns a commit, checked."""
         ...
 
     def head(self, repo: str, kind: str, name: str) -> CommitId | None:
-        """Where a branch or tag is there."""
+        """Returns the commit of a branch or tag there."""
         ...
 
     def settings(self) -> Settings | None:
-        """Those of a store."""
+        """Returns the settings of a store."""
         ...
 
 
 class NoStore:
-    """What is no store: without packs, commits, refs and settings."""
+    """A base for sources that are not stores: no packs, commits, refs and settings."""
 
     notes: Sequence[str] = ()
 
@@ -183,7 +183,7 @@ class StoreSource:
 
 
 def listed_packs(objects: ObjectStore) -> Iterator[ShardPack]:
-    """The packs of all index shards that can be read."""
+    """Yields the packs of all index shards that can be read."""
     for info in objects.list(keys.INDEX):
         try:
             yield from read_shard(objects, info.key)

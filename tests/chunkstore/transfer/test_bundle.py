@@ -170,7 +170,7 @@ def test_a_base_that_has_lost_something_is_refused(source: Source) -> None:
     (segment, *_) = source.made.entry(b"b", FILES[b"d/b"]).segments
     store.objects.delete(keys.pack(segment.pack))
     part = source.bundle(since="v1")
-    said = f"{keys.pack(segment.pack)}, which .* builds on, may be damaged"
+    said = f"{keys.pack(segment.pack)} lacks it, too: .* may be damaged"
     with pytest.raises(Corrupt, match=said):
         unpacked(part, store)
     assert at(store) is None
@@ -185,7 +185,7 @@ def test_a_ref_that_a_bundle_makes_is_never_elsewhere(
     unpacked(source.bundle("v1"), store)
     source.store.refs("r").advance(TAGS, "v2", source.second, expected_sequence=None)
     data = source.bundle("v2", since="v1")
-    with pytest.raises(Corrupt, match="is not whole"):
+    with pytest.raises(Corrupt, match="is incomplete"):
         unpacked(remade(data, lambda head: head, leave_out=PACK), store)
     assert store.refs("r").latest(TAGS, "v2") is None
     with monkeypatch.context() as patch:
@@ -270,7 +270,7 @@ def test_history_that_has_expired_since(source: Source) -> None:
     assert old.has_commit("r", source.second)
     assert not old.has_expired("r", source.second)
     assert verify(old, data=True).problems == []
-    with pytest.raises(Diverged, match="had expired where it was made"):
+    with pytest.raises(Diverged, match="had expired when it was made"):
         unpacked(data, older)
     assert at(older) == source.first
 
@@ -316,7 +316,7 @@ def test_a_bundle_that_lies_about_what_has_expired(source: Source, *, is_new: bo
     """It says so of what its own commits come after, and of nothing else in the store."""
     other = CommitId(b"\1" * 32) if is_new else source.first
     store, data = memory_store(), source.bundle()
-    with pytest.raises(Corrupt, match=f"{other.hex()[:12]}, which it says has expired"):
+    with pytest.raises(Corrupt, match=f"{other.hex()[:12]}, which it calls expired"):
         unpacked(remade(data, lambda head: replace(head, expired=(other,))), store)
     assert not store.has_expired("r", other)
     assert at(store) is None
@@ -345,9 +345,9 @@ def test_damage_anywhere_is_seen(source: Source) -> None:
         flipped = data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
         with pytest.raises((Corrupt, UnknownFormat)):
             check_bundle(BytesIO(flipped), "it")
-        with pytest.raises(Corrupt, match="it is cut off"):
+        with pytest.raises(Corrupt, match="it is truncated"):
             check_bundle(BytesIO(data[:place]), "it")
-    with pytest.raises(Corrupt, match="follows its end"):
+    with pytest.raises(Corrupt, match="after its end"):
         check_bundle(BytesIO(data + b"x"), "it")
 
 
@@ -375,7 +375,7 @@ def test_a_bundle_that_lacks_something(source: Source) -> None:
                 writer.add(record.kind, record.data)
         writer.end()
         store = memory_store()
-        what = "is not whole" if records[left_out].kind == PACK else "does not hold the commits"
+        what = "is incomplete" if records[left_out].kind == PACK else "does not hold the commits"
         with pytest.raises(Corrupt, match=what):
             unpacked(file.getvalue(), store)
         assert at(store) is None

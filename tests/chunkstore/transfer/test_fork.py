@@ -71,14 +71,14 @@ def test_names_that_are_not_free() -> None:
     store, commits = made()
     fork(store, "r", commits[1], "s")
     for name in ("r", "s"):
-        with pytest.raises(AlreadyExists, match="take a name that is free"):
+        with pytest.raises(AlreadyExists, match="choose a name that is free"):
             fork(store, "r", commits[2], name)
     delete_repo(store, "s", "me")
     with pytest.raises(AlreadyExists, match="undelete --empty"):
         fork(store, "r", commits[2], "s")
     gc_twice(store)
     store.settings_log("s").change(lambda now: replace(now, deletion=None))
-    with pytest.raises(AlreadyExists, match="take another"):
+    with pytest.raises(AlreadyExists, match="choose another"):
         fork(store, "r", commits[2], "s")
     assert not list(store.refs("s").living("branches"))
 

@@ -39,7 +39,7 @@ def test_create_list_unpack(tmp_path: Path, capfdbinary: pytest.CaptureFixture[b
     damaged.write_bytes(Path(file).read_bytes()[:-1])
     code, _, err = lodefs("bundle", "unpack", str(damaged), there)
     assert code == 8
-    assert "is cut off" in err
+    assert "is truncated" in err
     assert not (tmp_path / "there" / "packs").exists()
     assert lodefs("bundle", "unpack", file, there)[0] == 0
     assert b"unchanged" in lodefs("bundle", "unpack", file, there)[1]
