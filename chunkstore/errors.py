@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-TOLD_BYTES_MAX = 2000  # a line of a log; a gRPC status, of which each byte may become three
+# Fits into a log line, and into a gRPC status even if each byte becomes three
+TOLD_BYTES_MAX = 2000
 _TOLD_END_BYTES = 500
 
 
@@ -16,8 +17,9 @@ class LodefsError(Exception):
 
 
 class NotFound(LodefsError):
-    """The named thing (object, repository, revision, path) does not exist. ``instead``, if it is
-    set, reads the store and says what it has, for who may see all of it: the message never does."""
+    """The named thing (object, repository, revision, path) does not exist. ``instead``, if set,
+    reads the store and returns what exists, for callers who may see all of it: the message never
+    does."""
 
     instead: Callable[[], str] | None = None
 
@@ -27,8 +29,8 @@ class Expired(NotFound):
 
 
 class Renamed(NotFound):
-    """A repository has the name ``to`` now, to which its old name leads for a time: who may read
-    that goes on there. The message does not name it."""
+    """A repository is now called ``to``, and its old name leads there for a time. Callers who may
+    read that continue there. The message does not name it."""
 
     to: str = ""
 
@@ -46,7 +48,7 @@ class Conflict(LodefsError):
 
 
 class Diverged(LodefsError):
-    """Two sides went different ways, and somebody has to choose: to repeat changes nothing."""
+    """Two sides have diverged, and somebody must choose: retrying does not help."""
 
 
 class Changed(LodefsError):
@@ -58,7 +60,7 @@ class Corrupt(LodefsError):
 
 
 class Purged(LodefsError):
-    """Bytes that somebody removed for good, from all versions, and wanted to be gone."""
+    """Bytes that somebody has purged: removed from all versions for good."""
 
 
 class TooLarge(Corrupt):
@@ -69,7 +71,7 @@ class UnknownFormat(LodefsError):
     """Bytes of a format version that this lodefs does not know."""
 
 
-# What is wrong with one object of a store that cannot be used, and with no other.
+# The errors of an object that cannot be used, while the rest of its store can.
 UNREADABLE = (NotFound, Corrupt, UnknownFormat)
 
 
@@ -79,13 +81,13 @@ class Unavailable(LodefsError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        self.is_throttled = False  # it asks for fewer requests
-        self.lasting_s = 0.0  # for how long nothing else has come from there
+        self.is_throttled = False  # the other side asks for fewer requests
+        self.lasting_s = 0.0  # for how long it has only failed
         self.is_unreached = False  # nothing has ever answered there: the address may be wrong
 
 
 class Held(Unavailable):
-    """A store wants fewer requests, so that this one was not made."""
+    """A store throttles, so this request was not sent."""
 
 
 class DeadlineExceeded(Unavailable):
@@ -121,7 +123,7 @@ class InUse(LodefsError):
 
 
 def told(text: str) -> str:
-    """What an edge tells of an error: one line, of which the middle is left out where a client has
+    """Returns the text of an error for clients: one line, whose middle is left out if a client has
     sent something long."""
     line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
     data = line.encode()

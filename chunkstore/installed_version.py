@@ -12,11 +12,11 @@ _RECORD = re.compile(r"lodefs-([^-]+)\.dist-info")
 
 
 def installed_version(path: Iterable[str] | None = None) -> str | None:
-    """By the name of the directory that an installer leaves in one of ``path`` (sys.path); None in
-    a checkout that is not installed.
+    """Returns the version in the name of the directory that an installer leaves in one of ``path``
+    (sys.path); None in a checkout that is not installed.
 
     Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/.
-    importlib.metadata finds the same, but its imports take longer than a mount.
+    importlib.metadata returns the same, but its imports take longer than a mount.
     """
     for folder in sys.path if path is None else path:
         with suppress(OSError):

@@ -1,8 +1,9 @@
-"""Another Python process of lodefs: the command line that starts one, and its environment.
+"""Starts other Python processes of lodefs: their command line and their environment.
 
-Each part of lodefs starts its processes so, from a checkout, from a wheel and as installed. They
-see Python's own library and the packages of their starter, and nothing else: not the current
-directory, no ``usercustomize`` of the user whose HOME is set, nothing that PYTHON* variables name.
+Every part of lodefs starts its processes in this way, from a checkout, from a wheel, and when
+installed. They see Python's own library and the packages of their parent, and nothing else: not the
+current directory, no ``usercustomize`` of the user whose HOME is set, nothing from PYTHON*
+variables.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_OWN = str(Path(__file__).parents[2])  # the directory that has the package lodefs
+_OWN = str(Path(__file__).parents[2])  # the directory with the package lodefs
 
 
 def command(module: str, *words: str) -> list[str]:
-    """The command line that runs ``main`` of a module of lodefs, with ``words`` as its arguments.
+    """Returns the command line that runs ``main`` of a module of lodefs with the arguments
+    ``words``.
 
-    Python starts isolated (-I) and without site (-S); its program begins as that of the installed
-    /usr/bin/lodefs does.
+    Python starts isolated (-I) and without site (-S). Its program begins like that of the installed
+    /usr/bin/lodefs.
     """
     here = ""
-    with suppress(OSError):  # it was removed
+    with suppress(OSError):  # the directory was removed
         here = os.getcwd()
     places = package_places(sys.path, here)
     program = (
@@ -34,11 +36,11 @@ def command(module: str, *words: str) -> list[str]:
 
 
 def package_places(path: Sequence[str], here: str) -> list[str]:
-    """Where a process that another one with this sys.path starts, in the directory ``here``, finds
-    packages: those of lodefs first."""
+    """Returns where a child process finds packages, those of lodefs first, for a parent with this
+    sys.path in the directory ``here``."""
     return [_OWN, *(place for place in path if os.path.isabs(place) and place not in (_OWN, here))]
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of such a process: what it starts in turn gets no PYTHON* variables."""
+    """Returns the environment of such a process, without PYTHON* variables for its own children."""
     return {name: value for name, value in environ.items() if not name.startswith("PYTHON")}

@@ -1,1 +1,1 @@
-"""Every byte of a store: names, keys, packs, trees, commits, index shards. Pure."""
+"""The bytes of a store: names, keys, packs, trees, commits, index shards. Pure."""

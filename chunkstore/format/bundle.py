@@ -1,4 +1,4 @@
-"""Bundles: a revision with its history in one file, to be read from its beginning to its end.
+"""Bundles: a revision with its history in one file, which is read from beginning to end.
 docs/format.md has the table."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lodefs.chunkstore.types import Buffer
 
 MAGIC = b"LODEBNDL"
 VERSION = 1
-HEAD_SIZE_BYTES_MAX = 64 * 1024 * 1024  # of some 900,000 commits
+HEAD_SIZE_BYTES_MAX = 64 * 1024 * 1024  # enough for some 900,000 commits
 HEAD = struct.Struct("<8sHHI")  # magic, version, flags, size of the head document
 RECORD = struct.Struct("<BQ")  # kind, size
 COMMIT, PACK, END = 1, 2, 0  # kinds of records; END has the BLAKE3 of all before it
@@ -24,20 +24,20 @@ COMMIT, PACK, END = 1, 2, 0  # kinds of records; END has the BLAKE3 of all befor
 
 @dataclass(frozen=True, slots=True)
 class BundleHead:
-    """What a bundle holds: a ref, and the commits that lead to it, parents first. ``since``: a
-    commit that a store must have; what that leads to is not in the bundle. ``expired``: commits
-    before others, which a retention has deleted for good."""
+    """The head of a bundle: a ref, and the commits that lead to it, parents first. ``since`` is a
+    commit that the store must have; its history is not in the bundle. ``expired`` are earlier
+    commits that a retention policy has deleted for good."""
 
     ref: RefName
     since: CommitId | None
     commits: tuple[CommitId, ...]
     packs: int
-    time_s: int  # Unix; when it was made
+    time_s: int  # Unix time when it was made
     expired: tuple[CommitId, ...] = ()
 
     @property
     def commit(self) -> CommitId:
-        """Where the ref is."""
+        """The commit of the ref."""
         return self.commits[-1]
 
 
@@ -53,7 +53,8 @@ class _HeadBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_bundle_head(head: BundleHead) -> bytes:
-    """The beginning of a bundle. Raises: InvalidInput for more commits than a reader takes."""
+    """Returns the beginning of a bundle. Raises: InvalidInput for more commits than readers
+    take."""
     body = _HeadBody(
         *head.ref,
         since=None if head.since is None else head.since.hex(),
@@ -69,7 +70,7 @@ def encode_bundle_head(head: BundleHead) -> bytes:
 
 
 def bundle_head_size(data: Buffer, what: str) -> int:
-    """The size of the document that follows the first HEAD.size bytes. Raises: Corrupt,
+    """Returns the size of the document that follows the first HEAD.size bytes. Raises: Corrupt,
     UnknownFormat."""
     magic, version, flags, size_bytes = HEAD.unpack(data)
     if magic != MAGIC:
@@ -85,7 +86,7 @@ def bundle_head_size(data: Buffer, what: str) -> int:
 
 
 def decode_bundle_head(document: Buffer, what: str) -> BundleHead:
-    """The head, from its document. Raises: Corrupt, UnknownFormat."""
+    """Returns the head in a document. Raises: Corrupt, UnknownFormat."""
     body = unseal("bundle", {VERSION: _HeadBody}, document, what)
     try:
         ref = RefName(check_repo(body.repo), body.kind, check_ref_name(body.name))
@@ -95,5 +96,5 @@ def decode_bundle_head(document: Buffer, what: str) -> BundleHead:
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     if body.kind not in ("branches", "tags") or not commits or body.packs < 0:
-        raise Corrupt(f"{what} has a head that says nothing possible")
+        raise Corrupt(f"{what} has an invalid head")
     return BundleHead(ref, since, commits, body.packs, body.time_s, expired)

@@ -1,8 +1,8 @@
-"""Where a file is cut into chunks: FastCDC with fixed parameters.
+"""Cuts files into chunks: FastCDC with fixed parameters.
 
 FastCDC: Xia et al., "FastCDC: a Fast and Efficient Content-Defined Chunking Approach for Data
-Deduplication", USENIX ATC 2016, as the ``fastcdc`` package does it. The only importer of it. The
-cuts are part of the store's format: golden vectors pin them.
+Deduplication", USENIX ATC 2016, as the ``fastcdc`` package implements it. The only importer of that
+package. The cuts are part of the store's format: golden vectors pin them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fastcdc.fastcdc_cy import fastcdc_cy
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.types import Buffer
 
-CHUNK_SIZE_BYTES_LIMIT = 16 * 1024 * 1024  # of any store: a reader allocates no more for a chunk
-CHUNK_SIZE_BYTES_LEAST = 64  # what the fastcdc package takes at least
+CHUNK_SIZE_BYTES_LIMIT = 16 * 1024 * 1024  # for any store: a reader allocates no more for a chunk
+CHUNK_SIZE_BYTES_LEAST = 64  # the minimum of the fastcdc package
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkingParams:
-    """Sizes of chunks. They belong to a store and never change in it. Raises: InvalidInput."""
+    """Sizes of chunks. They are fixed when a store is created. Raises: InvalidInput."""
 
     size_bytes_min: int = 16 * 1024
     size_bytes_average: int = 64 * 1024
@@ -37,21 +37,22 @@ class ChunkingParams:
 
 
 def cut(data: Buffer, params: ChunkingParams, *, final: bool = True) -> list[int]:
-    """End offsets of the chunks of ``data``, which starts at a chunk's start; [] for no bytes.
+    """Returns the end offsets of the chunks of ``data``, which starts at a chunk's start; [] for no
+    bytes.
 
-    With ``final`` the last one is ``len(data)``. Without, ``data`` is a window of something longer
-    and only the cuts come that more bytes cannot move: give the rest again at the start of the
-    next window. A window longer than ``size_bytes_max`` holds at least one cut.
+    With ``final`` the last offset is ``len(data)``. Without it, ``data`` is a window of something
+    longer, and only cuts that more bytes cannot move are returned: pass the rest again at the start
+    of the next window. A window longer than ``size_bytes_max`` has at least one cut.
     """
     chunks = fastcdc_cy(
         data,
         params.size_bytes_min,
         params.size_bytes_average,
         params.size_bytes_max,
-        fat=False,  # no copies of the bytes
-        hf=None,  # no hash: ids are made elsewhere
+        fat=False,  # do not copy the bytes
+        hf=None,  # no hash, since ids are computed elsewhere
     )
     ends = [chunk.offset + chunk.length for chunk in chunks]
     if not final and ends:
-        ends.pop()  # it may end only because the window does
+        ends.pop()  # it may end only because the window ends
     return ends

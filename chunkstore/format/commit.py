@@ -1,4 +1,4 @@
-"""Commits: a root directory, where it came from, who pushed it and when."""
+"""Commits: a root directory, its parents, who pushed it, and when."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lodefs.chunkstore.types import Buffer
 
 _KIND = "commit"
 _VERSION = 2
-_METADATA_VERSION = 3  # of commits that have some; others are as they always were
-TEXT_CHARS_MAX = 64 * 1024  # of author and message
-SIZE_BYTES_MAX = 1024 * 1024  # of the document: texts have 896 KiB at most in it
+_METADATA_VERSION = 3  # of commits with metadata; others keep the old version
+TEXT_CHARS_MAX = 64 * 1024  # limit for author and message
+SIZE_BYTES_MAX = 1024 * 1024  # limit for the document, in which texts take at most 896 KiB
 LARGE_SIZE_BYTES_MIN = 1024 * 1024
 
 
 class Large(NamedTuple):
-    """Files of LARGE_SIZE_BYTES_MIN and more: how many, and their bytes."""
+    """The number and bytes of files of LARGE_SIZE_BYTES_MIN and more."""
 
     files: int
     size_bytes: int
@@ -36,11 +36,11 @@ class Commit:
     root: TreeEntry
     parents: tuple[CommitId, ...]
     author: str
-    time_s: int  # Unix
+    time_s: int  # Unix time
     message: str
-    files: int  # symlinks too
-    directories: int  # the root too
-    size_bytes: int  # of all files
+    files: int  # with symlinks
+    directories: int  # including the root
+    size_bytes: int  # bytes of all files
     large: Large
     metadata: Metadata = ()
 
@@ -48,7 +48,7 @@ class Commit:
 class _Root(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
     size_bytes: int
-    segments: list[tuple[str, int, int, int]]  # as of Segment
+    segments: list[tuple[str, int, int, int]]  # as in Segment
 
 
 class _CommitBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,13 +68,13 @@ class _MetadataBody(_CommitBody, forbid_unknown_fields=True):
 
 
 def commit_id_of(encoded: Buffer) -> CommitId:
-    """The id of an encoded commit: BLAKE3 of its bytes."""
+    """Returns the id of an encoded commit: BLAKE3 of its bytes."""
     return CommitId(digest_of(encoded))
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """The sealed document. Raises: InvalidInput for texts over the limit or not Unicode, and for
-    what makes a document that no reader would take."""
+    """Returns the sealed document. Raises: InvalidInput for texts that are too long or not Unicode,
+    and for a document that no reader would accept."""
     for text in (commit.author, commit.message):
         if len(text) > TEXT_CHARS_MAX or _has_surrogates(text):
             raise InvalidInput(
@@ -103,14 +103,14 @@ def encode_commit(commit: Commit) -> bytes:
         data = seal(_KIND, _VERSION, _CommitBody(**body))
     if len(data) > SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"a commit of {len(data)} bytes is too large: {SIZE_BYTES_MAX} at most, with "
+            f"a commit of {len(data)} bytes exceeds the limit of {SIZE_BYTES_MAX}: it has "
             f"{len(commit.parents)} parents and {len(root.segments)} segments of the root"
         )
     return data
 
 
 def decode_commit(data: Buffer, what: str = "commit") -> Commit:
-    """The commit. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
+    """Returns the commit. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
     versions: dict[int, type[_CommitBody]] = {
         _VERSION: _CommitBody,
         _METADATA_VERSION: _MetadataBody,
@@ -120,7 +120,7 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *large)
     numbers = [n for _, first, count, _ in body.root.segments for n in (first, count)]
     if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:
-        raise Corrupt(f"{what} holds an impossible count")
+        raise Corrupt(f"{what} has an impossible count")
     try:
         root = TreeEntry(
             name=b"",
@@ -138,7 +138,7 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     if not fill(root.segments, root.size_bytes):
-        raise Corrupt(f"{what} holds segments that are not its root's size")
+        raise Corrupt(f"{what} has segments that do not match its root's size")
     return Commit(
         root=root,
         parents=parents,

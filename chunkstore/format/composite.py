@@ -1,7 +1,7 @@
-"""Composites: objects that hold many small packs, one after the other, and the table of which pack
-lies in which composite (docs/decisions/0051). docs/format.md has the layouts.
+"""Composites: objects that hold many small packs, one after the other, and the table of their packs
+(docs/decisions/0051). docs/format.md has the layouts.
 
-A pack in a composite is what it is outside, byte for byte, under its own id.
+A pack is the same in a composite and outside, byte for byte, and keeps its id.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ COMPOSITES = "composites/data/"
 TABLES = "composites/tables/"
 LOOKED = "composites/looked"
 TABLE_SIZE_BYTES_MAX = LOOKED_SIZE_BYTES_MAX = 64 * 1024 * 1024
-TABLE_PACKS_MAX = 1_000_000  # what a writer puts into one table: 53 MB
-TAIL_PACKS_MAX = 262_144  # of one composite
-TAIL_HEAD_SIZE_BYTES = 64  # the end of a composite, which tells how long its list is
+TABLE_PACKS_MAX = 1_000_000  # limit for writers: a table of 53 MB
+TAIL_PACKS_MAX = 262_144  # limit for one composite
+TAIL_HEAD_SIZE_BYTES = 64  # the end of a composite, with the length of its list
 _TABLE_MAGIC = b"LODECMTB"
 _COMPOSITE_MAGIC = b"LODECMPS"
 _FLAG_SUPERSEDED = 1
@@ -40,7 +40,7 @@ _TAIL = struct.Struct("<8sHHIQQ")  # magic, version, flags, packs, composite's n
 
 
 class CompositeName(NamedTuple):
-    """``number``: of the table that names the composite first; ``token``: 16 random hex
+    """``number`` is that of the table that names the composite first; ``token`` is 16 random hex
     characters."""
 
     number: int
@@ -48,12 +48,12 @@ class CompositeName(NamedTuple):
 
     @property
     def key(self) -> str:
-        """``composites/data/<10 digits>-<16 hex>``."""
+        """Returns ``composites/data/<10 digits>-<16 hex>``."""
         return f"{COMPOSITES}{self.number:010d}-{self.token}"
 
 
 def name_of(key: str) -> CompositeName | None:
-    """The name of the composite at ``key``; None if that is no such key."""
+    """Returns the name of the composite at ``key``; None for any other key."""
     digits, _, token = key.removeprefix(COMPOSITES).partition("-")
     name = CompositeName(int(digits), token) if digits.isdigit() else None
     is_token = len(token) == 16 and is_hex(token)
@@ -61,12 +61,12 @@ def name_of(key: str) -> CompositeName | None:
 
 
 def table_key(number: int) -> str:
-    """``composites/tables/<10 digits, descending>``; numbers count from 0."""
+    """Returns ``composites/tables/<10 digits, descending>``; numbers count from 0."""
     return descending(TABLES, number)
 
 
 def table_number(key: str) -> int:
-    """The number of the table of composites at ``key``; -1 if that is no such key."""
+    """Returns the number of the table of composites at ``key``; -1 for any other key."""
     return number_in(TABLES, key)
 
 
@@ -80,25 +80,27 @@ class CompositePlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompositeTable:
-    """Where all packs are that lie in composites. Numbers count from 0; the highest one counts."""
+    """The places of all packs in composites. Numbers count from 0; the highest one is current."""
 
     number: int
     places: Mapping[PackId, CompositePlace] = field(default_factory=dict)
-    is_superseded: bool = False  # there is a newer one, and this one says nothing any more
-    # this, or one before it, was made of what a list of composites showed: it may have lacked some
+    is_superseded: bool = False  # a newer table has replaced this one, which is emptied
+    # this table, or one before it, was rebuilt from a list of composites, which may have lacked
+    # some
     is_restored: bool = False
 
     @property
     def composites(self) -> set[CompositeName]:
-        """Those that packs lie in."""
+        """Returns the composites that packs lie in."""
         return {place.composite for place in self.places.values()}
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeScanState:
-    """Which composites were looked at for purged bytes. ``purge``: the number of the newest one
-    then. ``unused``: composites in which, of what counts no more, nothing had been purged, and how
-    many bytes that was. These only become more, so who finds as many finds the same."""
+    """The composites that were scanned for purged bytes. ``purge`` is the number of the newest
+    purge then. ``unused`` has the composites whose unused parts had no purged bytes, and how many
+    bytes these were. Unused bytes only grow, so if the number is the same, the result is the
+    same."""
 
     purge: int = -1
     unused: Mapping[CompositeName, int] = field(default_factory=dict)
@@ -110,7 +112,7 @@ class _LookedBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_table(table: CompositeTable) -> bytes:
-    """The bytes of a table. Raises: Corrupt for a pack without bytes."""
+    """Returns the bytes of a table. Raises: Corrupt for a pack without bytes."""
     _check_sizes(table.places.values(), "a table of composites")
     names = sorted(table.composites)
     serials = {name: n for n, name in enumerate(names)}
@@ -127,17 +129,17 @@ def encode_table(table: CompositeTable) -> bytes:
 
 
 def decode_table(data: Buffer, number: int, what: str = "a table of composites") -> CompositeTable:
-    """The table of that number. Raises: Corrupt, UnknownFormat."""
+    """Returns the table with that number. Raises: Corrupt, UnknownFormat."""
     body, checksum = memoryview(data)[:-ID_BYTES], memoryview(data)[-ID_BYTES:]
     if len(body) < _TABLE_HEAD.size or bytes(body[: len(_TABLE_MAGIC)]) != _TABLE_MAGIC:
-        raise Corrupt(f"{what} is not what its key says")
+        raise Corrupt(f"{what} does not match its key")
     if blake3(body).digest() != checksum:
         raise Corrupt(f"{what} does not match its checksum")
     _, version, flags, own, composites, packs = _TABLE_HEAD.unpack_from(body)
     _check_version(version, flags & ~(_FLAG_SUPERSEDED | _FLAG_RESTORED), what)
     packs_at = _TABLE_HEAD.size + composites * _TABLE_COMPOSITE.size
     if own != number or packs_at + packs * _TABLE_PACK.size != len(body):
-        raise Corrupt(f"{what} is not the table {number}, or not as long as it says")
+        raise Corrupt(f"{what} is not the table {number}, or has the wrong length")
     rows = _TABLE_COMPOSITE.iter_unpack(body[_TABLE_HEAD.size : packs_at])
     names = [CompositeName(first, token.hex()) for first, token in rows]
     places: dict[PackId, CompositePlace] = {}
@@ -150,8 +152,8 @@ def decode_table(data: Buffer, number: int, what: str = "a table of composites")
 
 
 def encode_tail(name: CompositeName, places: Sequence[tuple[PackId, CompositePlace]]) -> bytes:
-    """What follows the packs of a composite: from it the table can be made again. Raises: Corrupt
-    for a pack without bytes."""
+    """Returns what follows the packs of a composite: the table can be rebuilt from it. Raises:
+    Corrupt for a pack without bytes."""
     _check_sizes((place for _, place in places), name.key)
     end = max((place.offset + place.size_bytes for _, place in places), default=0)
     rows = [_TAIL_PACK.pack(pack, place.offset, place.size_bytes) for pack, place in places]
@@ -161,12 +163,12 @@ def encode_tail(name: CompositeName, places: Sequence[tuple[PackId, CompositePla
 
 
 def composite_size_bytes(packs: Sequence[int]) -> int:
-    """How long a composite with packs of those sizes is."""
+    """Returns the length of a composite with packs of those sizes."""
     return sum(packs) + len(packs) * _TAIL_PACK.size + TAIL_HEAD_SIZE_BYTES
 
 
 def tail_size_bytes(data: Buffer, what: str) -> int:
-    """How long the tail of a composite is, by the last TAIL_HEAD_SIZE_BYTES of it. Raises:
+    """Returns the length of a composite's tail, from its last TAIL_HEAD_SIZE_BYTES. Raises:
     Corrupt."""
     if (
         len(data) < TAIL_HEAD_SIZE_BYTES
@@ -180,7 +182,7 @@ def tail_size_bytes(data: Buffer, what: str) -> int:
 
 
 def decode_tail(data: Buffer, name: CompositeName, what: str) -> dict[PackId, CompositePlace]:
-    """The packs of a composite, by its tail. Raises: Corrupt, UnknownFormat."""
+    """Returns the packs of a composite from its tail. Raises: Corrupt, UnknownFormat."""
     size_bytes = tail_size_bytes(data, what)
     tail = memoryview(data)[-size_bytes:]
     body, checksum = tail[:-ID_BYTES], tail[-ID_BYTES:]
@@ -197,19 +199,19 @@ def decode_tail(data: Buffer, name: CompositeName, what: str) -> dict[PackId, Co
 
 
 def encode_looked(looked: PurgeScanState) -> bytes:
-    """The document."""
+    """Returns the document."""
     unused = {name.key.removeprefix(COMPOSITES): n for name, n in looked.unused.items()}
     return seal("composites-looked", VERSION, _LookedBody(looked.purge, unused))
 
 
 def decode_looked(data: Buffer, what: str) -> PurgeScanState:
-    """What the document says. Raises: Corrupt, UnknownFormat."""
+    """Returns what the document says. Raises: Corrupt, UnknownFormat."""
     body = unseal("composites-looked", {VERSION: _LookedBody}, data, what)
     unused: dict[CompositeName, int] = {}
     for text, size_bytes in body.unused.items():
         name = name_of(COMPOSITES + text)
         if name is None:
-            raise Corrupt(f"{what}: {text!r} is no composite")
+            raise Corrupt(f"{what}: {text!r} is not a composite")
         unused[name] = size_bytes
     return PurgeScanState(body.purge, unused)
 

@@ -1,7 +1,7 @@
-"""How a chunk's bytes are stored: as they are, or as one zstd frame (RFC 8878).
+"""Stores a chunk's bytes as they are, or as one zstd frame (RFC 8878).
 
-The only importer of zstandard. A frame holds neither size nor checksum: the pack's index has the
-raw size, and the chunk's id is the checksum.
+The only importer of zstandard. A frame has neither size nor checksum: the pack's index has the raw
+size, and the chunk's id is the checksum.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ ZSTD = 1
 CODECS = bytes((RAW, ZSTD))
 LEVEL = 3
 _GAIN_DIVISOR = 32  # a chunk that shrinks by less than 1/32 is stored raw: reading it is cheaper
-_SIZE_BYTES_LEAST = 32  # below this a frame's header eats the gain
-_STREAK_CHUNKS = 4  # so many raw chunks in a row before trying gets rare
+_SIZE_BYTES_LEAST = 32  # below this, a frame's header outweighs the gain
+_STREAK_CHUNKS = 4  # raw chunks in a row after which fewer are tried
 _STEP_CHUNKS_MAX = 16
 
-_contexts = threading.local()  # zstd contexts are dear to make and not for two threads at once
+_contexts = threading.local()  # zstd contexts are expensive, and not for two threads at once
 
 
 def compress(raw: Buffer, level: int = LEVEL) -> tuple[int, Buffer]:
-    """The codec and the bytes to store. Bytes that zstd does not shrink come back themselves."""
+    """Returns the codec and the bytes to store: the same object if zstd does not shrink them."""
     size_bytes = len(raw)
     if size_bytes < _SIZE_BYTES_LEAST:
         return RAW, raw
@@ -37,8 +37,8 @@ def compress(raw: Buffer, level: int = LEVEL) -> tuple[int, Buffer]:
 
 
 def decompress(codec: int, stored: Buffer, raw_size_bytes: int) -> Buffer:
-    """The raw bytes, exactly ``raw_size_bytes`` of them. Raises: Corrupt; allocates no more than
-    that."""
+    """Returns the raw bytes, exactly ``raw_size_bytes`` of them; it allocates no more. Raises:
+    Corrupt."""
     if codec == ZSTD:
         try:
             raw: Buffer = _decompressor().decompress(stored, max_output_size=raw_size_bytes)
@@ -47,26 +47,26 @@ def decompress(codec: int, stored: Buffer, raw_size_bytes: int) -> Buffer:
     elif codec == RAW:
         raw = stored
     else:
-        raise Corrupt(f"codec {codec} is not known")
+        raise Corrupt(f"codec {codec} is unknown")
     if len(raw) != raw_size_bytes:
-        raise Corrupt(f"{len(raw)} bytes came out of a chunk of {raw_size_bytes} bytes")
+        raise Corrupt(f"decompression gave {len(raw)} bytes for a chunk of {raw_size_bytes} bytes")
     return raw
 
 
 class RawStreak:
-    """Compresses the chunks of one file in order, and stops trying when nothing is gained.
+    """Compresses the chunks of one file in order, and mostly stops if nothing is gained.
 
-    After some raw chunks in a row only every 2nd, 4th, ... 16th chunk is tried, until one shrinks.
-    What happens to a chunk depends on the chunks before it alone. One thread.
+    After some raw chunks in a row, it tries only every 2nd, 4th, ... 16th chunk until one shrinks.
+    The result depends only on the chunks before. For one thread.
     """
 
     def __init__(self, level: int = LEVEL) -> None:
         self._level = level
-        self._failed = 0  # tries without gain since the last one with gain
-        self._skip = 0  # chunks still to leave untried
+        self._failed = 0  # failed tries since the last successful one
+        self._skip = 0  # chunks still to skip
 
     def compress(self, raw: Buffer) -> tuple[int, Buffer]:
-        """As the function compress."""
+        """Does what the function compress does."""
         if self._skip:
             self._skip -= 1
             return RAW, raw

@@ -1,7 +1,7 @@
-"""JSON and MessagePack from outside as structures: whatever is wrong with it is one error.
+"""Decodes JSON and MessagePack from outside into structures, with one error for all problems.
 
-All decoders are made here, by one thread at a time. msgspec (0.22) looks at the fields of a class
-when it is first decoded, and other threads find what it has learned before it is whole: two that
+All decoders are made here, by one thread at a time. msgspec (0.22) inspects the fields of a class
+when it is first decoded, and other threads see the result before it is complete: two threads that
 decode a class for the first time may crash the process (SIGSEGV in mpack_decode).
 """
 
@@ -33,7 +33,8 @@ def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]: ...
 @overload
 def json_decoder(kind: object) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(kind: object) -> msgspec.json.Decoder[Any]:
-    """Decodes JSON as that type, or union of types. What it raises is msgspec's: see from_json."""
+    """Returns a decoder of JSON into that type. It raises msgspec's errors; from_json translates
+    them."""
     found = _json.get(kind)
     if found is None:
         with _making:
@@ -46,7 +47,7 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]: ...
 @overload
 def msgpack_decoder(kind: object) -> msgspec.msgpack.Decoder[Any]: ...
 def msgpack_decoder(kind: object) -> msgspec.msgpack.Decoder[Any]:
-    """As json_decoder, for MessagePack."""
+    """Does what json_decoder does, for MessagePack."""
     found = _msgpack.get(kind)
     if found is None:
         with _making:
@@ -70,7 +71,7 @@ def from_msgpack(data: Buffer, kind: type[T]) -> T:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except RecursionError:  # also of parts that the structure does not know, and skips
+    except RecursionError:  # even in parts that the structure does not know and skips
         raise InvalidInput("it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InvalidInput(str(error)) from error

@@ -1,4 +1,4 @@
-"""Small JSON documents that notice damage: commits, refs and store.json.
+"""Small JSON documents with a checksum: commits, refs and store.json.
 
 One line: ``{"lodefs":KIND,"version":N,"body":{...},"blake3":"<64 hex>"}`` and a newline. The
 checksum covers every byte before ``,"blake3"``. docs/format.md has the bodies.
@@ -30,14 +30,15 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def seal(kind: str, version: int, body: object) -> bytes:
-    """The document. ``body`` is what msgspec encodes; the fields of a Struct keep their order."""
+    """Returns the document. msgspec encodes ``body``; the fields of a Struct keep their order."""
     raw = msgspec.Raw(msgspec.json.encode(body, order="deterministic"))
     head = msgspec.json.encode(_Envelope(kind, version, raw))[:-1]
     return b"".join((head, _SEAL, blake3(head).hexdigest().encode(), _END))
 
 
 def unseal(kind: str, bodies: Mapping[int, type[T]], data: Buffer, what: str) -> T:
-    """The body of a document. ``bodies``: its type by version; ``what`` names it in errors.
+    """Returns the body of a document. ``bodies`` are its types by version; ``what`` names it in
+    errors.
 
     Raises: Corrupt; UnknownFormat for another version.
     """

@@ -1,4 +1,4 @@
-"""Index shards: which chunks one push added, and in which packs. docs/format.md has the table.
+"""Index shards: the chunks that one push added, by pack. docs/format.md has the table.
 
 A shard repeats the packs' own indexes in one object for a whole push, so it can be rebuilt.
 """
@@ -21,25 +21,25 @@ from lodefs.chunkstore.types import Buffer
 
 MAGIC = b"LODESHRD"
 VERSION = 1
-SIZE_BYTES_MAX = 5 * 1024**3  # what S3 takes in one PUT: of some 9 TiB that were added
+SIZE_BYTES_MAX = 5 * 1024**3  # S3's limit for one PUT: enough for some 9 TiB of new data
 HEAD = struct.Struct("<8sHHI")  # magic, version, flags, packs
 _REST = re.compile(r"-g\d+\Z")
 PACK_HEAD = struct.Struct("<32sI")  # pack id, chunks
 
 
 def rest_name(name: str, gc_number: int) -> str:
-    """The name of the shard that takes the place of the shard ``name``, when a gc run (number
-    of its entry in the journal) has deleted packs that it lists."""
+    """Returns the name of the shard that replaces the shard ``name`` when a gc run (with that
+    number in the journal) has deleted packs that it lists."""
     return f"{push_id_of(name)}-g{gc_number}"
 
 
 def push_id_of(name: str) -> str:
-    """The id of the push that a shard is of, or was before a gc run wrote it again."""
+    """Returns the id of a shard's push, even if a gc run has rewritten the shard."""
     return _REST.sub("", name)
 
 
 class PackChunks(Protocol):
-    """What a shard keeps of a pack. A PackIndex is one."""
+    """The parts of a pack that a shard keeps. A PackIndex has them."""
 
     @property
     def pack_id(self) -> PackId: ...
@@ -54,7 +54,7 @@ class PackChunks(Protocol):
 
 
 def chunk_ids(pack: PackChunks) -> Iterator[ChunkId]:
-    """The ids of its chunks, in order."""
+    """Yields the ids of its chunks, in order."""
     ids = pack.ids
     return (ChunkId(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES))
 
@@ -68,7 +68,7 @@ class ShardPack(NamedTuple):
 
 
 def encode_shard(packs: Sequence[PackChunks]) -> bytes:
-    """The shard of a push that wrote these packs."""
+    """Returns the shard of a push that wrote these packs."""
     parts = [HEAD.pack(MAGIC, VERSION, 0, len(packs))]
     for pack in packs:
         parts += (
@@ -81,7 +81,7 @@ def encode_shard(packs: Sequence[PackChunks]) -> bytes:
 
 
 def decode_shard(data: Buffer, what: str = "index shard") -> list[ShardPack]:
-    """The packs of a shard, each checked against its id. Raises: Corrupt, UnknownFormat."""
+    """Returns the packs of a shard, each checked against its id. Raises: Corrupt, UnknownFormat."""
     if len(data) < HEAD.size + ID_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:
         raise Corrupt(f"{what} is not an index shard")
     body, checksum = memoryview(data)[:-ID_BYTES], memoryview(data)[-ID_BYTES:]
@@ -99,7 +99,7 @@ def decode_shard(data: Buffer, what: str = "index shard") -> list[ShardPack]:
 
 
 def decode_head(body: memoryview, what: str) -> int:
-    """The number of packs in a shard. Raises: UnknownFormat."""
+    """Returns the number of packs in a shard. Raises: UnknownFormat."""
     _, version, flags, packs = HEAD.unpack_from(body)
     if version != VERSION or flags:
         raise UnknownFormat(
@@ -110,17 +110,17 @@ def decode_head(body: memoryview, what: str) -> int:
 
 
 def decode_pack(body: memoryview, offset: int, what: str) -> tuple[ShardPack, int]:
-    """The pack at an offset of a shard, and where the next one begins. Raises: Corrupt."""
+    """Returns the pack at an offset of a shard, and the offset of the next one. Raises: Corrupt."""
     ids_at = offset + PACK_HEAD.size
     if ids_at > len(body):
-        raise Corrupt(f"{what} is cut off")
+        raise Corrupt(f"{what} is truncated")
     pack_id, chunks = PACK_HEAD.unpack_from(body, offset)
     if chunks > PACK_CHUNKS_LIMIT:
         raise Corrupt(f"{what}: pack {pack_id.hex()} cannot have {chunks} chunks")
     sizes_at = ids_at + chunks * ID_BYTES
     end = sizes_at + chunks * 4
     if end > len(body):
-        raise Corrupt(f"{what} is cut off")
+        raise Corrupt(f"{what} is truncated")
     ids = bytes(body[ids_at:sizes_at])
     sizes = array("I")
     sizes.frombytes(body[sizes_at:end])
@@ -131,7 +131,7 @@ def decode_pack(body: memoryview, offset: int, what: str) -> tuple[ShardPack, in
 
 
 def _swapped(numbers: array[int]) -> array[int]:
-    """From this machine's byte order to little-endian, and back."""
+    """Converts from this machine's byte order to little-endian, or back."""
     if sys.byteorder == "big":
         numbers = numbers[:]
         numbers.byteswap()

@@ -1,4 +1,4 @@
-"""Inode numbers: derived from where an entry lies, so that every process knows them."""
+"""Inode numbers: derived from an entry's place, so that every process knows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MASK = (1 << 63) - 1
 
 
 def child_ino(parent_ino: int, name: bytes) -> int:
-    """63 bits of BLAKE3 over the parent's number (8 bytes, little-endian) and the name; never
-    0 or 1. Two names of one snapshot that collide are found when their tree is loaded."""
+    """Returns 63 bits of BLAKE3 over the parent's number (8 bytes, little-endian) and the name;
+    never 0 or 1. If two names of a snapshot collide, that is found when their tree is loaded."""
     hashed = blake3(parent_ino.to_bytes(8, "little") + name).digest(8)
     return int.from_bytes(hashed, "little") & _MASK | 2

@@ -1,6 +1,6 @@
-"""The journal of a store: who is about to write refs, and what a gc run has tombstoned.
+"""The journal of a store: the writers that are about to write refs, and the tombstones of gc runs.
 
-The numbers of its entries give all writers and gc runs one order (docs/format.md).
+The numbers of its entries order all writers and gc runs (docs/format.md).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
-VERSION_CHUNKS = 2  # of an entry, or an outcome, whose garbage has chunks of packs in use
-CHUNK_PACKS_MAX = 32  # of which one entry tombstones chunks: at most 16 KB of hex digits for each
-IDS_MAX = 1024  # that one entry tombstones
-SIZE_BYTES_MAX = 1024 * 1024  # of all documents but the ledger: IDS_MAX commits have 300 KB
-LEDGER_SIZE_BYTES_MAX = 64 * 1024 * 1024  # some 200,000 refs with the longest names
+VERSION_CHUNKS = 2  # of an entry or outcome whose garbage has chunks of packs in use
+CHUNK_PACKS_MAX = 32  # packs in one entry with tombstoned chunks: at most 16 KB of hex digits each
+IDS_MAX = 1024  # ids that one entry tombstones
+SIZE_BYTES_MAX = 1024 * 1024  # of any document but the ledger: IDS_MAX commits take 300 KB
+LEDGER_SIZE_BYTES_MAX = 64 * 1024 * 1024  # enough for 200,000 refs with the longest names
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class RefName(NamedTuple):
 
 
 class DeadChunks(NamedTuple):
-    """Chunks of a pack, by number: those whose bits are set."""
+    """Chunks of a pack: bits of their numbers."""
 
     pack: PackId
     chunks: int
@@ -44,7 +44,7 @@ class DeadChunks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Packs and commits (with their repositories) that no ref leads to, and such chunks of other
+    """Packs and commits (with their repositories) to which no ref leads, and such chunks of other
     packs."""
 
     packs: tuple[PackId, ...] = ()
@@ -57,11 +57,11 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A writer of a ref begins; or with ``tombstoned`` a gc run has found garbage."""
+    """A writer of a ref begins; or, with ``tombstoned``, a gc run has found garbage."""
 
     number: int
-    previous: int | None  # the newest entry before this that tombstones
-    time_s: int  # Unix
+    previous: int | None  # the previous entry with tombstones
+    time_s: int  # Unix time
     token: str  # 32 random hex characters, so that no two entries have the same bytes
     tombstoned: Garbage | None = None
 
@@ -77,7 +77,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a writer ended: with an intent, or (None) without having written a ref."""
+    """How a writer ended: with an intent, or (None) without a ref."""
 
     number: int
     intent: Intent | None
@@ -85,14 +85,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class DeletionOutcome:
-    """What came of the garbage of an entry: it is kept (None), or this of it is deleted."""
+    """The outcome of an entry's garbage: all is kept (None), or this part is deleted."""
 
     number: int
     deleted: Garbage | None
 
 
 class LastHeartbeat(NamedTuple):
-    """A writer had said so often that it is alive, and not again since a time (Unix)."""
+    """The number of a writer's heartbeats, and since when (Unix time) there was no further one."""
 
     beats: int
     since_s: int
@@ -102,11 +102,11 @@ class LastHeartbeat(NamedTuple):
 class Ledger:
     """What a gc run knows, so that the next one need not read the whole journal."""
 
-    before: int = 0  # all writers with a lower number have ended, and ``refs`` has theirs
-    refs: Mapping[RefName, int] = field(default_factory=dict)  # a sequence that each of them has
+    before: int = 0  # all writers with lower numbers have ended, and ``refs`` has their refs
+    refs: Mapping[RefName, int] = field(default_factory=dict)  # an existing sequence of each
     last_heartbeats: Mapping[int, LastHeartbeat] = field(
         default_factory=dict
-    )  # of the other writers
+    )  # for the other writers
 
 
 class _Garbage(msgspec.Struct, forbid_unknown_fields=True):
@@ -187,14 +187,14 @@ class _LedgerBody(
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    """The document. Raises: InvalidInput for more garbage than an entry may tombstone."""
+    """Returns the document. Raises: InvalidInput for more garbage than an entry may tombstone."""
     if entry.tombstoned is not None:
         count = len(entry.tombstoned.packs) + len(entry.tombstoned.commits)
         if count > IDS_MAX:
-            raise InvalidInput(f"an entry of the journal cannot tombstone {count} ids: {IDS_MAX}")
+            raise InvalidInput(f"an entry of the journal cannot have {count} ids (limit {IDS_MAX})")
         if len(entry.tombstoned.chunks) > CHUNK_PACKS_MAX:
             raise InvalidInput(
-                f"an entry tombstones chunks of {CHUNK_PACKS_MAX} packs, not of more"
+                f"an entry of the journal tombstones chunks of at most {CHUNK_PACKS_MAX} packs"
             )
     head = entry.number, entry.previous, entry.time_s, entry.token
     if entry.tombstoned is not None and entry.tombstoned.chunks:
@@ -204,16 +204,17 @@ def encode_entry(entry: JournalEntry) -> bytes:
 
 
 def decode_entry(data: Buffer, number: int, what: str) -> JournalEntry:
-    """The entry with that number. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
+    """Returns the entry with that number. Raises: Corrupt, UnknownFormat; ``what`` names it in
+    these."""
     body = _unsealed("journal-entry", _ENTRIES, data, number, what)
     if body.previous is not None and not 0 <= body.previous < number:
-        raise Corrupt(f"{what} follows entry {body.previous}")
+        raise Corrupt(f"{what} cannot follow entry {body.previous}")
     tombstoned = _unpacked(body.tombstoned, what)
     return JournalEntry(number, body.previous, body.time_s, body.token, tombstoned)
 
 
 def encode_end(end: End) -> bytes:
-    """The document."""
+    """Returns the document."""
     intent = None
     if end.intent is not None:
         intent = _Intent(*end.intent.ref, end.intent.sequence, end.intent.commit.hex())
@@ -221,7 +222,7 @@ def encode_end(end: End) -> bytes:
 
 
 def decode_end(data: Buffer, number: int, what: str) -> End:
-    """The end of the writer with that number. Raises: Corrupt, UnknownFormat."""
+    """Returns the end of the writer with that number. Raises: Corrupt, UnknownFormat."""
     body = _unsealed("journal-end", {VERSION: _EndBody}, data, number, what)
     if body.intent is None:
         return End(number, None)
@@ -231,7 +232,7 @@ def decode_end(data: Buffer, number: int, what: str) -> End:
 
 
 def encode_outcome(outcome: DeletionOutcome) -> bytes:
-    """The document."""
+    """Returns the document."""
     if outcome.deleted is not None and outcome.deleted.chunks:
         with_chunks = _OutcomeBodyChunks(outcome.number, _packed_chunks(outcome.deleted))
         return seal("journal-fate", VERSION_CHUNKS, with_chunks)
@@ -239,28 +240,28 @@ def encode_outcome(outcome: DeletionOutcome) -> bytes:
 
 
 def decode_outcome(data: Buffer, number: int, what: str) -> DeletionOutcome:
-    """The outcome of the garbage of that entry. Raises: Corrupt, UnknownFormat."""
+    """Returns the outcome of that entry's garbage. Raises: Corrupt, UnknownFormat."""
     body = _unsealed("journal-fate", _OUTCOMES, data, number, what)
     return DeletionOutcome(number, _unpacked(body.deleted, what))
 
 
 def encode_beat(number: int, beats: int) -> bytes:
-    """How often the writer with that number has said that it is alive."""
+    """Returns the document with the number of heartbeats of a writer."""
     return seal("journal-beat", VERSION, _BeatBody(number, beats))
 
 
 def decode_beat(data: Buffer, number: int, what: str) -> int:
-    """The same. Raises: Corrupt, UnknownFormat."""
+    """Returns that number. Raises: Corrupt, UnknownFormat."""
     return _unsealed("journal-beat", {VERSION: _BeatBody}, data, number, what).beats
 
 
 def encode_done(number: int) -> bytes:
-    """Says that the outcome of that entry's garbage was carried out."""
+    """Returns the document which says that the outcome of an entry was carried out."""
     return seal("journal-done", VERSION, _DoneBody(number))
 
 
 def encode_ledger(ledger: Ledger) -> bytes:
-    """The document."""
+    """Returns the document."""
     refs = sorted((*ref, sequence) for ref, sequence in ledger.refs.items())
     last_heartbeats = sorted(
         (number, *last_heartbeat) for number, last_heartbeat in ledger.last_heartbeats.items()
@@ -270,21 +271,21 @@ def encode_ledger(ledger: Ledger) -> bytes:
 
 
 def decode_ledger(data: Buffer, what: str) -> Ledger:
-    """The ledger. Raises: Corrupt, UnknownFormat."""
+    """Returns the ledger. Raises: Corrupt, UnknownFormat."""
     body = unseal("journal-ledger", {VERSION: _LedgerBody}, data, what)
     refs = {_ref_name(repo, kind, name, what): last for repo, kind, name, last in body.refs}
     last_heartbeats = {
         number: LastHeartbeat(beats, since_s) for number, beats, since_s in body.last_heartbeats
     }
     if min((body.before, *refs.values(), *last_heartbeats)) < 0:
-        raise Corrupt(f"{what} holds a negative number")
+        raise Corrupt(f"{what} has a negative number")
     return Ledger(body.before, refs, last_heartbeats)
 
 
 def _unsealed(kind: str, bodies: Mapping[int, type[T]], data: Buffer, number: int, what: str) -> T:
     body = unseal(kind, bodies, data, what)
     if (found := getattr(body, "number", None)) != number:
-        raise Corrupt(f"{what} is of entry {found} of the journal, not of {number}")
+        raise Corrupt(f"{what} belongs to entry {found} of the journal, not to {number}")
     return body
 
 
@@ -303,7 +304,7 @@ def _packed_chunks(garbage: Garbage) -> _GarbageChunks:
 
 
 def _hex_of(bits: int) -> str:
-    """Hex digits of bytes, of which the first has the bits of chunks 0 to 7."""
+    """Returns hex digits of bytes; the first byte has the bits of chunks 0 to 7."""
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little").hex()
 
 

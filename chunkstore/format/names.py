@@ -1,4 +1,4 @@
-"""Ids and names: what a chunk, pack, commit, repository, revision and path may be called."""
+"""Ids and names: the valid names of chunks, packs, commits, repositories, revisions and paths."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lodefs.chunkstore.errors import InvalidInput
 
 ChunkId = NewType("ChunkId", bytes)  # BLAKE3-256 of the chunk's bytes
 PackId = NewType("PackId", bytes)  # BLAKE3-256 of the ordered chunk ids and raw lengths
-Digest = NewType("Digest", bytes)  # of a file: BLAKE3 of its content; of a tree: see tree.py
+Digest = NewType("Digest", bytes)  # for a file, BLAKE3 of its content; for a tree, see tree.py
 CommitId = NewType("CommitId", bytes)  # BLAKE3-256 of the commit's canonical JSON
 
 ID_BYTES = 32
-ID_HEX_CHARS_MIN = 6  # the shortest prefix of a commit id that is taken for one
+ID_HEX_CHARS_MIN = 6  # the shortest prefix that stands for a commit id
 REPO_CHARS_MAX = 200
 REF_CHARS_MAX = 100
-STEPS_MAX = 1000  # of a revision such as main~3
+STEPS_MAX = 1000  # in a revision such as main~3
 NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 
 _REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
@@ -30,23 +30,24 @@ _REVISION = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._-]*)((?:{_STEP})*)\Z")
 _HEX = re.compile(r"[0-9a-f]+\Z")
 _HEX_PREFIX = re.compile(r"[0-9a-f]{6,64}\Z")
 DEFAULT_BRANCH = "main"
-PULL_STATE_DIR = ".lodefs-pull"  # in a directory that a pull has not filled to the end
+PULL_STATE_DIR = ".lodefs-pull"  # in a directory that a pull has not completed
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> Digest:
-    """BLAKE3-256 of ``data``: 32 bytes."""
+    """Returns the BLAKE3-256 of ``data``: 32 bytes."""
     return Digest(blake3(data).digest())
 
 
 def parse_id(text: str, what: str = "id") -> bytes:
-    """32 bytes from 64 lower-case hex characters; InvalidInput otherwise."""
+    """Returns 32 bytes from 64 lower-case hex characters. Raises: InvalidInput."""
     if len(text) != 2 * ID_BYTES or not _HEX_PREFIX.match(text):
         raise InvalidInput(f"{text!r} is not a {what}: it must be 64 lower-case hex characters")
     return bytes.fromhex(text)
 
 
 def check_repo(name: str) -> str:
-    """The name of a repository, or InvalidInput. Parts of [A-Za-z0-9._-], joined by '/'."""
+    """Returns a valid repository name: parts of [A-Za-z0-9._-], joined by '/'. Raises:
+    InvalidInput."""
     parts = name.split("/")
     if len(name) > REPO_CHARS_MAX or not all(_REPO_PART.match(part) for part in parts):
         raise InvalidInput(
@@ -59,7 +60,7 @@ def check_repo(name: str) -> str:
 
 
 def check_ref_name(name: str) -> str:
-    """The name of a branch or tag, or InvalidInput. One part of [A-Za-z0-9._-]."""
+    """Returns a valid name of a branch or tag: one part of [A-Za-z0-9._-]. Raises: InvalidInput."""
     if len(name) > REF_CHARS_MAX or not _REF.match(name):
         raise InvalidInput(
             f"{name!r} is not a branch or tag name: use letters, digits, '.', '_' and '-', "
@@ -69,38 +70,38 @@ def check_ref_name(name: str) -> str:
 
 
 def check_new_ref_name(name: str) -> str:
-    """The same for a branch or tag that is created: InvalidInput also for a name that people or
-    programs would take for something else."""
+    """Returns a valid name of a new branch or tag. Raises: InvalidInput, also for a name that users
+    or programs would take for something else."""
     check_ref_name(name)
     if name == "HEAD":
         raise InvalidInput(
-            "HEAD cannot be the name of a branch or tag: git means something else by it; "
-            "take another name"
+            "HEAD cannot be the name of a branch or tag, since it has another meaning in git: "
+            "choose another name"
         )
     if len(name) == 2 * ID_BYTES and is_hex(name):
         raise InvalidInput(
-            f"{name} looks like the id of a commit, and would be mistaken for one; take another "
-            "name for the branch or tag"
+            f"{name} looks like the id of a commit: choose another name for the branch or tag, "
+            "so that nobody mistakes it for one"
         )
     return name
 
 
 class Revision(NamedTuple):
-    """A parsed REV. ``name``: a branch, a tag, or a commit or its beginning. ``steps``: which
-    parent, counted from 1, is next on the way from there to the commit that is meant."""
+    """A parsed REV. ``name`` is a branch, a tag, a commit, or a prefix of one. ``steps`` leads from
+    there to the commit: each is the number of a parent, counted from 1."""
 
     name: str
     steps: tuple[int, ...]
 
 
 def parse_revision(rev: str) -> Revision:
-    """A name, and behind it any of ``~N`` (N first parents back; without N one) and ``^N`` (the
-    parent N; without N the first), as git has them. Raises: InvalidInput."""
+    """Parses a name, followed by any of ``~N`` (N first parents back; N is 1 by default) and ``^N``
+    (the parent N, by default the first), as in git. Raises: InvalidInput."""
     found = _REVISION.match(rev)
     if len(rev) > REF_CHARS_MAX or found is None:
         raise InvalidInput(
-            f"{rev!r} is not a revision: write a branch, a tag or a commit, and behind it ~N for "
-            f"the commit N before it, or ^ for its parent; at most {REF_CHARS_MAX} characters"
+            f"{rev!r} is not a revision: write a branch, a tag or a commit, followed by ~N for the "
+            f"commit N before it, or ^ for its parent; at most {REF_CHARS_MAX} characters"
         )
     steps: list[int] = []
     for step in _STEPS.findall(found[2]):
@@ -111,25 +112,25 @@ def parse_revision(rev: str) -> Revision:
             steps.append(number)
     if len(steps) > STEPS_MAX:
         raise InvalidInput(
-            f"{rev} is more than {STEPS_MAX:,} commits before {found[1]}: `lodefs log` lists them, "
-            "and a commit that it shows is a revision too"
+            f"{rev} is more than {STEPS_MAX:,} commits before {found[1]}: `lodefs log` lists these "
+            "commits, and the id of a commit is a revision, too"
         )
     return Revision(found[1], tuple(steps))
 
 
 def check_revision(rev: str) -> str:
-    """A revision, or InvalidInput."""
+    """Returns a valid revision. Raises: InvalidInput."""
     parse_revision(rev)
     return rev
 
 
 def is_hex(rev: str) -> bool:
-    """Whether ``rev`` consists of hex digits as commit ids do."""
+    """Whether ``rev`` consists of hex digits, as commit ids do."""
     return bool(_HEX.match(rev))
 
 
 def is_commit_prefix(rev: str) -> bool:
-    """Whether ``rev`` may be a commit id or the beginning of one."""
+    """Whether ``rev`` may be a commit id or a prefix of one."""
     return bool(_HEX_PREFIX.match(rev))
 
 
@@ -146,7 +147,8 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 def split_path(path: bytes) -> list[bytes]:
-    """The names in a path inside a snapshot; InvalidInput for '..', NUL or an overlong name."""
+    """Returns the names in a path inside a snapshot. Raises: InvalidInput for '..', NUL or an
+    overlong name."""
     parts = [part for part in path.split(b"/") if part not in (b"", b".")]
     for part in parts:
         if part == b".." or b"\0" in part or len(part) > NAME_BYTES_MAX:
@@ -158,9 +160,9 @@ def split_path(path: bytes) -> list[bytes]:
 
 
 def parse_spec(text: str | bytes) -> Spec:
-    """``REPO[@REV][:PATH]`` as a Spec. Raises: InvalidInput if a part of it is malformed.
+    """Parses ``REPO[@REV][:PATH]``. Raises: InvalidInput if a part of it is malformed.
 
-    Text that came from the command line may hold surrogate escapes for bytes that are not UTF-8.
+    Text from the command line may have surrogate escapes for bytes that are not UTF-8.
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     head, colon, path = raw.partition(b":")
@@ -183,8 +185,8 @@ class Target(NamedTuple):
 
 
 def parse_target(text: str) -> Target:
-    """``REPO[@REV]``, where the lack of a revision means all of them. Raises: InvalidInput."""
+    """Parses ``REPO[@REV]``; without a revision it stands for all of them. Raises: InvalidInput."""
     spec = parse_spec(text)
     if ":" in text:
-        raise InvalidInput(f"{text!r}: this takes REPO or REPO@REV, without a path")
+        raise InvalidInput(f"{text!r}: write REPO or REPO@REV, without a path")
     return Target(spec.repo, spec.rev if "@" in text else None)

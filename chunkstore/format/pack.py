@@ -1,8 +1,8 @@
 """Packs: objects that hold chunks, an index of them, and a trailer. docs/format.md has the table.
 
-A pack's id names its list of chunks, not its bytes: the object may be written again, with other
-codecs, or without the bytes of some chunks, under the same id. A reader of ranges sends the ETag
-seen with the index.
+A pack's id names its list of chunks, not its bytes: the object may be rewritten under the same id,
+with other codecs, or without the bytes of some chunks. A reader of ranges sends the ETag that it
+saw with the index.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lodefs.chunkstore.format.compression import CODECS, RAW, decompress
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.types import Buffer
 
-PACK_CHUNKS_MAX = 16 * 1024  # what a writer puts into one pack: its index stays below 700 KB
-PACK_CHUNKS_LIMIT = 64 * 1024  # what a reader accepts: an index of 2.7 MB
-TAIL_SIZE_BYTES = 64 * 1024  # what the first read of a pack's end brings
+PACK_CHUNKS_MAX = 16 * 1024  # limit for writers: an index below 700 KB
+PACK_CHUNKS_LIMIT = 64 * 1024  # limit for readers: an index of 2.7 MB
+TAIL_SIZE_BYTES = 64 * 1024  # the first read of a pack's end has this size
 
 VERSION = 1
-VERSION_GONE = 2  # of a pack that lacks the bytes of some of its chunks
+VERSION_GONE = 2  # of a pack without the bytes of some of its chunks
 MAGIC = b"LODEPACK"
-# Codecs of chunks without bytes: no ref led there any more; somebody wanted them to be gone
+# Codecs of chunks without bytes: dropped since no ref led there, or purged by a user
 DROPPED = 2
 PURGED = 3
 GONE = bytes((DROPPED, PURGED))
-FLAG_VIRTUAL = 1  # reserved: the chunks lie in objects that lodefs did not write
+FLAG_VIRTUAL = 1  # reserved for chunks in objects that lodefs did not write
 # magic, version, flags, chunks, index offset, index size, size of the reserved place field
 _TRAILER_HEAD = struct.Struct("<8sHHIQII")
 TRAILER_SIZE_BYTES = _TRAILER_HEAD.size + ID_BYTES
@@ -42,7 +42,7 @@ _ID_ROW_SIZE_BYTES = ID_BYTES + 4
 
 
 class ChunkPlace(NamedTuple):
-    """One chunk of a pack: where its stored bytes lie in the object, and how."""
+    """One chunk of a pack: where its stored bytes lie in the object, and their codec."""
 
     id: ChunkId
     offset: int
@@ -75,9 +75,9 @@ class PackIndex:
         self.stored_sizes = stored_sizes
         self.codecs = codecs
         self.has_gone = bool(codecs.translate(None, CODECS))
-        # by codec, the chunks that have it: bits of their numbers
+        # by codec, the bits of the numbers of its chunks
         self._gone_bits = {codec: _bits(codecs, codec) for codec in GONE if self.has_gone}
-        # one more than there are chunks: the last is the sum
+        # one more than there are chunks: the last offset is the sum
         self.offsets = array("Q", accumulate(stored_sizes, initial=0))
         self.raw_offsets = array("Q", accumulate(raw_sizes, initial=0))
 
@@ -85,15 +85,16 @@ class PackIndex:
         return len(self.raw_sizes)
 
     def chunk_id(self, n: int) -> ChunkId:
-        """The id of chunk ``n``, which is in the pack."""
+        """Returns the id of chunk ``n``, which must exist."""
         return ChunkId(self.ids[n * ID_BYTES : (n + 1) * ID_BYTES])
 
     def place(self, n: int) -> ChunkPlace:
-        """Where chunk ``n`` lies. Raises: Corrupt if the pack has fewer."""
+        """Returns where chunk ``n`` lies. Raises: Corrupt if the pack has fewer chunks."""
         return self.places(n, 1)[0]
 
     def places(self, first: int, count: int) -> list[ChunkPlace]:
-        """Where ``count`` chunks from ``first`` lie. Raises: Corrupt if the pack has fewer."""
+        """Returns where ``count`` chunks from ``first`` on lie. Raises: Corrupt if the pack has
+        fewer."""
         end = self._end(first, count)
         ids = self.ids
         cuts = range(first * ID_BYTES, end * ID_BYTES, ID_BYTES)
@@ -109,30 +110,30 @@ class PackIndex:
         )
 
     def is_gone(self, n: int) -> bool:
-        """Whether the bytes of chunk ``n``, which is in the pack, are not there any more."""
+        """Whether the bytes of chunk ``n``, which must exist, are gone."""
         return self.codecs[n] >= DROPPED
 
     def held(self, ids: Container[ChunkId]) -> int:
-        """Those of these chunks whose bytes are there: bits of their numbers."""
+        """Returns those of these chunks whose bytes exist: bits of their numbers."""
         numbers = (n for n in range(len(self)) if self.chunk_id(n) in ids)
         return sum(1 << n for n in numbers if not self.is_gone(n))
 
     def purged(self) -> list[ChunkId]:
-        """The chunks of which it says that they were purged."""
+        """Returns the chunks that the index calls purged."""
         codecs = enumerate(self.codecs if self.has_gone else b"")
         return [self.chunk_id(n) for n, codec in codecs if codec == PURGED]
 
     def lacks(self, named: int, gone: bytes = GONE) -> int:
-        """Those of some chunks (bits of their numbers) whose bytes are not there: the pack has no
-        such chunk, or one of these codecs says so. This alone tells whether a commit may name
-        chunks of a pack: that it is there says nothing of them."""
+        """Returns the chunks (bits of their numbers) whose bytes are missing: the pack has no such
+        chunk, or one with a codec in ``gone``. Only this tells whether a commit may name chunks of
+        a pack: that the pack exists does not."""
         lacking = named >> len(self) << len(self)
         for codec in gone if self.has_gone else b"":
             lacking |= named & self._gone_bits[codec]
         return lacking
 
     def live_runs(self, first: int, count: int) -> list[tuple[int, int]]:
-        """The chunks of a run whose bytes are there, as runs (first, count)."""
+        """Returns the chunks of a run whose bytes exist, as runs (first, count)."""
         if not self.has_gone:
             return [(first, count)]
         runs: list[tuple[int, int]] = []
@@ -146,8 +147,8 @@ class PackIndex:
         return runs
 
     def check_there(self, first: int, count: int) -> None:
-        """Raises: Purged, Corrupt if the bytes of one of these chunks are not there any more; its
-        message says why."""
+        """Raises: Purged, Corrupt if the bytes of one of these chunks are gone; the message says
+        why."""
         if not self.has_gone:
             return
         named = (1 << self._end(first, count)) - (1 << first)
@@ -158,12 +159,12 @@ class PackIndex:
         if self.codecs[n] == PURGED:
             raise Purged(f"{what} was purged: its bytes are gone for good (lodefs purge)")
         raise Corrupt(
-            f"{what} is lost: no branch or tag led to it, and so `lodefs gc` has dropped its bytes"
+            f"{what} is lost: no branch or tag led to it, so `lodefs gc` has dropped its bytes"
         )
 
     def without(self, gone: int, codec: int) -> PackIndex:
-        """The index of the same pack without the bytes of the chunks whose bits are set in
-        ``gone``; ``codec``: DROPPED or PURGED, which the others of both stay."""
+        """Returns the index of the same pack without the bytes of the chunks in ``gone`` (bits of
+        their numbers). ``codec`` is DROPPED or PURGED; chunks without bytes keep theirs."""
         stored_sizes, codecs = self.stored_sizes[:], bytearray(self.codecs)
         for n in range(len(self)):
             if gone >> n & 1 and codecs[n] < codec:
@@ -171,15 +172,15 @@ class PackIndex:
         return PackIndex(self.ids, self.raw_sizes, stored_sizes, bytes(codecs))
 
     def cut(self, gone: int, codec: int, stored: Buffer) -> tuple[PackIndex, bytes]:
-        """As ``without``, and what is left of the stored bytes of the chunks."""
+        """Returns what ``without`` returns, and the rest of the stored bytes of the chunks."""
         left, view = self.without(gone, codec), memoryview(stored)
         runs = left.live_runs(0, len(left))
         parts = [view[self.offsets[at] : self.offsets[at + count]] for at, count in runs]
         return left, b"".join(parts)
 
     def check_run(self, first: int, count: int, size_bytes: int) -> None:
-        """Raises: Corrupt if the pack does not have ``count`` chunks from ``first`` on, or they
-        have not ``size_bytes`` raw bytes together: of what a tree says of a pack."""
+        """Checks what a tree says about the pack. Raises: Corrupt if it does not have ``count``
+        chunks from ``first`` on, or these do not have ``size_bytes`` raw bytes together."""
         found = self.raw_offsets[self._end(first, count)] - self.raw_offsets[first]
         if found != size_bytes:
             raise Corrupt(
@@ -197,7 +198,7 @@ class PackIndex:
         return end
 
     def encode(self) -> bytes:
-        """Index and trailer, as they stand at the pack's end."""
+        """Returns index and trailer, as at the pack's end."""
         body = b"".join(
             (self.ids, _bytes_of(self.raw_sizes), _bytes_of(self.stored_sizes), self.codecs)
         )
@@ -207,13 +208,13 @@ class PackIndex:
 
     @classmethod
     def decode(cls, pack_id: PackId, data: Buffer) -> PackIndex:
-        """The index from the end of a pack (or what encode gave). Raises: Corrupt,
+        """Returns the index from the end of a pack (or from encode). Raises: Corrupt,
         UnknownFormat."""
         trailer = Trailer.decode(pack_id, data)
         what = f"pack {pack_id.hex()}"
         begin = len(data) - TRAILER_SIZE_BYTES - trailer.index_size_bytes
         if begin < 0:
-            raise Corrupt(f"{what}: the index is cut off")
+            raise Corrupt(f"{what}: the index is truncated")
         tail = memoryview(data)[begin:]
         body = tail[: trailer.index_size_bytes]
         if blake3(tail[:-ID_BYTES]).digest() != tail[-ID_BYTES:]:
@@ -228,40 +229,40 @@ class PackIndex:
         return index
 
     def _check(self, payload_size_bytes: int, version: int) -> None:
-        """Sizes and codecs that cannot be. Raises: Corrupt."""
+        """Checks for impossible sizes and codecs. Raises: Corrupt."""
         what = f"pack {self.pack_id.hex()}"
         if self.codecs.translate(None, CODECS + (GONE if version == VERSION_GONE else b"")):
-            raise Corrupt(f"{what}: its index names a codec that is not known")
+            raise Corrupt(f"{what}: its index names an unknown codec")
         if self.offsets[-1] != payload_size_bytes:
             raise Corrupt(f"{what}: its chunks do not fill the object up to the index")
         if not 0 < min(self.raw_sizes) <= max(self.raw_sizes) <= CHUNK_SIZE_BYTES_LIMIT:
             raise Corrupt(f"{what}: a chunk's size is 0 or over {CHUNK_SIZE_BYTES_LIMIT} bytes")
         for raw, stored, codec in zip(self.raw_sizes, self.stored_sizes, self.codecs, strict=True):
             if (stored != raw and (codec == RAW or stored > raw)) or (stored and codec in GONE):
-                raise Corrupt(f"{what}: {stored} bytes cannot hold a chunk of {raw} bytes")
+                raise Corrupt(f"{what}: {stored} bytes cannot contain a chunk of {raw} bytes")
 
 
 def _bits(codecs: bytes, codec: int) -> int:
-    """The chunks of one codec, by the bits of their numbers."""
+    """Returns the chunks with one codec, as bits of their numbers."""
     digits = bytearray(b"0" * 256)
     digits[codec] = ord("1")
     return int(codecs.translate(digits)[::-1], 2)
 
 
 def columns_of(pack_id: PackId, data: Buffer) -> tuple[memoryview, array[int]]:
-    """Joined chunk ids and raw sizes of an encoded index that was checked before. Raises: Corrupt,
-    UnknownFormat."""
+    """Returns the joined chunk ids and the raw sizes of an encoded index that was checked before.
+    Raises: Corrupt, UnknownFormat."""
     chunks = Trailer.decode(pack_id, data).chunks
     begin = len(data) - TRAILER_SIZE_BYTES - chunks * ROW_SIZE_BYTES
     if begin < 0:
-        raise Corrupt(f"pack {pack_id.hex()}: the index is cut off")
+        raise Corrupt(f"pack {pack_id.hex()}: the index is truncated")
     end = begin + chunks * ID_BYTES
     view = memoryview(data)
     return view[begin:end], _u32s(view[end : end + 4 * chunks])
 
 
 class Trailer(NamedTuple):
-    """The last 64 bytes of a pack, but for the checksum."""
+    """The last 64 bytes of a pack without the checksum."""
 
     chunks: int
     index_offset: int
@@ -270,9 +271,9 @@ class Trailer(NamedTuple):
 
     @classmethod
     def decode(cls, pack_id: PackId, data: Buffer) -> Trailer:
-        """The trailer at the end of ``data``. Raises: Corrupt, UnknownFormat.
+        """Returns the trailer at the end of ``data``. Raises: Corrupt, UnknownFormat.
 
-        Its checksum covers the index too, so it is checked by PackIndex.decode.
+        Its checksum also covers the index, so PackIndex.decode checks it.
         """
         what = f"pack {pack_id.hex()}"
         if len(data) < TRAILER_SIZE_BYTES:
@@ -281,10 +282,10 @@ class Trailer(NamedTuple):
             data, len(data) - TRAILER_SIZE_BYTES
         )
         if magic != MAGIC:
-            raise Corrupt(f"{what} does not end like a pack: cut off, or not a pack")
+            raise Corrupt(f"{what} does not end like a pack: it is truncated, or not a pack")
         if version not in (VERSION, VERSION_GONE) or flags or place_size:
             if _matches_known_version(data, size):
-                raise Corrupt(f"{what}: its version is not what its checksum was made of")
+                raise Corrupt(f"{what}: its version does not match its checksum")
             raise UnknownFormat(
                 f"{what} is of format {version} with flags {flags:#x}; this lodefs knows formats "
                 f"{VERSION} and {VERSION_GONE} without flags: a newer lodefs is needed"
@@ -295,8 +296,8 @@ class Trailer(NamedTuple):
 
 
 def _matches_known_version(data: Buffer, index_size_bytes: int) -> bool:
-    """Whether the checksum at the end of a pack is that of an index and a trailer of a version that
-    is known: then no newer lodefs has written it. False also if ``data`` lacks the index."""
+    """Whether the checksum at the end of a pack matches an index and a trailer of a known version:
+    then no newer lodefs has written it. Returns False, too, if ``data`` lacks the index."""
     begin = len(data) - TRAILER_SIZE_BYTES - index_size_bytes
     if begin < 0:
         return False
@@ -309,13 +310,13 @@ def _matches_known_version(data: Buffer, index_size_bytes: int) -> bool:
 
 
 def pack_id_of(ids_and_sizes: Iterable[tuple[ChunkId, int]]) -> PackId:
-    """BLAKE3 over id and raw size (u32, little-endian) of each chunk in order."""
+    """Returns BLAKE3 over id and raw size (u32, little-endian) of each chunk in order."""
     rows = [chunk_id + size.to_bytes(4, "little") for chunk_id, size in ids_and_sizes]
     return PackId(blake3(b"".join(rows)).digest())
 
 
 def pack_id_of_columns(ids: bytes, raw_sizes: array[int]) -> PackId:
-    """As pack_id_of, from joined ids and an array("I") of sizes: a few slices, no loop."""
+    """Does what pack_id_of does for joined ids and an array("I") of sizes, without a loop."""
     rows = bytearray(len(raw_sizes) * _ID_ROW_SIZE_BYTES)
     sizes = _bytes_of(raw_sizes)
     for n in range(ID_BYTES):
@@ -326,7 +327,8 @@ def pack_id_of_columns(ids: bytes, raw_sizes: array[int]) -> PackId:
 
 
 def unpack(place: ChunkPlace, stored: Buffer) -> Buffer:
-    """A chunk's raw bytes, checked against its id. Raises: Corrupt, also if they are gone."""
+    """Returns a chunk's raw bytes, checked against its id. Raises: Corrupt, also if they are
+    gone."""
     raw = decompress(place.codec, stored, place.raw_size_bytes)
     if blake3(raw).digest() != place.id:
         raise Corrupt(f"bytes do not match chunk {place.id.hex()}")

@@ -1,7 +1,6 @@
-"""What is set for a repository: that it is deleted or has another name, what of its history is
-kept, its quota.
+"""The settings of a repository: whether it is deleted or renamed, its retention policy, its quota.
 
-Each change is an object of a log, as the moves of a ref are (docs/format.md).
+Each change is an object of a log, like the moves of a ref (docs/format.md).
 """
 
 from __future__ import annotations
@@ -17,25 +16,26 @@ from lodefs.chunkstore.system.durations import duration_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
-VERSION_NAMES = 2  # of settings that know of another name of the repository
-SIZE_BYTES_MAX = 32 * 1024 * 1024  # a deleted repository with some 200,000 refs of long names
+VERSION_NAMES = 2  # of settings with another name of the repository
+# Enough for a deleted repository with some 200,000 refs with long names
+SIZE_BYTES_MAX = 32 * 1024 * 1024
 _KIND = "repo-settings"
 
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """A repository has another name, to which the old one leads for a time."""
+    """A repository has another name, and the old one leads to it for a time."""
 
     to: str
-    until_s: int  # Unix
+    until_s: int  # Unix time
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A repository was deleted. ``refs``: kind and name of the branches and tags it had then;
+    """A repository was deleted. ``refs`` are kind and name of its branches and tags at that time;
     ``renaming``: they went to another name."""
 
-    time_s: int  # Unix
+    time_s: int  # Unix time
     by: str
     refs: tuple[tuple[str, str], ...]
     renaming: Renaming | None = None
@@ -43,10 +43,10 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What of a repository's history is kept: any commit that one of these keeps."""
+    """A retention policy: it keeps each commit that one of these keeps."""
 
-    keep_last: int | None = None  # of each branch, so many commits along first parents
-    keep_tagged: bool = False  # what tags name, and nothing else but heads
+    keep_last: int | None = None  # of each branch, this many commits along first parents
+    keep_tagged: bool = False  # commits that tags name, besides the heads
     keep_within_s: int | None = None  # commits younger than that
 
     def __str__(self) -> str:
@@ -59,15 +59,16 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class RepoSettings:
-    """The newest entry of the log counts; without any, nothing is set."""
+    """The settings in one entry of the log, of which the newest counts; without any, nothing is
+    set."""
 
     sequence: int = -1  # counts from 0; -1: no entry
-    time_s: int = 0  # Unix
+    time_s: int = 0  # Unix time
     deletion: Deletion | None = None
     retention: Retention | None = None
-    may_lack_history: bool = False  # there was a retention: commits before others may be gone
+    may_lack_history: bool = False  # there was a retention policy, so ancestors may be gone
     quota_size_bytes: int | None = None
-    former_names: tuple[str, ...] = ()  # under which the same commits may be
+    former_names: tuple[str, ...] = ()  # names under which the same commits may exist
 
 
 class _Deletion(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,12 +120,12 @@ class _Expired(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_expired(repo: str, commit: CommitId, time_s: int) -> bytes:
-    """Says that a commit was deleted by a retention policy, at a Unix time."""
+    """Returns the document which says that a retention policy deleted a commit, at a Unix time."""
     return seal("expired", VERSION, _Expired(repo, commit.hex(), time_s))
 
 
 def check_retention(retention: Retention) -> Retention:
-    """Raises: InvalidInput for numbers that keep nothing, and for a policy that says nothing."""
+    """Raises: InvalidInput for numbers that keep nothing, and for an empty policy."""
     if retention == Retention():
         raise InvalidInput("a retention policy needs --keep-last, --keep-tagged or --keep-within")
     for number, name in ((retention.keep_last, "last"), (retention.keep_within_s, "within")):
@@ -134,7 +135,7 @@ def check_retention(retention: Retention) -> Retention:
 
 
 def encode_settings(repo: str, settings: RepoSettings) -> bytes:
-    """The document."""
+    """Returns the document."""
     one, kept = settings.deletion, settings.retention
     retention = None
     if kept is not None:
@@ -161,12 +162,12 @@ def encode_settings(repo: str, settings: RepoSettings) -> bytes:
 
 
 def decode_settings(data: Buffer, repo: str, sequence: int, what: str) -> RepoSettings:
-    """The settings of a repository, with that number. Raises: Corrupt, UnknownFormat; ``what``
-    names the document in these."""
+    """Returns the settings of a repository with that number. Raises: Corrupt, UnknownFormat;
+    ``what`` names the document in these."""
     versions: dict[int, type[_Body | _BodyNames]] = {VERSION: _Body, VERSION_NAMES: _BodyNames}
     body = unseal(_KIND, versions, data, what)
     if (body.repo, body.sequence) != (repo, sequence):
-        raise Corrupt(f"{what} is of {body.repo}, number {body.sequence}")
+        raise Corrupt(f"{what} belongs to {body.repo}, number {body.sequence}")
     try:
         return RepoSettings(
             sequence=sequence,

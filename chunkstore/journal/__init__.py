@@ -1,1 +1,1 @@
-"""Writers of refs and gc runs beside each other: the journal that orders them."""
+"""The journal, which orders concurrent writers of refs and gc runs."""

@@ -1,9 +1,9 @@
-"""Deletes a repository, and gets it back.
+"""Deletes a repository, and restores it.
 
-Its refs are the truth: it is deleted when none of them leads anywhere. Each is deleted as any
-branch is, by an entry of its log, which needs no journal: it adds nothing that a gc run must
-not miss. The repository's settings remember, before that, what was deleted; so a repetition goes on
-after a crash at any point.
+Its refs are the truth: it is deleted when none of them leads anywhere. Each is deleted like any
+branch, by an entry of its log. That needs no journal, since it adds nothing that a gc run must see.
+Before that, the repository's settings record what is deleted, so that a repetition after a crash
+continues from any point.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
 
 Clock = Callable[[], float]
-_TRIES_MAX = 100  # of a repository that others go on pushing to meanwhile
+_TRIES_MAX = 100  # while others keep pushing to the repository
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRef:
-    """A branch or tag that is deleted. ``is_there``: its commit is, so it can be got back."""
+    """A deleted branch or tag. ``is_there``: its commit still exists, so it can be restored."""
 
     repo: str
     kind: str
     name: str
     commit: CommitId
-    time_s: int  # Unix, of the deletion
+    time_s: int  # Unix time of the deletion
     is_there: bool
 
 
 @dataclass(slots=True)
 class Undeleted:
-    """Branches and tags that were got back, and those that could not be, with the reasons."""
+    """The branches and tags that were restored, and those that were not, with the reasons."""
 
     refs: list[tuple[RefName, CommitId]] = field(default_factory=list)
     lost: list[tuple[RefName, str]] = field(default_factory=list)
 
 
 def living_refs(store: Store, repo: str) -> list[tuple[RefName, RefEntry]]:
-    """The branches and tags of a repository that are not deleted."""
+    """Returns the branches and tags of a repository that are not deleted."""
     refs = store.refs(repo)
     return [
         (RefName(repo, kind, name), entry)
@@ -63,8 +63,8 @@ def living_refs(store: Store, repo: str) -> list[tuple[RefName, RefEntry]]:
 
 
 def delete_repo(store: Store, repo: str, by: str, clock: Clock = time.time) -> list[RefName]:
-    """Deletes all branches and tags of a repository, and gives them. Raises: NotFound if there is
-    no such repository, or it is deleted; Conflict if pushes to it do not end."""
+    """Deletes all branches and tags of a repository, and returns them. Raises: NotFound if there is
+    no such repository, or it is deleted already; Conflict if pushes to it do not end."""
     store.require_repo(repo)
     store.ensure_writable()
     refs = store.refs(repo)
@@ -80,18 +80,18 @@ def delete_repo(store: Store, repo: str, by: str, clock: Clock = time.time) -> l
         for ref, entry in living:
             try:
                 refs.advance(ref.kind, ref.name, None, expected_sequence=entry.sequence)
-            except Conflict:  # a push was faster; the next look finds it
+            except Conflict:  # a push was faster; the next try finds it
                 continue
             if ref not in gone:
                 gone.append(ref)
-    raise Conflict(f"{repo} is pushed to again and again: stop the pushes, then repeat the command")
+    raise Conflict(f"{repo} keeps getting pushes: stop them, then repeat the command")
 
 
 def _deleted(
     now: RepoSettings, deletion: Deletion, names: Iterable[tuple[str, str]]
 ) -> RepoSettings:
-    """The settings of a repository that is being deleted. What an earlier try has deleted stays
-    in the list."""
+    """Returns the settings of a repository that is being deleted. The list keeps what an earlier
+    try has deleted."""
     known = now.deletion.refs if now.deletion is not None else ()
     refs = tuple(dict.fromkeys((*known, *names)))
     renaming = now.deletion.renaming if now.deletion is not None else None
@@ -99,16 +99,16 @@ def _deleted(
 
 
 def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undeleted:
-    """Gets the branches and tags back that a repository had when it was deleted, each where it was.
+    """Restores the branches and tags that a repository had when it was deleted, each at its commit.
 
-    Those whose data a gc run has deleted, or is damaged, are told, and the others come. Raises:
+    Those whose data gc has deleted, or is damaged, are reported, and the others restored. Raises:
     NotFound if it was not deleted.
     """
     settings = store.settings_log(repo, clock)
     deletion = settings.surely_newest().deletion
     if deletion is None:
         store.require_repo(repo)
-        raise NotFound(f"{repo} is not deleted; of single branches: `lodefs undelete {repo}@NAME`")
+        raise NotFound(f"{repo} is not deleted; for one branch: `lodefs undelete {repo}@NAME`")
     _check_renamed(deletion, repo)
     store.ensure_writable()
     found = Undeleted()
@@ -126,8 +126,8 @@ def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undelete
 
 
 def undelete_ref(store: Store, ref: RefName, clock: Clock = time.time) -> CommitId:
-    """Brings a deleted branch or tag back to where it was. Its repository then no longer counts as
-    deleted; the other branches and tags come back one by one.
+    """Restores a deleted branch or tag at its commit. Its repository then no longer counts as
+    deleted; its other branches and tags can be restored one by one.
 
     Raises: NotFound, AlreadyExists; InvalidInput if the name is taken."""
     log = store.settings_log(ref.repo, clock)
@@ -138,7 +138,7 @@ def undelete_ref(store: Store, ref: RefName, clock: Clock = time.time) -> Commit
 
 
 def _check_renamed(deletion: Deletion | None, repo: str) -> None:
-    """Raises: AlreadyExists if what a repository had is there under another name."""
+    """Raises: AlreadyExists if the content of a repository exists under another name."""
     if deletion is not None and deletion.renaming is not None:
         to = deletion.renaming.to
         raise AlreadyExists(
@@ -153,7 +153,7 @@ def _bring_back(store: Store, ref: RefName, clock: Clock) -> CommitId:
         store.commit(ref.repo, commit_id)
     except NotFound as error:
         raise NotFound(
-            f"{ref.repo}@{commit_id.hex()[:12]} cannot be got back: its grace time is over, and "
+            f"{ref.repo}@{commit_id.hex()[:12]} cannot be restored: its grace time is over, and "
             f"`lodefs gc` has deleted it{_way_out(store, ref.repo)}"
         ) from error
     if store.deletion(ref.repo) is None:
@@ -170,8 +170,8 @@ def _way_out(store: Store, repo: str) -> str:
 
 
 def free_name(store: Store, repo: str, clock: Clock = time.time) -> None:
-    """Forgets that a repository was deleted: its name can be pushed to, and is empty. Raises:
-    NotFound if it was not."""
+    """Forgets that a repository was deleted: its name is empty, and pushes to it are allowed.
+    Raises: NotFound if it was not deleted."""
     if store.deletion(repo) is None:
         raise NotFound(f"{repo} is not a deleted repository")
     store.ensure_writable()
@@ -179,37 +179,38 @@ def free_name(store: Store, repo: str, clock: Clock = time.time) -> None:
 
 
 def deleted_refs(store: Store, repo: str) -> Iterator[DeletedRef]:
-    """The branches and tags of a repository that are deleted, a few requests for each."""
+    """Yields the deleted branches and tags of a repository, with a few requests for each."""
     refs = store.refs(repo)
     for kind in (BRANCHES, TAGS):
         for name, entry in refs.newest(kind):
             if entry.commit is None:
                 try:
                     _, commit_id = refs.before_deletion(kind, name)
-                except NotFound:  # it has no history any more
+                except NotFound:  # its history is gone
                     continue
                 is_there = store.has_commit(repo, commit_id)
                 yield DeletedRef(repo, kind, name, commit_id, entry.time_s, is_there)
 
 
 def ref_of(store: Store, repo: str, name: str) -> tuple[RefName, RefEntry]:
-    """The branch of that name, else the tag. Raises: NotFound, with the way out for a commit."""
+    """Returns the branch with that name, otherwise the tag. Raises: NotFound, with the way out for
+    a commit."""
     refs = store.refs(repo)
     for kind in (BRANCHES, TAGS):
         entry = refs.latest(kind, name)
         if entry is not None and entry.commit is not None:
             return RefName(repo, kind, name), entry
-    store.resolve(repo, name)  # raises, if it is nothing at all
+    store.resolve(repo, name)  # raises if nothing has this name
     raise NotFound(
-        f"{repo}@{name} is a commit, and neither a branch nor a tag: commits go with the branches "
-        f"and tags that lead to them (lodefs branch {repo}, lodefs tag {repo}), or by a retention "
+        f"{repo}@{name} is a commit, and neither a branch nor a tag: gc deletes commits when no "
+        f"branch or tag leads to them (lodefs branch {repo}, lodefs tag {repo}), or by a retention "
         "policy"
     )
 
 
 def deleted_ref_of(store: Store, repo: str, name: str) -> RefName:
-    """The deleted branch of that name, else the deleted tag. Raises: NotFound; AlreadyExists if
-    it is not deleted."""
+    """Returns the deleted branch with that name, otherwise the deleted tag. Raises: NotFound;
+    AlreadyExists if it is not deleted."""
     refs = store.refs(repo)
     for kind in (BRANCHES, TAGS):
         entry = refs.latest(kind, name)

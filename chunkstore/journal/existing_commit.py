@@ -1,4 +1,4 @@
-"""Points a branch or tag to a commit that exists, safe beside gc runs."""
+"""Points a branch or tag to an existing commit, safely beside gc runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def point_ref(
     expected_sequence: int | None,
     clock: Callable[[], float] = time.time,
 ) -> RefEntry:
-    """Moves a ref as Refs.advance, to a commit of its repository that exists.
+    """Moves a ref, as Refs.advance does, to an existing commit of its repository.
 
-    Raises: Collected if a gc run has deleted the commit, or what it needs; NotFound if it is
-    gone or was never whole; Conflict; what the store raises.
+    Raises: Collected if a gc run has deleted the commit, or what it needs; NotFound if it is gone
+    or never was complete; Conflict; what the store raises.
     """
     write = RefWrite(store, clock)
     try:
@@ -40,19 +40,19 @@ def point_ref(
 
 def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None:
     """Saves a commit, its ancestors and all that they name, for a ref that ``write`` will move to
-    it, or to a commit after it.
+    it, or to a later commit.
 
-    Raises: Collected, NotFound as point_ref; what the store raises.
+    Raises: Collected, NotFound, as point_ref does; what the store raises.
     """
-    # Where a living ref leads to the commit, all of it is there, and only gc runs that are not
-    # at their end could delete it.
+    # If a living ref leads to the commit, all of it exists, and only gc runs that have not ended
+    # could delete it.
     journal, previous = write.journal, write.begin().previous
     _require(store, repo, commit_id)
     if previous is None:
         return
     tombstoned = MemoryCondemned()
-    # Before the look at the refs: a gc run that ends between the two looks may have deleted
-    # what was living at the first, and would be taken for one of those that could not.
+    # Read this before the refs. Otherwise a gc run that ends in between could have deleted a ref's
+    # commit that was still living, and would not count as unfinished.
     undone = journal.undone(previous)
     tombstoned.add(
         undone if is_living(store, repo, commit_id) else [*journal.tombstoning(previous)][::-1]
@@ -64,7 +64,7 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
     unreadable: set[bytes] = set()
     base: TreeEntry | None = None
     may_lack = store.settings_log(repo).surely_newest().may_lack_history
-    gone: set[CommitId] = set()  # ancestors that have expired just now
+    gone: set[CommitId] = set()  # ancestors that have just expired
     try:
         for at, commit in _ancestors(store, repo, commit_id, set(), gone):
             if may_lack and at != commit_id and not _is_kept(write, tombstoned, repo, at):
@@ -73,7 +73,7 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
                 continue
             named = named_packs(store.packs, commit.root, base)
             if may_lack and at != commit_id and named.unreadable and store.has_expired(repo, at):
-                gone.add(at)  # a writer that came late has put it back (docs/decisions/0049)
+                gone.add(at)  # a late writer has put it back (docs/decisions/0049)
                 continue
             ids |= named.found.keys() | {commit_key(repo, at)}
             for pack, bits in named.found.items():
@@ -90,27 +90,27 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
     write.save(tombstoned, ids, chunks)
     if unreadable:
         raise NotFound(
-            f"{repo}@{commit_id.hex()[:12]} is not whole: pack {min(unreadable).hex()} is missing "
+            f"{repo}@{commit_id.hex()[:12]} is incomplete: pack {min(unreadable).hex()} is missing "
             "or damaged; see `lodefs verify`"
         )
 
 
 def _require(store: Store, repo: str, commit_id: CommitId) -> None:
-    """Raises: NotFound, Expired unless the commit is there."""
+    """Raises: NotFound, Expired unless the commit exists."""
     try:
         store.commit(repo, commit_id)
     except Expired:
         raise
     except NotFound as error:
         raise NotFound(
-            f"{store.url} has no commit {repo}@{commit_id.hex()[:12]}: if it has had it, a "
-            "collection (lodefs gc) has deleted it"
+            f"{store.url} has no commit {repo}@{commit_id.hex()[:12]}: perhaps `lodefs gc` has "
+            "deleted it"
         ) from error
 
 
 def _is_kept(write: RefWrite, tombstoned: MemoryCondemned, repo: str, at: CommitId) -> bool:
-    """Saves an old commit, before the packs that it needs: a gc run decides about it before
-    these. False if it has expired, and a gc run deletes it."""
+    """Saves an old commit before the packs that it needs, since a gc run decides about commits
+    first. Returns False if it has expired, and a gc run deletes it."""
     try:
         write.save(tombstoned, [commit_key(repo, at)])
     except Collected:
@@ -119,8 +119,8 @@ def _is_kept(write: RefWrite, tombstoned: MemoryCondemned, repo: str, at: Commit
 
 
 def is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
-    """Whether a ref of the repository leads to a commit, now. A list that lacks something can only
-    make this say no."""
+    """Whether a ref of the repository leads to a commit now. An incomplete list can only cause a
+    false no."""
     refs = store.refs(repo)
     seen: set[CommitId] = set()
     for kind in (BRANCHES, TAGS):
@@ -136,9 +136,9 @@ def is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
 def _ancestors(
     store: Store, repo: str, head: CommitId, seen: set[CommitId], gone: Container[CommitId] = ()
 ) -> Iterator[tuple[CommitId, Commit]]:
-    """A commit and all before it, as far as they have not expired. Those in ``seen`` are left out,
-    and each that is given is added there; nothing before those in ``gone``, which the caller fills,
-    is looked at. Raises: NotFound, Corrupt."""
+    """Yields a commit and its ancestors, up to where history has expired. It skips those in
+    ``seen``, and adds each that it yields. It does not go beyond those in ``gone``, which the
+    caller fills. Raises: NotFound, Corrupt."""
     waiting = [head]
     while waiting:
         at = waiting.pop()

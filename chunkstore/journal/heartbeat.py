@@ -1,4 +1,4 @@
-"""A writer that takes long says again and again that it is alive."""
+"""Sends the heartbeats of a writer that takes long."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from threading import Event, Thread
 from lodefs.chunkstore.errors import LodefsError
 
 EVERY_S = 60.0
-STOP_TIMEOUT_S = 10.0  # a store that does not answer must not hold up the end of a push for long
+STOP_TIMEOUT_S = 10.0  # a store that does not answer must not delay the end of a push for long
 
 _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Calls ``beat`` every so often, in a thread of its own, from ``start`` to ``stop``."""
+    """Calls ``beat`` at intervals, in its own thread, from ``start`` to ``stop``."""
 
     def __init__(self, beat: Callable[[], None], every_s: float = EVERY_S) -> None:
         self._beat = beat
@@ -24,13 +24,13 @@ class Heartbeat:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Starts it, once. Processes are forked before."""
+        """Starts the thread, once. Processes must be forked before."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="lodefs-heartbeat", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the thread."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
@@ -40,4 +40,4 @@ class Heartbeat:
             try:
                 self._beat()
             except LodefsError as error:  # the push itself will find out what is wrong
-                _log.warning("this push could not say that it is alive: %s", error)
+                _log.warning("this push could not send a heartbeat: %s", error)

@@ -1,4 +1,5 @@
-"""Which chunks of packs a directory names, all the way down, besides those of another one."""
+"""Finds the chunks of packs that a directory names, at all depths, but another directory does
+not."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ from lodefs.chunkstore.repo.entry_set import EntrySet, stored
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.tree_walk import BAD_TREE, walk
 
-REQUESTS_MAX = 16  # at once
+REQUESTS_MAX = 16  # concurrent requests
 
 
 class NamedPacks(NamedTuple):
-    """``found``: all packs, with the bits of the chunks' numbers; ``unreadable``: those of trees
-    that cannot be read, or are missing."""
+    """``found`` are all packs, with bits of chunk numbers; ``unreadable`` are packs of trees that
+    cannot be read or are missing."""
 
     found: dict[PackId, int]
     unreadable: set[PackId]
 
 
 def named_packs(packs: PackReader, root: TreeEntry, base: TreeEntry | None) -> NamedPacks:
-    """The packs that ``root`` (a directory) leads to. Nothing below a directory that ``base`` has
-    in the same place, stored in the same place, is looked at.
+    """Returns the packs to which ``root`` (a directory) leads. It skips everything below a
+    directory that ``base`` has at the same path, stored in the same place.
 
     Raises: Unavailable, Denied.
     """
@@ -48,12 +49,12 @@ def named_packs(packs: PackReader, root: TreeEntry, base: TreeEntry | None) -> N
     return NamedPacks(found, unreadable)
 
 
-_Pair = tuple[TreeEntry, TreeEntry | None]  # a directory, and what base has there
+_Pair = tuple[TreeEntry, TreeEntry | None]  # a directory, and the one of base at its path
 
 
 def _read(packs: PackReader, pair: _Pair) -> tuple[list[TreeEntry], list[_Pair]]:
-    """What is in a directory, and the directories there with those of base. One of base that cannot
-    be read has nothing."""
+    """Returns the entries of a directory, and its subdirectories with those of base. An unreadable
+    directory of base counts as empty."""
     entry, other = pair
     entries, others = packs.read_tree(entry), dict[bytes, TreeEntry]()
     if other is not None and other.kind is Kind.DIRECTORY:
@@ -63,13 +64,13 @@ def _read(packs: PackReader, pair: _Pair) -> tuple[list[TreeEntry], list[_Pair]]
 
 
 def add_named(found: dict[PackId, int], entries: Iterable[TreeEntry]) -> None:
-    """Adds the chunks that entries name to bits of chunks' numbers by pack. Those that follow each
-    other, as neighbours' do, are added at once: the bits of a pack are many."""
+    """Adds the chunks that entries name to ``found`` (bits of chunk numbers by pack). Consecutive
+    chunks are added at once, since a pack has many bits."""
     add_segments(found, (segment for entry in entries for segment in entry.segments))
 
 
 def add_segments(found: dict[PackId, int], segments: Iterable[Segment]) -> None:
-    """As ``add_named``, of what they name."""
+    """Does what ``add_named`` does for segments."""
     runs: dict[PackId, tuple[int, int]] = {}
     for pack, first, count, _ in segments:
         begin, end = runs.get(pack, (first, first))

@@ -1,6 +1,6 @@
-"""The purges of a store: what somebody wanted to be gone for good (docs/format.md has the table).
+"""The purges of a store: chunks that must be gone for good (docs/format.md has the table).
 
-A row of put-if-absent objects, as a ref is. None is ever removed.
+They are a sequence of put-if-absent objects, like a ref. None is ever removed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from lodefs.chunkstore.repo.gallop import last_of_row
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
-CHUNKS_MAX = 8192  # of one document: 540 KB
+CHUNKS_MAX = 8192  # in one document: 540 KB
 WHAT_CHARS_MAX = 8192
 SIZE_BYTES_MAX = 1024 * 1024
-READERS = 16  # of purges, side by side
+READERS = 16  # purges that are read at once
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """``what``: a repository and path, percent-encoded, or "" where chunks were named."""
+    """``what`` is a repository and path, percent-encoded, or "" if chunks were purged by id."""
 
     number: int
-    time_s: int  # Unix
+    time_s: int  # Unix time
     what: str
     chunks: tuple[ChunkId, ...]
 
@@ -45,24 +45,26 @@ class _PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_purge(purge: Purge) -> bytes:
-    """The document; of too long a path the beginning. Raises: InvalidInput for too many chunks."""
+    """Returns the document; a path that is too long is cut. Raises: InvalidInput for too many
+    chunks."""
     if len(purge.chunks) > CHUNKS_MAX:
-        raise InvalidInput(f"a purge has {CHUNKS_MAX} chunks at most, not {len(purge.chunks)}")
+        raise InvalidInput(f"a purge has at most {CHUNKS_MAX} chunks, not {len(purge.chunks)}")
     chunks = [chunk.hex() for chunk in purge.chunks]
     what = _cut(purge.what)
     return seal("purge", VERSION, _PurgeBody(purge.number, purge.time_s, what, chunks))
 
 
 def _cut(what: str) -> str:
-    """It says what was purged, and decides nothing: a long one ends in "...", not in the middle of
-    a percent-encoded byte."""
+    """Cuts the text, which is only for display: a long one ends in "...", and not within a
+    percent-encoded byte."""
     if len(what) <= WHAT_CHARS_MAX:
         return what
     return re.sub("%.?$", "", what[: WHAT_CHARS_MAX - 3]) + "..."
 
 
 def decode_purge(data: Buffer, number: int, what: str) -> Purge:
-    """The purge of that number. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
+    """Returns the purge with that number. Raises: Corrupt, UnknownFormat; ``what`` names it in
+    these."""
     body = unseal("purge", {VERSION: _PurgeBody}, data, what)
     if body.number != number:
         raise Corrupt(f"{what} is purge {body.number}, not {number}")
@@ -74,8 +76,8 @@ def decode_purge(data: Buffer, number: int, what: str) -> Purge:
 
 
 def purged_only_in(source: ObjectStore, other: ObjectStore) -> list[Purge]:
-    """The purges of a store, with those of their chunks that were not purged before, nor in another
-    store. Raises: as Purges."""
+    """Returns the purges of a store, with those of their chunks that were purged neither before nor
+    in another store. Raises what Purges raises."""
     purges = list(Purges(source).after(-1))
     known = set(Purges(other).chunks()) if purges else set()
     found = []
@@ -87,18 +89,20 @@ def purged_only_in(source: ObjectStore, other: ObjectStore) -> list[Purge]:
 
 
 class Purges:
-    """Safe for many threads. Methods raise what the store does, and Corrupt, UnknownFormat."""
+    """The purges of one store. Many threads may use it at once. Methods raise what the store
+    raises, and Corrupt, UnknownFormat."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
     def newest(self, known: int = -1) -> int:
-        """The newest number, -1 without any; one request where there is none after ``known``."""
+        """Returns the newest number, or -1. It takes one request if there is none after
+        ``known``."""
         return last_of_row(self._has, known)
 
     def after(self, known: int) -> Iterator[Purge]:
-        """The purges after number ``known``, in their order. One request where there is none; where
-        there are, a list says how many may be read side by side: if it lacks some, they are read
+        """Yields the purges after number ``known``, in order. If there are none, it takes one
+        request. Otherwise a list says how many to read at once; any that the list lacks are read
         one by one."""
         first = self._read(known + 1)
         if first is None:
@@ -120,7 +124,7 @@ class Purges:
             number += 1
 
     def chunks(self) -> frozenset[ChunkId]:
-        """Those of all purges."""
+        """Returns the chunks of all purges."""
         return frozenset(chunk for purge in self.after(-1) for chunk in purge.chunks)
 
     def _read(self, number: int) -> Purge | None:
@@ -132,7 +136,7 @@ class Purges:
         return decode_purge(data, number, key)
 
     def append(self, chunks: Sequence[ChunkId], what: str, time_s: int) -> int:
-        """Puts the next purges, as many as are needed; the number of the last."""
+        """Puts as many new purges as are needed. Returns the number of the last one."""
         number = self.newest()
         for at in range(0, len(chunks), CHUNKS_MAX):
             part = tuple(chunks[at : at + CHUNKS_MAX])

@@ -1,7 +1,7 @@
 """One write of a ref that names a commit, safe beside gc runs.
 
-A gc run whose entry in the journal comes after the writer's waits for the writer's end. What an
-earlier one tombstones, the writer has to save before it names it, or to see that it is deleted.
+A gc run whose entry in the journal is later than the writer's waits for the writer's end. What an
+earlier one tombstones, the writer must save before it names it, or find to be deleted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lodefs.chunkstore.repo.store import Store
 
 
 class Collected(NotFound):
-    """A gc run has deleted what a commit would name. ``ids``: of packs, keys of commits;
-    ``chunks``: of packs that are there, by the bits of their numbers."""
+    """A gc run has deleted what a commit would name. ``ids`` are packs and keys of commits;
+    ``chunks`` are chunks of existing packs (bits of their numbers)."""
 
     def __init__(self, message: str, ids: set[bytes], chunks: dict[PackId, int]) -> None:
         super().__init__(message)
@@ -30,7 +30,8 @@ class Collected(NotFound):
 
 
 class RefWrite:
-    """Begin, learn, save, advance, close. One thread; ``beat`` may be called by another."""
+    """Call begin, learn, save, advance, close, in this order. One thread; another one may call
+    ``beat``."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.journal = StoreJournal(store.objects, clock)
@@ -41,27 +42,27 @@ class RefWrite:
         self._has_ended = False
 
     def begin(self) -> JournalEntry:
-        """Takes a place in the journal, once: before anything is looked at that the commit will
-        rely on. Raises what the store does."""
+        """Takes a place in the journal, once, before anything is checked that the commit will rely
+        on. Raises: what the store raises."""
         if self._entry is None:
             self._entry = self.journal.append()
         return self._entry
 
     def beat(self) -> None:
-        """Says that this writer is alive; a gc run gives up a writer that is not."""
+        """Sends a heartbeat; without any, a gc run gives this writer up."""
         self._beats += 1
         self.journal.put_beat(self.begin().number, self._beats)
 
     def learn(self, tombstoned: CondemnedIds) -> None:
-        """Adds what was tombstoned before this writer began. Raises: OlderJournal if
-        ``tombstoned`` knows more than the journal has, or another entry of the same number: the
-        store was restored from a backup, and its journal grew again."""
+        """Adds the tombstones from before this writer began. Raises: OlderJournal if ``tombstoned``
+        has entries that the journal lacks, or others with the same number: the store was restored
+        from a backup, and its journal grew again."""
         previous, known = self.begin().previous, tombstoned.newest
         if known is not None and tombstoned.newest_token is not None:
             self.journal.require_entry(known, tombstoned.newest_token)
         is_ahead = known is not None and (previous is None or previous < known)
         if is_ahead and known is not None and self.journal.tombstones(known):
-            return  # another writer of this machine began later, and has learned more
+            return  # another writer of this machine began later, and has added more
         if known != previous:
             tombstoned.add([*self.journal.tombstoning(previous, tombstoned.newest)][::-1])
 
@@ -71,7 +72,7 @@ class RefWrite:
         ids: Iterable[bytes],
         chunks: NamedChunks | None = None,
     ) -> None:
-        """Keeps those of the ids and chunks (as of CondemnedIds) that are tombstoned. Raises:
+        """Saves those of the ids and chunks (as in CondemnedIds) that are tombstoned. Raises:
         Collected if some of them are deleted."""
         some, some_chunks = tombstoned.find(set(ids)), tombstoned.find_chunks(chunks or {})
         lost: set[bytes] = set()
@@ -87,8 +88,8 @@ class RefWrite:
         if lost or lost_chunks:
             count = len(lost) + len(lost_chunks)
             raise Collected(
-                f"`lodefs gc` has deleted {count} objects of {self._store.url}, or "
-                f"parts of them, that this needs, such as {min(lost | lost_chunks.keys()).hex()}",
+                f"`lodefs gc` has deleted {count} objects of {self._store.url}, or parts of them, "
+                f"that this command needs, such as {min(lost | lost_chunks.keys()).hex()}",
                 lost,
                 lost_chunks,
             )
@@ -96,23 +97,23 @@ class RefWrite:
     def advance(
         self, ref: RefName, commit_id: CommitId, *, expected_sequence: int | None
     ) -> RefEntry:
-        """Moves the ref, as Refs.advance. The commit, and all it names, must be saved. Raises:
-        Conflict, also if a gc run has given up this writer."""
+        """Moves the ref, as Refs.advance does. The commit, and all that it names, must be saved.
+        Raises: Conflict, also if a gc run has given up this writer."""
         sequence = 0 if expected_sequence is None else expected_sequence + 1
         end = End(self.begin().number, Intent(ref, sequence, commit_id))
         if self.journal.put_end(end) != end:
             self._has_ended = True
             raise Conflict(
-                f"`lodefs gc` took the writer of {ref.repo}@{ref.name} for dead, "
-                "which had said nothing for so long: nothing is lost, repeat the command"
+                f"`lodefs gc` took the writer of {ref.repo}@{ref.name} for dead, since its "
+                "heartbeats had stopped: nothing is lost, repeat the command"
             )
         self._has_ended = True
         refs = self._store.refs(ref.repo)
         return refs.advance(ref.kind, ref.name, commit_id, expected_sequence=expected_sequence)
 
     def close(self) -> None:
-        """Ends a writer that has not written, so that no gc run waits for it."""
+        """Ends a writer that has written nothing, so that no gc run waits for it."""
         if self._entry is not None and not self._has_ended:
             self._has_ended = True
-            with contextlib.suppress(LodefsError):  # then a gc run ends it some day
+            with contextlib.suppress(LodefsError):  # then a later gc run ends it
                 self.journal.put_end(End(self._entry.number, None))

@@ -1,8 +1,8 @@
-"""Index shards that were deleted because nothing was left of what they listed: one small document.
+"""Index shards that were deleted because all that they listed is gone: one small document.
 
-A machine that pushes takes a store that lacks a shard which it knows for an older copy of itself,
-and gives up all that it knows. Here it reads that the shard went on purpose. So the document saves
-work and decides nothing: it may be lost, and lack some.
+If a store lacks a shard that a pushing machine knows, the machine takes the store for an older copy
+of itself, and drops its index. This document tells it that the shard was deleted on purpose. So it
+saves work and decides nothing: it may be lost or incomplete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
-IDS_MAX = 16_384  # the newest; machines that know an older one read all shards anew
+IDS_MAX = 16_384  # the newest ones; machines that know an older one read all shards anew
 SIZE_BYTES_MAX = 1024 * 1024
 _ID = re.compile(r"[0-9A-Za-z-]{1,48}\Z")
 
@@ -30,27 +30,26 @@ class _RemovedDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_removed_shards(push_ids: Collection[str]) -> bytes:
-    """The document. Ids begin with the time of the push."""
+    """Returns the document. Ids begin with the time of the push."""
     return seal("removed-shards", VERSION, _RemovedDocument(sorted(push_ids)[-IDS_MAX:]))
 
 
 def decode_removed_shards(data: Buffer, what: str) -> set[str]:
-    """The ids of the pushes. Raises: Corrupt, UnknownFormat."""
+    """Returns the ids of the pushes. Raises: Corrupt, UnknownFormat."""
     ids = unseal("removed-shards", {VERSION: _RemovedDocument}, data, what).push_ids
     if not all(map(_ID.match, ids)):
-        raise Corrupt(f"{what} holds what is no id of a push")
+        raise Corrupt(f"{what} has an invalid push id")
     return set(ids)
 
 
 def removed_shards(objects: ObjectStore) -> set[str]:
-    """The ids of pushes whose shards were deleted, as far as the store can tell."""
+    """Returns the ids of pushes whose shards were deleted, as far as the store can tell."""
     found = _read(objects)
     return set() if isinstance(found, LodefsError) else found
 
 
 def is_damaged(objects: ObjectStore) -> bool:
-    """Whether the document is there and cannot be read. One of a newer lodefs is read as if it were
-    not there."""
+    """Whether the document exists and cannot be read. One of a newer lodefs counts as missing."""
     return isinstance(_read(objects), Corrupt)
 
 
@@ -63,9 +62,10 @@ def _read(objects: ObjectStore) -> set[str] | LodefsError:
 
 
 def remove_shards(objects: ObjectStore, names: Collection[str]) -> None:
-    """Deletes shards that list nothing, or nothing but packs that are about to be deleted for good.
-    The document says so first, and a machine that misses a shard looks there. If two processes do
-    this at once, one may take away what the other says. One of a newer lodefs stays as it is."""
+    """Deletes shards that list nothing, or only packs that are about to be deleted for good. The
+    document is updated first, since a machine that misses a shard looks there. If two processes do
+    this at once, one may remove what the other has added. A newer lodefs's document stays
+    unchanged."""
     ids = {push_id_of(name) for name in names if _ID.match(push_id_of(name))}
     if ids and not isinstance(known := _read(objects), UnknownFormat):
         known = set() if isinstance(known, LodefsError) else known
@@ -75,8 +75,8 @@ def remove_shards(objects: ObjectStore, names: Collection[str]) -> None:
 
 
 def forget_removed(objects: ObjectStore, name: str) -> None:
-    """A shard is deleted so that machines that know it read all shards anew: it is not to be
-    named. What follows of an interrupted ``remove_shards``."""
+    """Removes a shard from the document. The shard was deleted so that machines that know it read
+    all shards anew. This also completes an interrupted ``remove_shards``."""
     known = removed_shards(objects)
     if push_id_of(name) in known:
         left = encode_removed_shards(known - {push_id_of(name)})

@@ -1,4 +1,4 @@
-"""What gc runs have tombstoned, as a writer of a ref knows it."""
+"""The tombstones of gc runs, as a writer of a ref needs them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from lodefs.chunkstore.format.journal import DeletionOutcome, Garbage, JournalEntry
 from lodefs.chunkstore.format.names import CommitId, PackId, digest_of
 
-NamedChunks = Mapping[PackId, int]  # chunks of packs, by the bits of their numbers
+NamedChunks = Mapping[PackId, int]  # chunks of packs: bits of their numbers
 
 
 class CondemnedIds(Protocol):
@@ -25,20 +25,19 @@ class CondemnedIds(Protocol):
 
     @property
     def newest_token(self) -> str | None:
-        """The token of that entry; None without any, or if it was added before tokens were
-        kept."""
+        """The token of that entry; None without any, or if it was added before tokens were kept."""
 
     def add(self, entries: Sequence[JournalEntry]) -> None:
         """Adds entries, in the order of their numbers: all of them or none."""
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
-        """Those of ``ids`` that are tombstoned, by entry."""
+        """Returns those of ``ids`` that are tombstoned, by entry."""
 
     def find_chunks(self, named: NamedChunks) -> dict[int, dict[PackId, int]]:
-        """Those of the chunks that are tombstoned, by entry."""
+        """Returns those of the chunks that are tombstoned, by entry."""
 
     def settle(self, outcome: DeletionOutcome) -> None:
-        """Forgets what of an entry was not deleted."""
+        """Forgets the parts of an entry that were not deleted."""
 
 
 class MemoryCondemned:
@@ -81,17 +80,18 @@ class MemoryCondemned:
 
 
 def ids_of(garbage: Garbage | None) -> list[bytes]:
-    """Ids of packs and keys of commits."""
+    """Returns ids of packs and keys of commits."""
     if garbage is None:
         return []
     return [*garbage.packs, *(commit_key(repo, commit) for repo, commit in garbage.commits)]
 
 
 def chunks_of(garbage: Garbage | None) -> dict[PackId, int]:
-    """The chunks of packs in use."""
+    """Returns the chunks of packs in use."""
     return {} if garbage is None else {dead.pack: dead.chunks for dead in garbage.chunks}
 
 
 def commit_key(repo: str, commit: CommitId) -> bytes:
-    """32 bytes that stand for a commit of one repository: another may have the same."""
+    """Returns 32 bytes that stand for a commit of one repository; another may have the same
+    commit."""
     return digest_of(repo.encode() + b"\0" + commit)

@@ -1,1 +1,1 @@
-"""A commit becomes a directory."""
+"""Pull: makes a directory of a commit."""

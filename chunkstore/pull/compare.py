@@ -1,4 +1,4 @@
-"""Whether a directory is what a pull would make of it: all of it is read, nothing is written."""
+"""Compares a directory with what a pull would make of it. Reads all of it, and writes nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lodefs.chunkstore.repo.tree_walk import Place, Visited, join, walk_trees
 
 DIFFERS, MISSING, FOREIGN = "differs", "is missing", "is not in the dataset"
 Difference = tuple[bytes, str]  # a path in the directory, and one of these
-MayLack = Callable[[bytes, TreeEntry], bool]  # of a path, and what the dataset has there
+MayLack = Callable[[bytes, TreeEntry], bool]  # called with a path and its entry in the dataset
 
-SHARE_FILES = 64  # read by one thread at a time
+SHARE_FILES = 64  # files that one thread reads at a time
 _NOT_ALIKE = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENOENT, errno.EISDIR, errno.ENXIO)
 
 
 def is_filled(path: Path) -> bool:
-    """Whether something is in the directory, and no pull that has not ended. Raises: Denied."""
+    """Whether the directory has contents, and no unfinished pull. Raises: Denied."""
     with translated(path):
         try:
             names = os.listdir(path)
@@ -39,12 +39,12 @@ def first_difference(
     alike: Callable[[TreeEntry], None],
     may_lack: MayLack = lambda _path, _entry: False,
 ) -> Difference | None:
-    """Something in the directory that differs from ``root`` or that only one of them has; None if
-    they are alike: names, kinds, contents, executable bits, symlinks.
+    """Returns something in the directory that differs from ``root``, or that only one of them has;
+    None if they are equal: names, kinds, contents, executable bits, symlinks.
 
-    Looks at names from the top down, so that another directory is known at once. ``alike`` is
-    called with each entry below ``root`` that is the same; ``may_lack`` is asked once of each file
-    that is not there, whether that is as it should be. Raises: Denied.
+    It compares names from the top down, so that an unrelated directory is noticed at once.
+    ``alike`` is called with each equal entry below ``root``. ``may_lack`` is called once for each
+    missing file, and says whether that is right. Raises: Denied.
     """
     with translated(path):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -62,7 +62,8 @@ def _first_difference(
     alike: Callable[[TreeEntry], None],
     may_lack: MayLack,
 ) -> Difference | None:
-    is_one = root.kind is not Kind.DIRECTORY  # it lies in the directory, under its own name
+    # A single file lies in the directory, under its own name
+    is_one = root.kind is not Kind.DIRECTORY
     place = Place(None, b"", root)
     trees = [Visited(place, [root])] if is_one else walk_trees(packs, [place], executor)
     with DirectoryHandles(fd) as handles:
@@ -84,7 +85,7 @@ def _of_directory(
     executor: Executor,
     may_lack: MayLack,
 ) -> tuple[Difference | None, Sequence[TreeEntry]]:
-    """Something that differs, and what is there and does not."""
+    """Returns a difference, and the existing subdirectories without one."""
     try:
         names = set(map(os.fsencode, os.listdir(handles.directory(path))))
     except OSError as error:
@@ -129,7 +130,8 @@ def _is_alike(place: bytes, entry: TreeEntry, handles: DirectoryHandles) -> bool
 
 
 def _differs(error: OSError, place: bytes) -> Difference:
-    """``place`` if the error means that something of another kind is there; else raises it."""
+    """Returns ``place`` if the error means that another kind of file is there; otherwise raises
+    it."""
     if error.errno not in _NOT_ALIKE:
         raise error
     return place, DIFFERS

@@ -1,8 +1,8 @@
 """Pull: a full copy of a revision into a directory, parallel, verified, resumable.
 
-Chunks that lie together in a pack come with one GET of about 8 MiB and go to the disk with one
+Chunks that lie together in a pack are read with one GET of about 8 MiB, and written with one
 pwritev for each file that they belong to. Every chunk is checked against its BLAKE3 before it is
-written; the digest of a file that came with one GET is checked too.
+written; if a file came with one GET, its digest is checked, too.
 """
 
 from __future__ import annotations
@@ -51,27 +51,28 @@ from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
 WORKERS = 8
-FILES_TOGETHER_MAX = 32_768  # planned at once; bounds memory, whatever the size of the dataset
+FILES_TOGETHER_MAX = 32_768  # files planned at once; bounds memory for any size of dataset
 
 
 @dataclass(slots=True)
 class PullResult:
-    """What a pull did. Bytes are of files' contents; ``fetched_bytes`` is without what an
-    interrupted pull had brought before."""
+    """The result of a pull. Bytes are those of files' contents; ``fetched_bytes`` leaves out what
+    an interrupted pull had fetched before."""
 
     commit: CommitId
-    files: int = 0  # regular ones
+    files: int = 0  # regular files
     symlinks: int = 0
     directories: int = 0
     size_bytes: int = 0
     fetched_bytes: int = 0
-    unchanged: bool = False  # all of it was there already, and nothing else
-    # of an update: where it started; what is counted above is what differed
+    unchanged: bool = False  # the directory had just this content already
+    # of an update: its first commit; then the counts above are about the differences
     updated_from: CommitId | None = None
     removed: int = 0  # files and symlinks that an update removed
-    # where that is now which took the place of a file since the first pull was interrupted
+    # new paths of files that took the place of a dataset's file since the first pull was
+    # interrupted
     kept: list[bytes] = field(default_factory=list)
-    # files that are left out, of which bytes were purged; counted nowhere above
+    # files that are left out since bytes of them were purged; not counted above
     purged: list[bytes] = field(default_factory=list)
 
     def add(self, entry: TreeEntry) -> None:
@@ -84,7 +85,7 @@ class PullResult:
             self.size_bytes += entry.size_bytes
 
     def leave_out(self, path: bytes, entry: TreeEntry) -> None:
-        """A file that was counted and does not come, since bytes of it were purged."""
+        """Takes back the counts of a file that is left out, since bytes of it were purged."""
         self.files -= 1
         self.size_bytes -= entry.size_bytes
         self.purged.append(path)
@@ -92,16 +93,16 @@ class PullResult:
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A file on its way: how many of its bytes are in its part file."""
+    """A file that is being pulled: how many of its bytes are in its part file."""
 
     path: bytes
     entry: TreeEntry
     left_bytes: int
-    is_purged: bool = False  # and to be left out
+    is_purged: bool = False  # bytes were purged, so it is left out
 
 
 class _Part(NamedTuple):
-    """A segment of a file, and where in the file it begins."""
+    """A segment of a file, and its offset in the file."""
 
     file: _File
     segment: Segment
@@ -124,20 +125,21 @@ def pull(
 ) -> PullResult:
     """Copies what ``spec`` names into the directory ``target``.
 
-    A target that is a finished copy of another commit (``since``, or what it remembers itself) is
-    brought to this one: what differs between the two is replaced, unless it was changed since.
+    A target that is a finished copy of another commit (``since``, or the one that it records
+    itself) is updated to this one: what differs between the two is replaced, unless it was changed
+    since.
 
     The target must be missing, empty, or left by an interrupted pull of the same commit and path,
-    which then goes on: whole files are kept after their bytes are checked, and of the others
-    the chunks that are there; another file in the place of one gets another name. One that is
-    filled is only looked at: it is fine if it is just what ``spec`` names, byte by byte, and
-    refused if anything differs. A file or symlink comes under its own name. Modification times are
-    not part of a dataset: files get the time of the pull. A file of which bytes were purged ends it
-    (Purged), or with ``skip_purged`` is left out, also where a copy had its older version. With
-    ``sync`` everything is on disk on return. Memory: about ``workers`` times 32 MiB.
+    which then continues: complete files are kept after their bytes are checked, and existing chunks
+    of the others, too; an unrelated file at the path of one gets another name. A target with
+    contents is only compared: it is accepted if it is exactly what ``spec`` names, byte by byte,
+    and refused otherwise. A single file or symlink is put under its own name. Modification times
+    are not part of a dataset: files get the time of the pull. A file with purged bytes ends the
+    pull (Purged); with ``skip_purged`` it is left out, even if a copy had its older version. With
+    ``sync`` everything is on disk on return. It takes about ``workers`` times 32 MiB of memory.
 
     Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
-    target keeps what came, and its state, so that it does not look complete.
+    target keeps what was pulled, and its state, so that it does not look complete.
     """
     progress = progress or Progress()
     spec, commit_id = store.locate(spec)
@@ -193,7 +195,7 @@ def _identity(store: Store, spec: Spec, commit_id: CommitId) -> Identity:
 
 
 def _started(target: Path, identity: Identity, since: CommitId | None) -> CommitId | None:
-    """The commit that a filled target is a copy of, as far as is known."""
+    """Returns the commit of a filled target, as far as it is known."""
     if (interrupted := updated_from(target)) is not None:
         return CommitId(parse_id(interrupted))
     if not is_filled(target):
@@ -204,13 +206,13 @@ def _started(target: Path, identity: Identity, since: CommitId | None) -> Commit
 def _named(
     error: Purged | Corrupt, spec: Spec, commit_id: CommitId, *, is_one: bool
 ) -> LodefsError:
-    """The error with the version that was pulled, and the way out."""
+    """Returns the error with the version that was pulled, and the way out."""
     version = f"{spec} ({commit_id.hex()[:12]})"
     if isinstance(error, Corrupt):
         return damaged(version, error)
-    other = "Pull a version that has other bytes there (lodefs log names them)"
+    other = "Pull a version that has other bytes there (lodefs log lists them)"
     if not is_one:
-        other += ", or go on without such files: lodefs pull --skip-purged"
+        other += ", or leave out such files: lodefs pull --skip-purged"
     return Purged(f"{version}: {error}. {other}")
 
 
@@ -225,7 +227,7 @@ def _compare(
     *,
     skip_purged: bool,
 ) -> None:
-    """Compares a directory that is filled. Raises: InvalidInput if it differs."""
+    """Compares a directory with contents. Raises: InvalidInput if it differs."""
     progress.phase = "comparing"
     if root.kind is Kind.DIRECTORY:
         result.add(root)
@@ -251,15 +253,15 @@ def _compare(
         if path in purged:
             how += " (its bytes were purged: --skip-purged leaves such files out)"
         raise InvalidInput(
-            f"{target} is not empty, and is not {spec} as it is pulled: {_shown(path)} {how}. "
+            f"{target} is not empty, and differs from {spec}: {_shown(path)} {how}. "
             "Nothing was changed: pull into a directory that is empty or does not exist, or say "
-            "with --from which revision it is a copy of"
+            "with --from which revision the directory is a copy of"
         )
     result.unchanged = True
 
 
 class _Pull:
-    """One pull at work."""
+    """One pull."""
 
     def __init__(
         self,
@@ -284,7 +286,7 @@ class _Pull:
         self._result = result
 
     def run(self, root: TreeEntry) -> None:
-        """Everything at and below ``root``."""
+        """Pulls everything at and below ``root``."""
         self._progress.phase = "pulling"
         files = self._prepare(root)
         while batch := list(islice(files, FILES_TOGETHER_MAX)):
@@ -293,7 +295,7 @@ class _Pull:
             self._run_jobs(self._jobs(batch))
 
     def update(self, plan: Update) -> None:
-        """Brings a copy to another version."""
+        """Updates a copy to another version."""
         self._progress.phase = "updating"
         self._is_update = True
         carry_out(plan, self._target.fd)
@@ -307,7 +309,7 @@ class _Pull:
             self._run_jobs(self._jobs(files[at : at + FILES_TOGETHER_MAX]))
 
     def _prepare(self, root: TreeEntry) -> Iterator[_File]:
-        """Makes directories and symlinks as they are found, and gives the files."""
+        """Makes directories and symlinks as they are found, and yields the files."""
         with DirectoryHandles(self._target.fd) as handles:
             for path, entry in self._entries(root):
                 check_is_not_state(path)
@@ -332,7 +334,7 @@ class _Pull:
                 yield join(tree.node.path, child.name), child
 
     def _missing(self, batch: list[_File]) -> list[_File]:
-        """The files that an interrupted pull did not complete."""
+        """Returns the files that an interrupted pull did not complete."""
         size = -(-len(batch) // self._jobs_max)
         shares = [batch[start : start + size] for start in range(0, len(batch), size)]
         return [file for part in self._executor.map(self._missing_of, shares) for file in part]
@@ -351,7 +353,7 @@ class _Pull:
         return missing
 
     def _jobs(self, batch: Sequence[_File]) -> Iterator[Job | list[_File]]:
-        """What the threads do: fetch a unit, or complete files that have no bytes."""
+        """Yields the jobs of the threads: fetch a unit, or complete files without bytes."""
         wanted: dict[PackId, list[Wanted[_Part]]] = defaultdict(list)
         for file in batch:
             offset = 0
@@ -370,7 +372,7 @@ class _Pull:
                 yield pack, unit
 
     def _indexes(self, packs: Sequence[PackId]) -> Iterator[tuple[PackId, Future[PackIndex]]]:
-        """Each pack with its index, which the threads read some packs ahead."""
+        """Yields each pack with its index, which the threads read some packs ahead."""
         ahead: deque[tuple[PackId, Future[PackIndex]]] = deque()
         for pack in packs:
             ahead.append((pack, self._executor.submit(self._packs.index, pack)))
@@ -405,7 +407,8 @@ class _Pull:
                 self._fetch(*job, handles)
 
     def _fetch(self, pack: PackId, unit: Unit[_Part], handles: DirectoryHandles) -> None:
-        """Reads a unit, unless all of it is there, and writes it into the files it belongs to."""
+        """Reads a unit, unless all of it exists, and writes it into the files that it belongs
+        to."""
         if not (self._target.resumed and self._is_there(pack, unit)):
             chunks = self._read(pack, unit)
             fetched = sum(map(len, chunks))
@@ -424,8 +427,8 @@ class _Pull:
                 self._complete(file, handles)
 
     def _read(self, pack: PackId, unit: Unit[_Part]) -> list[Buffer]:
-        """The chunks of a unit. Raises: Corrupt, with the names of the files that need what is
-        wrong."""
+        """Returns the chunks of a unit. Raises: Corrupt, which names the files that need the
+        damaged chunks."""
         try:
             return self._packs.read_span(pack, unit.first, unit.count)
         except Corrupt as error:
@@ -451,8 +454,8 @@ class _Pull:
             self._target.write(file.path, file.entry, offset + before, run)
 
     def _check_there(self, file: _File, pack: PackId, first: int, count: int) -> None:
-        """Raises: Purged, Corrupt for chunks that are gone, with the file's name, unless purged
-        ones are to be left out."""
+        """Raises: Purged, Corrupt, with the file's name, for chunks that are gone, unless purged
+        ones are left out."""
         shown = _shown(file.path)
         try:
             self._packs.index(pack).check_there(first, count)
@@ -460,14 +463,14 @@ class _Pull:
             if self._skip_purged:
                 return
             raise Purged(
-                f"{shown} was purged, its bytes are gone for good (lodefs purge)"
+                f"{shown} was purged: its bytes are gone for good (lodefs purge)"
             ) from error
         except Corrupt as error:
             raise Corrupt(f"{shown}: {error}") from error
         raise Corrupt(f"{shown}: a chunk of pack {pack.hex()} is gone")
 
     def _is_there(self, pack: PackId, unit: Unit[_Part]) -> bool:
-        """Whether an interrupted pull brought all of a unit; its chunks are read and checked."""
+        """Whether an interrupted pull fetched all of a unit; its chunks are read and checked."""
         index = self._packs.index(pack)
         for first, count, (file, _, offset), before in unit.parts:
             fd = self._target.part(file.path)
@@ -503,7 +506,7 @@ class _Pull:
 
 
 def _index_for(file: _File, index: Future[PackIndex]) -> PackIndex:
-    """Raises: Corrupt, with the name of a file that needs it."""
+    """Returns the index. Raises: Corrupt, with the name of a file that needs it."""
     try:
         return index.result()
     except Corrupt as error:
@@ -511,7 +514,7 @@ def _index_for(file: _File, index: Future[PackIndex]) -> PackIndex:
 
 
 def _check_run(index: PackIndex, part: _Part) -> None:
-    """Raises: Corrupt if a pack does not hold what a file's segment says."""
+    """Raises: Corrupt if a pack does not have what a file's segment says."""
     try:
         index.check_run(*part.segment[1:])
     except Corrupt as error:
@@ -533,9 +536,10 @@ def _shown(path: bytes) -> str:
 
 
 def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:
-    """Of a file whose bytes are all here. One chunk was checked already: its id is the digest."""
+    """Checks the digest of a file whose bytes are all here. The id of a single chunk is the
+    digest."""
     if sum(map(len, chunks)) != file.entry.size_bytes:
-        return  # the rest comes with other units, and `verify --data` checks such files
+        return  # the rest is in other units; `verify --data` checks such files
     hashed = blake3()
     for chunk in chunks:
         hashed.update(chunk)

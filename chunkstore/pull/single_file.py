@@ -1,4 +1,4 @@
-"""One file of a revision becomes one local file, under any name."""
+"""Pulls one file of a revision into one local file with any name."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def is_file(store: Store, spec: Spec) -> bool:
 
 
 def pull_file(store: Store, spec: Spec, target: Path, *, sync: bool = True) -> PullResult:
-    """Copies the file at ``spec`` to ``target``, which comes to be in one step, whole. One that is
-    there already is fine if it is the same.
+    """Copies the file at ``spec`` to ``target``, which appears complete, in one step. An equal
+    existing file is accepted.
 
-    Raises: InvalidInput if something else is there; NotFound if its directory is missing; what
-    ``pull`` raises. After an interruption, repeat it: it goes on.
+    Raises: InvalidInput if something else exists there; NotFound if its directory is missing; what
+    ``pull`` raises. After an interruption, a repetition continues.
     """
     entry = find(store, spec)
     directory, name = os.path.split(os.path.abspath(target))
     if not os.path.isdir(directory):
-        raise NotFound(f"{directory} does not exist, and {name} was to come there")
+        raise NotFound(f"{directory} does not exist: make it first, since {name} goes there")
     with translated(target):
         if os.path.lexists(target):
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -42,7 +42,7 @@ def pull_file(store: Store, spec: Spec, target: Path, *, sync: bool = True) -> P
             finally:
                 os.close(fd)
             if not is_same:
-                raise InvalidInput(f"{target} exists, and is not {spec}: nothing was changed")
+                raise InvalidInput(f"{target} exists, and differs from {spec}: nothing was changed")
             found = PullResult(store.locate(spec)[1], unchanged=True)
             found.add(entry)
             return found
@@ -56,7 +56,8 @@ def pull_file(store: Store, spec: Spec, target: Path, *, sync: bool = True) -> P
 
 
 def _move(source: Path, target: Path) -> None:
-    """Never over what came meanwhile, where the file system has hard links."""
+    """Renames a file. It replaces no file that appeared meanwhile, if the file system has hard
+    links."""
     try:
         os.link(source, target)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The directory that a pull fills: its state file, its half-written files, and safe ways into it.
+"""The directory that a pull fills: its state file, its part files, and safe access to it.
 
-While a pull runs, ``.lodefs-pull`` inside the target holds ``state.json`` (what is pulled, and the
-lock) and one part file for every file that is not complete. A complete file is renamed to its
-place. So whatever has a name of the dataset is whole, and a pull that was killed can go on.
+While a pull runs, ``.lodefs-pull`` inside the target has ``state.json`` (what is pulled, and the
+lock) and one part file for every incomplete file. A complete file is renamed to its place. So every
+file with a name of the dataset is complete, and an interrupted pull can continue.
 
 No symlink inside the target is ever followed: every directory is opened by its name from its
 parent's descriptor with O_NOFOLLOW.
@@ -37,28 +37,28 @@ STATE_DIR = PULL_STATE_DIR
 _STATE = "state.json"
 STATE_SIZE_BYTES_MAX = 64 * 1024
 KEPT_SUFFIX = b".lodefs-kept"  # of a file that a pull found in the place of another
-KEPT_NAME_SIZE_BYTES_MAX = 230  # of its own name
-HANDLES_MAX = 64  # directories kept open by one thread
+KEPT_NAME_SIZE_BYTES_MAX = 230  # for the part before the suffix
+HANDLES_MAX = 64  # directories that one thread keeps open
 READ_SIZE_BYTES = 1 << 20
-_ZEROS = bytes(1 << 20)  # larger than any chunk of the usual settings
+_ZEROS = bytes(1 << 20)  # larger than any chunk of the default settings
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PullTarget:
-    """The target of one pull, locked by it. Its methods may be called by many threads."""
+    """The target of one pull, which has locked it. Any thread may call its methods."""
 
     def __init__(self, path: Path, fd: int, state_fd: int, *, resumed: bool) -> None:
         self.path = path
         self.fd = fd
-        self.resumed = resumed  # an earlier pull of the same left something
+        self.resumed = resumed  # whether an earlier pull of the same commit left something
         self._state_fd = state_fd
 
     def sync(self) -> None:
-        """All files of the target's file system are on disk on return."""
+        """Returns when all files of the target's file system are on disk."""
         libc.call("syncfs", self.fd)
 
     def finish(self) -> None:
-        """Removes the state: from now on the target is a directory like any other."""
+        """Removes the state, so that the target is a directory like any other."""
         for name in os.listdir(self._state_fd):
             if name != _STATE:
                 os.unlink(name, dir_fd=self._state_fd)
@@ -66,8 +66,8 @@ class PullTarget:
         os.rmdir(STATE_DIR, dir_fd=self.fd)
 
     def write(self, path: bytes, entry: TreeEntry, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Writes joined buffers at an offset of the part file of ``path``. One of zeros becomes a
-        hole, unless something may lie there already."""
+        """Writes joined buffers at an offset of the part file of ``path``. Zeros become a hole,
+        unless the file may have bytes there already."""
         fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
         try:
             if self.resumed or not any(map(_ZEROS.startswith, buffers)):
@@ -83,7 +83,7 @@ class PullTarget:
             os.close(fd)
 
     def complete(self, path: bytes, entry: TreeEntry, handles: DirectoryHandles) -> None:
-        """Gives the part file of ``path``, which is whole now, its name."""
+        """Renames the part file of ``path``, which is complete now, to its place."""
         if self.resumed or not entry.size_bytes:
             fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
             try:
@@ -96,8 +96,8 @@ class PullTarget:
         )
 
     def drop(self, path: bytes, handles: DirectoryHandles, *, is_update: bool) -> None:
-        """Removes the part file of ``path``, which will not be whole; of an update also the older
-        version, which is in its place."""
+        """Removes the part file of ``path``, which will not be completed; in an update also the
+        older version at its place."""
         with suppress(FileNotFoundError):
             os.unlink(part_name(path), dir_fd=self._state_fd)
         if is_update:
@@ -106,9 +106,9 @@ class PullTarget:
                 os.unlink(name, dir_fd=handles.directory(parent))
 
     def set_aside(self, path: bytes, handles: DirectoryHandles) -> bytes | None:
-        """Renames what took the place of ``path`` since a pull was interrupted, and gives the new
-        path; None if nothing is there, or a directory, or a file without a byte, as a crash of the
-        machine leaves it."""
+        """Renames a file that took the place of ``path`` since a pull was interrupted. Returns the
+        new path; None if there is nothing, a directory, or an empty file, which a crash of the
+        machine may leave."""
         parent, _, name = path.rpartition(b"/")
         directory = handles.directory(parent)
         try:
@@ -126,20 +126,21 @@ class PullTarget:
         return parent + b"/" + aside if parent else aside
 
     def part(self, path: bytes) -> int | None:
-        """A descriptor to read the part file of ``path``; None if there is none."""
+        """Opens the part file of ``path`` for reading. Returns a descriptor; None if there is
+        none."""
         try:
             return self._open_part(path, os.O_RDONLY, executable=False)
         except FileNotFoundError:
             return None
 
     def make_directory(self, path: bytes, handles: DirectoryHandles) -> None:
-        """Makes one directory, whose parent is there."""
+        """Makes one directory in an existing parent."""
         parent, _, name = path.rpartition(b"/")
         with suppress(FileExistsError):  # opening things in it fails if it is something else
             os.mkdir(name, dir_fd=handles.directory(parent))
 
     def make_symlink(self, path: bytes, target: bytes, handles: DirectoryHandles) -> None:
-        """Makes one symlink, whose parent is there. Its target is not looked at."""
+        """Makes one symlink in an existing parent. Its target is not examined."""
         parent, _, name = path.rpartition(b"/")
         directory = handles.directory(parent)
         try:
@@ -149,13 +150,14 @@ class PullTarget:
                 raise
 
     def _open_part(self, path: bytes, flags: int, *, executable: bool) -> int:
-        mode = 0o777 if executable else 0o666  # less the umask, as for any new file
-        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO there must not hang the pull
+        mode = 0o777 if executable else 0o666  # minus the umask, as for any new file
+        # A FIFO there must not block the pull
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(part_name(path), flags, mode, dir_fd=self._state_fd)
 
 
 class DirectoryHandles:
-    """Open directories of a target, the last used few. One thread; close it in the end."""
+    """The most recently used open directories of a target. For one thread, which must close it."""
 
     def __init__(self, root_fd: int) -> None:
         self._root_fd = root_fd
@@ -170,8 +172,8 @@ class DirectoryHandles:
         self._open.clear()
 
     def directory(self, path: bytes) -> int:
-        """A descriptor of the directory ``path``, good until the next call. Raises: OSError (ELOOP,
-        ENOTDIR) if any part of the path is a symlink or a file."""
+        """Returns a descriptor of the directory ``path``, valid until the next call. Raises:
+        OSError (ELOOP, ENOTDIR) if any part of the path is a symlink or a file."""
         if not path:
             return self._root_fd
         fd = self._open.get(path)
@@ -185,7 +187,7 @@ class DirectoryHandles:
         return fd
 
     def _descend(self, path: bytes) -> int:
-        """Opens ``path`` name by name, from the nearest directory above that is open."""
+        """Opens ``path`` name by name, from the nearest open directory above it."""
         above, names = path, []
         fd = None
         while fd is None:
@@ -204,7 +206,7 @@ class DirectoryHandles:
 
 
 def has_content(path: bytes, entry: TreeEntry, handles: DirectoryHandles) -> bool:
-    """Whether a file is in its place, with these very bytes (all are read)."""
+    """Whether a file exists at its place with exactly these bytes. It reads all of them."""
     parent, _, name = path.rpartition(b"/")
     try:
         directory = handles.directory(parent)
@@ -214,7 +216,7 @@ def has_content(path: bytes, entry: TreeEntry, handles: DirectoryHandles) -> boo
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=directory)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # none, a symlink, a socket
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # nothing, a symlink, a socket
             return False
         raise
     try:
@@ -230,14 +232,15 @@ def has_content(path: bytes, entry: TreeEntry, handles: DirectoryHandles) -> boo
 
 
 def _beginning(name: bytes) -> bytes:
-    """As much of a name as fits before KEPT_SUFFIX; of UTF-8, whole characters."""
+    """Returns as much of a name as fits before KEPT_SUFFIX, in whole characters of UTF-8."""
     ends = range(KEPT_NAME_SIZE_BYTES_MAX, KEPT_NAME_SIZE_BYTES_MAX - 4, -1)
     is_inside = [name[end : end + 1] >= b"\x80" and name[end] < 0xC0 for end in ends]
     return name[: ends[0] if all(is_inside) else ends[is_inside.index(False)]]
 
 
 def _move(name: bytes, to: bytes, directory: int) -> None:
-    """Raises: FileExistsError, also on a file system without hard links."""
+    """Renames without replacing. Raises: FileExistsError, even on a file system without hard
+    links."""
     try:
         os.link(name, to, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
     except OSError as error:
@@ -252,16 +255,16 @@ def _move(name: bytes, to: bytes, directory: int) -> None:
 
 
 def check_is_not_state(path: bytes) -> None:
-    """Raises: InvalidInput for a path of a dataset that lies where pull keeps its state."""
+    """Raises: InvalidInput for a path of a dataset at the place of pull's own state."""
     if path.partition(b"/")[0] == STATE_DIR.encode():
         raise InvalidInput(
-            f"the dataset has an entry {STATE_DIR} at its top, which is where pull keeps its "
-            "state: pull the other entries one by one"
+            f"the dataset has an entry {STATE_DIR} at its top, where pull keeps its state: pull "
+            "the other entries one by one"
         )
 
 
 def part_name(path: bytes) -> str:
-    """The part file of a path: a name that any path has room in."""
+    """Returns the name of the part file of a path, which is short enough for any path."""
     return digest_of(path).hex()[:40]
 
 
@@ -269,14 +272,14 @@ def part_name(path: bytes) -> str:
 def open_target(
     path: Path, identity: dict[str, str], *, is_update: bool = False
 ) -> Iterator[PullTarget]:
-    """The target, ready to be filled with what ``identity`` names.
+    """Opens the target for a pull of what ``identity`` names.
 
-    It must be missing, empty (unless it is an update), or left by an interrupted pull of the same.
-    Raises: InvalidInput, InUse, Denied, NoSpace.
+    It must be missing, empty (unless it is an update), or left by an interrupted pull of the same
+    commit. Raises: InvalidInput, InUse, Denied, NoSpace.
     """
     with translated(path):
         if os.path.lexists(path) and not path.is_dir():
-            raise InvalidInput(f"{path} is not a directory: pull fills a directory, also by a file")
+            raise InvalidInput(f"{path} is not a directory, which pull needs even for one file")
         _make(path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     opened = [fd]
@@ -290,14 +293,14 @@ def open_target(
 
 
 def _make(path: Path) -> None:
-    """Raises: InvalidInput where no directory can be; OSError."""
+    """Makes the directory. Raises: InvalidInput if that is impossible; OSError."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
             raise
         raise InvalidInput(
-            f"{path}: a directory cannot be made there ({error.strerror}): name another place"
+            f"{path}: a directory cannot be made there ({error.strerror}): choose another place"
         ) from error
 
 
@@ -320,7 +323,7 @@ def _claim(
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise InUse(f"{path} is being filled by another pull; wait until that is done") from None
+        raise InUse(f"another pull is filling {path}: wait until it has ended") from None
     encoded = json.dumps(identity, sort_keys=True).encode()
     found = os.pread(lock_fd, STATE_SIZE_BYTES_MAX, 0)
     if not found and (
@@ -329,14 +332,14 @@ def _claim(
         os.pwrite(lock_fd, encoded, 0)
     elif found != encoded:
         raise InvalidInput(
-            f"{path} holds an interrupted pull of {_describe(found)}: repeat that one, or delete "
+            f"{path} has an interrupted pull of {_describe(found)}: repeat that one, or delete "
             "the directory"
         )
     return PullTarget(path, fd, state_fd, resumed=resumed)
 
 
 def updated_from(path: Path) -> str | None:
-    """The commit (hex) that an interrupted update in a directory started from; None without."""
+    """Returns the first commit (hex) of an interrupted update in a directory; None without one."""
     with suppress(OSError, InvalidInput, ValueError):
         state = (path / STATE_DIR / _STATE).read_bytes()[:STATE_SIZE_BYTES_MAX]
         return from_json(state, dict[str, str]).get("from")
@@ -352,7 +355,7 @@ def _describe(state: bytes) -> str:
 
 
 def command_to_end(root: bytes) -> str:
-    """The command that ends the pull whose state is in the directory ``root``."""
+    """Returns the command that completes the pull whose state is in the directory ``root``."""
     directory, what = os.fsdecode(root), "REPO@COMMIT"
     with suppress(OSError, InvalidInput, KeyError, ValueError):
         with open(os.path.join(directory, STATE_DIR, _STATE), "rb") as state:
@@ -364,7 +367,7 @@ def command_to_end(root: bytes) -> str:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Errors of the target's file system as ours."""
+    """Translates errors of the target's file system."""
     try:
         yield
     except OSError as error:
@@ -375,11 +378,11 @@ def _error_of(error: OSError, path: Path) -> LodefsError:
     place = f"{path}: {error.strerror}"
     kind = kind_of(error)
     if kind is NoSpace:
-        return NoSpace(f"{place}; make room and repeat the pull: it goes on where it stopped")
+        return NoSpace(f"{place}; make room and repeat the pull: it continues where it stopped")
     if error.errno in (errno.EEXIST, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY):
         return InvalidInput(f"{place}: something else changed the directory while it was filled")
     if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
-        return InvalidInput(f"{place}: the file system does not take a name of this dataset")
+        return InvalidInput(f"{place}: the file system does not accept a name of this dataset")
     return kind(place)
 
 

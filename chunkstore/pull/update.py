@@ -1,7 +1,7 @@
-"""Which paths of a copy an update replaces, and whether all of them are as they were pulled.
+"""Plans an update of a copy: which paths it replaces, and whether they are as they were pulled.
 
-Only what differs between the two versions is looked at. Each such path must be as the old version
-has it, gone, or already as the new one has it, as an interrupted update leaves it.
+It examines only what differs between the two versions. Each such path must be as in the old
+version, missing, or already as in the new one, as an interrupted update leaves it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lodefs.chunkstore.pull.target import DirectoryHandles, check_is_not_state, 
 from lodefs.chunkstore.repo.history import Change, diff
 from lodefs.chunkstore.repo.store import Store
 
-NAMED_MAX = 10  # paths that an error lists
+NAMED_MAX = 10  # how many paths an error lists
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _OTHER = (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO)
 
 
 @dataclass(slots=True)
 class Update:
-    """What is to be done, each in the order of paths; ``gone``: what has to go before."""
+    """The steps of an update, each in the order of paths. ``gone`` must be removed first."""
 
     gone: list[tuple[bytes, TreeEntry]] = field(default_factory=list)
     directories: list[bytes] = field(default_factory=list)
@@ -40,8 +40,8 @@ class Update:
 
 
 def plan_update(store: Store, before: TreeEntry, after: TreeEntry, target_fd: int) -> Update:
-    """What makes a copy of ``before`` one of ``after``. Raises: InvalidInput that names paths which
-    were changed in the copy; nothing is done then."""
+    """Plans how a copy of ``before`` becomes one of ``after``. Changes nothing. Raises:
+    InvalidInput, which names paths that were changed in the copy."""
     plan = Update()
     changed: dict[bytes, None] = {}
     with DirectoryHandles(target_fd) as handles:
@@ -70,8 +70,8 @@ def plan_update(store: Store, before: TreeEntry, after: TreeEntry, target_fd: in
 
 
 def carry_out(plan: Update, target_fd: int) -> None:
-    """Removes what has to go, deepest paths first, and makes directories and symlinks, and those
-    directories above what comes that somebody removed from the copy."""
+    """Removes what must go, deepest paths first, and makes directories and symlinks, and parents
+    that somebody removed from the copy."""
     with DirectoryHandles(target_fd) as handles:
         for path, entry in reversed(plan.gone):
             parent, _, name = path.rpartition(b"/")
@@ -80,7 +80,7 @@ def carry_out(plan: Update, target_fd: int) -> None:
                 os.rmdir(name, dir_fd=at)
             else:
                 os.unlink(name, dir_fd=at)
-    with DirectoryHandles(target_fd) as handles:  # what was opened before may be gone
+    with DirectoryHandles(target_fd) as handles:  # directories that were opened before may be gone
         for path in _missing_parents(plan, handles):
             parent, _, name = path.rpartition(b"/")
             os.mkdir(name, dir_fd=handles.directory(parent))
@@ -93,7 +93,7 @@ def carry_out(plan: Update, target_fd: int) -> None:
 
 
 def named(paths: Iterable[bytes]) -> str:
-    """Paths for a message: the first few, each once, and how many more there are."""
+    """Returns paths for a message: the first few, each once, and how many more there are."""
     known = list(dict.fromkeys(paths))
     names = [path.decode("utf-8", "backslashreplace") for path in known[:NAMED_MAX]]
     more = f" and {len(known) - NAMED_MAX:,} more" if len(known) > NAMED_MAX else ""
@@ -101,7 +101,7 @@ def named(paths: Iterable[bytes]) -> str:
 
 
 def _missing_parents(plan: Update, handles: DirectoryHandles) -> list[bytes]:
-    """Directories that are not there, not made by the plan, and needed by it; parents first."""
+    """Returns missing directories that the plan needs and does not make; parents first."""
     paths = (*plan.directories, *(path for path, _ in (*plan.symlinks, *plan.files)))
     seen, missing = set(plan.directories), []
     for parent in {path.rpartition(b"/")[0] for path in paths}:
@@ -120,7 +120,7 @@ def _add(plan: Update, change: Change, *, is_absent: bool) -> None:
     stays = before is not None and after is not None and before.kind is after.kind is Kind.FILE
     if (
         before is not None and not stays and not is_absent
-    ):  # a file is replaced by another one in one step
+    ):  # another file replaces a file in one step
         plan.gone.append((path, before))
     if after is None:
         return
@@ -133,7 +133,7 @@ def _add(plan: Update, change: Change, *, is_absent: bool) -> None:
 
 
 def _dropped(changes: Sequence[Change]) -> dict[bytes, set[bytes]]:
-    """The names that go, by the directory that goes with them."""
+    """Returns the names to remove, by the directory that is removed with them."""
     found: dict[bytes, set[bytes]] = {}
     for change in changes:
         if change.before is not None:
@@ -143,12 +143,12 @@ def _dropped(changes: Sequence[Change]) -> dict[bytes, set[bytes]]:
 
 
 def _made(changes: Sequence[Change]) -> set[bytes]:
-    """The directories that come."""
+    """Returns the new directories."""
     return {c.path for c in changes if c.after is not None and c.after.kind is Kind.DIRECTORY}
 
 
 def _in_the_way(path: bytes, handles: DirectoryHandles) -> bytes | None:
-    """What is above a path that is not there, and is no directory; None if nothing is."""
+    """Returns a parent of a missing path that is not a directory; None if there is none."""
     found = None
     while path := path.rpartition(b"/")[0]:
         try:
@@ -171,7 +171,7 @@ def _holds_only(
     *,
     is_absent: bool,
 ) -> bool:
-    """Whether a directory that goes holds nothing that is not in the dataset."""
+    """Whether a directory to remove has only contents of the dataset."""
     before, after = change.before, change.after
     goes = after is None or after.kind is not Kind.DIRECTORY
     if before is None or before.kind is not Kind.DIRECTORY or not goes or is_absent:
@@ -181,7 +181,7 @@ def _holds_only(
 
 
 def _is_as(path: bytes, entry: TreeEntry | None, handles: DirectoryHandles) -> bool:
-    """Whether a path of the copy is what an entry says; None: nothing."""
+    """Whether a path of the copy matches an entry; None: nothing is there."""
     parent, _, name = path.rpartition(b"/")
     try:
         if entry is None:
@@ -205,22 +205,22 @@ def _is_leaf(entry: TreeEntry | None) -> bool:
     return entry is not None and entry.kind is not Kind.DIRECTORY
 
 
-# What a finished copy says that it is, in an extended attribute of its directory: it moves with it,
-# and is in no commit. It is a hint: what an update replaces is compared with what it says.
+# A finished copy records what it is in an extended attribute of its directory, which moves with it
+# and is in no commit. It is a hint: an update compares what it replaces with the recorded version.
 NAME = "user.lodefs.pulled"
 
 Identity = dict[str, str]  # store, repo, commit and path (hex), as in the state of a pull
 
 
 def write_record(target: Path, identity: Identity) -> None:
-    """Remembers what a directory is a copy of, if its file system can."""
+    """Records what a directory is a copy of, if its file system supports that."""
     with suppress(OSError):
         os.setxattr(target, NAME, json.dumps(identity, sort_keys=True).encode())
 
 
 def recorded_commit(target: Path, identity: Identity) -> CommitId | None:
-    """The commit that a directory is a copy of; None if that is not known, or it is one of another
-    repository or path than ``identity``."""
+    """Returns the commit that a directory is a copy of; None if that is unknown, or for another
+    repository or path than in ``identity``."""
     try:
         found = from_json(os.getxattr(target, NAME), Identity)
         commit = parse_id(found["commit"])

@@ -1,1 +1,1 @@
-"""What the operating system gives: sockets, systemd, locks, limits, file writes."""
+"""Interfaces of the operating system: sockets, systemd, locks, limits, file writes."""

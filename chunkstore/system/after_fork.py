@@ -1,9 +1,9 @@
-"""What a process that was forked must not share with its parent, and how it is made anew.
+"""Resets what a forked process must not share with its parent.
 
-RocksDB has threads and locks that a child does not get: the child opens the index of its own, and
-never frees the parent's. ``index_lock`` is held while an index is opened or looks for news, and
-while a process forks, so that no fork finds RocksDB in the middle of these. What has files that
-no child may inherit is paused while a process forks.
+A child does not get RocksDB's threads and locks: it opens its own index, and never frees the
+parent's. ``index_lock`` is held while an index is opened or catches up, and while a process forks,
+so that no fork interrupts RocksDB. Objects with files that no child may inherit are paused during a
+fork.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ index_lock = Lock()
 
 
 class Renewable(Protocol):
-    """What has connections, locks or an index."""
+    """An object with connections, locks or an index."""
 
     def reset(self) -> None:
-        """As it was made: in a child, where no other thread runs."""
+        """Resets the object to its initial state, in a child, where no other thread runs."""
         ...
 
 
 class Pausable(Protocol):
-    """What has files or locks that a child must not inherit as they are."""
+    """An object with files or locks that a child must not inherit as they are."""
 
     def pause(self) -> None:
-        """Waits until no thread works with it, keeps them from it, and closes such files."""
+        """Waits until no thread uses the object, keeps threads away, and closes such files."""
         ...
 
     def resume(self) -> None:
-        """Lets threads go on, in the parent and in the child: by the thread that forked."""
+        """Lets threads continue, in the parent and in the child. The thread that forked calls
+        it."""
         ...
 
 
 _renewed: WeakSet[Renewable] = WeakSet()
 _pausable: WeakSet[Pausable] = WeakSet()
-_paused: list[Pausable] = []  # while this process forks
+_paused: list[Pausable] = []  # those paused during the current fork
 
 
 def renew(what: Renewable) -> None:
-    """Has ``what`` reset in each child that this process forks from now on."""
+    """Resets ``what`` in each child that this process forks from now on."""
     _renewed.add(what)
 
 
 def keep_for_ever(what: object) -> None:
-    """Never frees an object, also not when the process ends."""
+    """Never frees an object, not even at exit."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))
 
 
 def pause_at_fork(what: Pausable) -> None:
-    """Has ``what`` paused while this process forks, as long as it is there."""
+    """Pauses ``what`` during each fork of this process, as long as it exists."""
     _pausable.add(what)
 
 
@@ -66,7 +67,7 @@ def _before() -> None:
 
 def _after() -> None:
     paused = _paused[::-1]
-    _paused.clear()  # as long as another thread that forks has to wait for them
+    _paused.clear()  # before another thread that forks can take them
     index_lock.release()
     for what in paused:
         what.resume()

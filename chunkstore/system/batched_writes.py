@@ -1,9 +1,9 @@
-"""Writes buffers one after the other into a file, through the page cache.
+"""Writes buffers one after the other to a file, through the page cache.
 
-In batches of at most a MiB: the kernel takes memory in pieces as large as one write lets it (large
-folios), and the largest free blocks are those unused for longest. In virtual machines that give
-free memory back to their host, these have to be fetched first: a GiB took up to 2.4 s in writes of
-8 MiB, and 0.2 s in writes of 1 MiB (docs/decisions/0020-written-by-the-mib.md).
+It writes at most a MiB at once. The kernel allocates memory in pieces as large as one write allows
+(large folios), and the largest free blocks are those unused for longest. Virtual machines that
+return free memory to their host must fetch these first: a GiB took up to 2.4 s in writes of 8 MiB,
+and 0.2 s in writes of 1 MiB (docs/decisions/0020-written-by-the-mib.md).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)  # writev(2)
 
 
 def write_at(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
-    """Writes all of the buffers from ``offset`` on; the bytes written. Raises: OSError."""
+    """Writes all buffers from ``offset`` on. Returns the bytes written. Raises: OSError."""
     at = offset
     for batch in _batches(buffers):
         rest = batch
-        while rest:  # more than once on a nearly full disk, or after a signal
+        while rest:  # more than once on an almost full disk, or after a signal
             done = os.pwritev(fd, rest, at)
             at += done
             rest = _rest(rest, done)
@@ -30,7 +30,7 @@ def write_at(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
 
 
 def _batches(buffers: Sequence[Buffer]) -> Iterator[list[memoryview]]:
-    """The buffers, cut if they are larger than a batch."""
+    """Yields the buffers; those larger than a batch are cut."""
     batch: list[memoryview] = []
     size_bytes = 0
     for buffer in buffers:

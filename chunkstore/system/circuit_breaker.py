@@ -1,5 +1,5 @@
-"""A circuit breaker: what does not answer costs one time limit, not one for each call; what answers
-one call and then fails again, as a slow store may, is tried less and less often."""
+"""A circuit breaker: a peer that does not answer costs one time limit, and not one for each call.
+One that answers a call and then fails again, as a slow store may, is tried less and less often."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
-THROTTLED_S_MAX = 30.0  # what puts off all calls for longer does not answer
+THROTTLED_S_MAX = 30.0  # throttling all calls for longer counts as not answering
 
 
 class CircuitBreaker:
-    """Whether something answers, as its last calls showed. For any thread."""
+    """Whether a peer answers, by its last calls. For any thread."""
 
     def __init__(
         self,
@@ -19,29 +19,29 @@ class CircuitBreaker:
         pause_s_max: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The pauses, of which each is twice the one before: until a call is tried again after a
-        failure."""
+        """``pause_s_first`` and ``pause_s_max`` bound the time from a failure to the next try; each
+        pause is twice the one before."""
         self._clock = clock
         self._pause_s_first, self._pause_s_max = pause_s_first, pause_s_max
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._pause_s = pause_s_first
-        self._asked_next_s: float | None = None  # None: it answers
-        self._back_since_s: float | None = None  # after its last failure
-        self._throttled_since_s: float | None = None  # None: its last answer was one
+        self._asked_next_s: float | None = None  # None: the peer answers
+        self._back_since_s: float | None = None  # first answer after the last failure
+        self._throttled_since_s: float | None = None  # None: the last call was not throttled
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is to be asked."""
+        """Whether to make calls."""
         return self._asked_next_s is None
 
     @property
     def is_overdue(self) -> bool:
-        """Whether nobody has tried it for so long that it may well answer again."""
+        """Whether the next try is so long overdue that the peer may well answer again."""
         due_s = self._asked_next_s
         return due_s is not None and self._clock() - due_s >= self._pause_s_max
 
     def failed(self) -> bool:
-        """A call found that it does not answer; whether this is news."""
+        """Records that the peer does not answer. Returns whether that is new."""
         with self._lock:
             is_news = self.is_closed
             if not is_news:
@@ -55,7 +55,7 @@ class CircuitBreaker:
             return True
 
     def throttled(self) -> bool:
-        """A call was put off; whether it is news that this goes on for too long."""
+        """Records that a call was throttled. Returns whether this has just lasted too long."""
         with self._lock:
             if self._throttled_since_s is None:
                 self._throttled_since_s = self._clock()
@@ -63,7 +63,7 @@ class CircuitBreaker:
         return is_long and self.failed()
 
     def answered(self) -> bool:
-        """It answers; whether this is news."""
+        """Records an answer. Returns whether the peer had failed before."""
         with self._lock:
             is_news = not self.is_closed
             self._asked_next_s = self._throttled_since_s = None
@@ -72,8 +72,8 @@ class CircuitBreaker:
             return is_news
 
     def is_due(self) -> bool:
-        """Whether to try it now. Says so to one caller, and then not before the next pause is
-        over."""
+        """Whether to try a call now. It returns True to one caller, and then not before the next
+        pause is over."""
         with self._lock:
             if self._asked_next_s is None or self._clock() < self._asked_next_s:
                 return False

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: ``90s``, ``30m``, ``12h``, ``7d``, ``2w``; and times."""
+"""Durations as users write them: ``90s``, ``30m``, ``12h``, ``7d``, ``2w``; and points in time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])")
 
 
 def parse_duration(text: str) -> int:
-    """Whole seconds, 1 at least; ``1d12h`` is a day and a half. Raises: InvalidInput."""
+    """Returns whole seconds, at least 1; ``1d12h`` is a day and a half. Raises: InvalidInput."""
     parts = _PART.findall(text)
     seconds = round(sum(float(number) * _SECONDS[unit] for number, unit in parts))
     if "".join(number + unit for number, unit in parts) != text or seconds < 1:
-        raise InvalidInput(f"{text!r} is not a length of time: write 90s, 30m, 12h, 7d or 2w")
+        raise InvalidInput(f"{text!r} is not a duration: write 90s, 30m, 12h, 7d or 2w")
     return seconds
 
 
 def duration_text(seconds: int) -> str:
-    """A length of time in the largest unit that gives a whole number: ``90d``, ``36h``."""
+    """Returns a duration in the largest unit that gives a whole number: ``90d``, ``36h``."""
     for unit in ("d", "h", "m"):
         if seconds % _SECONDS[unit] == 0:
             return f"{seconds // _SECONDS[unit]}{unit}"
@@ -29,7 +29,7 @@ def duration_text(seconds: int) -> str:
 
 
 def utc_text(time_s: int) -> str:
-    """A Unix time as ``2024-05-01 12:00:00 UTC``; the number if no calendar has it."""
+    """Returns a Unix time as ``2024-05-01 12:00:00 UTC``; the number if it is out of range."""
     try:
         return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

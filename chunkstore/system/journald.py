@@ -1,8 +1,8 @@
-"""Log lines to systemd's journal, with fields and priorities, by its native protocol.
+"""Sends log lines to systemd's journal, with fields and priorities, by its native protocol.
 
-https://systemd.io/JOURNAL_NATIVE_PROTOCOL: one datagram a line, or a sealed memory file if it is
-large. A line that cannot be sent in time is counted, and the next line reports the count: a
-journal that hangs costs log lines, and no reads.
+https://systemd.io/JOURNAL_NATIVE_PROTOCOL: one datagram for each line, or a sealed memory file if
+it is large. Lines that cannot be sent in time are counted, and the next line reports the count: a
+journal that hangs loses log lines, but blocks no reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 SOCKET = Path("/run/systemd/journal/socket")
 SEND_TIMEOUT_S = 0.05
-NAME_CHARS_MAX = 64  # of a field; journald drops longer ones
+NAME_CHARS_MAX = 64  # of a field name; journald drops longer ones
 PREFIX = "LODEFS_"
 ERROR, WARNING = syslog.LOG_ERR, syslog.LOG_WARNING
 _STDERR = 2
@@ -44,17 +44,17 @@ def is_stderr(environ: Mapping[str, str], fd: int = _STDERR) -> bool:
 
 
 def marked(text: str, priority: int) -> str:
-    """Lines for a standard error that goes to the journal, with their priority (sd-daemon(3))."""
+    """Adds the priority to lines for a standard error that goes to the journal (sd-daemon(3))."""
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
 def priority_of(level: int) -> int:
-    """syslog's priority (RFC 5424) of a level of ``logging``."""
+    """Returns syslog's priority (RFC 5424) for a level of ``logging``."""
     return next((one for least, one in _PRIORITIES if level >= least), syslog.LOG_DEBUG)
 
 
 def encode(fields: Iterable[tuple[str, object]]) -> bytes:
-    """The fields as one message; names that the journal would refuse are corrected."""
+    """Returns the fields as one message; invalid names are corrected."""
     return b"".join(_line(_field_name(name), _bytes_of(value)) for name, value in fields)
 
 
@@ -65,7 +65,8 @@ def _line(name: str, value: bytes) -> bytes:
 
 
 def _field_name(name: str) -> str:
-    """Capitals, digits and underscores; no underscore first, which is the journal's own."""
+    """Returns a name in capitals, digits and underscores. The journal reserves a leading
+    underscore."""
     return re.sub(r"[^A-Z0-9_]", "_", name.upper()).lstrip("_0123456789")[:NAME_CHARS_MAX] or "X"
 
 
@@ -74,12 +75,13 @@ def _bytes_of(value: object) -> bytes:
 
 
 class Journal:
-    """A sender of messages; for any thread, and over forks."""
+    """Sends messages. For any thread, and after forks."""
 
     def __init__(self, identifier: str, path: Path = SOCKET) -> None:
-        """``identifier``: the tag for ``journalctl -t``. OSError: no journal."""
+        """``identifier`` is the tag for ``journalctl -t``. Raises: OSError if there is no
+        journal."""
         self._identifier = identifier
-        self.lost = 0  # lines, since the last that could be sent
+        self.lost = 0  # lines since the last one that was sent
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(SEND_TIMEOUT_S)
         self._path = os.fspath(path)
@@ -90,7 +92,7 @@ class Journal:
             raise
 
     def send(self, text: str, priority: int, fields: Mapping[str, object] | None = None) -> None:
-        """Send one line with its fields, names as the journal wants them. Raises nothing."""
+        """Sends one line with its fields, whose names are those of the journal. Raises nothing."""
         lost = self.lost
         message = [
             ("MESSAGE", text),
@@ -113,7 +115,7 @@ class Journal:
             if error.errno in (errno.EMSGSIZE, errno.ENOBUFS):
                 self._send_as_file(message)
             elif error.errno in (errno.ECONNREFUSED, errno.ENOTCONN, errno.ECONNRESET):
-                self._socket.connect(self._path)  # journald was started anew
+                self._socket.connect(self._path)  # journald was restarted
                 self._socket.send(message)
             else:
                 raise
@@ -131,8 +133,8 @@ class Journal:
 
 
 class JournalHandler(logging.Handler):
-    """Records of the standard loggers, with level, place and ``extra`` as fields of the journal:
-    ``extra={"pack": ID}`` is LODEFS_PACK=ID."""
+    """Sends records of the standard loggers, with level, place and ``extra`` as fields of the
+    journal: ``extra={"pack": ID}`` becomes LODEFS_PACK=ID."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
@@ -146,7 +148,7 @@ class JournalHandler(logging.Handler):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """The fields of a record beside its message."""
+    """Returns the fields of a record besides its message."""
     extras = {
         f"{PREFIX}{name}": value for name, value in vars(record).items() if name not in _PLAIN
     }

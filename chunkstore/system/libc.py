@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 FUSE = 0x65735546  # linux/magic.h
-_STATFS_BYTES = 256  # its struct has 120
+_STATFS_BYTES = 256  # the struct has 120
 
 
 def call(function: str, *arguments: Any) -> int:
-    """What the function returns. Raises: OSError if that is less than 0."""
-    import ctypes  # here: it is slow to import
+    """Returns the function's result. Raises: OSError if that is negative."""
+    import ctypes  # here, since it is slow to import
 
     result = _function(function)(*arguments)
     if result < 0:
@@ -33,7 +33,7 @@ def _function(name: str) -> Callable[..., int]:
 
 
 def file_system_of(where: int | Path) -> int:
-    """``f_type`` of statfs(2), of a descriptor or a path. Raises: OSError."""
+    """Returns ``f_type`` of statfs(2) for a descriptor or a path. Raises: OSError."""
     import ctypes
 
     found = ctypes.create_string_buffer(_STATFS_BYTES)

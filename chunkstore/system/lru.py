@@ -1,6 +1,6 @@
-"""Maps of bounded size that drop the least recently used entries. Safe between threads.
+"""Bounded maps that drop the least recently used entries. Many threads may use them at once.
 
-Lru holds what is put; SingleFlightCache loads, once for all threads that want one value.
+Lru holds what is put; SingleFlightCache loads each value once for all threads that want it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Lru(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """The value, which is now the newest; None if there is none."""
+        """Returns the value, and makes it the newest; None if there is none."""
         with self._lock:
             value = self._entries.get(key)
             if value is not None:
@@ -37,7 +37,7 @@ class Lru(Generic[K, V]):
             return value
 
     def put(self, key: K, value: V) -> None:
-        """Set a value; the oldest entries beyond the limit go."""
+        """Sets a value; drops the oldest entries beyond the limit."""
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
@@ -45,19 +45,19 @@ class Lru(Generic[K, V]):
                 self._entries.popitem(last=False)
 
     def pop(self, key: K) -> V | None:
-        """Forget an entry; its value, or None if there was none."""
+        """Removes an entry and returns its value, or None if there was none."""
         with self._lock:
             return self._entries.pop(key, None)
 
     def items(self) -> list[tuple[K, V]]:
-        """All entries as they are now, the oldest first."""
+        """Returns all present entries, oldest first."""
         with self._lock:
             return list(self._entries.items())
 
 
 class SingleFlightCache(Generic[K, V]):
-    """A map of loaded values, the last used ones. ``entries_max`` bounds their number, and
-    ``weight_max`` the sum of what ``weigh`` returns for them."""
+    """A map of loaded values that keeps the recently used ones. ``entries_max`` bounds their
+    number, and ``weight_max`` the sum of what ``weigh`` returns for them."""
 
     def __init__(
         self, entries_max: int, *, weigh: Callable[[V], int] = lambda _: 0, weight_max: int = 0
@@ -67,10 +67,11 @@ class SingleFlightCache(Generic[K, V]):
         self._weight_max = weight_max
         self._lock = Lock()  # guards the maps; never held while something loads
         self._futures: OrderedDict[K, Future[V]] = OrderedDict()
-        self._weights: dict[K, int] = {}  # of the loaded ones
+        self._weights: dict[K, int] = {}  # of the loaded values
 
     def get(self, key: K, load: Callable[[], V]) -> V:
-        """The value of a key, from ``load`` if it is not there. Errors of ``load`` are not kept."""
+        """Returns the value of a key; ``load`` supplies a missing one. Errors of ``load`` are not
+        kept."""
         with self._lock:
             future = self._futures.get(key)
             mine = future is None
@@ -98,7 +99,7 @@ class SingleFlightCache(Generic[K, V]):
     def _keep(self, key: K, future: Future[V], weight: int) -> None:
         with self._lock:
             if self._futures.get(key) is not future:
-                return  # dropped or forgotten meanwhile
+                return  # dropped or removed meanwhile
             self._weights[key] = weight
             while sum(self._weights.values()) > self._weight_max and len(self._weights) > 1:
                 self._drop(next(iter(self._futures)))

@@ -1,4 +1,4 @@
-"""Maps OSError of local files to lodefs errors. The caller decides how to recover."""
+"""Maps OSError of local files to errors of lodefs. The caller decides how to recover."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from lodefs.chunkstore.errors import Denied, NoSpace, Unavailable
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
-# Reading: the file is not there, or the disk has lost its bytes. All else (no descriptors, no
-# memory, no right to read) says nothing about the file. ENODATA and EILSEQ are what direct reads
-# return for a bad sector; EUCLEAN and EBADMSG are a file system's own checksums.
+# Errors of reads which say that the file is missing or the disk has lost its bytes. All others (no
+# descriptors, memory or permission) say nothing about the file. Direct reads return ENODATA and
+# EILSEQ for a bad sector; EUCLEAN and EBADMSG come from a file system's own checksums.
 DAMAGED = frozenset(
     (
         errno.ENOENT,
@@ -26,7 +26,7 @@ DAMAGED = frozenset(
 
 
 def kind_of(error: OSError) -> type[NoSpace | Denied | Unavailable]:
-    """Raises: NoSpace, Denied or, for all else, Unavailable: trying again may help."""
+    """Returns NoSpace, Denied or, for all else, Unavailable: retrying may help."""
     if error.errno in FULL:
         return NoSpace
     if error.errno in DENIED:

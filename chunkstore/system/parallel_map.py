@@ -1,4 +1,4 @@
-"""A function of many items, by the threads of an executor, with a bound on what is in memory."""
+"""Maps a function over many items with the threads of an executor, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ U = TypeVar("U")
 def map_ahead(
     executor: Executor, function: Callable[[T], U], items: Iterable[T], ahead: int = AHEAD
 ) -> Iterator[U]:
-    """The results in the order of the items, which are taken as they are needed: no more than
-    ``ahead`` are under way, or wait to be taken. Raises: what the function raises; what is not
-    begun by then is cancelled."""
+    """Yields the results in the order of the items, which it takes on demand: at most ``ahead`` are
+    under way or not yet taken. Raises: what the function raises; calls that have not begun are then
+    cancelled."""
     waiting: deque[Future[U]] = deque()
     try:
         for item in items:

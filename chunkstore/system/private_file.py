@@ -1,4 +1,4 @@
-"""Files with a secret, for their owner and group alone; who replaces one keeps it so."""
+"""Files with a secret, readable only for their owner and group. Replacing one keeps that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
 
-SERVICE_GROUP = "lodefs"  # of the services: they read what root writes
+SERVICE_GROUP = "lodefs"  # the services' group: they read what root writes
 _FORBIDDEN_MODE = stat.S_IRWXO | stat.S_IWGRP
 _ACL = "system.posix_acl_access"
 _NO_ACL = (errno.ENODATA, errno.ENOTSUP)
@@ -23,7 +23,7 @@ def check_private(path: Path, what: str) -> None:
     """Raises: InvalidInput if the file cannot be read, others may read it, or its group may change
     it.
 
-    The group may read it: Kubernetes hands secrets out that way. ``what`` begins the message.
+    The group may read it, since Kubernetes mounts secrets in that way. ``what`` begins the message.
     """
     try:
         with path.open("rb"):
@@ -38,7 +38,7 @@ def check_private(path: Path, what: str) -> None:
 
 
 class _Rights(NamedTuple):
-    """Whose a file is. ``acl``: as the kernel writes it; None without one."""
+    """Owner, group, mode and ACL of a file. ``acl`` is in the kernel's format; None without one."""
 
     uid: int
     gid: int
@@ -47,11 +47,12 @@ class _Rights(NamedTuple):
 
 
 def replace_private(path: Path, data: bytes, *, like: Path | None = None) -> None:
-    """Replace a file in one step; it keeps its owner, group, mode and ACL.
+    """Replaces a file in one step. It keeps its owner, group, mode and ACL.
 
-    A new file gets those of ``like``; if that is not there either, it belongs to who makes it, mode
-    0600, or to root and the group of the services, 0640, if root makes it and there is this group.
-    Raises: OSError, also if this user may not make a file with these rights.
+    A new file gets those of ``like``. If that is missing, too, the file belongs to the user who
+    makes it, with mode 0600; if root makes it and the group of the services exists, to root and
+    that group, with mode 0640. Raises: OSError, also if this user may not make a file with these
+    rights.
     """
     rights = _rights_of(path) or (None if like is None else _rights_of(like)) or _new_rights()
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -74,7 +75,7 @@ def replace_private(path: Path, data: bytes, *, like: Path | None = None) -> Non
 
 
 def _rights_of(path: Path) -> _Rights | None:
-    """Those of a file; None if there is none."""
+    """Returns the rights of a file; None if it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How far a long operation is: counters that one thread moves and another one shows."""
+"""The progress of a long operation: counters that one thread moves and another one shows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Progress:
-    """Counters of a push, pull or verify. Plain attributes; a reader may see them mid-way."""
+    """Counters of a push, pull or verify. Plain attributes, so a reader may see them out of
+    step."""
 
     phase: str = ""
     files_done: int = 0
     files_total: int = 0
     bytes_done: int = 0
     bytes_total: int = 0
-    bytes_sent: int = 0  # what went to the store, or came from it
+    bytes_sent: int = 0  # bytes sent to the store, or received from it

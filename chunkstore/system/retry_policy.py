@@ -1,4 +1,4 @@
-"""When something that failed is tried again, and for how long. Pure: callers have clock and dice.
+"""When to retry a failed attempt, and for how long. Pure: callers supply time and random numbers.
 
 Source of the pauses: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
 """
@@ -9,27 +9,29 @@ from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Held, Unavailable
 
-_DOUBLINGS_MAX = 60  # beyond, floating-point numbers end
+_DOUBLINGS_MAX = 60  # more would overflow floating-point numbers
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, for how long, and after which pauses something may be tried. Only errors of the
-    class Unavailable are worth another attempt."""
+    """How often, for how long, and after which pauses to try. Only errors of the class Unavailable
+    are retried."""
 
     attempts_max: int = 5
-    time_s_max: float = 180.0  # from the first attempt to the beginning of the last
-    pause_s_first: float = 0.1  # the longest after the first attempt; it doubles
+    time_s_max: float = 180.0  # from the first attempt until the last one begins
+    pause_s_first: float = 0.1  # the longest pause after the first attempt; it doubles
     pause_s_max: float = 10.0
-    jitter: tuple[float, float] = (0.0, 1.0)  # a pause is between these parts of the longest
-    first_time_s_max: float | None = None  # as time_s_max, if nothing has ever answered
-    throttled_s_max: float = 180.0  # as time_s_max, if the other side puts off: however often
+    # A pause is between these fractions of the longest one
+    jitter: tuple[float, float] = (0.0, 1.0)
+    first_time_s_max: float | None = None  # like time_s_max, if nothing has ever answered
+    # Like time_s_max, if the other side throttles; without a limit of attempts
+    throttled_s_max: float = 180.0
 
     def pause_s(
         self, failed: int, random: float = 1.0, retry_after_s: float | None = None
     ) -> float:
-        """Seconds to wait after ``failed`` attempts; ``random`` is in 0..1. Never less than what
-        the other side asked for."""
+        """Returns the seconds to wait after ``failed`` attempts; ``random`` is in 0..1. It is never
+        less than what the other side asked for."""
         least, most = self.jitter
         longest_s = min(
             self.pause_s_max, self.pause_s_first * 2.0 ** min(failed - 1, _DOUBLINGS_MAX)
@@ -39,16 +41,17 @@ class RetryPolicy:
     def pause_after(
         self, error: Unavailable, failed: int, elapsed_s: float, random: float
     ) -> float | None:
-        """Seconds to wait after ``error``, the last of ``failed`` attempts, ``elapsed_s`` after the
-        beginning of the first; None if there is no attempt left."""
+        """Returns the seconds to wait after ``error``, the last of ``failed`` attempts,
+        ``elapsed_s`` after the first one began; None if no attempt is left."""
         pause_s = error.retry_after_s or 0.0
-        if not isinstance(error, Held):  # which says exactly when the next request can be made
+        if not isinstance(error, Held):  # Held says exactly when the next request can be made
             pause_s = self.pause_s(max(failed, 1), random, pause_s)
         is_over = failed >= self.attempts_max or elapsed_s + pause_s > self.time_s(error)
         return None if is_over else pause_s
 
     def time_s(self, error: Unavailable) -> float:
-        """Seconds from the first attempt within which another one may begin after ``error``."""
+        """Returns the seconds from the first attempt within which another may begin after
+        ``error``."""
         if error.is_throttled:
             return min(self.throttled_s_max, self.time_s_max)
         if self.first_time_s_max is None or not error.is_unreached:
@@ -57,5 +60,5 @@ class RetryPolicy:
 
 
 def steady(pause_s_first: float, pause_s_max: float) -> RetryPolicy:
-    """Pauses without jitter, for loops whose callers know when to give up."""
+    """Returns pauses without jitter, for loops whose callers decide when to give up."""
     return RetryPolicy(pause_s_first=pause_s_first, pause_s_max=pause_s_max, jitter=(1.0, 1.0))

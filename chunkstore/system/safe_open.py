@@ -1,8 +1,8 @@
-"""Opens, makes and removes what lies at paths of which somebody else may change a part.
+"""Opens, makes and removes files at paths of which other users may change a part.
 
-None follows a symlink anywhere, most by openat2(2), from Linux 5.6 on. They work with descriptors,
-so that what was checked is what is used. ``open_below`` takes paths of any length. ``rooted`` says
-which path without symlinks another one is, to be opened so.
+No function follows a symlink anywhere, most by openat2(2), from Linux 5.6 on. They work with
+descriptors, so that what was checked is what is used. ``open_below`` accepts paths of any length.
+``rooted`` returns a path without symlinks that can be opened in this way.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.system import libc
 
 PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, without its NUL
-PLACE = os.O_PATH | os.O_DIRECTORY  # of a directory that is not read: nobody's server is asked
+# For a directory that is not read: no file system's server is asked
+PLACE = os.O_PATH | os.O_DIRECTORY
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STEP = PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # waits for no FIFO
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # does not wait for a FIFO
 _OPENAT2, _AT_FDCWD = 437, -100  # on every architecture
-_LINKS_MAX = 40  # as of the kernel
+_LINKS_MAX = 40  # as in the kernel
 _OTHERS_WRITE = 0o022
 _NO_XDEV, _NO_SYMLINKS, _BENEATH = 1, 4, 8  # linux/openat2.h
 
 
 def open_below(root_fd: int, path: bytes, flags: int) -> int:
-    """A descriptor of ``path`` below ``root_fd``, in which no name is a symlink. A path that is
-    longer than the kernel takes is opened in steps. Raises: OSError, as ``open_within``."""
+    """Opens ``path`` below ``root_fd``, in which no name may be a symlink. A path that is too long
+    for the kernel is opened in steps. Returns a descriptor. Raises: OSError, as ``open_within``
+    does."""
     flags |= os.O_NOFOLLOW
     resolve = _NO_SYMLINKS | _BENEATH
     base_fd = root_fd
@@ -49,25 +51,25 @@ def open_below(root_fd: int, path: bytes, flags: int) -> int:
 
 
 def open_plain(path: str, flags: int, mode: int = 0) -> int:
-    """A descriptor of what lies at an absolute path in which no name is a symlink. Raises: OSError,
-    with ELOOP where one is (before Linux 5.6, ENOTDIR)."""
+    """Opens an absolute path without symlinks. Returns a descriptor. Raises: OSError, with ELOOP if
+    a name is a symlink (before Linux 5.6, ENOTDIR)."""
     if not os.path.isabs(path):
         raise OSError(errno.EINVAL, "the path is relative", path)
     return _opened(_AT_FDCWD, path, flags, mode, _NO_SYMLINKS)
 
 
 def open_within(dir_fd: int, path: str, flags: int, mode: int = 0) -> int:
-    """A descriptor of what lies below a directory, at a path that leads nowhere else. Raises:
-    OSError, with EXDEV where the path leaves the directory, and as ``open_plain``."""
+    """Opens a path that does not lead out of a directory. Returns a descriptor. Raises: OSError,
+    with EXDEV if the path leaves the directory; what ``open_plain`` raises."""
     return _opened(dir_fd, path, flags, mode, _NO_SYMLINKS | _BENEATH)
 
 
 def rooted(path: str) -> str:
-    """An absolute path as one without symlinks. Only those count that nobody but root can have put
-    there: they lie in directories in which root alone makes names, and in no FUSE file system.
-    Names that are missing, and what is below a file, are kept as they are.
+    """Returns an absolute path with its symlinks resolved. It resolves only symlinks that nobody
+    but root can have made: they lie in directories in which only root makes names, and not in a
+    FUSE file system. Missing names, and names below a file, are kept as they are.
 
-    Raises: OSError, with ELOOP where somebody else may lead the path elsewhere.
+    Raises: OSError, with ELOOP if somebody else may lead the path elsewhere.
     """
     todo, here, links = path.split("/")[::-1], "/", 0
     fd = os.open("/", _STEP)
@@ -86,7 +88,7 @@ def rooted(path: str) -> str:
                 links += 1
                 if links > _LINKS_MAX or not _is_roots(fd):
                     place = os.path.join(here, name)
-                    raise OSError(errno.ELOOP, "a symlink that is not root's alone", place)
+                    raise OSError(errno.ELOOP, "others than root can change the symlink", place)
                 todo += target.split("/")[::-1]
                 if not target.startswith("/"):
                     continue
@@ -99,7 +101,7 @@ def rooted(path: str) -> str:
 
 
 def _link(dir_fd: int, name: str) -> str | None:
-    """What a symlink says; None where there is none."""
+    """Returns the target of a symlink; None if it is not one."""
     try:
         return os.readlink(name, dir_fd=dir_fd)
     except OSError as error:
@@ -109,7 +111,7 @@ def _link(dir_fd: int, name: str) -> str | None:
 
 
 def _step(dir_fd: int, name: str) -> int | None:
-    """A descriptor of a directory; None where there is none."""
+    """Opens a directory. Returns a descriptor; None if there is no directory."""
     try:
         return os.open(name, _STEP, dir_fd=dir_fd)
     except (FileNotFoundError, NotADirectoryError):
@@ -117,9 +119,9 @@ def _step(dir_fd: int, name: str) -> int | None:
 
 
 def _is_roots(dir_fd: int, *, sticky: bool = False) -> bool:
-    """Whether root alone makes names there. What a FUSE file system says of owners and modes is
-    its server's word: any user's, or that of who pushed a dataset. ``sticky``: it also counts
-    where others may make names, and move their own alone."""
+    """Whether only root makes names there. Owners and modes in a FUSE file system do not count,
+    since any user, or the pusher of a dataset, may have set them. ``sticky`` also allows
+    directories in which others may make names, but move only their own."""
     found = os.fstat(dir_fd)
     is_shared = found.st_mode & _OTHERS_WRITE and not (sticky and found.st_mode & stat.S_ISVTX)
     if found.st_uid != 0 or is_shared:
@@ -128,8 +130,8 @@ def _is_roots(dir_fd: int, *, sticky: bool = False) -> bool:
 
 
 def keeps_names(directory: str) -> bool:
-    """Whether what root makes in a directory stays at its name: this one and all above it are
-    root's, and others may make no names there, or move their own alone (the sticky bit)."""
+    """Whether what root makes in a directory keeps its name: the directory and all above it belong
+    to root, and others may make no names there, or move only their own (the sticky bit)."""
     try:
         place = rooted(directory)
         for one in (place, *map(str, Path(place).parents)):
@@ -142,8 +144,9 @@ def keeps_names(directory: str) -> bool:
 
 
 def open_regular(dir_fd: int, path: str) -> int:
-    """A descriptor, for reading, of a regular file below a directory, at a path of names without
-    ``..``. On every kernel. Raises: OSError, where a name is a symlink, or the file is none."""
+    """Opens a regular file below a directory for reading, at a path of names without ``..``, on
+    every kernel. Returns a descriptor. Raises: OSError if a name is a symlink, or the file is not
+    regular."""
     *parents, name = path.split("/")
     with ExitStack() as opened:
         for parent in parents:
@@ -151,13 +154,14 @@ def open_regular(dir_fd: int, path: str) -> int:
         fd = os.open(name, _READ, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     return fd
 
 
 def open_in_mount(dir_fd: int, name: str, flags: int) -> int:
-    """What one name in a directory is, in that directory's own file system: nothing is asked of one
-    that somebody mounted on it. On every kernel. Raises: OSError, with EXDEV there."""
+    """Opens one name in a directory, in that directory's own file system: it asks nothing of one
+    that somebody mounted there. It works on every kernel. Raises: OSError, with EXDEV for such a
+    mount."""
     try:
         return _opened(dir_fd, name, flags, 0, _NO_XDEV | _NO_SYMLINKS | _BENEATH)
     except OSError as error:
@@ -170,15 +174,15 @@ def open_in_mount(dir_fd: int, name: str, flags: int) -> int:
 
 
 def _mount_of(fd: int) -> bytes:
-    """The line that names the mount in which an open file lies (proc_pid_fdinfo(5)); the kernel
-    knows it without asking the file system."""
+    """Returns the line that names the mount of an open file (proc_pid_fdinfo(5)). The kernel knows
+    it without asking the file system."""
     with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
         return next(line for line in lines if line.startswith(b"mnt_id:"))
 
 
 @contextmanager
 def closing(fd: int) -> Iterator[int]:
-    """A descriptor, for as long as a block needs it."""
+    """Yields a descriptor and closes it at the end of the block."""
     try:
         yield fd
     finally:
@@ -186,8 +190,8 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def make_within(dir_fd: int, path: str, mode: int = 0o755) -> int:
-    """A descriptor (``PLACE``) of a directory below another. It and its parents are made where they
-    are missing; names that are no directories are errors. Raises: OSError."""
+    """Makes a directory below another one, and its missing parents. Returns a descriptor
+    (``PLACE``). Raises: OSError, also for names that are not directories."""
     fd = open_within(dir_fd, ".", PLACE)
     for name in filter(None, path.split("/")):
         with closing(fd):
@@ -198,9 +202,9 @@ def make_within(dir_fd: int, path: str, mode: int = 0o755) -> int:
 
 
 def make_own(path: Path) -> None:
-    """Make a directory that is this user's alone, and those above it that are missing, whatever the
-    umask is. One that is there already must be this user's, and is closed to others. Symlinks of
-    this user are followed. Raises: Denied if it belongs to somebody else; OSError."""
+    """Makes a directory for this user alone, and its missing parents, whatever the umask is. An
+    existing one must belong to this user, and is closed to others. Symlinks of this user are
+    followed. Raises: Denied if it belongs to another user; OSError."""
     for one in (*reversed(path.parents), path):
         if not one.exists():
             with suppress(FileExistsError):
@@ -211,17 +215,17 @@ def make_own(path: Path) -> None:
         for uid in (link.st_uid, found.st_uid):
             if uid != os.geteuid():
                 raise Denied(
-                    f"{path} belongs to user {uid}, who could change what lies there: "
-                    "run this as that user, or name another place by HOME or XDG_CACHE_HOME"
+                    f"{path} belongs to user {uid}, who could change its contents: run this as "
+                    "that user, or choose another place with HOME or XDG_CACHE_HOME"
                 )
         if found.st_mode & _OTHERS:
             os.chmod(f"/proc/self/fd/{fd}", 0o700)
 
 
 def remove_within(dir_fd: int, name: str) -> None:
-    """Remove a directory and the directories in it; fine where there is none. Each is looked into
-    once, so nobody who makes new ones keeps this going. Raises: OSError, where anything but
-    directories is in it, or one is a mountpoint (EBUSY)."""
+    """Removes a directory and the directories in it, if it exists. It visits each once, so that
+    nobody can keep it busy by making new ones. Raises: OSError if it has anything but directories,
+    or one is a mountpoint (EBUSY)."""
     left, seen = [name], set[str]()
     while left:
         try:
@@ -254,12 +258,12 @@ def _opened(dir_fd: int, path: str | bytes, flags: int, mode: int, resolve: int)
         return libc.call("syscall", _OPENAT2, dir_fd, name, how, len(how))
     except OSError as error:
         if error.errno != errno.ENOSYS:
-            raise OSError(error.errno, error.strerror, path) from None  # with its kind and path
+            raise OSError(error.errno, error.strerror, path) from None  # adds the kind and the path
     return _opened_in_steps(dir_fd, os.fsdecode(path), flags, mode, resolve)
 
 
 def _opened_in_steps(dir_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    """The same before Linux 5.6."""
+    """Does the same before Linux 5.6."""
     *folders, name = [name for name in path.split("/") if name] or ["."]
     if resolve & _BENEATH and (os.path.isabs(path) or ".." in (*folders, name)):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)

@@ -1,4 +1,4 @@
-"""Sockets: the Unix socket's file, TCP, those handed over by systemd, and who connects to them."""
+"""Sockets: Unix socket files, TCP, sockets from systemd, and the peers that connect to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROBE_TIMEOUT_S = 5.0
 _FIRST_FD = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SO_PEERGROUPS = 59  # asm-generic/socket.h
-_PYTHON_BYTES_MAX = 1024  # of getsockopt in Python
+_PYTHON_BYTES_MAX = 1024  # limit of getsockopt in Python
 _GROUPS_MAX = 65536  # NGROUPS_MAX
 
 
@@ -36,11 +36,11 @@ def listen_unix(
     backlog: int = BACKLOG_CONNECTIONS,
     replace: bool = False,
 ) -> socket.socket:
-    """A listening Unix socket with these permission bits and group.
+    """Returns a listening Unix socket with these permission bits and group.
 
-    A stale socket file is replaced, with ``replace`` also a living one's. The new one gets its name
-    only when its permissions are right and it listens, so that nobody takes it for a stale one.
-    Raises: InUse if another process listens there; InvalidInput, Denied, Unavailable.
+    It replaces a stale socket file, and with ``replace`` also one in use. The new file gets its
+    name only when its permissions are right and it listens, so that nobody takes it for a stale
+    one. Raises: InUse if another process listens there; InvalidInput, Denied, Unavailable.
     """
     _refuse_other_files(path)
     if not replace:
@@ -70,7 +70,7 @@ def listen_unix(
 def _refuse_other_files(path: Path) -> None:
     with suppress(OSError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise InvalidInput(f"{path} is there and is no socket: choose another socket")
+            raise InvalidInput(f"{path} exists and is not a socket: choose another path")
 
 
 def _refuse_living(path: Path, kind: socket.SocketKind) -> None:
@@ -90,14 +90,14 @@ def is_unix(listener: socket.socket) -> bool:
 
 
 def remove_unix(path: Path, inode: int) -> None:
-    """Remove the socket's file, if it is still the one with this inode number."""
+    """Removes the socket's file, if it still has this inode number."""
     with suppress(OSError):
         if path.lstat().st_ino == inode:
             path.unlink()
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 takes a free one."""
+    """Returns a listening TCP socket; port 0 takes a free one."""
     family, address = _tcp_address(host, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -115,12 +115,12 @@ def _tcp_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any,
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
-        raise InvalidInput(f"listen: {host!r} is no address of this machine") from error
+        raise InvalidInput(f"listen: {host!r} is not an address of this machine") from error
     return found[0], found[4]
 
 
 def is_at(listener: socket.socket, host: str, port: int) -> bool:
-    """Whether a TCP socket still listens, and where ``listen_tcp`` would; port 0 is any port."""
+    """Whether a TCP socket still listens, at the address of ``listen_tcp``; port 0 is any port."""
     try:
         family, address = _tcp_address(host, port)
         if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -132,34 +132,34 @@ def is_at(listener: socket.socket, host: str, port: int) -> bool:
 
 
 def stop_listening(listener: socket.socket) -> None:
-    """Close a listening socket, and let its port go though others may hold copies of it."""
+    """Closes a listening socket, and frees its port even if other processes hold copies of it."""
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
     listener.close()
 
 
 def inherited(environ: Mapping[str, str]) -> list[socket.socket]:
-    """Listening sockets that systemd opened for this process (sd_listen_fds(3))."""
+    """Returns the listening sockets that systemd opened for this process (sd_listen_fds(3))."""
     return [listener for _, listener in inherited_by_name(environ)]
 
 
 def inherited_by_name(environ: Mapping[str, str]) -> list[tuple[str, socket.socket]]:
-    """The same, and those that systemd kept for it, with their names: that of the socket's unit,
-    or the one they were kept under."""
+    """Returns the same, and those that systemd kept for this process, with their names: that of the
+    socket's unit, or the name under which they were kept."""
     found = []
     for name, fd in passed(environ):
         try:
             one = socket.socket(fileno=fd)
         except OSError as error:
-            raise InvalidInput(f"LISTEN_FDS: descriptor {fd} is no socket") from error
+            raise InvalidInput(f"LISTEN_FDS: descriptor {fd} is not a socket") from error
         one.settimeout(0)
         found.append((name, one))
     return found
 
 
 def passed(environ: Mapping[str, str]) -> list[tuple[str, int]]:
-    """The names and numbers of all descriptors that systemd gave to this process
-    (sd_listen_fds(3)); programs that it starts do not get them."""
+    """Returns the names and numbers of all descriptors that systemd passed to this process
+    (sd_listen_fds(3)). Its child processes do not get them."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
         return []
@@ -169,7 +169,7 @@ def passed(environ: Mapping[str, str]) -> list[tuple[str, int]]:
         for number in range(int(count))
     ]
     for _, fd in found:
-        with suppress(OSError):  # not open: who asked for it says so
+        with suppress(OSError):  # not open: its user reports that
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     return found
 
@@ -183,8 +183,8 @@ def _bind_error(what: str, error: OSError) -> LodefsError:
 
 
 class Peer(NamedTuple):
-    """Who connected to a Unix socket: a user, the groups of the process at that time, and its
-    number, which is 0 if it is in another process namespace."""
+    """The peer of a Unix socket: its user, its groups at that time, and its process id, which is 0
+    for another process namespace."""
 
     uid: int
     gids: frozenset[int]
@@ -192,7 +192,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Who is at the other end of a Unix socket, as the kernel says (unix(7)). Raises: OSError."""
+    """Returns the peer of a Unix socket, from the kernel (unix(7)). Raises: OSError."""
     pid, uid, gid = _CREDENTIALS.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )

@@ -1,4 +1,4 @@
-"""Messages to systemd, if it started this process (sd_notify(3)); nothing happens otherwise."""
+"""Messages to systemd, if it started this process (sd_notify(3)); otherwise they do nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
-SEND_TIMEOUT_S = 5.0  # for a message that must not be lost
+SEND_TIMEOUT_S = 5.0  # for messages that must not be lost
 _OF_ONE_PROCESS = frozenset(
     {
         *("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"),
@@ -17,12 +17,13 @@ _OF_ONE_PROCESS = frozenset(
 
 
 def inheritable(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a child, without the variables that systemd set for this process alone."""
+    """Returns an environment for a child, without the variables that systemd set for this
+    process."""
     return {name: value for name, value in environ.items() if name not in _OF_ONE_PROCESS}
 
 
 class SystemdNotifier:
-    """Sends messages to the socket that NOTIFY_SOCKET names; losing one does no harm."""
+    """Sends messages to the socket in NOTIFY_SOCKET. Losing one does no harm."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         path = environ.get("NOTIFY_SOCKET", "")
@@ -31,30 +32,30 @@ class SystemdNotifier:
         self._watched = watched and "WATCHDOG_USEC" in environ
 
     def send(self, message: str) -> None:
-        """Send READY or STOPPING."""
+        """Sends READY or STOPPING."""
         if self._address:
             self._send(message, (), 0)
 
     def set_status(self, text: str) -> None:
-        """Show a line of text in ``systemctl status`` (STATUS=)."""
+        """Shows a line of text in ``systemctl status`` (STATUS=)."""
         self.send(f"STATUS={text}")
 
     def store(self, name: str, fds: Sequence[int]) -> bool:
-        """Keep descriptors over a restart of the service, under a name (FDSTORE=1).
+        """Keeps descriptors over a restart of the service, under a name (FDSTORE=1).
 
-        False if they were not taken.
+        Returns False if systemd did not take them.
         """
         if not self._address:
             return False
         return self._send(f"FDSTORE=1\nFDNAME={name}", fds, SEND_TIMEOUT_S)
 
     def forget(self, name: str) -> None:
-        """Close what was kept under a name (FDSTOREREMOVE=1)."""
+        """Closes what was kept under a name (FDSTOREREMOVE=1)."""
         if self._address:
             self._send(f"FDSTOREREMOVE=1\nFDNAME={name}", (), SEND_TIMEOUT_S)
 
     def alive(self) -> None:
-        """Pings the watchdog, if there is one: the event loop runs."""
+        """Pings the watchdog, if there is one, to show that the event loop runs."""
         if self._watched:
             self.send(ALIVE)
 

@@ -1,7 +1,7 @@
-"""A limit on the time that one whole transfer takes, whatever the other side does.
+"""Limits the time of a whole transfer, whatever the other side does.
 
-A socket's own timeout begins again with every byte, so a body that trickles never ends. The
-watchdog closes the connection from outside instead, and the transfer fails at once.
+A socket's own timeout restarts with every byte, so a body that trickles never ends. The watchdog
+closes the connection from another thread instead, and the transfer fails at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from time import monotonic
 
 
 class Transfer:
-    """One operation under way. ``expired``: whether it failed because its time was over."""
+    """One operation under way. ``expired``: it failed because its time was over."""
 
     __slots__ = ("_cancel", "ends_at", "expired")
 
@@ -23,34 +23,35 @@ class Transfer:
         self._cancel: Callable[[], None] | None = None
 
     def cancel_by(self, cancel: Callable[[], None]) -> None:
-        """``cancel`` makes the operation fail. It is called once, immediately if time is over."""
+        """Sets ``cancel``, which makes the operation fail. It is called once; at once if time is
+        over."""
         self._cancel = cancel
         if self.expired:
             cancel()
 
     def expire(self) -> None:
-        """The time is over."""
+        """Ends the operation, since its time is over."""
         self.expired = True
         if self._cancel is not None:
             self._cancel()
 
 
 class Watchdog:
-    """Ends transfers whose time is over. One thread, started with the first transfer."""
+    """Ends transfers whose time is over, in one thread that the first transfer starts."""
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = monotonic) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
-        self._active: set[Transfer] = set()  # as many as there are operations at once
+        self._active: set[Transfer] = set()  # one for each operation under way
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._wakes_at: float | None = None  # None: sleeps until a transfer begins
+        self._wakes_at: float | None = None  # None: asleep until a transfer begins
         self._closed = False
 
     @contextmanager
     def watch(self, timeout_s: float | None = None) -> Iterator[Transfer]:
-        """One operation; it is not cancelled any more after the block. ``timeout_s``: instead of
-        the usual time, if it is less."""
+        """Watches one operation, and never cancels it after the block. ``timeout_s`` replaces the
+        usual time if it is shorter."""
         timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         transfer = Transfer(self._clock() + timeout_s)
         with self._changed:
@@ -65,7 +66,7 @@ class Watchdog:
         try:
             yield transfer
         finally:
-            with self._changed:  # never while the thread cancels it
+            with self._changed:  # not while the thread cancels it
                 self._active.discard(transfer)
 
     def close(self) -> None:
@@ -76,9 +77,9 @@ class Watchdog:
             self._thread.join()
 
     def expire_due(self) -> float | None:
-        """Cancels the transfers whose time is over; when the next one's will be, if there is one.
+        """Cancels the transfers whose time is over. Returns when the next one's is, or None.
 
-        Called by the thread, under its lock; by itself only in tests.
+        The thread calls it with its lock held; only tests call it directly.
         """
         now = self._clock()
         for transfer in [one for one in self._active if one.ends_at <= now]:

@@ -15,7 +15,8 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """What differs when a file was written, replaced or got other rights; None without one."""
+    """Returns a value that changes when a file is written, replaced or gets other rights; None
+    without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -24,7 +25,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 class WatchedFiles(Generic[T]):
-    """The value that ``load`` makes of some files. ``value`` may be read by any thread."""
+    """The value that ``load`` makes of some files. Any thread may read ``value``."""
 
     def __init__(
         self,
@@ -34,22 +35,22 @@ class WatchedFiles(Generic[T]):
         *,
         initial: T | None = None,
     ) -> None:
-        """``initial``: the value until the first refresh that finds good files; None: they are read
-        now, and what ``load`` raises goes on to the caller."""
+        """``initial`` is the value until a refresh finds good files; None: they are read now, and
+        errors of ``load`` are raised."""
         self._paths = paths
         self._load = load
         self._log = log
         self._seen: list[Stamp | None] | None = None
         if initial is None:
-            self._seen = self._stamps()  # before reading: what is written meanwhile is seen later
+            self._seen = self._stamps()  # before reading, so that later writes are noticed
             self.value = load()
         else:
             self.value = initial
 
     def refresh(self) -> bool:
-        """Look again; whether there is a new value. Blocks for the disk.
+        """Checks the files again. Returns whether there is a new value. Blocks for the disk.
 
-        Files that cannot be used are logged once, and the value stays as it is.
+        Unusable files are logged once, and the value stays as it is.
         """
         stamps = self._stamps()
         if stamps == self._seen:
@@ -58,7 +59,7 @@ class WatchedFiles(Generic[T]):
         try:
             self.value = self._load()
         except LodefsError as error:
-            self._log.warning("what was known before stays in use: %s", error)
+            self._log.warning("the previous content stays in use: %s", error)
             return False
         return True
 

@@ -171,7 +171,7 @@ def test_a_document_of_another_entry_is_refused(name: str) -> None:
         "journal-beat": decode_beat,
         "journal-fate": decode_outcome,
     }[name]
-    with pytest.raises(Corrupt, match="of entry"):
+    with pytest.raises(Corrupt, match="belongs to entry"):
         decode(read(name), 99, name)
 
 

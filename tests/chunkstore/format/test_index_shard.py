@@ -120,5 +120,5 @@ def test_bound_of_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Corrupt, match="chunks"):
         decode_shard(bytes(data[:-32]) + blake3(data[:-32]).digest())
     objects.put("index/abc", [data])
-    with pytest.raises(Corrupt, match="cut off"):
+    with pytest.raises(Corrupt, match="truncated"):
         list(read_shard(objects, "index/abc", 100))

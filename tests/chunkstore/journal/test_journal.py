@@ -131,7 +131,7 @@ def test_a_journal_that_grew_again_is_told() -> None:
     for entry in (2, 3, 4):  # back to two entries; then it grows
         store.objects.delete(keys.journal_entry(entry))
     journal.append(GARBAGE)
-    with pytest.raises(OlderJournal, match="is not the entry that it was"):
+    with pytest.raises(OlderJournal, match="is not the expected entry"):
         RefWrite(store).learn(other)
 
 

@@ -185,7 +185,7 @@ def test_one_file_becomes_one_file(versions: Versions, tmp_path: Path) -> None:
     pull_file(versions.store, Spec("r", path=b"changed"), place)
     assert place.read_bytes() == b"newer"
     assert pull_file(versions.store, Spec("r", path=b"changed"), place).unchanged
-    with pytest.raises(InvalidInput, match="exists, and is not"):
+    with pytest.raises(InvalidInput, match="exists, and differs from"):
         pull_file(versions.store, Spec("r", "old", b"changed"), place)
     assert place.read_bytes() == b"newer"
     assert {path.name for path in tmp_path.iterdir()} == {"one.txt", "copy"}

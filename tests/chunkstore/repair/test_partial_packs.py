@@ -197,7 +197,7 @@ def test_a_copy_lands_nothing_that_the_source_lacks(trio: Trio) -> None:
     assert [(one.ref.name, type(one.error)) for one in result.refused] == [("main", Corrupt)]
     assert [one.ref.name for one in result.refs] == ["part"]
     assert verify(trio.two.store, data=True).problems == []
-    with pytest.raises(Corrupt, match="is not whole"):
+    with pytest.raises(Corrupt, match="is incomplete"):
         create_bundle(trio.one.store, REPO, "main", None, BytesIO())
     create_bundle(trio.one.store, REPO, "part", None, BytesIO())
     trio.lose(trio.one, PURGED, "b")

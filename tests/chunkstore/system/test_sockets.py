@@ -45,7 +45,7 @@ def test_other_files_are_never_replaced(tmp_path: Path) -> None:
     """A file that is no socket stays as it is."""
     path = tmp_path / "precious"
     path.write_text("data")
-    with pytest.raises(InvalidInput, match="no socket"):
+    with pytest.raises(InvalidInput, match="not a socket"):
         listen_unix(path, mode=0o600)
     assert path.read_text() == "data"
 

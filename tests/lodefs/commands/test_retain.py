@@ -55,7 +55,7 @@ def test_a_policy(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
         (["x", "--keep-last", "1"], 3, "no repository x"),
         (["r@main"], 2, "a policy is of a whole repository: r"),
         (["r", "--keep-last", "0"], 2, "0 is not in the range"),
-        (["r", "--keep-within", "soon"], 2, "not a length of time"),
+        (["r", "--keep-within", "soon"], 2, "not a duration"),
         (["r", "--clear", "--keep-last", "1"], 2, "does nothing with --clear"),
         (["r", "--show", "--keep-tagged"], 2, "does nothing with --show"),
     ],
