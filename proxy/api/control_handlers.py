@@ -1,4 +1,4 @@
-"""Handlers of warming, pins and eviction. They know only the CacheControl of the node."""
+"""Handlers for warm jobs, pins and eviction. They use only the CacheControl of the node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class CacheControlHandlers:
-    """Answers for one node. ``of`` has them by the kind of route."""
+    """Answers for one node. ``of`` maps kinds of routes to handlers."""
 
     def __init__(self, node: NodeService) -> None:
         self._node = node
@@ -43,7 +43,7 @@ class CacheControlHandlers:
     def _cache_control(self) -> CacheControl:
         found = self._node.cache_control
         if found is None:
-            raise NotFound("this proxy has no cache to look after")
+            raise NotFound("this proxy has no cache to manage")
         return found
 
     async def _warm(self, _route: Route, request: Request) -> Answer:
@@ -76,7 +76,7 @@ class CacheControlHandlers:
         return json_answer(self._told(job, request.reader))
 
     def _told(self, job: WarmStatus, reader: Reader) -> WarmStatus:
-        """A job as its reader may see it: its errors may say where the store is."""
+        """Returns a job as its reader may see it, since its errors may say where the store is."""
         if not reader.is_limited:
             return job
         return disclosure.redacted_job(job, disclosure.places_of(self._node.status()))
@@ -93,7 +93,7 @@ class CacheControlHandlers:
         if wanted.repo is not None:
             reader.check(wanted.repo)
         elif reader.is_limited and not (wanted.pins_only and wanted.owner):
-            raise Denied("rules of access are set: name a repository, or evict as root")
+            raise Denied("access rules are set: name a repository, or evict as root")
         if wanted.owner is not None:
             wanted = replace(wanted, owner=own_name(wanted.owner, reader))
         view = await self._cache_control.evict(wanted)
@@ -102,24 +102,24 @@ class CacheControlHandlers:
 
 
 def own_name(owner: str, reader: Reader) -> str:
-    """An owner as its pins name it. Where rules of access count, each user has owners of its own,
-    since their names are easily guessed. Raises: InvalidInput (too long)."""
+    """Returns the owner as pins name it. With access rules, each user has owners of their own,
+    since names are easy to guess. Raises: InvalidInput for a name that is too long."""
     if not owner or not reader.is_limited:
         return owner
     own = f"{owner}.uid-{reader.uid}"
     if not re.fullmatch(OWNER, own):
-        raise InvalidInput(f"the owner is too long with your user's number: {own}")
+        raise InvalidInput(f"the owner is too long once your user id is added: {own}")
     return own
 
 
 def _shown(pins: list[PinView], reader: Reader) -> list[PinView]:
-    """Those of repositories that somebody may read."""
+    """Returns the pins of repositories that the reader may see."""
     return [pin for pin in pins if reader.may_read(pin.repo)]
 
 
 def parsed(body: bytes, kind: type[T]) -> T:
-    """A structure from JSON. InvalidInput says what is wrong where."""
+    """Returns a structure from JSON. Raises: InvalidInput, which says what is wrong and where."""
     try:
         return from_json(body, kind)
     except InvalidInput as error:
-        raise InvalidInput(f"the body is not as it should be: {error}") from error
+        raise InvalidInput(f"invalid request body: {error}") from error

@@ -1,8 +1,8 @@
-"""What a reader who may not see all of the store is told: nothing of the store itself.
+"""Hides the store itself from readers who may not see all of it.
 
-An error's message may name where the store is, as S3 and the file system give it. Whoever is
-limited, by a token, by a key for S3 or by rules of access, is told of such an error by its kind.
-What a repository may be called, and whether there is one, no message of this process says.
+An error's message may name the location of the store, as S3 and the file system report it. Readers
+who are limited by a token, an S3 key or access rules get a general text for such an error. No
+message of this process says what repositories there are.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.protocol.cache_control import WarmStatus
 from lodefs.chunkstore.protocol.wire import Failure, error_of
 
-PLACES = ("store", "cache", "tokens")  # figures in /status that say where something lies
-_SPOKEN = (InvalidInput, NotFound, Purged)  # of what was asked for, unless they name a place
-_DAMAGED = "what is stored is damaged, and no good copy of it was found"
+PLACES = ("store", "cache", "tokens")  # fields of /status with the location of something
+_SPOKEN = (InvalidInput, NotFound, Purged)  # errors about the request, unless they name a location
+_DAMAGED = "the stored data is damaged, and no good copy of it was found"
 _TEXTS: tuple[tuple[type[LodefsError], str], ...] = (
-    (NotFound, "there is no such thing"),
-    (InvalidInput, "the request cannot be answered as it is"),
-    (Purged, "these bytes were removed for good"),
-    (Unavailable, "the store does not answer, or this node has too much to do: try again"),
-    (DeadlineExceeded, "the answer took longer than it may"),
+    (NotFound, "there is nothing with that name"),
+    (InvalidInput, "the request is invalid"),
+    (Purged, "these bytes were purged for good"),
+    (Unavailable, "the store does not answer, or this node is overloaded: try again"),
+    (DeadlineExceeded, "the answer took too long"),
     (Denied, "the store refuses this node"),
     (Corrupt, _DAMAGED),
     (UnknownFormat, _DAMAGED),
@@ -43,7 +43,7 @@ _OTHER = "an error inside the proxy"
 
 
 def places_of(status: Mapping[str, object]) -> list[str]:
-    """The texts that say where a node's store and cache are, from its figures."""
+    """Returns the texts in a node's status that say where its store and cache are."""
     found = [place for name in PLACES if isinstance(place := status.get(name), str) and place]
     for url in map(urlsplit, tuple(found)):
         if url.scheme == "s3":
@@ -54,7 +54,7 @@ def places_of(status: Mapping[str, object]) -> list[str]:
 
 
 def redacted(error: LodefsError, places: Sequence[str]) -> LodefsError:
-    """The error as a limited reader is told it; the same if nothing has to be kept back."""
+    """Returns the error for a limited reader; the same error if nothing must be hidden."""
     if isinstance(error, _SPOKEN) and not names_place(str(error), places):
         return error
     kind, text = next((one for one in _TEXTS if isinstance(error, one[0])), (LodefsError, _OTHER))
@@ -65,7 +65,7 @@ def redacted(error: LodefsError, places: Sequence[str]) -> LodefsError:
 
 
 def redacted_job(job: WarmStatus, places: Sequence[str]) -> WarmStatus:
-    """A warm job as a limited reader is shown it."""
+    """Returns a warm job for a limited reader."""
     failures = [Failure(one.error, one.message) for one in job.errors]
     messages = [str(redacted(error_of(one), places)) for one in failures]
     pairs = zip(job.errors, messages, strict=True)
@@ -82,5 +82,5 @@ def names_place(text: str, places: Sequence[str]) -> bool:
 
 
 def without_places(figures: Mapping[str, object]) -> dict[str, object]:
-    """Figures of a node, or of its server, without what says where something lies."""
+    """Returns the fields of a node's or server's status without locations."""
     return {name: value for name, value in figures.items() if name not in PLACES}

@@ -2,10 +2,10 @@
 
 The bytes at a commit never change, so two requests that differ only in their range differ only in
 the range of their answers. The ordinary path (server.py) answers the first one of a kind with all
-checks and teaches this table; the next ones are looked up by the raw bytes of their request line
-and headers, read with one preadv and written with one write to the socket; the most of long ones
-goes by sendfile. Whatever is not plain, not known, not cached or not at once writable is left to
-the ordinary path. Both give equal answers; tests/proxy/api/test_fast_path.py compares them.
+checks, and enters it into this table. The next ones are looked up by the raw bytes of their request
+line and headers, read with one preadv, and written with one write to the socket; most of a long
+answer uses sendfile. Requests that are not plain, not known, not cached or not writable at once are
+left to the ordinary path. Both give equal answers; tests/proxy/api/test_fast_path.py compares them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lodefs.proxy.runtime.metrics import Metrics, RequestCounter
 from lodefs.proxy.runtime.thread_pools import REMOTE
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
-BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer ones are a first piece and a sendfile
+BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer answers are a first piece and a sendfile
 FIRST_PIECE_SIZE_BYTES = 32 << 10
 SAMPLE_STEP_BYTES = 256 << 10
-HEAD_SIZE_BYTES_MAX = 2048  # of a request; and the room for the head of an answer
+HEAD_SIZE_BYTES_MAX = 2048  # limit for a request's head, and the room for an answer's
 TARGETS_MAX = 8192
 HEADER_BLOCKS_MAX = 256
-UNSENT_CONNECTIONS_MAX = 64  # with up to ANSWER_SIZE_BYTES_MAX each still to be written
+UNSENT_CONNECTIONS_MAX = 64  # each may have up to ANSWER_SIZE_BYTES_MAX to write
 
 NO_EXTENT = Extent(-1, 0, 0)
 _RANGE = b"\r\nRange: bytes="
@@ -41,9 +41,9 @@ _NUMBER_CHARS_MAX = 16
 
 
 class PlainGet(NamedTuple):
-    """A plain GET as bytes: the target, all headers but the range, and the range's two numbers.
+    """A plain GET as bytes: the target, all headers but Range, and the two numbers of the range.
 
-    ``first`` is -1 where there is no Range header: the whole file is wanted.
+    ``first`` is -1 without a Range header: then the whole file is wanted.
     """
 
     target: bytes
@@ -53,7 +53,7 @@ class PlainGet(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a request target is, and the heads of its answers without Date and length."""
+    """The meaning of a request target, and the heads of its answers without Date and length."""
 
     repo: str
     content_id: bytes
@@ -64,9 +64,9 @@ class Target(NamedTuple):
 
 
 def parse_plain_get(data: bytes) -> PlainGet | None:
-    """``data`` as one complete plain GET of HTTP/1.1; None where it is anything else.
+    """Parses ``data`` as one complete plain GET of HTTP/1.1. Returns None for anything else.
 
-    Nothing is unescaped or checked here: what the ordinary path refuses is never learned.
+    It unescapes and checks nothing: what the ordinary path refuses is never entered.
     """
     size = len(data)
     if size > HEAD_SIZE_BYTES_MAX or data[:5] != b"GET /" or data.find(b"\r\n\r\n") != size - 4:
@@ -88,9 +88,9 @@ def parse_plain_get(data: bytes) -> PlainGet | None:
 
 
 class KnownHeaders:
-    """For one endpoint: which repositories a block of request headers was found good for.
+    """For one endpoint: the repositories for which a block of request headers was accepted.
 
-    ``generation`` counts how often all was forgotten: what was found before counts no more.
+    ``generation`` counts how often all entries were dropped; earlier results no longer count.
     """
 
     def __init__(self) -> None:
@@ -99,8 +99,8 @@ class KnownHeaders:
         self.generation = 0
 
     def add(self, headers: bytes, repo: str, generation: int, *, owner: str = "") -> None:
-        """Remember that requests with these headers may read ``repo`` and are plain, as was found
-        in a generation; and for whom, if they say that by a token."""
+        """Adds that requests with these headers may read ``repo`` and are plain, as was found in a
+        generation, and for which owner, if a token says so."""
         if generation != self.generation:
             return
         self._repos.setdefault(headers, set()).add(repo)
@@ -110,7 +110,7 @@ class KnownHeaders:
             del self._owners[oldest]
 
     def owner_of(self, headers: bytes, otherwise: str) -> str:
-        """For whom requests with these headers are."""
+        """Returns the owner for whom requests with these headers are made."""
         return self._owners.get(headers) or otherwise
 
     def allow(self, headers: bytes, repo: str) -> bool:
@@ -124,7 +124,7 @@ class KnownHeaders:
 
 
 class FastPath:
-    """The table of known targets, and the answering of requests from it. One per server."""
+    """The table of known targets, which answers requests. One for each server."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class FastPath:
         places: ResponseSlots | None = None,
         enabled: bool = True,
     ) -> None:
-        """``closing`` gives the last lines of the head of any answer sent now (Server, Date).
-        ``places``: those of the answers that are not made here."""
+        """``closing`` returns the last lines of the head of an answer that is sent now (Server,
+        Date). ``places`` are the slots of the answers of the ordinary path."""
         self._files = files
         self._metrics = metrics
         self._closing = closing
@@ -146,18 +146,18 @@ class FastPath:
         self._buffer = memoryview(bytearray(HEAD_SIZE_BYTES_MAX + BUFFERED_SIZE_BYTES_MAX))
         self._sample = memoryview(bytearray(1))
         self._nowait = os.RWF_NOWAIT
-        self.unsent_connections = 0  # with bytes that wait for their readers
+        self.unsent_connections = 0  # connections with unsent bytes
 
     def writing_paused(self) -> None:
-        """A connection has more to send than its client reads."""
+        """A connection has more to send than its client has read."""
         self.unsent_connections += 1
 
     def writing_resumed(self) -> None:
-        """It has been read, or the connection has ended."""
+        """The client has read it, or the connection has ended."""
         self.unsent_connections -= 1
 
     def learn(self, plain_get: PlainGet, target: Target) -> None:
-        """Remember a target that the ordinary path answered; the oldest unused one is dropped."""
+        """Adds a target that the ordinary path answered; drops the least recently used one."""
         if not self.enabled or len(target.part_head) > HEAD_SIZE_BYTES_MAX - 256:
             return
         self._targets[plain_get.target] = target
@@ -173,11 +173,11 @@ class FastPath:
         *,
         owner: str = REMOTE,
     ) -> bool:
-        """Answer an owner on the socket ``fd`` of ``transport``; False, with nothing sent, where it
-        cannot, or where others read and this is one of several large answers to its owner.
+        """Answers an owner on the socket ``fd`` of ``transport``. Returns False, with nothing sent,
+        if it cannot, or if others read and this is one of several large answers for its owner.
 
-        The transport must have nothing to write. What the socket does not take at once is copied
-        and left to the transport.
+        The transport must have nothing to write. Bytes that the socket does not take at once are
+        copied and left to the transport.
         """
         started = perf_counter()
         target = self._targets.get(plain_get.target)
@@ -199,8 +199,9 @@ class FastPath:
         owner: str = REMOTE,
         with_body: bool = True,
     ) -> bool:
-        """Send ``wanted`` of a target: its first byte and size, and whether it is a range. As of
-        ``answer``. Without a body, only its head. ``fd`` -1: only the transport may write (TLS).
+        """Sends ``wanted`` of a target: its first byte and size, and whether it is a range. Returns
+        what ``answer`` returns. ``with_body`` False sends only the head. ``fd`` -1 means that only
+        the transport may write (TLS).
         """
         first, size, _ = wanted
         if with_body:
@@ -231,7 +232,7 @@ class FastPath:
         counter.buckets[bisect_left(LATENCY_BOUNDS_S, elapsed_s)] += 1
 
     def _put_head(self, target: Target, wanted: tuple[int, int, bool]) -> int:
-        """Put the head of an answer into the buffer; its size."""
+        """Puts the head of an answer into the buffer. Returns its size."""
         first, size, is_range = wanted
         if not is_range:
             head = target.whole_head + self._closing()
@@ -248,14 +249,14 @@ class FastPath:
         return len(head)
 
     def _read(self, fd: int, offset: int, view: memoryview) -> bool:
-        """Fill ``view`` without waiting for a disk; False where that cannot be."""
+        """Fills ``view`` without waiting for a disk. Returns False if that is impossible."""
         try:
             return os.preadv(fd, (view,), offset, self._nowait) == len(view)
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP and self._nowait:
-                self._nowait = 0  # this file system cannot tell; its reads are taken as they are
+                self._nowait = 0  # the file system does not support it; read without it
                 return self._read(fd, offset, view)
-            return False  # not in the page cache (EAGAIN), or the ordinary path shall find out
+            return False  # not in the page cache (EAGAIN), or an error for the ordinary path
 
     def _is_in_memory(self, extent: Extent, start: int, size: int) -> bool:
         """Whether samples of the rest of an extent can be read without waiting for a disk."""
@@ -271,8 +272,8 @@ class FastPath:
         buffered: int,
         size: int,
     ) -> bool:
-        """Send ``data``, then the extent's bytes from ``buffered`` to ``size``; False where the
-        connection is broken or the file has become shorter."""
+        """Sends ``data``, then the extent's bytes from ``buffered`` to ``size``. Returns False if
+        the connection is broken or the file has become shorter."""
         try:
             sent = _write_some(fd, data) if fd >= 0 else 0
             if sent < len(data):
@@ -289,13 +290,13 @@ class FastPath:
 
 
 def _range_of(plain_get: PlainGet, total: int) -> tuple[int, int]:
-    """First byte and size of what is wanted; the size is not positive where nothing is."""
+    """Returns the first byte and the size to send; the size is not positive if there is none."""
     _, _, first, last = plain_get
     return (0, total) if first < 0 else (first, min(last + 1, total) - first)
 
 
 def _write_some(fd: int, data: memoryview) -> int:
-    """How many bytes the socket took."""
+    """Returns how many bytes the socket took."""
     try:
         return os.write(fd, data)
     except BlockingIOError:
@@ -303,7 +304,7 @@ def _write_some(fd: int, data: memoryview) -> int:
 
 
 def _send_some(fd: int, file_fd: int, offset: int, size: int) -> int:
-    """How many bytes of the file the socket took, without a copy in this process."""
+    """Returns how many bytes of the file the socket took, without a copy in this process."""
     try:
         return os.sendfile(fd, file_fd, offset, size)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Handlers: one method per route, from what was asked to an Answer. They know only the Node."""
+"""Handlers: one method for each route, from a Request to an Answer. They use only the Node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADERS = (
 
 
 class Handlers:
-    """Answers of one server."""
+    """The handlers of one server."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Handlers:
         stopping: Callable[[], bool],
         more: Mapping[str, Handler] | None = None,
     ) -> None:
-        """``status`` gives the server's own figures for /status. ``more``: handlers of routes that
-        are not the interface's."""
+        """``status`` returns the server's own fields for /status. ``more`` are handlers for routes
+        outside the interface."""
         self._node = node
         self._names = node.names
         self._metrics = metrics
@@ -77,7 +77,7 @@ class Handlers:
         }
 
     async def answer(self, route: Route, request: Request) -> Answer:
-        """The answer to a request for a route. Raises errors.py's classes."""
+        """Returns the answer to a request for a route. Raises: errors.py's classes."""
         return await self._of[route.kind](route, request)
 
     async def _files(self, route: Route, request: Request) -> Answer:
@@ -95,7 +95,7 @@ class Handlers:
         snapshot = await self._names.snapshot(route.repo, route.rev)
         file = await self._names.file_by_ino(snapshot, route.ino)
         if not isinstance(file, SnapshotFile):
-            raise InvalidInput(f"inode {route.ino} is no file and has no data")
+            raise InvalidInput(f"inode {route.ino} is not a file and has no data")
         headers = responses.file_headers(file, responses.OCTETS, responses.IMMUTABLE)
         return await self._file_answer(file, headers, request, routes.DATA, learn=True)
 
@@ -167,8 +167,8 @@ class Handlers:
             return msgpack_answer(await self._names.lookup(snapshot, route.ino, name))
         except NotFound as error:
             await self._names.by_ino(snapshot, route.ino)
-            # Only where the directory is known is it sure that it has no such name. The commit's
-            # id says so, and a mount may remember it.
+            # It is certain that the directory has no such name only if the directory is known.
+            # The commit's id says so, and a mount may remember it.
             return failure_answer(error, headers=[(wire.COMMIT_HEADER, snapshot.commit)])
 
     async def _healthz(self, _route: Route, _request: Request) -> Answer:
@@ -178,7 +178,7 @@ class Handlers:
         if self._stopping():
             raise Unavailable("the proxy is stopping")
         if self._node.status().get("ready", True) is False:
-            raise Unavailable("the node cannot serve now: its store or its cache does not answer")
+            raise Unavailable("the node cannot serve now: its store or cache does not answer")
         return json_answer({"status": "ready"})
 
     async def _metrics_text(self, _route: Route, request: Request) -> Answer:
@@ -205,7 +205,7 @@ class Handlers:
         try:
             report = from_msgpack(request.body, wire.UsageReport)
         except InvalidInput as error:
-            raise InvalidInput(f"the body is no report of what was used: {error}") from error
+            raise InvalidInput(f"invalid usage report: {error}") from error
         await self._node.used(report)
         return Answer(204, [])
 
@@ -227,4 +227,4 @@ def _no_file(route: Route, entry: wire.Entry) -> str:
     if entry.kind == Kind.DIRECTORY:
         return f"{_shown(route)} is a directory: use /list/"
     target = entry.target.decode("utf-8", "backslashreplace")
-    return f"{_shown(route)} is a symlink to {target!r}: symlinks are not followed here"
+    return f"{_shown(route)} is a symlink to {target!r}: the proxy does not follow symlinks"

@@ -1,7 +1,7 @@
-"""The OpenAPI document of the proxy: what /openapi.json answers.
+"""The OpenAPI document of the proxy, which /openapi.json answers.
 
-Schemas come from the structures that are sent, so they cannot drift; the tests hold the rest
-against a running server.
+Schemas come from the structures that are sent, so they cannot drift; tests check the rest against a
+running server.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _REPO_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$"
 _REV_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _FAILURES: dict[int, str] = {
     400: "A malformed name, path, number or query",
-    401: "A token is needed, or this one is not known",
+    401: "A token is needed, or this one is unknown",
     403: "The token may not read this repository",
-    404: "No such repository, revision, path or inode number; or not of the wanted kind",
+    404: "No such repository, revision, path or inode number; or it is of another kind",
     500: "An error inside the proxy",
     502: "Stored bytes are damaged, and no good copy was found",
-    503: "The store did not answer, or the proxy has too much to do",
+    503: "The store did not answer, or the proxy is overloaded",
     504: "The answer took too long",
 }
 _TEXT: Json = {"schema": {"type": "string"}}
@@ -60,7 +60,7 @@ def document(version: str) -> Json:
 
 def _tree_paths() -> Json:
     target = [_repo(), _in_path("rev", "A branch, tag, commit id or its beginning", _rev_schema())]
-    path = _in_path("path", "A path in the snapshot; it may hold '/'", {"type": "string"})
+    path = _in_path("path", "A path in the snapshot; it may contain '/'", {"type": "string"})
     commit = {wire.COMMIT_HEADER: _header("The commit that answered")}
     stat = _answer("The entry", _json_of("StatView"), commit)
     page = _answer("One page of entries", _json_of("ListView"), commit)
@@ -80,7 +80,7 @@ def _tree_paths() -> Json:
                                _file_answers(ranges=False)),
         },
         "/stat/{repo}@{rev}/{path}": {
-            "get": _operation("getStat", "What lies at a path", [*target, path], {"200": stat}),
+            "get": _operation("getStat", "The entry at a path", [*target, path], {"200": stat}),
         },
         "/stat/{repo}@{rev}": {
             "get": _operation("getRootStat", "The root directory", target, {"200": stat}),
@@ -98,7 +98,7 @@ def _tree_paths() -> Json:
             "get": _operation("getRootTree", "The root's stored form", target, tree),
         },
         "/snapshots/{repo}@{rev}": {
-            "get": _operation("getSnapshot", "What a revision is", target, {"200": snapshot}),
+            "get": _operation("getSnapshot", "The commit of a revision", target, {"200": snapshot}),
         },
     }  # fmt: skip
 
@@ -139,21 +139,21 @@ def _own_paths() -> Json:
     text: Json = {"text/plain": {"schema": {"type": "string"}}}
     packed: Json = {wire.MSGPACK: {"schema": {}}}
     return {
-        "/healthz": {"get": _operation("healthz", "It lives", [], _ok(any_object))},
-        "/readyz": {"get": _operation("readyz", "It can serve", [], _ok(any_object))},
-        "/metrics": {"get": _operation("metrics", "For Prometheus", [], _ok(text))},
+        "/healthz": {"get": _operation("healthz", "Whether it is alive", [], _ok(any_object))},
+        "/readyz": {"get": _operation("readyz", "Whether it can serve", [], _ok(any_object))},
+        "/metrics": {"get": _operation("metrics", "Metrics for Prometheus", [], _ok(text))},
         "/status": {"get": _operation("status", "Figures", [], _ok(any_object))},
         "/openapi.json": {"get": _operation("openapi", "This", [], _ok(any_object))},
         wire.CACHE: {
             "get": _operation(
-                "getCache", "Where the cache lies; on the Unix socket only", [], _ok(packed)
+                "getCache", "The cache's location; on the Unix socket only", [], _ok(packed)
             ),
         },
         wire.CACHE_USED: {
             "post": {
                 **_operation(
                     "reportUse",
-                    "What was read from it; on the Unix socket only",
+                    "A report of reads; on the Unix socket only",
                     [],
                     {"204": {"description": "Noted"}},
                 ),
@@ -164,22 +164,20 @@ def _own_paths() -> Json:
 
 
 def _cache_control_paths() -> Json:
-    """On the Unix socket only."""
+    """Returns the paths that exist on the Unix socket only."""
     job = _in_path("id", "The id of a job", {"type": "string", "pattern": "^[0-9a-f]{16}$"})
     status = _ok(_json_of("WarmStatus"))
-    began = {"202": _answer("It runs", _json_of("WarmStatus"), {"Location": _header("The job")})}
+    began = {"202": _answer("The job", _json_of("WarmStatus"), {"Location": _header("The job")})}
     return {
         cache_control.WARM: {
             "post": _posted("warm", "Fetch files into the cache", "WarmRequest", began),
             "get": _operation("warmJobs", "The jobs", [], _ok(_json_of("WarmJobs"))),
         },
         f"{cache_control.WARM}/{{id}}": {
-            "get": _operation("warmStatus", "How far a job is", [job], status),
+            "get": _operation("warmStatus", "A job's progress", [job], status),
             "delete": _operation("cancelWarm", "End a job", [job], status),
         },
-        cache_control.PINS: {
-            "get": _operation("pins", "What is pinned", [], _ok(_json_of("PinsView")))
-        },
+        cache_control.PINS: {"get": _operation("pins", "The pins", [], _ok(_json_of("PinsView")))},
         cache_control.EVICT: {
             "post": _posted(
                 "evict", "Remove pins and cached data", "EvictRequest", _ok(_json_of("EvictView"))
@@ -224,20 +222,20 @@ def _header(description: str, *, required: bool = True) -> Json:
 
 def _file_answers(*, ranges: bool) -> Json:
     headers: Json = {
-        "ETag": _header("What names the file's bytes, quoted; not its digest"),
+        "ETag": _header("An id of the file's bytes, quoted; not its digest"),
         wire.COMMIT_HEADER: _header("The commit that answered"),
         wire.DIGEST_HEADER: _header("The file's BLAKE3 digest, as the commit says"),
         "Accept-Ranges": _header("bytes"),
-        "Cache-Control": _header("immutable where the revision is a whole commit id"),
+        "Cache-Control": _header("immutable if the revision is a whole commit id"),
     }
     content: Json = {"*/*": {"schema": {}}}
     answers: Json = {
         "200": _answer("The whole file", content, headers),
-        "304": {"description": "The client has it", "headers": headers},
+        "304": {"description": "The client has the file", "headers": headers},
         "412": _answer("If-Match does not hold", _json_of("Failure")),
     }
     if ranges:
-        part: Json = {**headers, "Content-Range": _header("Where it lies", required=False)}
+        part: Json = {**headers, "Content-Range": _header("The range", required=False)}
         unsatisfiable = {"Content-Range": _header("bytes */SIZE")}
         answers["206"] = _answer("One range; or several as multipart/byteranges", content, part)
         answers["416"] = _answer("No such range", _json_of("Failure"), unsatisfiable)
@@ -246,7 +244,7 @@ def _file_answers(*, ranges: bool) -> Json:
 
 def _repo() -> Json:
     schema: Json = {"type": "string", "pattern": _REPO_PATTERN, "maxLength": 200}
-    return _in_path("repo", "A repository; it may hold '/'", schema)
+    return _in_path("repo", "A repository; it may contain '/'", schema)
 
 
 def _rev_schema() -> Json:
@@ -266,7 +264,7 @@ def _paging() -> list[Json]:
         "maximum": wire.CHILDREN_MAX,
         "default": PAGE_ENTRIES_DEFAULT,
     }
-    after = "Names up to this one are left out; its bytes percent-encoded"
+    after = "The name after which the page begins; its bytes percent-encoded"
     return [
         {"name": "after", "in": "query", "description": after, "schema": {"type": "string"}},
         {"name": "limit", "in": "query", "description": "Entries in a page", "schema": limit},

@@ -1,5 +1,5 @@
-"""Ranges and conditions of requests: what Range asks of a file of a known size, and what If-Match,
-If-None-Match and If-Range mean (RFC 9110, sections 13 and 14).
+"""Ranges and conditions of requests: the meaning of Range for a file of a known size, and of
+If-Match, If-None-Match and If-Range (RFC 9110, sections 13 and 14).
 
 Files have strong entity tags and no modification time, so the conditions on dates are ignored, and
 an If-Range with a date never holds.
@@ -16,7 +16,7 @@ _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 class Outcome(Enum):
-    """What the conditions of a GET or HEAD lead to."""
+    """The result of the conditions of a GET or HEAD."""
 
     PROCEED = 200
     NOT_MODIFIED = 304
@@ -24,7 +24,8 @@ class Outcome(Enum):
 
 
 def evaluate(headers: Mapping[str, str], etag: str) -> Outcome:
-    """The outcome for a file with the strong, quoted tag ``etag``, in RFC 9110's order (13.2.2)."""
+    """Returns the outcome for a file with the strong, quoted tag ``etag``, in RFC 9110's order
+    (13.2.2)."""
     match = headers.get("If-Match")
     if match is not None and not _holds(match, etag, weak=False):
         return Outcome.FAILED
@@ -35,13 +36,13 @@ def evaluate(headers: Mapping[str, str], etag: str) -> Outcome:
 
 
 def range_applies(headers: Mapping[str, str], etag: str) -> bool:
-    """Whether a Range header counts: there is no If-Range, or it holds exactly this strong tag."""
+    """Whether a Range header counts: there is no If-Range, or it has exactly this strong tag."""
     wanted = headers.get("If-Range")
     return wanted is None or wanted.strip() == etag
 
 
 def _holds(field: str, etag: str, *, weak: bool) -> bool:
-    """Whether a list of tags, or '*', covers ``etag`` by weak or strong comparison (8.8.3.2)."""
+    """Whether a list of tags, or '*', matches ``etag`` by weak or strong comparison (8.8.3.2)."""
     if field.strip() == "*":
         return True
     return any(f'"{tag}"' == etag and (weak or not weakly) for weakly, tag in _TAG.findall(field))
@@ -73,12 +74,12 @@ Selection = list[ByteRange] | Unsatisfiable | None
 
 
 def select_ranges(header: str | None, total_bytes: int) -> Selection:
-    """What to send: None for the whole file, a non-empty list of ranges, or Unsatisfiable.
+    """Returns what to send: None for the whole file, a non-empty list of ranges, or Unsatisfiable.
 
-    Another unit than bytes is ignored, as RFC 9110 wants. Malformed bytes ranges and more than
-    RANGES_MAX are unsatisfiable rather than ignored, so that a typing error does not fetch a
-    whole dataset. Overlapping and touching ranges are merged, in the order of their places;
-    others keep the order of the request.
+    Units other than bytes are ignored, as RFC 9110 requires. Malformed ranges, and more than
+    RANGES_MAX of them, are unsatisfiable and not ignored, so that a typing error does not fetch a
+    whole dataset. Overlapping and adjacent ranges are merged and sorted by offset; otherwise the
+    order of the request stays.
     """
     if header is None:
         return None
@@ -112,7 +113,7 @@ def _backwards(match: re.Match[str]) -> bool:
 
 
 def _resolve(match: re.Match[str], total_bytes: int) -> ByteRange | None:
-    """One range within the file, or None where no byte of it is."""
+    """Returns one range within the file, or None if it has none of its bytes."""
     if match[3]:
         size = min(_number(match[3]), total_bytes)
         return ByteRange(total_bytes - size, size) if size else None
@@ -124,7 +125,7 @@ def _resolve(match: re.Match[str], total_bytes: int) -> ByteRange | None:
 
 
 def _merged(ranges: list[ByteRange]) -> list[ByteRange]:
-    """The same bytes without overlaps."""
+    """Returns the same bytes without overlaps."""
     merged: list[ByteRange] = []
     for one in sorted(ranges):
         if merged and one.first <= merged[-1].first + merged[-1].size_bytes:

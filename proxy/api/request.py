@@ -1,4 +1,4 @@
-"""A request as handlers see it."""
+"""Requests as handlers get them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from lodefs.chunkstore.protocol.access import hidden
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who asks. ``may_read``: whether a repository; ``is_known``: whether still at all, since a
-    token may be deleted while its answer goes on; ``is_limited``: whether anything is hidden, so
-    that nothing is told of the store itself; ``uid``: the user for whom rules of access count, by
-    which a repository that may not be read is as one that does not exist; ``name``: of the token.
+    """The reader who made a request. ``may_read`` tells whether they may read a repository.
+    ``is_known``: they are still known, since a token may be deleted during an answer.
+    ``is_limited``: something is hidden from them, so answers say nothing about the store itself.
+    ``uid`` is the user to whom access rules apply; a repository that the user may not read looks
+    like a missing one. ``name`` is that of the token.
     """
 
     may_read: Callable[[str], bool] = lambda _repo: True
@@ -33,7 +34,7 @@ EVERYBODY = Reader()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``headers`` holds those of handlers.HEADERS that were sent."""
+    """``headers`` has those of handlers.HEADERS that were sent."""
 
     method: str
     headers: Mapping[str, str] = field(default_factory=dict)

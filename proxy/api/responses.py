@@ -1,4 +1,4 @@
-"""Answers to be sent: what one is, and the headers and bodies of answers that carry files."""
+"""Answers to requests, and the headers and bodies of answers with files."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ JSON = "application/json"
 IMMUTABLE = "max-age=31536000, immutable"
 REVALIDATE = "no-cache"
 ALL = wire.ALL_PLACES
-PLACES_MAX = 64  # in one answer
+PLACES_MAX = 64  # extents in one answer
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
-# What somebody pushed never runs as a script of this server's origin, whatever its name says.
+# Files that somebody pushed never run as scripts of this server's origin, whatever their names.
 FOREIGN_CONTENT = [NOSNIFF, ("Content-Security-Policy", "sandbox")]
 _TYPES = mimetypes.MimeTypes(filenames=())  # Python's own table: the same on every machine
 
@@ -41,11 +41,11 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. The body is ``body``, or if there are ``pieces``: ``first`` and these,
-    ``size_bytes`` in all, fetched from ``origin`` (None: all were in the cache).
+    """One answer. The body is ``body``; or, if there are ``pieces``, ``first`` and these,
+    ``size_bytes`` together, fetched from ``origin`` (None: all were in the cache).
 
-    ``target``: what the fast path may answer by itself from now on. ``source``: for metrics, where
-    the bytes of a file came from.
+    ``target`` is what the fast path may answer by itself from now on. ``source`` says where the
+    bytes of a file came from, for metrics.
     """
 
     status: int
@@ -58,30 +58,31 @@ class Answer:
     target: Target | None = None
     close: bool = False
     source: str = NO_SOURCE
-    is_endless: bool = False  # ``pieces`` come until somebody ends them
+    is_endless: bool = False  # ``pieces`` do not end by themselves
 
 
 def json_answer(
     value: object, *, status: int = 200, headers: Sequence[tuple[str, str]] = ()
 ) -> Answer:
-    """``value`` (a msgspec structure or plain values) as JSON."""
+    """Returns ``value`` (a msgspec structure or plain values) as JSON."""
     return Answer(status, [("Content-Type", JSON), NOSNIFF, *headers], msgspec.json.encode(value))
 
 
 def msgpack_answer(value: object, headers: Sequence[tuple[str, str]] = ()) -> Answer:
-    """A structure of wire.py as MessagePack."""
+    """Returns a structure of wire.py as MessagePack."""
     return Answer(200, [("Content-Type", wire.MSGPACK), *headers], msgspec.msgpack.encode(value))
 
 
 def content_type(path: bytes) -> str:
-    """The media type of a file by its name; compressed and unknown ones are plain octets."""
+    """Returns the media type of a file by its name; octet-stream for compressed and unknown
+    ones."""
     name = path.rpartition(b"/")[2].decode("utf-8", "replace")
     found, encoding = _TYPES.guess_type("file:" + name)
     return OCTETS if found is None or encoding is not None else found
 
 
 def file_headers(file: SnapshotFile, media: str, caching: str) -> Headers:
-    """The headers that every answer about a file has, whatever the range; ``caching``: what
+    """Returns the headers of every answer about a file, whatever the range. ``caching`` says what
     caches may do with it."""
     return [
         ("Content-Type", media),
@@ -94,12 +95,12 @@ def file_headers(file: SnapshotFile, media: str, caching: str) -> Headers:
 
 
 def _etag(file: SnapshotFile) -> str:
-    """A strong validator cannot be the digest, which is what a pusher claims."""
+    """Returns a strong validator. It cannot be the digest, which is only the pusher's claim."""
     return f'"{file.content_id.hex()}"'
 
 
 def fast_path_target(file: SnapshotFile, headers: Headers, metrics: Metrics, label: str) -> Target:
-    """What the fast path needs to answer for a file as ``file_answer`` would."""
+    """Returns what the fast path needs to answer for a file as ``file_answer`` would."""
     size_bytes = file.entry.size_bytes
     return Target(
         repo=file.snapshot.repo,
@@ -124,7 +125,8 @@ async def file_answer(
     request: Request,
     target: Target | None = None,
 ) -> Answer:
-    """The answer to a GET (or, without a body, a HEAD) of a file: 200, 206, 304, 412 or 416.
+    """Returns the answer to a GET (or, without a body, a HEAD) of a file: 200, 206, 304, 412 or
+    416.
 
     Its first piece has been read. Raises: the errors of reading.
     """
@@ -174,7 +176,7 @@ async def file_answer(
 async def _located(
     files: Files, file: SnapshotFile, wanted: ByteRange, *, places_max: int
 ) -> list[Located] | ByteStream:
-    """Where a range lies, or its beginning; its bytes, if the cache did not take them."""
+    """Returns where a range, or its beginning, lies; its bytes if the cache did not take them."""
     found = await files.locate(file, *wanted)
     places: list[Located] = []
     left_bytes = wanted.size_bytes
@@ -191,7 +193,7 @@ async def _located(
 
 
 def _places_answer(found: list[Located], form: str) -> Answer:
-    """In the form that was asked for."""
+    """Returns extents in the form that the client asked for."""
     origin = next((one.origin for one in found if one.origin is not None), None)
     if form == ALL:
         told = msgpack_answer([one.place for one in found], [(wire.PLACE_HEADER, ALL)])
@@ -207,7 +209,7 @@ def source_of(origin: wire.Origin | None) -> str:
 def _multipart(
     files: Files, file: SnapshotFile, headers: Headers, selection: list[ByteRange]
 ) -> Answer:
-    """Several ranges as multipart/byteranges (RFC 9110, 14.6)."""
+    """Returns several ranges as multipart/byteranges (RFC 9110, 14.6)."""
     total = file.entry.size_bytes
     media = dict(headers)["Content-Type"]
     boundary = digest_of(file.content_id + repr(selection).encode()).hex()[:40]
@@ -238,7 +240,7 @@ def _multipart(
         *(pair for pair in headers if pair[0] != "Content-Type"),
         ("Content-Length", str(size)),
     ]
-    source = Source.CACHE.label  # of what is here; the parts are read while it is sent
+    source = Source.CACHE.label  # for cached bytes; the parts are read while they are sent
     return Answer(206, own, pieces=pieces(), first=heads[0], size_bytes=size, source=source)
 
 
@@ -263,7 +265,8 @@ STATUS_OF: dict[type[LodefsError], int] = {
 
 
 def status_of(error: LodefsError) -> int:
-    """The HTTP status of an error: that of its nearest class in the table, 500 for others."""
+    """Returns the HTTP status of an error: that of its nearest class in the table, otherwise
+    500."""
     for kind in type(error).__mro__:
         if kind in STATUS_OF:
             return STATUS_OF[kind]
@@ -277,7 +280,7 @@ def failure_answer(
     headers: Sequence[tuple[str, str]] = (),
     close: bool = False,
 ) -> Answer:
-    """The answer for an error that lodefs raised: wire.Failure as JSON."""
+    """Returns the answer for an error of lodefs: wire.Failure as JSON."""
     status = status_of(error) if status is None else status
     headers = list(headers)
     if status == 503:
@@ -290,20 +293,20 @@ def failure_answer(
 
 
 def unauthorized(message: str, *, challenge: str = "Bearer") -> Answer:
-    """401: the request needs a token, or a better one."""
+    """Returns 401: the request needs a token, or another one."""
     headers = [("WWW-Authenticate", challenge)]
     return _failure("Denied", message, 401, headers, close=False)
 
 
 def method_not_allowed(method: str, allowed: str = "GET, HEAD") -> Answer:
-    """405, with the methods that are."""
+    """Returns 405, with the allowed methods."""
     message = f"{method[:32]!r} is not supported here: use {allowed}"
     headers = [("Allow", allowed)]
     return _failure("InvalidInput", message, 405, headers, close=True)
 
 
 def internal_error() -> Answer:
-    """500 for a mistake in lodefs; what it was stands in the log only."""
+    """Returns 500 for a fault of lodefs, which only the log describes."""
     message = "an error inside the proxy; its log says more"
     return _failure("LodefsError", message, 500, [], close=True)
 

@@ -1,4 +1,4 @@
-"""Routes: which thing a request's raw target names. Pure; nothing is looked up here.
+"""Routes: parses what a request's raw target names. Pure; looks nothing up.
 
 Names inside a snapshot are bytes, so the target is parsed by hand, from its percent-encoding.
 """
@@ -17,15 +17,15 @@ FILES, STAT, LIST, TREES, SNAPSHOTS = "files", "stat", "list", "trees", "snapsho
 NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"
 HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "status", "openapi"
 CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
-WARM, WARM_JOB, PINS, EVICT = "warm", "warm-job", "pins", "evict"  # there, too
-PEER_WARM, PEER_WARM_JOB = "peer-warm", "peer-warm-job"  # among nodes alone
-# The status page's own; they change with it, and are no interface for others.
+WARM, WARM_JOB, PINS, EVICT = "warm", "warm-job", "pins", "evict"  # on the Unix socket only
+PEER_WARM, PEER_WARM_JOB = "peer-warm", "peer-warm-job"  # between nodes only
+# The status page's own routes; they change with it, and are not an interface for others.
 PAGE, PAGE_STATIC, PAGE_LOGIN, PAGE_LOGOUT = "page", "page-static", "page-login", "page-logout"
 PAGE_EVENTS, PAGE_REPOSITORIES, PAGE_REPOSITORY = "page-events", "page-repos", "page-repo"
 PAGE_HISTORY, PAGE_CHANGES, PAGE_CACHED = "page-history", "page-changes", "page-cached"
 PAGE_PREVIEW, PAGE_IMAGE, PAGE_FIND = "page-preview", "page-image", "page-find"
 PAGE_SESSION = "page-session"
-OTHER = "other"  # the label of requests that name no route
+OTHER = "other"  # the label of requests without a route
 
 PAGE_PREFIX = "/page/"
 STATIC_PREFIX = f"{PAGE_PREFIX}static/"
@@ -93,7 +93,7 @@ PAGE_ENTRIES_DEFAULT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a request names. ``repo`` is "" if the route is of no repository."""
+    """The meaning of a request target. ``repo`` is "" if the route has no repository."""
 
     kind: str
     repo: str = ""
@@ -101,7 +101,7 @@ class Route:
     path: bytes = b""
     ino: int = 0
     query: dict[str, bytes] = field(default_factory=dict)
-    error: LodefsError | None = None  # why it names nothing that exists
+    error: LodefsError | None = None  # why the target is invalid
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -109,13 +109,13 @@ class Route:
 
     @property
     def body_bytes_max(self) -> int:
-        """How large the body of a request may be; 0 for none."""
+        """The largest allowed body of a request; 0 for none."""
         return _BODIES.get(self.kind, 0)
 
     @property
     def is_always_answered(self) -> bool:
-        """Whether it is answered also while there are too many requests: who looks what is the
-        matter must see it."""
+        """Whether it is answered even while there are too many requests, so that diagnostics still
+        get through."""
         return self.is_health or self.kind == METRICS
 
     @property
@@ -125,7 +125,8 @@ class Route:
 
 
 def route_of(raw_target: str) -> Route:
-    """As ``parse_route``, but with the error in the route, which still has its methods."""
+    """Does what ``parse_route`` does, but puts the error into the route, which still has its
+    methods."""
     try:
         return parse_route(raw_target)
     except LodefsError as error:
@@ -141,15 +142,15 @@ def route_of(raw_target: str) -> Route:
 
 
 def parse_route(raw_target: str) -> Route:
-    """The route of a request target as it came, with its query. NotFound for a path that is no
-    route; InvalidInput for a malformed escape, NUL, '..', a repository, revision or inode number
-    that cannot be one, or a query parameter given twice."""
+    """Parses a raw request target with its query. Raises: NotFound for an unknown path;
+    InvalidInput for a malformed escape, NUL, '..', an invalid repository, revision or inode number,
+    or a query parameter given twice."""
     target = _ABSOLUTE.sub("", raw_target, count=1)  # RFC 9112, 3.2.2: absolute-form is allowed
     raw_path, _, raw_query = target.partition("#")[0].partition("?")
     if raw_path in _PLAIN:
         return Route(_PLAIN[raw_path])
     if _BAD_ESCAPE.search(target):
-        raise InvalidInput("the URL holds a '%' that is not followed by two hex digits")
+        raise InvalidInput("the URL has a '%' that is not followed by two hex digits")
     head, slash, tail = raw_path[1:].partition("/")
     prefix = f"/{head}{slash}"
     if prefix in _IN_SNAPSHOT:
@@ -166,7 +167,7 @@ def parse_route(raw_target: str) -> Route:
         return _node_route(tail, raw_query)
     if prefix == PAGE_PREFIX:
         return _page_route(tail, raw_query)
-    raise NotFound("no such path; /openapi.json lists what there is")
+    raise NotFound("there is no such path; /openapi.json lists all paths")
 
 
 def _page_route(tail: str, raw_query: str) -> Route:
@@ -195,14 +196,14 @@ def _node_route(tail: str, raw_query: str) -> Route:
     names.parse_id(rev, "commit id")
     number, _, part = path.partition(b"/")
     if part not in _NODE_PARTS:
-        raise NotFound("no such path under /nodes/; /openapi.json lists what there is")
+        raise NotFound("there is no such path under /nodes/; /openapi.json lists all paths")
     if not _INO.match(number) or int(number) >= 1 << 63:
         raise InvalidInput("an inode number must be a decimal number from 1 to 2^63 - 1")
     return Route(_NODE_PARTS[part], repo, rev, b"", int(number), parse_query(raw_query))
 
 
 def parse_query(raw_query: str) -> dict[str, bytes]:
-    """The parameters of a query, their values unescaped to bytes ('+' stands for itself)."""
+    """Returns the parameters of a query, with values unescaped to bytes ('+' is not special)."""
     found: dict[str, bytes] = {}
     for pair in filter(None, raw_query.split("&")):
         name, _, value = pair.partition("=")
@@ -213,7 +214,7 @@ def parse_query(raw_query: str) -> dict[str, bytes]:
 
 
 def page_of(route: Route) -> tuple[bytes, int]:
-    """``after`` and ``limit`` of a listing; InvalidInput where they are malformed."""
+    """Returns ``after`` and ``limit`` of a list. Raises: InvalidInput if they are malformed."""
     raw = route.query.get("limit", str(PAGE_ENTRIES_DEFAULT).encode())
     if not re.fullmatch(rb"[0-9]{1,6}", raw) or not 1 <= int(raw) <= wire.CHILDREN_MAX:
         raise InvalidInput(f"limit must be a number from 1 to {wire.CHILDREN_MAX}")
@@ -221,9 +222,7 @@ def page_of(route: Route) -> tuple[bytes, int]:
 
 
 def checked_name(name: bytes) -> bytes:
-    """One name of a directory, or b""; InvalidInput for what no name can be."""
+    """Returns one name of a directory, or b"". Raises: InvalidInput for an invalid name."""
     if len(name) > names.NAME_BYTES_MAX or b"/" in name or b"\0" in name:
-        raise InvalidInput(
-            f"a name has at most {names.NAME_BYTES_MAX} bytes, and no '/' and no NUL among them"
-        )
+        raise InvalidInput(f"a name has at most {names.NAME_BYTES_MAX} bytes, without '/' and NUL")
     return name

@@ -23,11 +23,12 @@ _PREFIXES: dict[int, str] = {
 }
 
 
-LIST_BYTES_MAX = 512 * 1024  # of the entries on one page, but for the first
+LIST_BYTES_MAX = 512 * 1024  # limit for the entries on one page without the first one
 
 
 class EntryView(msgspec.Struct, frozen=True):
-    """One entry. ``href`` is exact; elsewhere U+FFFD stands for what is not UTF-8."""
+    """One entry. ``href`` is exact; other fields have U+FFFD in place of bytes that are not
+    UTF-8."""
 
     name: str
     href: str
@@ -49,7 +50,7 @@ class ListView(msgspec.Struct, frozen=True):
 
 
 class StatView(msgspec.Struct, frozen=True):
-    """One entry, and the commit that it was found in."""
+    """One entry, and the commit in which it was found."""
 
     repo: str
     commit: str
@@ -58,7 +59,7 @@ class StatView(msgspec.Struct, frozen=True):
 
 
 class SnapshotView(msgspec.Struct, frozen=True):
-    """What a revision is now."""
+    """The current commit of a revision."""
 
     repo: str
     commit: str
@@ -82,7 +83,7 @@ def entry_view(repo: str, rev: str, path: bytes, entry: wire.Entry) -> EntryView
 
 
 def stat_view(snapshot: wire.Snapshot, rev: str, path: bytes, entry: wire.Entry) -> StatView:
-    """What /stat answers; hrefs keep the revision that was asked for."""
+    """Returns the answer of /stat; hrefs keep the requested revision."""
     view = entry_view(snapshot.repo, rev, path, entry)
     return StatView(snapshot.repo, snapshot.commit, _text(path), view)
 
@@ -90,10 +91,10 @@ def stat_view(snapshot: wire.Snapshot, rev: str, path: bytes, entry: wire.Entry)
 def list_view(
     snapshot: wire.Snapshot, rev: str, path: bytes, page: wire.Page, limit: int
 ) -> ListView:
-    """What /list answers. The next page is of the same commit, whatever the branch does.
+    """Returns the answer of /list. The next page is of the same commit, even if the branch moves.
 
-    Entries beyond LIST_BYTES_MAX are left to the next page: each repeats the directory's path, and
-    a byte of a name may take six.
+    Entries beyond LIST_BYTES_MAX are left to the next page, since each repeats the directory's
+    path, and a byte of a name may take six.
     """
     base = path + b"/" if path else b""
     entries: list[EntryView] = []
@@ -113,7 +114,7 @@ def list_view(
 
 
 def snapshot_view(snapshot: wire.Snapshot) -> SnapshotView:
-    """What /snapshots answers as JSON."""
+    """Returns the answer of /snapshots as JSON."""
     return SnapshotView(
         repo=snapshot.repo,
         commit=snapshot.commit,

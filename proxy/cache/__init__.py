@@ -1,1 +1,1 @@
-"""The cache of chunks on disk, and its upkeep."""
+"""The cache of chunks on disk, and its maintenance."""

@@ -2,7 +2,7 @@
 
 Bytes are added, never changed. The first caller that needs the descriptor opens it. Only
 ``close_if_idle`` closes it, and only the event loop calls that, so that an extent that was just
-handed out stays good.
+returned stays valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lodefs.chunkstore.types import Buffer
 
 
 class CacheFile:
-    """A slab or flat file. Fields change under ``lock`` only; ``fd`` is -1 while closed."""
+    """A slab or flat file. Fields change only under ``lock``; ``fd`` is -1 while it is closed."""
 
     __slots__ = (
         "_cache_dir",
@@ -61,23 +61,24 @@ class CacheFile:
         self.content = row.content
         self.size_bytes = row.size_bytes
         self.present_bytes = row.present_bytes
-        # What was fetched because somebody asked for it, and what was read, that among it: of the
-        # bytes of an earlier proxy it is not known, they count as both.
+        # Bytes that were fetched because somebody asked for them, and bytes that were read, which
+        # include those. Bytes of an earlier proxy count as both, since nothing is known of them.
         self.asked_bytes = self.read_bytes = row.present_bytes
         self.last_use_s = self.saved_use_s = row.last_use_s
-        self.owner = ""  # for whom it was written or used last, as far as that is known
-        self.checked_s = 0  # Unix: when its bytes were last known to be right; 0: not known
-        self.is_stale = False  # that is too long ago: they are checked before they are used
-        self.staled = 0  # how often it became so: what was known of its bytes before is void
+        self.owner = ""  # its last known writer or user
+        self.checked_s = 0  # Unix time when its bytes were last known to be right; 0: unknown
+        self.is_stale = False  # checked_s is too long ago: check bytes before use
+        self.staled = 0  # how often it became stale, which voids older knowledge
         self._cache_dir = cache_dir
-        self.reserved_bytes = row.size_bytes  # of a slab: where the next bytes go
-        self.length_bytes = row.size_bytes  # what the file system says at least, unless it was cut
+        self.reserved_bytes = row.size_bytes  # of a slab: the offset of the next bytes
+        # The least size in the file system, unless it was truncated
+        self.length_bytes = row.size_bytes
         self.holes: list[tuple[int, int]] = []  # of a slab: offset and size of unused reservations
         self.generation = 0  # counts the writes
-        self.users = 0  # calls that need the descriptor, or the file to stay
+        self.users = 0  # calls that need the descriptor, or need the file to stay
         self.fd = -1
         self.lock = threading.Lock()
-        self._writing = threading.Lock()  # for speed alone: see write
+        self._writing = threading.Lock()  # only for speed: see write
 
     @property
     def row(self) -> FileRow:
@@ -93,12 +94,12 @@ class CacheFile:
 
     @property
     def path(self) -> Path:
-        """Its path. Computed each time: a cache has many files, and few of them are opened."""
+        """Its path, computed each time, since a cache has many files and few are opened."""
         return layout.file_path(self._cache_dir, self.number, self.row)
 
     @property
     def unread_bytes(self) -> int:
-        """How many of its bytes nobody has read, at least: who reads twice counts twice."""
+        """The least number of bytes that nobody has read; reading twice counts twice."""
         return max(self.present_bytes - self.read_bytes, 0)
 
     @property
@@ -106,7 +107,7 @@ class CacheFile:
         return self.state is not FileState.EVICTED
 
     def is_trusted(self, boot: bytes) -> bool:
-        """Whether its indexed bytes can be used unchecked."""
+        """Whether its indexed bytes can be used without a check."""
         return self.is_recovered(boot) and not self.is_stale
 
     def is_recovered(self, boot: bytes) -> bool:
@@ -115,29 +116,29 @@ class CacheFile:
         return self.boot in (layout.DURABLE, boot)
 
     def mark_checked(self, when_s: int) -> None:
-        """All of its bytes were right at a time (Unix)."""
+        """Notes that all of its bytes were right at a Unix time."""
         self.checked_s = when_s
         self.is_stale = False
 
     def mark_stale(self, *, is_stale: bool) -> None:
-        """Whether its last check is too long ago."""
+        """Sets whether its last check is too long ago."""
         if is_stale and not self.is_stale:
             self.staled += 1
         self.is_stale = is_stale
 
     def note_asked(self, size_bytes: int) -> None:
-        """Bytes came for which a reader waits, who gets them from memory."""
+        """Notes bytes for a waiting reader, who gets them from memory."""
         self.asked_bytes += size_bytes
         self.read_bytes += size_bytes
 
     def note_used(self, size_bytes: int) -> None:
-        """A mount read about so many bytes; of a whole dataset file the kernel may read all, and
-        tells nobody."""
+        """Notes that a mount read about this many bytes. The kernel may read all of a whole dataset
+        file, and tells nobody."""
         is_whole = self.kind is FileKind.FLAT and self.state is FileState.COMPLETE
         self.read_bytes += self.present_bytes if is_whole else size_bytes
 
     def create(self) -> None:
-        """Makes the file; a flat one with its final size and no bytes. Raises: OSError."""
+        """Makes the file; a flat file with its final size and no bytes. Raises: OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self.fd = os.open(self.path, flags, 0o644)
@@ -147,9 +148,8 @@ class CacheFile:
             os.ftruncate(self.fd, self.size_bytes)
 
     def lengthen(self, length_bytes: int) -> None:
-        """Gives a slab the length that it will have in the end, before bytes are written, as flat
-        files have it: so it shows if somebody cuts it. Not one that was damaged. Raises:
-        OSError."""
+        """Gives a slab its final length before bytes are written, like that of flat files, so that
+        truncation shows. It skips a damaged slab. Raises: OSError."""
         if length_bytes > self.length_bytes and not self.damage():
             os.ftruncate(self.open(), length_bytes)
             self.length_bytes = length_bytes
@@ -165,12 +165,12 @@ class CacheFile:
             return self.fd
 
     def damage(self) -> str:
-        """How the file was damaged, as far as its size and its name show; "" if it was not.
+        """Returns how the file was damaged, as far as its size and name show, or "".
 
-        Bytes that are written behind the end of a truncated file leave zeros before them, which
-        no reader could tell from data.
+        Bytes written after the end of a truncated file would leave zeros before them, which no
+        reader could tell from data.
         """
-        length_bytes = self.length_bytes  # before the look at the file: others may add to both
+        length_bytes = self.length_bytes  # before stat: other threads may enlarge both
         try:
             status = os.fstat(self.open())
         except FileNotFoundError:
@@ -178,23 +178,23 @@ class CacheFile:
         if not status.st_nlink:
             return "it was removed"
         if status.st_size < length_bytes:
-            return f"it was cut to {status.st_size} bytes"
+            return f"it was truncated to {status.st_size} bytes"
         return ""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Adds bytes. Raises: OSError.
 
         Threads write to different places, or the same bytes to one place, so that none overwrites
-        what another wrote. They take turns here because the kernel lets only one thread write to
-        a file, and a thread that waits for that in the kernel keeps its processor busy.
+        another's bytes. They take turns, since the kernel lets only one thread write to a file, and
+        a thread that waits for that in the kernel keeps its processor busy.
         """
         fd = self.open()
         with self._writing:
             write_at(fd, offset, buffers)
 
     def give_back(self, offset: int, size_bytes: int) -> None:
-        """A part of a slab that was reserved is not used: it is reserved again when all behind it
-        was given back too. Under the cache's lock."""
+        """Frees an unused reserved part of a slab. It is reserved again once all parts after it are
+        free, too. The caller holds the cache's lock."""
         self.holes.append((offset, size_bytes))
         self.holes.sort()
         while self.holes and sum(self.holes[-1]) == self.reserved_bytes:
@@ -202,7 +202,7 @@ class CacheFile:
 
     @contextmanager
     def in_use(self) -> Iterator[int]:
-        """The descriptor, which stays open meanwhile. The file is not evicted. Raises: OSError."""
+        """Yields the descriptor, and keeps it open and the file from eviction. Raises: OSError."""
         with self.lock:
             self.users += 1
         try:
@@ -212,7 +212,7 @@ class CacheFile:
                 self.users -= 1
 
     def close_if_idle(self) -> bool:
-        """Closes the descriptor unless it is in use; whether it is closed now."""
+        """Closes the descriptor unless it is in use. Returns whether it is closed now."""
         with self.lock:
             if self.users:
                 return False

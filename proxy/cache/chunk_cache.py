@@ -1,8 +1,8 @@
-"""The node's cache of chunks: which are here and where, and the way in for new ones.
+"""The node's cache of chunks: which are cached and where, and how new ones are stored.
 
-Blocking, safe for many threads. Data is written before the rows that name it, and rows of one
-store go in one batch, so that a kill at any moment leaves nothing that is wrong: at worst bytes
-without rows. After a power cut, files that were not known to be on disk are not trusted.
+Blocking; many threads may use it at once. Data is written before the rows that name it, and the
+rows of one store are one batch, so that a kill at any moment leaves nothing wrong: at worst bytes
+without rows. After a power cut, files that are not known to be on disk are not trusted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lodefs.proxy.runtime.thread_pools import current_owner
 
 log = logging.getLogger("lodefs.cache")
 
-GAPS_MAX = 4096  # of a flat file that is completed
+GAPS_MAX = 4096  # limit for a flat file that is to be completed
 
 _NO_CONTENT = bytes(32)
 
@@ -52,7 +52,7 @@ class ChunkLocation(NamedTuple):
 
 
 class NewChunk(NamedTuple):
-    """A verified chunk to keep; ``offset`` is its place in the dataset file (flat files only)."""
+    """A verified chunk to store. ``offset`` is its offset in the dataset file (flat files only)."""
 
     id: bytes
     raw: Buffer
@@ -60,12 +60,12 @@ class NewChunk(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the raw bytes."""
+        """The size of the raw bytes."""
         return len(self.raw)
 
 
 class ComingChunk(NamedTuple):
-    """As NewChunk, of one whose bytes somebody else writes to the place that it gets."""
+    """Like NewChunk, but another process writes its bytes to the reserved place."""
 
     id: bytes
     size_bytes: int
@@ -76,7 +76,7 @@ Chunk = NewChunk | ComingChunk
 
 
 class StoredRun(NamedTuple):
-    """Chunks that lie in a cache file one after another, from an offset on."""
+    """Consecutive chunks in a cache file, from an offset on."""
 
     file: CacheFile
     offset: int
@@ -92,7 +92,7 @@ class Flat:
 
 
 class Cache(CacheTables):
-    """The open cache of a node: it finds and stores chunks, ``pins`` says which files stay, and
+    """The open cache of a node. It finds and stores chunks; ``pins`` says which files stay, and
     ``eviction`` removes files.
 
     Raises: Denied, NoSpace, InUse, UnknownFormat, Corrupt if the directory cannot be opened.
@@ -118,16 +118,16 @@ class Cache(CacheTables):
         self.eviction = Eviction(self, self.pins)
 
     def end_stores(self) -> None:
-        """Refuses new chunks, and returns when those being written are stored. A fetch that nobody
-        waits for may still fetch chunks when the directory belongs to another process."""
+        """Refuses new chunks, and returns when those being written are stored. A fetch without
+        readers may still deliver chunks when the directory belongs to another process."""
         with self._stored:
             self._is_ending = True
             self._stored.wait_for(lambda: not self.reserved_bytes)
 
-    # --- finding
+    # --- finding chunks
 
     def find(self, keys: Sequence[bytes]) -> list[ChunkLocation | None]:
-        """Where chunks lie, by ``layout.chunk_keys``. One look at the index for all of them."""
+        """Returns where chunks lie, by ``layout.chunk_keys``, with one index lookup for all."""
         files, decode = self.files, layout.decode_chunk_row
         found: list[ChunkLocation | None] = []
         for value in self.kv.get_many(keys):
@@ -140,15 +140,15 @@ class Cache(CacheTables):
         return found
 
     def complete_flat(self, content: bytes) -> CacheFile | None:
-        """The flat file that is the whole dataset file, if there is a trusted one."""
+        """Returns the flat file that is the whole dataset file, if there is a trusted one."""
         file = self.flats.get(content)
         if file is None or file.state is not FileState.COMPLETE:
             return None
         return file if file.is_trusted(self.boot) else None
 
     def gaps(self, flat: Flat) -> list[tuple[int, int]]:
-        """Parts [first, end) of a dataset file that its flat file lacks. None are given if it is
-        complete, cannot be used before it was checked, or lacks too many parts."""
+        """Returns the parts [first, end) of a dataset file that its flat file lacks; none if it is
+        complete, must be checked before use, or lacks too many parts."""
         file = self.flats.get(flat.content)
         if file is None:
             return [(0, flat.size_bytes)]
@@ -171,19 +171,19 @@ class Cache(CacheTables):
         return file is not None and file.present_bytes * 2 >= flat.size_bytes
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes more would evict nothing."""
+        """Whether ``size_bytes`` more would evict nothing."""
         fits = self._would_use(size_bytes) <= self.settings.size_bytes_max * self.settings.low
         return fits and self._shortage(size_bytes) <= 0
 
-    # --- storing
+    # --- storing chunks
 
     def store(
         self, chunks: Sequence[NewChunk], flat: Flat | None, *, are_copies: bool = False
     ) -> list[StoredRun]:
-        """Stores verified chunks: with ``flat`` at their offsets in its flat file, else in a slab
-        one after another. Returns where they lie; an empty list, with nothing stored, if there is
-        no space or if their file was damaged from outside. With ``are_copies`` the chunks are
-        still found where they were before.
+        """Stores verified chunks: with ``flat`` at their offsets in its flat file, otherwise one
+        after another in a slab. Returns where they lie; an empty list, with nothing stored, if
+        there is no space or their file was damaged from outside. With ``are_copies``, lookups still
+        find the chunks at their old places.
         """
         try:
             with self.place(chunks, flat) as placed:
@@ -200,10 +200,10 @@ class Cache(CacheTables):
 
     @contextmanager
     def place(self, chunks: Sequence[Chunk], flat: Flat | None) -> Iterator[Reservation | None]:
-        """Places for chunks, as ``store`` chooses them, which stay theirs within the block; None
-        if there is no space, or if the file was damaged from outside. The chunks are in the cache
-        when their bytes are written and ``commit`` was called; else the places are free again,
-        unless it ``is_held``.
+        """Reserves places for chunks, chosen as in ``store``, for the block. Yields None if there
+        is no space, or the file was damaged from outside. The chunks are in the cache once their
+        bytes are written and ``commit`` was called; otherwise the places become free, unless the
+        reservation ``is_held``.
 
         Raises: OSError, NoSpace.
         """
@@ -251,10 +251,11 @@ class Cache(CacheTables):
                     self._stored.notify_all()
 
     def _shortage(self, size_bytes: int) -> int:
-        """How many bytes the file system lacks to store so many more; not positive if none."""
+        """Returns how many bytes the file system lacks to store ``size_bytes``; not positive if
+        none."""
         try:
             free_bytes = disk_usage(self.settings.path).free
-        except OSError:  # it was removed: nothing can be kept, until there is another one
+        except OSError:  # it was removed: nothing can be stored until there is another one
             return size_bytes + self.settings.free_size_bytes_min
         return size_bytes + self.settings.free_size_bytes_min - free_bytes
 
@@ -263,8 +264,8 @@ class Cache(CacheTables):
 
     @contextmanager
     def _target(self, flat: Flat | None, size_bytes: int) -> Iterator[tuple[CacheFile, int]]:
-        """The file to write to, which is no victim meanwhile, and from where on in a slab; -1: at
-        the chunks' own offsets."""
+        """Yields the file to write to, which is not evicted meanwhile, and the offset in a slab; -1
+        for the chunks' own offsets."""
         with self.lock:
             file = self._flat(flat) if flat else None
             first = -1
@@ -299,7 +300,7 @@ class Cache(CacheTables):
         return self._slab
 
     def _new_file(self, kind: FileKind, content: bytes, size_bytes: int) -> CacheFile:
-        """A file that has no row yet: the first store to it writes that. OSError, NoSpace."""
+        """Makes a file without a row: its first store writes one. Raises: OSError, NoSpace."""
         while True:
             number = self._next_number
             self._next_number += 1
@@ -311,12 +312,12 @@ class Cache(CacheTables):
             try:
                 file.create()
             except FileExistsError:
-                continue  # left by a killed process, and not cleaned up yet
+                continue  # a killed process has left it, and it is not cleaned up yet
             self.files[number] = file
             return file
 
     def add_rows(self, file: CacheFile, runs: Sequence[ReservedRun], *, are_copies: bool) -> None:
-        """Indexes chunks whose bytes are written: for Placed. Raises: OSError, LodefsError."""
+        """Indexes chunks whose bytes are written, for Reservation. Raises: OSError, LodefsError."""
         rows: list[Row] = []
         for run in runs:
             if not are_copies:
@@ -333,8 +334,8 @@ class Cache(CacheTables):
             self._complete(file)
 
     def _run_rows(self, file: CacheFile, run: ReservedRun) -> list[Row]:
-        """The row of a run, unless a longer run stands there: a row that vanished would leave bytes
-        that no check covers. The same offset of a flat file always holds the same chunks."""
+        """Returns the row of a run, unless a longer run has that key: if its row vanished, no check
+        would cover its bytes. The same offset of a flat file always has the same chunks."""
         sizes = [(chunk.id, chunk.size_bytes) for chunk in run.chunks]
         key, value = layout.run_key(file.number, run.offset), layout.encode_run_row(sizes)
         there = self.kv.get(key) if file.kind is FileKind.FLAT else None
@@ -383,33 +384,33 @@ class Cache(CacheTables):
 
     def _failed(self, error: Exception) -> None:
         self.counts.add(Counter.NO_SPACE)
-        log.warning("chunks are served without keeping them: %s", error)
+        log.warning("chunks are served without being cached: %s", error)
         if isinstance(error, NoSpace) or getattr(error, "errno", None) in FULL:
             surplus = self.used_bytes * (self.settings.high - self.settings.low)
             self.eviction.free(max(int(surplus), 1))
 
 
 class ReservedRun(NamedTuple):
-    """Chunks that lie one after the other from an offset of a file."""
+    """Consecutive chunks from an offset of a file on."""
 
     offset: int
     chunks: list[Chunk]
 
 
 class Reservation:
-    """Places in a file of the cache for chunks, whose bytes are to be written there."""
+    """Places in a file of the cache for chunks, whose bytes are then written there."""
 
     def __init__(
         self, cache: Cache, file: CacheFile, runs: Sequence[ReservedRun], size_bytes: int
     ) -> None:
         self.file = file
         self.runs = runs
-        self.is_held = False  # rows name it, or somebody may still write there
+        self.is_held = False  # rows name the places, or a process may still write there
         self._cache = cache
         self._size_bytes = size_bytes
 
     def drop(self, why: str) -> None:
-        """The file was damaged: nothing of it is used any more."""
+        """Drops the file, which was damaged."""
         self._cache.eviction.drop(self.file, why)
 
     def commit(self, *, are_copies: bool = False) -> list[StoredRun]:
@@ -422,7 +423,7 @@ class Reservation:
         self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
         self._cache.counts.add(Counter.FILLED_BYTES, self._size_bytes)
         if are_copies:
-            self.file.note_asked(self._size_bytes)  # nothing was fetched for them
+            self.file.note_asked(self._size_bytes)  # copies cost no fetch
         return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
 
 
@@ -438,7 +439,7 @@ def _runs_by_offset(chunks: Sequence[Chunk]) -> list[ReservedRun]:
 
 
 def _chunk_rows(file: CacheFile, run: ReservedRun) -> list[Row]:
-    """Where each chunk of a run lies from now on."""
+    """Returns the rows that say where each chunk of a run lies."""
     rows: list[Row] = []
     offset = run.offset
     for chunk in run.chunks:
@@ -450,7 +451,7 @@ def _chunk_rows(file: CacheFile, run: ReservedRun) -> list[Row]:
 
 
 def covered_bytes(runs: Iterator[tuple[int, int]]) -> int:
-    """Bytes that runs (offset, size), sorted by offset, cover together."""
+    """Returns how many bytes the runs (offset, size), sorted by offset, cover together."""
     covered = end = 0
     for offset, size_bytes in runs:
         covered += max(0, offset + size_bytes - max(end, offset))

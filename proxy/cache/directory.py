@@ -1,4 +1,4 @@
-"""A cache directory as a whole: its format version, and the lock that makes one proxy its owner."""
+"""A cache directory: its format version, and the lock that makes one proxy its owner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.system.os_errors import kind_of
 
-LEFT_S_MAX = 5.0  # that a killed proxy's data processes may take to be gone
+LEFT_S_MAX = 5.0  # how long a killed proxy's data processes may take to end
 _LOOK_S = 0.02
 
 
@@ -33,14 +33,14 @@ class CacheDir:
     """
 
     def __init__(self, path: Path, *, left_s_max: float = LEFT_S_MAX) -> None:
-        """``left_s_max``: how long a killed proxy's data processes are waited for."""
+        """``left_s_max`` is how long to wait for a killed proxy's data processes."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = _lock(path)
         except OSError as error:
             raise error_of(error, path) from error
-        self.writers_fd = -1  # inherited by data processes, so that they have its lock as well
+        self.writers_fd = -1  # data processes inherit it, and so its lock
         try:
             self.writers_fd = _lock_writers(path, left_s_max)
             _check_version(path)
@@ -54,8 +54,8 @@ class CacheDir:
             raise
 
     def is_there(self) -> bool:
-        """Whether the directory is still in place, with its lock and its index. If not, it was
-        removed or replaced."""
+        """Whether the directory still exists with its lock and its index. If not, it was removed or
+        replaced."""
         try:
             found = (self.path / layout.LOCK_FILE).stat()
             (self.path / layout.INDEX_DIR).stat()
@@ -64,20 +64,20 @@ class CacheDir:
         return os.path.samestat(found, os.fstat(self._lock_fd))
 
     def is_lost(self) -> bool:
-        """Whether the directory is gone, and a new cache can be opened in its place: its removal is
-        complete, or there is another cache."""
+        """Whether the directory is gone and a new cache can be opened: it was removed completely,
+        or there is another cache."""
         index, version = self.path / layout.INDEX_DIR, self.path / layout.VERSION_FILE
         return not self.is_there() and (version.exists() or not index.exists())
 
     def close(self) -> None:
-        """Releases the directory; a data process that does not end keeps it."""
+        """Releases the directory. A data process that does not end keeps it locked."""
         if self.writers_fd >= 0:
             os.close(self.writers_fd)
         os.close(self._lock_fd)
 
 
 def error_of(error: OSError, path: Path) -> LodefsError:
-    """What an error of the cache's file system means."""
+    """Returns the error of lodefs for an error of the cache's file system."""
     kind = kind_of(error)
     if kind is Denied:
         return Denied(
@@ -116,7 +116,7 @@ def _lock(path: Path) -> int:
 
 
 def _lock_writers(path: Path, wait_s_max: float) -> int:
-    """The lock that data processes hold too: they end with a proxy that is killed, but not at once,
+    """Takes the lock that data processes also hold. They end with a killed proxy, but not at once,
     and not while their disk does not answer."""
     fd = _open_lock(path / layout.WRITERS_FILE)
     ends_s = time.monotonic() + wait_s_max
@@ -128,9 +128,9 @@ def _lock_writers(path: Path, wait_s_max: float) -> int:
             except BlockingIOError:
                 if time.monotonic() > ends_s:
                     raise InUse(
-                        f"the cache directory {path} is still written to by a data process of a "
-                        "proxy that was killed (`lodefs-data` in ps): it ends when its disk "
-                        "answers; repair that, or give this proxy another cache directory"
+                        f"a data process of a killed proxy still writes to the cache directory "
+                        f"{path} (`lodefs-data` in ps): it ends when its disk answers; repair "
+                        "that, or give this proxy another cache directory"
                     ) from None
             time.sleep(_LOOK_S)
     except BaseException:

@@ -1,8 +1,8 @@
-"""What is known to be on disk, and checking what is not.
+"""Makes the cache durable, and checks the files that may not be on disk.
 
-A file's row names the boot during which it was written, until a sync says that all of its indexed
-bytes are on disk. After a reboot without that, its chunks are checked against their ids before
-their first use, and the whole file in the background.
+A file's row names the boot during which it was written, until a sync shows that all of its indexed
+bytes are on disk. If the machine restarts before that, its chunks are checked against their ids
+before their first use, and the whole file is checked in the background.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def save_uses(cache: Cache) -> None:
 
 
 def is_damage(error: OSError) -> bool:
-    """Whether a failed read means that the file has lost bytes, and not that nothing can be read
-    just now (no descriptors or memory left, no right to read)."""
+    """Whether a failed read means that the file has lost bytes, and not just that nothing can be
+    read now (out of descriptors or memory, no permission)."""
     return error.errno in DAMAGED
 
 
 def unreadable(file: CacheFile, error: OSError) -> Unavailable:
-    """The error for a file that cannot be read now."""
+    """Returns the error for a file that cannot be read now."""
     return Unavailable(f"the cache file {file.path} cannot be read now: {error.strerror}")
 
 
 def is_right(place: ChunkLocation, chunk_id: bytes) -> bool:
-    """Whether the bytes at a place are those of the chunk. False if they are missing. Raises:
-    Unavailable (they cannot be read now)."""
+    """Whether the bytes at a place are those of the chunk; False if they are missing. Raises:
+    Unavailable if they cannot be read now."""
     try:
         with place.file.in_use() as fd:
             data = os.pread(fd, place.size_bytes, place.offset)
@@ -69,14 +69,14 @@ def is_right(place: ChunkLocation, chunk_id: bytes) -> bool:
 
 def check(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
     """Checks every chunk of a file that is not trusted, and trusts or drops the file. Raises:
-    NoSpace, Unavailable (the file cannot be read now)."""
+    NoSpace; Unavailable if the file cannot be read now."""
     generation, began_s = file.generation, int(cache.now_s())
     for place, chunk_id in _chunks(cache, file):
         if stopping() or not file.is_alive:
             return
         if not is_right(place, chunk_id):
             what = f"{place.size_bytes} bytes at {place.offset}"
-            cache.eviction.drop(file, f"{what} are not those written")
+            cache.eviction.drop(file, f"{what} differ from what was written")
             return
     file.mark_checked(began_s)
     _sync_file(cache, file, trusted=file.generation == generation)
@@ -91,9 +91,9 @@ def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[ChunkLocation, byte
 
 
 def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
-    """``trusted``: what is indexed by now is right, so that a sync makes it durable. Otherwise
-    chunks were added while the older ones were checked: these are right too, but not yet synced.
-    Raises: NoSpace, Unavailable (the file cannot be opened now)."""
+    """Syncs a file. ``trusted``: what is indexed now is right, so that a sync makes it durable.
+    Otherwise chunks were added while the older ones were checked; these are right, too, but not
+    synced yet. Raises: NoSpace; Unavailable if the file cannot be opened now."""
     generation = file.generation
     try:
         with file.in_use() as fd:
@@ -103,7 +103,7 @@ def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
             raise unreadable(file, error) from error
         problem = str(error.strerror)
     if problem:
-        cache.eviction.drop(file, f"it cannot be put on disk: {problem}")
+        cache.eviction.drop(file, f"it cannot be synced to disk: {problem}")
         return
     with file.lock:
         if not file.is_alive:
@@ -119,8 +119,8 @@ def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
 
 
 def _put_on_disk(fd: int) -> str:
-    """Syncs a file. Returns why that failed, else "". The kernel has then discarded the bytes that
-    it could not write (fsync(2): EIO, ENOSPC, EDQUOT)."""
+    """Syncs a file. Returns the reason of a failure, or "". After one, the kernel has discarded the
+    bytes that it could not write (fsync(2): EIO, ENOSPC, EDQUOT)."""
     try:
         os.fdatasync(fd)
     except OSError as error:
@@ -131,7 +131,7 @@ def _put_on_disk(fd: int) -> str:
 
 
 def rows_of(file: CacheFile) -> list[Row]:
-    """The index rows of a file itself: its state, and when it was last checked."""
+    """Returns the index rows of a file itself: its state, and when it was last checked."""
     rows: list[Row] = [(layout.file_key(file.number), layout.encode_file_row(file.row))]
     if file.checked_s:
         rows.append((layout.checked_key(file.number), layout.encode_checked(file.checked_s)))
@@ -150,7 +150,7 @@ def _write_row(cache: Cache, file: CacheFile) -> None:
 
 
 def close(cache: Cache) -> str:
-    """Syncs everything before a clean end. Returns what failed, "" if nothing did."""
+    """Syncs everything before a clean exit. Returns what failed, or ""."""
     problem = ""
     try:
         sync(cache)

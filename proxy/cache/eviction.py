@@ -1,8 +1,8 @@
-"""Making room: whole slabs and flat files go, the least recently used ones first.
+"""Eviction: removes whole slabs and flat files, the least recently used ones first.
 
-The file's row says so first, then its chunks' rows go, then the file, then the rest of its rows:
-a reader with an old view of the index finds the file's bytes or no file, never other bytes.
-Open descriptors stay usable.
+First the file's row is marked, then its chunks' rows are removed, then the file, then the rest of
+its rows. So a reader with an old view of the index finds the file's bytes or no file, never other
+bytes. Open descriptors stay usable.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from lodefs.proxy.runtime.counters import Counter
 log = logging.getLogger("lodefs.cache")
 
 ROWS_MAX = 4096  # in one write
-USEFUL_SHARE_MIN = 0.5  # below it, fetching more than what is asked costs more than it saves
-EVIDENCE_PARTS = 16  # of the cache's size: what is evicted of it halves what older evidence counts
-ASKED_WEIGHT = 1 / 32  # of evicted bytes that were asked for: two caches of them halve it, too
-EVIDENCE_SIZE_BYTES_MIN = 1024 * 1024  # less says nothing
-PROTECTED_S = 3600.0  # after their last use files are an owner's, whose share protects them
+USEFUL_SHARE_MIN = 0.5  # below it, fetching more than what was asked for costs more than it saves
+EVIDENCE_PARTS = 16  # evicting this fraction of the cache halves older evidence
+# Weight of evicted bytes that were asked for: two caches of them halve it, too
+ASKED_WEIGHT = 1 / 32
+EVIDENCE_SIZE_BYTES_MIN = 1024 * 1024  # fewer bytes say nothing
+PROTECTED_S = 3600.0  # for this long after the last use, an owner's share protects files
 
 
 class Candidate(NamedTuple):
-    """A cache file that may go."""
+    """A cache file that may be evicted."""
 
     last_use_s: float
     number: int
@@ -49,12 +50,12 @@ def victims(
     bytes_to_free: int,
     held: Mapping[str, int] = MappingProxyType({}),
 ) -> list[int]:
-    """Numbers of files that free so many bytes together, in that order; all of them if they do not
-    suffice. Pinned files are no candidates.
+    """Returns the numbers of files that free ``bytes_to_free`` together, in order; all files if
+    they do not suffice. Pinned files are no candidates.
 
-    The least recently used ones go, first those of an owner that has more than an equal share of
-    what owners hold. ``held``: bytes of owners whose files were used not long ago; files of others
-    are nobody's to protect.
+    The least recently used files go first, and among these the files of owners that have more than
+    an equal share of what owners hold. ``held`` are bytes of owners whose files were used recently;
+    files of other owners are not protected.
     """
     heaps: dict[str, list[Candidate]] = {}
     for one in candidates:
@@ -78,8 +79,8 @@ def victims(
 def _next_owner(
     heaps: Mapping[str, Sequence[Candidate]], left_bytes: Mapping[str, int], share_bytes: float
 ) -> str:
-    """Whose least recently used file goes: what nobody has used for long, then that of the owner
-    with the most above its share, then the oldest of all."""
+    """Returns the owner to evict from: files without a recent user first, then the owner that is
+    most above its share, then the owner of the oldest file."""
     above = {owner: left_bytes.get(owner, 0) - share_bytes for owner in heaps}
     heaviest = max(above, key=lambda owner: above[owner])
     oldest = min(heaps, key=lambda owner: heaps[owner][0])
@@ -88,13 +89,13 @@ def _next_owner(
 
 
 class PrefetchAccuracy:
-    """The share of the bytes which readers found in the cache, although nobody had asked for them
-    when they were fetched, of all such bytes that were evicted of late (the "accuracy" by which
-    feedback directed prefetching is throttled: Srinath et al., HPCA 2007).
+    """Measures prefetching: the share of bytes that readers found in the cache although nobody had
+    asked for them when they were fetched, among all such bytes that were evicted recently (the
+    "accuracy" by which feedback directed prefetching is throttled: Srinath et al., HPCA 2007).
 
-    What was fetched because it was asked for is no evidence for either, but older evidence fades
-    with its evictions. It does so slowly, since readers at random then fetch a cache in vain until
-    this is learnt anew. One thread at a time tells it; any may ask.
+    Bytes that were fetched on demand are no evidence either way, but their eviction makes older
+    evidence fade. It does so slowly, since random readers would otherwise fetch a cache in vain
+    before this is learned again. One thread at a time may update it; any may read it.
     """
 
     def __init__(self, cache_size_bytes: int) -> None:
@@ -104,10 +105,10 @@ class PrefetchAccuracy:
         self._useful_bytes = 0.0
 
     def evicted(self, size_bytes: int, asked_bytes: int, read_bytes: int) -> None:
-        """A file of the cache went. ``asked_bytes`` of its bytes were fetched since somebody asked
-        for them; ``read_bytes`` were read, these among them."""
+        """Adds an evicted file. ``asked_bytes`` of it were fetched on demand; ``read_bytes``, which
+        include these, were read."""
         unasked = max(size_bytes - asked_bytes, 0)
-        read_again = max(read_bytes - asked_bytes, 0)  # of what was asked for as of the rest
+        read_again = max(read_bytes - asked_bytes, 0)  # demanded bytes may be read again, too
         useful = unasked * min(read_again / max(size_bytes, 1), 1.0)
         aged_bytes = unasked + ASKED_WEIGHT * (size_bytes - unasked)
         keep = 0.5 ** (aged_bytes / self._half_life_bytes)
@@ -116,14 +117,14 @@ class PrefetchAccuracy:
 
     @property
     def share(self) -> float:
-        """1.0 while nothing is known, or nothing any more."""
+        """The share; 1.0 as long as nothing is known."""
         if self._unasked_bytes < self._least_bytes:
             return 1.0
         return self._useful_bytes / self._unasked_bytes
 
     @property
     def is_low(self) -> bool:
-        """Whether most of what is fetched unasked is evicted unread."""
+        """Whether most prefetched bytes are evicted unread."""
         return self.share < USEFUL_SHARE_MIN
 
 
@@ -137,7 +138,8 @@ class Eviction:
         self._lock = threading.Lock()
 
     def free(self, size_bytes: int) -> None:
-        """Evicts files of at least so many bytes, or all that are neither pinned nor in use."""
+        """Evicts files of at least ``size_bytes`` together, or all that are neither pinned nor in
+        use."""
         with self._lock:
             for number in victims(self._candidates(), size_bytes, self._held()):
                 file = self._cache.files.get(number)
@@ -146,20 +148,20 @@ class Eviction:
                     self.usefulness.evicted(file.present_bytes, asked_bytes, read_bytes)
 
     def evict(self, file: CacheFile) -> bool:
-        """Removes a file unless it is pinned or in use. False if it is, or has gone already."""
+        """Removes a file. Returns False if it is pinned, in use or gone already."""
         return self._mark(file, is_forced=False) and self._remove(file)
 
     def drop(self, file: CacheFile, why: str, *, is_damaged: bool = True) -> None:
-        """Removes a file whose bytes are wrong, missing or not wanted, also a pinned one or one in
+        """Removes a file whose bytes are wrong, missing or unwanted, even if it is pinned or in
         use."""
         if self._mark(file, is_forced=True):
-            log.warning("the cache file %s is dropped: %s", file.path, why)
+            log.warning("dropped the cache file %s: %s", file.path, why)
             if is_damaged:
                 self._cache.counts.add(Counter.CACHE_CORRUPT)
             self._remove(file)
 
     def finish(self) -> None:
-        """Removes files whose eviction was interrupted by a kill or a full disk."""
+        """Completes the removal of files after a kill or a full disk interrupted it."""
         with self._cache.lock:
             files, self._cache.evicted = self._cache.evicted, []
         for file in files:
@@ -182,7 +184,7 @@ class Eviction:
         ]
 
     def _held(self) -> dict[str, int]:
-        """Bytes of each owner that has used files not long ago; pinned ones are held, too."""
+        """Returns the bytes of each owner that has used files recently, including pinned ones."""
         held: defaultdict[str, int] = defaultdict(int)
         since_s = self._cache.now_s() - PROTECTED_S
         with self._cache.lock:
@@ -224,10 +226,10 @@ class Eviction:
             self._unlink(file)
             self._remove_last_rows(file)
         except (OSError, LodefsError) as error:
-            # a full disk may refuse even deletions: the file's number is never used again, so
-            # the rows that stay name a missing file, and ``finish`` removes them later
+            # A full disk may refuse even deletions. The file's number is never used again, so the
+            # remaining rows name a missing file, and ``finish`` removes them later.
             log.warning("the rows of the cache file %s stay for now: %s", file.path, error)
-            with suppress(OSError):  # perhaps what failed before
+            with suppress(OSError):  # perhaps this is what failed before
                 file.path.unlink(missing_ok=True)
             with cache.lock:
                 cache.evicted.append(file)

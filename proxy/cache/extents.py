@@ -1,4 +1,4 @@
-"""Where bytes lie in the cache, as far as memory knows: of one dataset file, and of packs."""
+"""The known places of bytes in the cache, in memory: for one dataset file, and for packs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from lodefs.chunkstore.format.names import PackId
 from lodefs.proxy.cache.cache_file import CacheFile
 
-EXTENTS_MAX = 4096  # of one dataset file or pack; beyond, all are forgotten and learned again
-PACK_EXTENTS_MAX = 256 * 1024  # of all packs; each takes 200 bytes
+EXTENTS_MAX = 4096  # for one dataset file or pack; beyond it, all are forgotten and learned again
+PACK_EXTENTS_MAX = 256 * 1024  # for all packs; each takes 200 bytes
 
 
 class Run(NamedTuple):
@@ -24,9 +24,9 @@ class Run(NamedTuple):
 
 
 class Extents:
-    """Runs of the bytes of a dataset file, or of the raw bytes of a pack. Sorted.
+    """Runs of the bytes of a dataset file, or of the raw bytes of a pack, sorted.
 
-    A run is forgotten when its file is gone, or has become stale since the run was learned.
+    A run is dropped when its file is gone, or has become stale since the run was added.
     """
 
     __slots__ = ("_ends", "_files", "_shifts", "_staled", "_starts")
@@ -41,11 +41,11 @@ class Extents:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._files: list[CacheFile] = []
-        self._staled: list[int] = []  # of each file, when its run was learned
-        self._shifts: list[int] = []  # from an offset in the dataset file to that in the cache's
+        self._staled: list[int] = []  # ``staled`` of each file when its run was added
+        self._shifts: list[int] = []  # from an offset in the dataset file to one in the cache file
 
     def add(self, start: int, size_bytes: int, file: CacheFile, offset: int) -> None:
-        """Learns a run; one that continues its neighbour becomes a part of it."""
+        """Adds a run; one that continues its neighbour is merged with it."""
         at = bisect_right(self._starts, start)
         end, shift = start + size_bytes, offset - start
         if at and self._ends[at - 1] >= end and self._is_good(at - 1):
@@ -65,17 +65,17 @@ class Extents:
                 self._ends[at] = max(self._ends[at], self._ends[after])
             elif self._ends[after] > self._ends[at]:
                 break
-            self._forget(after)  # it is a part of this one, and would hide what lies behind it
+            self._forget(after)  # it is a part of this run, and would hide what follows it
 
     def find(self, start: int) -> tuple[CacheFile, int, int] | None:
-        """The cache file, offset there and size of the extent from ``start`` on, if it is known."""
+        """Returns cache file, offset and size of the extent from ``start`` on, if it is known."""
         at = self._at(start)
         if at < 0:
             return None
         return self._files[at], start + self._shifts[at], self._ends[at] - start
 
     def run(self, start: int) -> Run | None:
-        """The whole run that holds the byte ``start``, unless it is forgotten."""
+        """Returns the whole run with the byte ``start``, unless it was dropped."""
         at = self._at(start)
         if at < 0:
             return None
@@ -113,13 +113,13 @@ class Extents:
 class PackExtents:
     """Where chunks of packs lie in the cache, by their raw offsets in the pack.
 
-    Fetches and lookups in the index add to it, so that reads of neighbours need no lookup. The
-    packs used least recently are forgotten. Used from the event loop alone.
+    Fetches and index lookups add to it, so that reads of neighbours need no lookup. The least
+    recently used packs are dropped. For use on the event loop only.
     """
 
     def __init__(self) -> None:
         self._packs: OrderedDict[PackId, Extents] = OrderedDict()
-        self._extents = 0  # of all of them
+        self._extents = 0  # in all packs
 
     def add(self, pack: PackId, runs: Iterable[Run]) -> None:
         extents = self._packs.get(pack)
@@ -135,12 +135,12 @@ class PackExtents:
             self._extents -= len(oldest)
 
     def run(self, pack: PackId, raw_offset: int) -> Run | None:
-        """The run that holds a raw byte of a pack, if it is known."""
+        """Returns the run with a raw byte of a pack, if it is known."""
         extents = self._packs.get(pack)
         if extents is None:
             return None
         self._packs.move_to_end(pack)
         before = len(extents)
-        found = extents.run(raw_offset)  # may forget runs
+        found = extents.run(raw_offset)  # may drop runs
         self._extents += len(extents) - before
         return found

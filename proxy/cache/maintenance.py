@@ -1,8 +1,8 @@
-"""What a node does for its cache beside serving: after a start, now and then, in idle time.
+"""Background work for a node's cache: after a start, from time to time, and in idle time.
 
-Three tasks that do not wait for each other: recovery checks what a power cut may have damaged,
-which can take hours; upkeep puts the cache on disk and looks after pins and reports of damage; the
-scrub reads old files again. A step that fails is logged and tried again.
+Three tasks run independently: recovery checks what a power cut may have damaged, which can take
+hours; maintenance syncs the cache to disk and handles pins and damage reports; the scrub reads old
+files again. A step that fails is logged and retried.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger("lodefs.cache")
 
 T = TypeVar("T")
 
-THREADS = 3  # recovery, scrub, reports of damage, each for hours: not those that reads wait for
+THREADS = 3  # recovery, scrub and damage reports may each take hours, so reads use other threads
 
 
 class Maintenance:
-    """The background work of one cache. ``every_s``: how often the cache is put on disk."""
+    """The background work of one cache. ``every_s`` is the time between syncs to disk."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Maintenance:
         self._every_s = every_s
         self._stopping = False
         self._recovery = Progress()
-        self._pinned_bytes = 0  # as of the last look
+        self._pinned_bytes = 0  # at the last count
 
     def status(self) -> dict[str, object]:
-        """Figures of all three. ``recovery_...``: files and bytes to check after a power cut, and
-        how many of them were checked."""
+        """Returns fields of all three tasks. ``recovery_...`` are the files and bytes to check
+        after a power cut, and how many of them were checked."""
         return {
             "pinned_bytes": self._pinned_bytes,
             "recovery_files": self._recovery.files_total,
@@ -63,7 +63,7 @@ class Maintenance:
         }
 
     async def run(self) -> None:
-        """Works until it is cancelled; returns when its threads have ended."""
+        """Works until it is cancelled. Returns when its threads have ended."""
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (self._recover, self._look_after, self._scrub_on):
@@ -75,11 +75,11 @@ class Maintenance:
 
     async def _recover(self) -> None:
         while await self._done("the cache is not cleaned up", self._clean) is not True:
-            log.info("what is not cleaned up is tried again in %g s", self._every_s)
+            log.info("the cleanup is tried again in %g s", self._every_s)
             await asyncio.sleep(self._every_s)
 
     async def _clean(self) -> bool:
-        """Whether nothing is left to do."""
+        """Cleans up. Returns whether nothing is left to do."""
         left = await self._own.run(
             recovery.clean,
             self._cache,
@@ -91,20 +91,20 @@ class Maintenance:
     async def _look_after(self) -> None:
         disk, cache = self._disk, self._cache
         steps: list[tuple[str, Pool, Callable[[], object]]] = [
-            ("the cache is not put on disk", disk, lambda: durability.sync(cache)),
-            ("the files' uses are not noted", disk, lambda: durability.save_uses(cache)),
-            ("evictions are not finished", disk, cache.eviction.finish),
-            ("pins are not looked after", disk, cache.pins.expire),
-            ("reports of damage are not looked at", self._own, self._check_reported),
-            ("the scrub's coverage is not known", disk, self._scrub.look),
+            ("the cache is not synced to disk", disk, lambda: durability.sync(cache)),
+            ("the times of last use are not stored", disk, lambda: durability.save_uses(cache)),
+            ("evictions are not completed", disk, cache.eviction.finish),
+            ("expired pins are not removed", disk, cache.pins.expire),
+            ("damage reports are not handled", self._own, self._check_reported),
+            ("the scrub's coverage is unknown", disk, self._scrub.look),
         ]
-        await self._done("what was purged is not dropped", self._drop_purged)
+        await self._done("purged chunks are not dropped", self._drop_purged)
         while True:
             await self._done("pinned files are not counted", self._count_pinned)
             await asyncio.sleep(self._every_s)
             for what, pool, step in steps:
                 await self._done(what, partial(pool.run, step))
-            await self._done("what was purged is not dropped", self._drop_purged)
+            await self._done("purged chunks are not dropped", self._drop_purged)
 
     async def _drop_purged(self) -> None:
         await self._own.run(self._purge)
@@ -121,7 +121,8 @@ class Maintenance:
             await asyncio.sleep(self._every_s)
 
     async def _done(self, what: str, step: Callable[[], Awaitable[T]]) -> T | None:
-        """The result of a step. If the step fails, logs that and returns None: the work goes on."""
+        """Returns the result of a step. If the step fails, logs that and returns None: the work
+        continues."""
         try:
             return await step()
         except LodefsError as error:

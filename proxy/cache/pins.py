@@ -1,8 +1,8 @@
-"""Pins: parts of snapshots that are not evicted until a time, and the cache files that hold them.
+"""Pins: parts of snapshots that are not evicted for some time, and the cache files that hold them.
 
-Pins hold whole files of the cache, since whole files are evicted. A pin's rows outlive the process.
-A damaged file is removed even if it is pinned. A pin may have several owners: it holds until the
-last of them releases it, or until its time is over.
+Pins hold whole files of the cache, since eviction removes whole files. A pin's rows outlive the
+process. A damaged file is removed even if it is pinned. A pin may have several owners: it holds
+until the last of them releases it, or until its time is over.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Pin:
 
 
 class PinScope(NamedTuple):
-    """The pins of what lies at or below a path of a repository, in one commit or, if ``commit`` is
+    """A scope of pins: those at or below a path of a repository, in one commit or, if ``commit`` is
     None, in all; those of all repositories if ``repo`` is None."""
 
     repo: str | None
@@ -45,7 +45,7 @@ class PinScope(NamedTuple):
     path: bytes
 
     def covers(self, repo: str, commit: str, path: bytes) -> bool:
-        """Whether a pin of this path is of nothing else."""
+        """Whether the scope contains everything that a pin of this path holds."""
         if self.repo is None:
             return True
         if repo != self.repo or self.commit not in (None, commit):
@@ -54,13 +54,13 @@ class PinScope(NamedTuple):
 
 
 class Pins:
-    """The pins of one cache. Blocking, for any thread. Writes raise NoSpace and Unavailable."""
+    """The pins of one cache. Blocking, for any thread. Writes raise: NoSpace, Unavailable."""
 
     def __init__(self, cache: CacheTables) -> None:
         self._cache = cache
         self._lock = threading.Lock()  # guards the fields below; taken before the cache's
         self._pins: dict[bytes, Pin] = {}
-        self._until_s: dict[int, int] = {}  # of files
+        self._until_s: dict[int, int] = {}  # by file number: until when it is held
         self._was_full = False
         self._load()
 
@@ -70,7 +70,7 @@ class Pins:
             try:
                 self._pins[key[1:]] = Pin(layout.decode_pin_row(value))
             except LodefsError as error:
-                log.warning("a pin is forgotten: %s", error)
+                log.warning("dropped a pin: %s", error)
                 kv.write([(key, None)])
         for key, _ in kv.scan(layout.HELD):
             pin_id, number = layout.held_of_key(key)
@@ -79,14 +79,14 @@ class Pins:
                 pin.numbers.add(number)
         self._update_deadlines()
 
-    # --- asking
+    # --- queries
 
     def is_pinned(self, number: int) -> bool:
         until_s = self._until_s.get(number)
         return until_s is not None and until_s > self._cache.now_s()
 
     def listed(self) -> dict[bytes, Pin]:
-        """The pins that hold yet, by id."""
+        """Returns the pins that still hold, by id."""
         files, now_s = self._cache.files, self._cache.now_s()
         with self._lock:
             return {
@@ -96,7 +96,7 @@ class Pins:
             }
 
     def pinned_bytes(self, *, but: bytes = b"") -> int:
-        """Bytes of the files that are held, by another pin than ``but``."""
+        """Returns the bytes of the files that pins other than ``but`` hold."""
         files, now_s = self._cache.files, self._cache.now_s()
         with self._lock:
             numbers = {
@@ -108,10 +108,10 @@ class Pins:
         found = (files.get(number) for number in numbers)
         return sum(file.present_bytes for file in found if file is not None)
 
-    # --- changing
+    # --- changes
 
     def put(self, pin_id: bytes, row: PinRow) -> bool:
-        """Adds a pin or extends one: the later time of each owner counts, and a complete pin stays
+        """Adds or extends a pin: the later time of each owner counts, and a complete pin stays
         complete. Returns whether it is new."""
         with self._lock:
             pin = self._pins.get(pin_id)
@@ -130,14 +130,14 @@ class Pins:
             return pin is None
 
     def hold(self, pin_id: bytes, files: Collection[CacheFile]) -> bool:
-        """Has the pin hold these files. False, with nothing changed, if one of them or the pin has
-        gone."""
+        """Makes the pin hold these files. Returns False, with nothing changed, if one of them or
+        the pin is gone."""
         with self._lock:
             pin = self._pins.get(pin_id)
             if pin is None:
                 return False
             new = {file.number for file in files} - pin.numbers
-            if new:  # first, so that the next process holds at least what this one does
+            if new:  # first, so that the next process holds at least these files
                 self._cache.kv.write([(layout.held_key(pin_id, number), b"") for number in new])
             with self._cache.lock:  # an eviction marks its victims under it
                 if not all(file.is_alive for file in files):
@@ -148,13 +148,13 @@ class Pins:
         return True
 
     def remove(self, pin_ids: Collection[bytes]) -> None:
-        """Ends pins of all owners. Their files may then be evicted."""
+        """Removes pins of all owners. Their files may then be evicted."""
         with self._lock:
             for pin_id in pin_ids:
                 self._remove(pin_id)
 
     def release(self, pin_ids: Collection[bytes], owner: str) -> None:
-        """Removes an owner from pins. Pins of other owners stay; the rest end."""
+        """Removes an owner from pins. A pin without owners ends."""
         with self._lock:
             for pin_id in pin_ids:
                 pin = self._pins.get(pin_id)
@@ -170,13 +170,13 @@ class Pins:
                 self._update_deadlines()
 
     def expire(self) -> None:
-        """Removes pins whose time is over, and rows that a kill left behind."""
+        """Removes pins whose time is over, and rows that a killed process left."""
         now_s = self._cache.now_s()
         with self._lock:
             over = [pin_id for pin_id, pin in self._pins.items() if pin.row.until_s <= now_s]
             known = set(self._pins)
         for pin_id in over:
-            log.info("the pin %s is over", pin_id.hex())
+            log.info("the pin %s has expired", pin_id.hex())
         self.remove(over)
         seen = {layout.held_of_key(key)[0] for key, _ in self._cache.kv.scan(layout.HELD)}
         for pin_id in seen - known:
@@ -203,7 +203,7 @@ class Pins:
             self._cache.kv.write(rows)
 
     def _update_deadlines(self) -> None:
-        """Computes again until when files are held. Readers see the old times or the new ones."""
+        """Recomputes until when files are held. Readers see the old times or the new ones."""
         until_s: dict[int, int] = {}
         for pin in self._pins.values():
             for number in pin.numbers:
@@ -220,18 +220,18 @@ class Pins:
         if not self._was_full:
             self._was_full = True
             log.warning(
-                "the cache is full of pinned data: other data is served without keeping it, until "
+                "the cache is full of pinned data: other data is served without being cached until "
                 "pins end; `lodefs pins` lists them, `lodefs evict` removes them"
             )
 
 
 def owners_of(row: PinRow) -> dict[str, int]:
-    """Until when each owner wants a pin; "" is an owner without a name."""
+    """Returns until when each owner holds a pin; "" is the owner without a name."""
     return dict(row.owners) or {"": row.until_s}
 
 
 def _owned(row: PinRow, owners: dict[str, int]) -> PinRow:
-    """The same pin with these owners, of whom there must be one."""
+    """Returns the same pin with these owners; there must be at least one."""
     stored = {} if owners.keys() == {""} else owners
     return msgspec.structs.replace(row, until_s=max(owners.values()), owners=stored)
 

@@ -1,7 +1,7 @@
-"""Reads of the cache's files. A file that does not match the index is dropped.
+"""Reads the cache's files. A file that does not match the index is dropped.
 
-If a file cannot be read for another reason, such as no descriptor left, its bytes may be right: it
-stays, and the read fails as one to repeat.
+If a file cannot be read for another reason, such as a lack of descriptors, its bytes may be right.
+Then it stays, and the read fails with a retryable error.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lodefs.proxy.runtime.thread_pools import Pools
 
 
 class CacheReader:
-    """Reads of one cache. Used from the event loop alone."""
+    """Reads from one cache, for use on the event loop only."""
 
     def __init__(self, cache: Cache, pools: Pools) -> None:
         self._cache = cache
         self._pools = pools
 
     async def read(self, file: CacheFile, offset: int, size_bytes: int) -> bytes | None:
-        """Returns bytes of a cache file. Drops the file and returns None if they are missing.
-        Raises: Unavailable (the file cannot be read now)."""
+        """Returns bytes of a cache file. If they are missing, drops the file and returns None.
+        Raises: Unavailable if the file cannot be read now."""
         try:
             with file.in_use() as fd:
                 data = _read_now(fd, offset, size_bytes)
@@ -47,15 +47,15 @@ class CacheReader:
         return data
 
     async def find(self, index: PackIndex, first: int, count: int) -> list[ChunkLocation | None]:
-        """Where chunks of a pack lie. Runs in a thread: an index that is not in memory waits for
-        the disk (docs/decisions/0001-sync-library-async-proxy.md)."""
+        """Returns where chunks of a pack lie. It runs in a thread, since an index that is not in
+        memory waits for the disk (docs/decisions/0001-sync-library-async-proxy.md)."""
         keys = layout.chunk_keys(index.ids, first, count)
         return await self._pools.disk.run(self._cache.find, keys)
 
     async def good(self, chunks: Sequence[tuple[ChunkLocation, bytes]]) -> int:
-        """How many chunks, from the first on, can be used. Those of a file that is not known to be
-        on disk, or that was not checked for long, are checked here, all in one go; the file of the
-        first wrong one is dropped. Raises: Unavailable (a file cannot be read now)."""
+        """Returns how many chunks, from the first on, can be used. Chunks in a file that may not be
+        on disk, or was not checked for long, are checked here, all at once; the file of the first
+        wrong one is dropped. Raises: Unavailable if a file cannot be read now."""
         boot = self._cache.boot
         if all(place.file.is_trusted(boot) for place, _ in chunks):
             return len(chunks)
@@ -65,16 +65,16 @@ class CacheReader:
         for n, (place, chunk_id) in enumerate(chunks):
             is_known = place.file.is_trusted(self._cache.boot)
             if not is_known and not durability.is_right(place, chunk_id):
-                self._cache.eviction.drop(place.file, f"chunk {chunk_id.hex()} is not what it was")
+                self._cache.eviction.drop(place.file, f"chunk {chunk_id.hex()} has changed")
                 return n
         return len(chunks)
 
 
 def _read_now(fd: int, offset: int, size_bytes: int) -> bytes | None:
-    """The bytes, if the kernel has them in memory; None if they must be read from the disk.
+    """Returns the bytes if the kernel has them in memory; None if they must be read from the disk.
 
-    Only the first and the last byte are asked for (preadv2(2), RWF_NOWAIT): asking for all needs
-    a buffer that is cleared first, which costs as much as half the read.
+    It tests only the first and the last byte (preadv2(2), RWF_NOWAIT): testing all needs a buffer
+    that is cleared first, which costs as much as half the read.
     """
     probe = bytearray(1)
     try:

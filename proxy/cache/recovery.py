@@ -1,5 +1,5 @@
-"""Recovery in the background: what a kill or a power cut left behind, and files that somebody
-reported as damaged (``lodefs verify --cache --repair``)."""
+"""Background recovery: cleans up after a kill or a power cut, and checks files that were reported
+as damaged (``lodefs verify --cache --repair``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("lodefs.cache")
 
 
 class _Interrupted(Exception):
-    """The node ends."""
+    """The node is stopping."""
 
 
 def clean(
@@ -29,14 +29,14 @@ def clean(
     stopping: Callable[[], bool],
     progress: Progress | None = None,
 ) -> int:
-    """Finishes evictions, removes files without rows, and checks files that a power cut may have
-    damaged. Returns how many of these are left because they could not be read or the node stops;
-    never 0 if anything else failed and must be tried again.
+    """Completes evictions, removes files without rows, and checks files that a power cut may have
+    damaged. Returns how many of these are left because they could not be read or the node is
+    stopping; never 0 if anything else failed and must be retried.
 
     ``progress`` shows how many files and bytes there are to check, and how many were checked.
     """
     progress = progress or Progress()
-    with cache.lock:  # reads add files meanwhile
+    with cache.lock:  # reads may add files
         files = list(cache.files.values())
     unsure = [file for file in files if not file.is_recovered(cache.boot)]
     progress.files_total, progress.files_done = len(unsure), 0
@@ -57,7 +57,7 @@ def clean(
         progress.files_done += 1
         progress.bytes_done += file.present_bytes
     if problem is not None:
-        log.warning("the cache %s is not cleaned up fully: %s", cache.settings.path, problem)
+        log.warning("the cache %s is not cleaned up completely: %s", cache.settings.path, problem)
     left = sum(file.is_alive and not file.is_recovered(cache.boot) for file in unsure)
     return left or int(problem is not None)
 
@@ -68,8 +68,8 @@ def _remove_files(cache: Cache, stopping: Callable[[], bool]) -> None:
             return
         number = layout.number_of(path)
         if number is None:
-            continue  # not ours
-        with cache.lock:  # a new file is made and entered in the table under it
+            continue  # not a file of the cache
+        with cache.lock:  # new files are made and entered under the lock
             file = cache.files.get(number)
             if file is None or file.path != path:
                 path.unlink(missing_ok=True)
@@ -84,10 +84,10 @@ def _files(cache_dir: Path) -> Iterator[Path]:
 
 
 def check_reported(cache: Cache, *, stopping: Callable[[], bool]) -> list[int]:
-    """Checks every file that was reported, and drops those that are damaged. Returns their numbers.
+    """Checks every reported file, and drops damaged ones. Returns their numbers.
 
-    Their bytes are fetched again on demand. ``stopping`` is asked at each chunk: the report of a
-    file that was not read to its end stays.
+    Their bytes are fetched again on demand. ``stopping`` is called for each chunk; the report of a
+    file that was not read completely stays.
     """
 
     def pace(_size_bytes: int) -> None:
@@ -110,7 +110,7 @@ def check_reported(cache: Cache, *, stopping: Callable[[], bool]) -> list[int]:
                     dropped.append(number)
             resolve_report(cache.settings.path, number)
     except _Interrupted:
-        log.info("reported files of %s are checked after the next start", cache.settings.path)
+        log.info("the reported files of %s are checked after the next start", cache.settings.path)
     except (OSError, LodefsError) as error:
         log.warning("reported files of %s are not checked: %s", cache.settings.path, error)
     return dropped

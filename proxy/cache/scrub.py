@@ -1,9 +1,9 @@
-"""Scrubbing: the cache's files are read again in idle time and checked against their chunks' ids.
+"""Scrubbing: reads the cache's files again in idle time and checks them against their chunks' ids.
 
-Files of the cache do not change, but disks forget. A damaged file is dropped, and fetched again on
-demand. Files are read past the kernel's page cache if the file system supports that, at a
-bounded rate, and not while the disk has other work; the least recently checked ones first, and
-before them those that were used since they were checked. The index has the time of each check
+Files of the cache do not change, but disks lose data. A damaged file is dropped, and fetched again
+on demand. The scrub bypasses the kernel's page cache if the file system supports that. It reads at
+a bounded rate, and not while the disk has other work. It reads files that were used since their
+last check first, and then the least recently checked ones. The index has the time of each check
 (chunkstore/nodecache/layout.py). See docs/decisions/0023-bits-that-flip.md.
 """
 
@@ -31,17 +31,17 @@ from lodefs.proxy.runtime.counters import Counter
 log = logging.getLogger("lodefs.cache")
 
 DAY_S = 86400
-PIECE_SIZE_BYTES = WINDOW_SIZE_BYTES  # read at once; then others have their turn
+PIECE_SIZE_BYTES = WINDOW_SIZE_BYTES  # read at once, before others get a turn
 LOOK_EVERY_S = 30.0  # for files that are due
-FILES_MAX = 1024  # of one look
+FILES_MAX = 1024  # for one look
 BUSY_LOOK_S = 0.5
-BUSY_PAUSE_S_MAX = 10.0  # for one piece: a node that is always busy is checked too, but slowly
+BUSY_PAUSE_S_MAX = 10.0  # for one piece: a node that is always busy is checked, too, but slowly
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubSettings:
-    """``bytes_per_s_max`` 0: nothing is scrubbed. ``days``: what was checked before is checked
-    again before it is used, and scrubbed after half of them."""
+    """``bytes_per_s_max`` 0 turns scrubbing off. Bytes that were not checked for ``days`` are
+    checked before use; the scrub reads them after half of that time."""
 
     bytes_per_s_max: int = SCRUB_BYTES_PER_S
     days: int = SCRUB_DAYS
@@ -49,8 +49,8 @@ class ScrubSettings:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Bytes of the cache's files by the time of their last check. ``oldest_s``: Unix, of those
-    files that were ever checked; 0 if there are none."""
+    """Bytes of the cache's files by the time of their last check. ``oldest_s`` is the oldest check
+    (Unix time) of files that were ever checked, or 0."""
 
     fresh_bytes: int = 0  # checked, or written, within the days
     old_bytes: int = 0
@@ -59,26 +59,27 @@ class Coverage:
 
 
 class Load(Protocol):
-    """Tells whether there is other work."""
+    """Tells whether the disk has other work."""
 
     def mark(self) -> None:
         """Starts a new period."""
 
     def is_busy(self) -> bool:
-        """Whether there was other work since the last call of either."""
+        """Whether there was other work since the last call of either method."""
 
 
 class _Stopped(Exception):
-    """The node ends."""
+    """The node is stopping."""
 
 
 def is_old(file: CacheFile, since_s: float, now_s: float) -> bool:
-    """Whether a file's last check was before a time. One in the future is none: clocks change."""
+    """Whether a file's last check was before a time. A check in the future does not count, since
+    clocks change."""
     return not since_s <= file.checked_s <= now_s + DAY_S
 
 
 def coverage(files: Iterable[CacheFile], since_s: float, now_s: float) -> Coverage:
-    """How much of the files was checked since a time."""
+    """Returns how much of the files was checked since a time."""
     fresh = old = never = oldest_s = 0
     for file in files:
         if not file.checked_s:
@@ -93,7 +94,7 @@ def coverage(files: Iterable[CacheFile], since_s: float, now_s: float) -> Covera
 
 
 def due(files: Iterable[CacheFile], since_s: float, now_s: float) -> list[CacheFile]:
-    """The first files to check of those that were not checked since a time."""
+    """Returns the first files to check, of those that were not checked since a time."""
     wanted = (file for file in files if file.present_bytes and is_old(file, since_s, now_s))
     return heapq.nsmallest(FILES_MAX, wanted, key=_turn)
 
@@ -103,7 +104,8 @@ def _turn(file: CacheFile) -> tuple[bool, int]:
 
 
 class Scrub:
-    """Scrubs one cache. ``run`` blocks, in a thread of its own; the rest is for any thread."""
+    """Scrubs one cache. ``run`` blocks, in a thread of its own; other methods are for any
+    thread."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class Scrub:
         }
 
     def look(self) -> None:
-        """Marks the files that are not to be used unchecked any more, and counts the others."""
+        """Marks the files that must be checked before use, and counts the others."""
         files, now_s = self._files(), self._cache.now_s()
         period_s = self.settings.days * DAY_S
         since_s = max(now_s - period_s, self._boot_s(now_s))
@@ -164,7 +166,7 @@ class Scrub:
         self._looked_s, self._looked_bytes = time.monotonic(), self._scrubbed_bytes
 
     def _boot_s(self, now_s: float) -> float:
-        """When the machine was started, by the clock as it is now: it may have been set since."""
+        """Returns when the machine started, by the present clock, which may have been set since."""
         if self._booted_s is not None:
             return self._booted_s
         return now_s - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -174,14 +176,15 @@ class Scrub:
             return list(self._cache.files.values())
 
     def _due(self) -> list[CacheFile]:
-        """Which files to check now. What a power cut may have damaged is recovery's to check."""
+        """Returns the files to check now. Recovery checks those that a power cut may have
+        damaged."""
         now_s = self._cache.now_s()
         since_s = max(now_s - self.settings.days * DAY_S / 2, self._boot_s(now_s))
         files = [file for file in self._files() if file.is_recovered(self._cache.boot)]
         return due(files, since_s, now_s)
 
     def run(self) -> None:
-        """Scrubs until ``stop``. There must be a rate."""
+        """Scrubs until ``stop``. The rate must not be 0."""
         window = mmap.mmap(-1, WINDOW_SIZE_BYTES)
         while not self._stop.is_set():
             files = self._due()
@@ -209,17 +212,19 @@ class Scrub:
         if checked.damages:
             first = checked.damages[0]
             more = len(checked.damages) - 1
-            why = f"at {first.offset}: {first.what}" + (f", and {more} places more" if more else "")
+            why = f"at {first.offset}: {first.what}" + (f", and {more} others" if more else "")
             self._cache.eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
             return
-        with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
+        # An eviction marks the file under the lock, and removes its rows afterwards
+        with file.lock:
             if file.is_alive:
                 row = (layout.checked_key(file.number), layout.encode_checked(began_s))
                 cache.kv.write([row])
                 file.mark_checked(began_s)
 
     def _pace(self, size_bytes: int) -> None:
-        """Waits after each piece: for the rate, and for others that want the disk. _Stopped."""
+        """Waits after each piece, for the rate and for others that use the disk. Raises:
+        _Stopped."""
         if self._stop.is_set():
             raise _Stopped
         self._cache.counts.add(Counter.SCRUBBED_BYTES, size_bytes)
@@ -240,18 +245,18 @@ class Scrub:
                 return
 
 
-BUSY_SHARE_MIN = 0.25  # of the time
+BUSY_SHARE_MIN = 0.25  # share of the time
 _IO_TICKS = 9  # the field: milliseconds
 SYSTEM = Path("/sys/dev/block")
 
 
 class DiskLoad:
-    """The load of the disk under a directory since the last ``mark``, as the kernel counts it of
+    """The load of the disk under a directory since the last ``mark``, as the kernel counts it for
     all processes (Linux' Documentation/block/stat.rst). For one thread.
 
-    ``work`` tells of the node itself: bytes on their way from the store, which are about to be
-    written, and how many reads there were so far. The reads count if the file system's disk is
-    unknown (overlayfs, btrfs, a network).
+    ``work`` returns the node's own load: bytes that are coming from the store and will be written
+    soon, and the number of reads so far. The reads count if the file system's disk is unknown
+    (overlayfs, btrfs, a network file system).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The tables of an open cache directory: its index, its files, and what is known of both.
+"""The tables of an open cache directory: its index and its files.
 
-Pins and eviction decide over these tables, the cache (chunk_cache.py) stores and finds by them.
+Pins and eviction decide by these tables; the cache (chunk_cache.py) stores and finds with them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CallSoon = Callable[[Callable[[], None]], object]  # loop.call_soon_threadsafe
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Where the cache is and how much it may hold. Watermarks are parts of the limit: above the
-    high one files are evicted until the low one is reached. ``free_size_bytes_min`` is left free
-    on the file system, if need be by evicting; the index lives on it.
-    ``unwritten_size_bytes_max``: what may wait for the disk. ``open_files_max``: of the cache's
-    files, ``index_files_max``: of the index."""
+    """Where the cache is and its limits. Watermarks are fractions of the limit: above the high one,
+    files are evicted until the low one is reached. ``free_size_bytes_min`` is kept free on the file
+    system, by eviction if necessary, since the index needs it. ``unwritten_size_bytes_max`` may
+    wait for the disk. ``open_files_max`` limits the cache's open files, ``index_files_max`` those
+    of the index."""
 
     path: Path
     size_bytes_max: int
@@ -48,21 +48,21 @@ class CacheSettings:
 
     @property
     def slab_size_bytes(self) -> int:
-        """Small caches have small slabs, since eviction takes whole ones."""
+        """The size of a slab. Small caches have small slabs, since eviction removes whole ones."""
         return max(SLAB_SIZE_BYTES_MIN, min(self.size_bytes_max // 16, SLAB_SIZE_BYTES_MAX))
 
 
 def no_step(_name: str) -> None:
-    """Tests put faults here."""
+    """Does nothing. Tests replace it to inject faults."""
 
 
 def never(_call: Callable[[], None]) -> None:
-    """Without an event loop, descriptors stay open until the cache is closed."""
+    """Does nothing: without an event loop, descriptors stay open until the cache is closed."""
 
 
 class CacheTables:
-    """An open cache directory and its tables. ``files`` maps numbers to files; ``retired`` holds
-    evicted ones whose descriptor is open yet. ``call_soon`` has the event loop call ``trim``.
+    """An open cache directory and its tables. ``files`` maps numbers to files; ``retired`` has
+    evicted files with an open descriptor. ``call_soon`` makes the event loop call ``trim``.
 
     Raises: Denied, NoSpace, InUse, UnknownFormat, Corrupt if the directory cannot be opened.
     """
@@ -93,13 +93,13 @@ class CacheTables:
             self.directory.close()
             raise
         self.gate = WriteGate(settings.unwritten_size_bytes_max)
-        self.lock = threading.Lock()  # guards the tables and figures below
+        self.lock = threading.Lock()  # guards the tables and counters below
         self.files: dict[int, CacheFile] = {}
         self.flats: dict[bytes, CacheFile] = {}
-        self.evicted: list[CacheFile] = []  # found half gone at the start
+        self.evicted: list[CacheFile] = []  # found half removed at the start
         self.retired: list[CacheFile] = []
         self.used_bytes = 0
-        self.reserved_bytes = 0  # being written
+        self.reserved_bytes = 0  # bytes being written
         self._call_soon = call_soon
         self._is_ending = False
         self._open_files: dict[int, CacheFile] = {}
@@ -129,7 +129,7 @@ class CacheTables:
         self._next_number = next_number
 
     def close(self) -> None:
-        """Releases the directory. No other call runs any more. durability.py syncs before."""
+        """Releases the directory. No other call may run any more. durability.py syncs before."""
         for file in [*self.files.values(), *self.retired, *self.evicted]:
             file.close_if_idle()
         try:
@@ -145,8 +145,8 @@ class CacheTables:
             self.trim_soon()
 
     def trim(self) -> None:
-        """Closes descriptors of evicted files, and of the least recently used ones if too many are
-        open. Only the event loop calls it: an extent is good until then."""
+        """Closes descriptors of evicted files, and of the least recently used files if too many are
+        open. Only the event loop calls it: an extent is valid until then."""
         with self.lock:
             retired, self.retired = self.retired, []
         busy = [file for file in retired if not file.close_if_idle()]
@@ -163,6 +163,6 @@ class CacheTables:
                     self._open_files.pop(file.number, None)
 
     def trim_soon(self) -> None:
-        """Has the event loop call ``trim``, unless the cache is about to be closed."""
+        """Makes the event loop call ``trim``, unless the cache is about to be closed."""
         if not self._is_ending:
             self._call_soon(self.trim)

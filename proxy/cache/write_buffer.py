@@ -1,4 +1,4 @@
-"""Rows for which the disk had no space: kept in memory instead, as many as fit."""
+"""A buffer in memory for rows that the disk has no space for."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ROWS_SIZE_BYTES_MAX = 32 * 1024 * 1024
 
 
 class WriteBuffer:
-    """KeyValues over others whose writes may fail. Rows that they refuse are kept in memory until
-    ``size_bytes_max`` is reached; then the write fails as it does below. Nothing is deleted.
+    """KeyValues over others whose writes may fail. Rows that they refuse are kept in memory, up to
+    ``size_bytes_max``; then writes fail as they do below. Nothing is dropped.
 
-    Reads look into memory first: a row leaves it only when it is stored below."""
+    Reads check memory first: a row leaves it only when it is stored below."""
 
     def __init__(self, kv: KeyValues, *, size_bytes_max: int = ROWS_SIZE_BYTES_MAX) -> None:
         self._kv = kv
@@ -42,8 +42,8 @@ class WriteBuffer:
         return [below if value is None else value for value, below in pairs]
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Writes all rows or none, with those that memory holds. Raises: NoSpace, Unavailable (only
-        when memory is full)."""
+        """Writes all rows or none, with those in memory. Raises: NoSpace, Unavailable, only if
+        memory is full."""
         with self._lock:
             kept = list(self._rows.items())
         try:
@@ -57,7 +57,7 @@ class WriteBuffer:
                     raise
                 self._size_bytes += size_bytes
                 self._rows |= {key: value for key, value in rows if value is not None}
-            log.warning("%d rows are kept in memory for now: %s", len(rows), error)
+            log.warning("%d index rows are kept in memory for now: %s", len(rows), error)
 
     def _forget(self, rows: list[tuple[bytes, bytes]]) -> None:
         with self._lock:

@@ -1,1 +1,1 @@
-"""Data processes: they fetch, verify, decompress and write; the proxy's own process decides."""
+"""Data processes fetch, verify, decompress and write; the proxy's own process decides."""

@@ -1,8 +1,8 @@
-"""What the proxy and a data process say to each other, over a socket for each of its threads.
+"""The messages between the proxy and a data process, over a socket for each of its threads.
 
-Packets (chunkstore.protocol.rpc) of MessagePack arrays. An order comes with open files: first the
-one to read from, if it is no HTTP order, then those to write to. Both ends are of one version of
-lodefs: they are one program.
+Packets (chunkstore.protocol.rpc) are MessagePack arrays. An order comes with open files: first the
+one to read from, unless it is an HTTP order, then those to write to. Both ends run the same version
+of lodefs, since they are one program.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.objects.range_order import HttpOrder
 from lodefs.chunkstore.protocol import rpc
 
-FILES_MAX = 32  # of one order; the kernel takes 253
+FILES_MAX = 32  # in one order; the kernel accepts 253
 
-READY = b"r"  # of a process that has started, on its control socket
-PING = b"?"  # answered by PONG
+READY = b"r"  # a process sends it on its control socket once it has started
+PING = b"?"  # PONG is the answer
 PONG = b"!"
-STUCK = b"~"  # instead of PONG: the disk keeps a write
+STUCK = b"~"  # instead of PONG: a write to the disk is stuck
 
 DONE = "done"
-WRONG = "wrong"  # ``number`` is the first chunk that is not what its id says
-CHANGED = "changed"  # the pack was written again
-DAMAGED = "harmed"  # the file ``number`` to write to was cut or removed: nothing in it is sure
-SLOW = "slow"  # the disk to write to does not keep up
-FAILED = "failed"  # anything else: not done, and perhaps done elsewhere
+WRONG = "wrong"  # ``number`` is the first chunk that does not match its id
+CHANGED = "changed"  # the pack was rewritten
+DAMAGED = "harmed"  # the target file ``number`` was truncated or removed: nothing in it is certain
+SLOW = "slow"  # the target's disk does not keep up
+FAILED = "failed"  # anything else: not done; another way may work
 
 
 class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
     """Where the raw bytes of chunks [first, end) of an order go, one after the other: from
-    ``offset`` of the file ``file`` on, counted among those to write to."""
+    ``offset`` on in the target file with the number ``file``."""
 
     first: int
     end: int
@@ -44,9 +44,9 @@ class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchTask(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
-    """Consecutive chunks of a pack: where to read them (None: from ``offset`` of the file that
-    comes first), what they are (ids; sizes as arrays of u32; codecs), and where to write them:
-    to files that are at least so long (``lengths_bytes``), unless somebody cut them."""
+    """Consecutive chunks of a pack: where to read them (None: from ``offset`` of the first file),
+    their ids, sizes (arrays of u32) and codecs, and where to write them: to files with at least
+    ``lengths_bytes``, unless somebody truncated them."""
 
     http: HttpOrder | None
     offset: int
@@ -59,7 +59,7 @@ class FetchTask(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
 
 
 class FetchReport(msgspec.Struct, frozen=True, array_like=True):
-    """What became of an order. ``received_bytes``, as stored, took ``seconds`` to come."""
+    """The result of an order. ``received_bytes``, as stored, took ``seconds`` to arrive."""
 
     outcome: str
     number: int = 0
@@ -69,12 +69,13 @@ class FetchReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LongOrder(msgspec.Struct, frozen=True, array_like=True, tag="long"):
-    """A FetchTask too long for a packet lies in the memory file that is the first descriptor."""
+    """A FetchTask that is too long for a packet. It is in the memory file of the first
+    descriptor."""
 
 
 @contextmanager
 def packed(order: FetchTask) -> Iterator[tuple[bytes, list[int]]]:
-    """A packet for an order, and the descriptors that are to come first with it, within the block.
+    """Yields, for a block, a packet for an order, and the descriptors that must come first with it.
     Raises: OSError."""
     data = msgspec.msgpack.encode(order)
     if len(data) <= rpc.PACKET_BYTES_MAX:
@@ -87,7 +88,7 @@ def packed(order: FetchTask) -> Iterator[tuple[bytes, list[int]]]:
 
 
 def receive(sock: socket.socket) -> tuple[FetchTask, list[int]]:
-    """The next order, and its files. Raises: ConnectionError if there is none any more; OSError,
+    """Returns the next order, and its files. Raises: ConnectionError if there are no more; OSError,
     msgspec.MsgspecError, with every descriptor closed."""
     data, fds = rpc.receive(sock, fds_max=FILES_MAX + 1)
     try:

@@ -1,8 +1,8 @@
 """A data process: it carries out orders, one at a time in each of its threads.
 
-``main``, with CONTROL SLOT ... as arguments, serves the sockets with these numbers.
-It knows no store, no cache and no credentials, only what an order says, and ends when the proxy
-has closed its end of the control socket.
+``main`` serves the sockets whose numbers are its arguments CONTROL SLOT .... The process knows no
+store, cache or credentials except what an order says. It ends when the proxy has closed its end of
+the control socket.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask
 
-BATCH_SIZE_BYTES = 512 * 1024  # stored; received, verified and written while it is in the cache
-RAW_SIZE_BYTES_MAX = 4 * BATCH_SIZE_BYTES  # of a batch, decompressed
-SLOW_S = 1.0  # that writing an order may take: then the proxy's own process does the rest
-STUCK_S = 2.5  # that one write may take
-OOM_SCORE = b"500"  # the kernel takes this process before the proxy, and the unit goes on
+# Stored bytes, received, verified and written while in the CPU's cache
+BATCH_SIZE_BYTES = 512 * 1024
+RAW_SIZE_BYTES_MAX = 4 * BATCH_SIZE_BYTES  # limit for a decompressed batch
+SLOW_S = 1.0  # limit for writing an order; then the proxy's own process does the rest
+STUCK_S = 2.5  # limit for one write
+OOM_SCORE = b"500"  # the kernel kills this process before the proxy, and the unit continues
 _PR_SET_NAME = 15  # linux/prctl.h
 _NAME = b"lodefs-data\0"
 
@@ -47,8 +48,8 @@ class _Slow(Exception):
 
 
 class WriteLock:
-    """One write at a time: the kernel lets one thread write to a file, and those that wait for that
-    there would keep their processors busy. For any thread."""
+    """Allows one write at a time. The kernel lets one thread write to a file, and threads that wait
+    for that in the kernel would keep their processors busy. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +57,7 @@ class WriteLock:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """One write."""
+        """Holds the lock for one write."""
         with self._lock:
             self._since_s = time.monotonic()
             try:
@@ -65,12 +66,12 @@ class WriteLock:
                 self._since_s = math.inf
 
     def is_stuck(self) -> bool:
-        """Whether the disk keeps a write."""
+        """Whether a write to the disk is stuck."""
         return time.monotonic() - self._since_s > STUCK_S
 
 
 class _FileTruncated(Exception):
-    """A file to write to was cut or removed."""
+    """A file to write to was truncated or removed."""
 
     def __init__(self, file: int, why: str) -> None:
         super().__init__(why)
@@ -78,7 +79,7 @@ class _FileTruncated(Exception):
 
 
 class Worker:
-    """One thread: its socket, and the memory that bodies come to."""
+    """One thread: its socket, and its memory for bodies."""
 
     def __init__(self, slot: socket.socket, streams: RangeStreams, writing: WriteLock) -> None:
         self._slot = slot
@@ -93,7 +94,7 @@ class Worker:
                 rpc.send(self._slot, self._report())
 
     def _report(self) -> FetchReport:
-        """On the next order. Raises: ConnectionError if there is none any more."""
+        """Carries out the next order. Raises: ConnectionError if there are no more."""
         try:
             order, fds = orders.receive(self._slot)
         except ConnectionError:
@@ -132,8 +133,8 @@ class Worker:
         return FetchReport(orders.DONE, 0, "", size_bytes, seconds)
 
     def _fetch(self, order: FetchTask, body: Body, files: Sequence[int]) -> tuple[int, str] | None:
-        """Receives, verifies and writes all; the first chunk that is wrong, and why. Raises: _Slow,
-        when the disk has kept it waiting for too long."""
+        """Receives, verifies and writes everything. Returns the first wrong chunk, and why. Raises:
+        _Slow if the disk was too slow."""
         wrong: tuple[int, str] | None = None
         write_s = 0.0
         stored_sizes, raw_sizes = _u32s(order.stored_sizes), _u32s(order.raw_sizes)
@@ -143,14 +144,14 @@ class Worker:
                 self._buffer = memoryview(bytearray(size_bytes))
             body.read_into(self._buffer[:size_bytes])
             if wrong is not None:
-                continue  # the rest is read so that the connection can be used again
+                continue  # read the rest, so that the connection can be used again
             raws: list[Buffer] = []
             at = 0
             for n in range(first, end):
                 stored = self._buffer[at : at + stored_sizes[n]]
                 at += stored_sizes[n]
                 wanted = order.ids[n * ID_BYTES : (n + 1) * ID_BYTES]
-                raw = decompress(order.codecs[n], stored, raw_sizes[n])  # Corrupt: not done here
+                raw = decompress(order.codecs[n], stored, raw_sizes[n])  # Corrupt: the order fails
                 if blake3(raw).digest() != wanted:
                     wrong = (n, f"bytes do not match chunk {wanted.hex()}")
                     break
@@ -172,8 +173,8 @@ def _write(
     raws: Sequence[Buffer],
     files: Sequence[int],
 ) -> None:
-    """Writes those chunks from ``first`` on that have a target. Raises: OSError, _FileTruncated: a
-    write behind the end of a file that was cut would leave zeros before it."""
+    """Writes the chunks from ``first`` on that have a target. Raises: OSError; _FileTruncated,
+    since a write after the end of a truncated file would leave zeros before it."""
     for target in order.targets:
         low, high = max(target.first, first), min(target.end, first + len(raws))
         if low < high:
@@ -181,7 +182,7 @@ def _write(
             if not status.st_nlink:
                 raise _FileTruncated(target.file, "it was removed")
             if status.st_size < order.lengths_bytes[target.file]:
-                raise _FileTruncated(target.file, f"it was cut to {status.st_size} bytes")
+                raise _FileTruncated(target.file, f"it was truncated to {status.st_size} bytes")
             offset = target.offset + raw_starts[low] - raw_starts[target.first]
             write_at(files[target.file], offset, raws[low - first : high - first])
 
@@ -189,8 +190,8 @@ def _write(
 def _batches(
     stored_sizes: Sequence[int], raw_sizes: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Chunks [first, end) of about BATCH_SIZE_BYTES, stored or four times that raw, and how many
-    stored bytes these are."""
+    """Yields chunks [first, end) of about BATCH_SIZE_BYTES stored, or four times that raw, and the
+    number of stored bytes."""
     first = size_bytes = raw_bytes = 0
     for n, (one, raw) in enumerate(zip(stored_sizes, raw_sizes, strict=True)):
         is_full = size_bytes + one > BATCH_SIZE_BYTES or raw_bytes + raw > RAW_SIZE_BYTES_MAX
@@ -214,8 +215,8 @@ def _text(error: BaseException) -> str:
 
 
 def _settle() -> None:
-    """Dies with the proxy, ignores the signals by which that is asked to end, and bears its name in
-    ``ps``."""
+    """Makes the process end with the proxy, ignore the signals that stop the proxy, and show its
+    name in ``ps``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(os.getppid())
@@ -229,7 +230,7 @@ def _settle() -> None:
 
 
 def main() -> None:
-    """The process as a program."""
+    """Runs the process as a program."""
     control, *slots = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     _settle()
     streams, writing = RangeStreams(), WriteLock()

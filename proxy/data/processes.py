@@ -1,8 +1,8 @@
-"""The data processes of a proxy: started, watched, started again, and given orders.
+"""The data processes of a proxy: starts, watches and restarts them, and gives them orders.
 
-Each has a few threads and a socket for each thread; who has an order carried out holds one of these
-sockets until the report comes. What a process does not do, for whatever reason, the caller does
-itself, so that a process may die or hang at any time.
+Each has a few threads and a socket for each thread. The caller of an order holds one of these
+sockets until the report comes. Whatever a process does not do, the caller does itself, so that a
+process may die or hang at any time.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from lodefs.proxy.data.order import FetchReport, FetchTask
 
 log = logging.getLogger("lodefs.data")
 
-SLOTS_MAX = 16  # of all processes together
-SLOTS_LEAST = 4  # of each
-LOOK_S = 3.0  # without a report, until a process is asked whether it lives
-HANG_S = 10.0  # until one that does not say so is killed
-GRACE_S = 30.0  # beyond the time of an order's transfer, for writing
-END_S = 5.0  # for a killed process to be gone
-START_S = 30.0  # for a process to say that it takes orders
-CLOSE_S = 10.0  # for all of them to be gone at the proxy's end
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 60.0  # before a process that ended soon is started again
+SLOTS_MAX = 16  # in all processes together
+SLOTS_LEAST = 4  # in each process
+LOOK_S = 3.0  # without a report before a process is pinged
+HANG_S = 10.0  # before a process that does not answer is killed
+GRACE_S = 30.0  # for writing, beyond the time of an order's transfer
+END_S = 5.0  # for a killed process to end
+START_S = 30.0  # for a process to report that it takes orders
+CLOSE_S = 10.0  # for all processes to end when the proxy ends
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 60.0  # before a process that ended early is restarted
 SOON_S = 10.0
-_SECRET = ("AWS_", "LODEFS_", "NOTIFY_", "LISTEN_", "WATCHDOG_")  # what it need not know begins so
+# Prefixes of variables that it must not have
+_SECRET = ("AWS_", "LODEFS_", "NOTIFY_", "LISTEN_", "WATCHDOG_")
 
 
 class NotDone(Exception):
-    """An order was not carried out. ``is_over``: surely nothing of it is written any more.
-    ``is_disk_slow``: since the disk kept it."""
+    """An order was not carried out. ``is_over``: certainly nothing more of it will be written.
+    ``is_disk_slow``: the disk was the reason."""
 
     def __init__(self, message: str, *, is_over: bool = True, is_disk_slow: bool = False) -> None:
         super().__init__(message)
@@ -54,8 +55,8 @@ class NotDone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """How many processes, and what tests change. ``kept_fds``: what they have open for as long as
-    they live, for its lock. ``argv``: the program."""
+    """How many processes, and settings for tests. ``kept_fds`` are descriptors that they keep open
+    for their lifetime, for a lock. ``argv`` is the program."""
 
     processes: int
     kept_fds: Sequence[int] = ()
@@ -68,7 +69,7 @@ class DataSettings:
 
     @property
     def slots(self) -> int:
-        """Of each process."""
+        """The number of slots in each process."""
         return slots_of(self.processes)
 
 
@@ -78,12 +79,12 @@ class DataProcesses:
 
     def __init__(self, settings: DataSettings) -> None:
         self._settings = settings
-        self._starting = threading.Lock()  # guards what follows
+        self._starting = threading.Lock()  # guards the fields below
         self._keepers: list[_Keeper] = []
         self._is_closed = False
 
     def start(self) -> bool:
-        """Starts them, if that was not done before; whether one takes orders already."""
+        """Starts them, once. Returns whether one takes orders already."""
         if not self._keepers:
             with self._starting:
                 if not self._keepers and not self._is_closed:
@@ -92,7 +93,7 @@ class DataProcesses:
         return any(keeper.is_up for keeper in self._keepers)
 
     def carry_out(self, order: FetchTask, fds: Sequence[int], timeout_s: float) -> FetchReport:
-        """The report on an order. Blocking. Raises: NotDone, OSError."""
+        """Returns the report on an order. Blocking. Raises: NotDone, OSError."""
         with orders.packed(order) as (data, first_fds):
             for keeper in sorted(self._keepers, key=lambda keeper: keeper.busy):
                 slot = keeper.take()
@@ -105,30 +106,31 @@ class DataProcesses:
 
     def _ask(self, slot: _Slot, data: bytes, fds: Sequence[int], timeout_s: float) -> FetchReport:
         process, ends_s = slot.process, time.monotonic() + timeout_s
-        slot.is_good = False  # until it has reported, whatever happens here
+        slot.is_good = False  # until it has reported, whatever happens meanwhile
         try:
             rpc.send(slot.sock, data, fds)
             poll = select.poll()
             poll.register(slot.sock, select.POLLIN)
             while not poll.poll(self._settings.look_s * 1000):
                 if time.monotonic() >= ends_s:
-                    raise TimeoutError("it is late")
+                    raise TimeoutError("it is too slow")
                 if not process.answers(self._settings.hang_s):
                     raise TimeoutError("it does not answer")
                 if process.is_stuck:
-                    raise TimeoutError("its disk keeps a write")
+                    raise TimeoutError("a write to its disk is stuck")
             report = msgpack_decoder(FetchReport).decode(rpc.receive(slot.sock).data)
             slot.is_good = True
             return report
         except (OSError, MemoryError, msgspec.MsgspecError) as error:
-            process.kill(str(error))  # it may have done a half of it
-            wait_s = 0.0 if process.is_stuck else END_S  # it ends when its disk answers
+            process.kill(str(error))  # it may have done a part of it
+            # A stuck process ends when its disk answers
+            wait_s = 0.0 if process.is_stuck else END_S
             is_over = process.is_gone(wait_s)
             why = "a data process ended"
             raise NotDone(why, is_over=is_over, is_disk_slow=process.is_stuck) from error
 
     def status(self) -> dict[str, object]:
-        """For Node.status()."""
+        """Returns the fields for Node.status()."""
         return {
             "data_processes": sum(keeper.is_up for keeper in self._keepers),
             "data_processes_busy_orders": sum(keeper.busy for keeper in self._keepers),
@@ -138,12 +140,12 @@ class DataProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that run."""
+        """The ids of the running processes."""
         return [keeper.pid for keeper in self._keepers if keeper.is_up]
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Ends all of them, and starts no more. Orders that run fail. A process that a disk holds
-        is left to end by itself; it keeps ``kept_fds`` till then."""
+        """Ends all processes, and starts no more. Running orders fail. A process that a disk blocks
+        is left to end by itself; it keeps ``kept_fds`` until then."""
         with self._starting:
             self._is_closed, keepers = True, self._keepers
         for keeper in keepers:
@@ -151,12 +153,11 @@ class DataProcesses:
         ends_s = time.monotonic() + timeout_s
         for keeper in keepers:
             if not keeper.join(max(ends_s - time.monotonic(), 0.0)):
-                log.warning("a data process does not end: the disk that it writes to hangs")
+                log.warning("a data process does not end, since its disk hangs")
 
 
 class _Process:
-    """A running process: it is told on ``control`` to say that it lives, and ends when that is
-    closed."""
+    """A running process. It is pinged on ``control``, and ends when that is closed."""
 
     def __init__(self, settings: DataSettings) -> None:
         self.control, control = socket.socketpair()
@@ -182,17 +183,17 @@ class _Process:
         self.slots = [_Slot(sock, self) for sock, _ in pairs]
         self._heard = threading.Condition()
         self._pongs = 0
-        self.is_stuck = False  # a write of it, when it was asked last
+        self.is_stuck = False  # whether a write was stuck at the last ping
         self._is_gone = threading.Event()
 
     def has_word(self, timeout_s: float) -> bool:
-        """Whether it says something in time, or ends."""
+        """Whether it sends something in time, or ends."""
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def listen(self) -> bool:
-        """The next word of the process; False at its end."""
+        """Receives the next message of the process. Returns False at its end."""
         try:
             word = self.control.recv(1)
         except OSError:
@@ -204,7 +205,7 @@ class _Process:
         return bool(word)
 
     def answers(self, timeout_s: float) -> bool:
-        """Whether it says in time that it lives."""
+        """Whether it answers a ping in time."""
         with self._heard:
             before = self._pongs
             try:
@@ -214,18 +215,18 @@ class _Process:
             return self._heard.wait_for(lambda: self._pongs > before, timeout_s)
 
     def kill(self, why: str) -> None:
-        """SIGKILL, unless it has ended."""
+        """Sends SIGKILL, unless it has ended."""
         if self.popen.poll() is None:
-            log.warning("the data process %d is killed: %s", self.popen.pid, why)
+            log.warning("killed the data process %d: %s", self.popen.pid, why)
             with suppress(ProcessLookupError):
                 self.popen.kill()
 
     def is_gone(self, timeout_s: float) -> bool:
-        """Whether it has ended, at the latest after so many seconds."""
+        """Whether it has ended; waits for at most ``timeout_s``."""
         return self._is_gone.wait(timeout_s)
 
     def reap(self, timeout_s: float | None = None) -> int:
-        """Waits for its end; its exit status. Raises: TimeoutExpired."""
+        """Waits for its end. Returns its exit status. Raises: TimeoutExpired."""
         status = self.popen.wait(timeout_s)
         self._is_gone.set()
         return status
@@ -233,7 +234,7 @@ class _Process:
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """This end of the socket of one thread of a process."""
+    """The proxy's end of the socket of one thread of a process."""
 
     sock: socket.socket
     process: _Process
@@ -241,14 +242,14 @@ class _Slot:
 
 
 class _Keeper:
-    """A thread that keeps one process running. It is the parent of all of them: the kernel kills a
-    process whose parent, the thread, has ended."""
+    """A thread that keeps one process running. It is the parent of each process in turn, since the
+    kernel kills a process whose parent thread has ended."""
 
     def __init__(self, settings: DataSettings) -> None:
         self._settings = settings
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._started: _Process | None = None
-        self._process: _Process | None = None  # the same, once it takes orders
+        self._process: _Process | None = None  # the same process, once it takes orders
         self._idle: list[_Slot] = []
         self.busy = 0
         self.done = 0
@@ -264,12 +265,12 @@ class _Keeper:
 
     @property
     def pid(self) -> int:
-        """Of its process; 0 if there is none."""
+        """The id of its process; 0 if there is none."""
         process = self._process
         return process.popen.pid if process is not None else 0
 
     def take(self) -> _Slot | None:
-        """A thread of the process that has nothing to do."""
+        """Takes an idle thread of the process."""
         with self._lock:
             if not self._idle:
                 return None
@@ -277,7 +278,7 @@ class _Keeper:
             return self._idle.pop()
 
     def give_back(self, slot: _Slot) -> None:
-        """The slot has its report, or never will."""
+        """Returns a slot that has its report, or never will."""
         with self._lock:
             self.busy -= 1
             self.done += slot.is_good
@@ -296,7 +297,7 @@ class _Keeper:
                 process.control.shutdown(socket.SHUT_RDWR)
 
     def join(self, timeout_s: float) -> bool:
-        """Whether the process has ended, at the latest after so many seconds."""
+        """Whether the process has ended; waits for at most ``timeout_s``."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -310,13 +311,13 @@ class _Keeper:
             self.restarts += 1
             before_s, pause_s = pause_s, next_pause_s(pause_s, time.monotonic() - begin_s)
             if pause_s <= 2 * PAUSE_S_FIRST:
-                log.warning("%s: another one is started", why)
+                log.warning("%s: starting another one", why)
             elif before_s < pause_s == PAUSE_S_MAX:
-                log.warning("%s, as those before it: fetches do without, for %g s", why, pause_s)
+                log.warning("%s, like those before it: fetching without it for %g s", why, pause_s)
             self._ended.wait(pause_s)
 
     def _run_one(self) -> str:
-        """Has one process take orders until it ends. How it ended."""
+        """Runs one process until it ends. Returns how it ended."""
         try:
             process = self._start()
         except OSError as error:
@@ -327,14 +328,14 @@ class _Keeper:
         process = _Process(self._settings)
         with self._lock:
             self._started = process
-        if self._ended.is_set():  # nobody else would tell it
+        if self._ended.is_set():  # nobody else would end it
             process.control.shutdown(socket.SHUT_RDWR)
         return process
 
     def _serve(self, process: _Process) -> int:
-        """Has the process take orders until it ends; its exit status."""
+        """Lets the process take orders until it ends. Returns its exit status."""
         if not process.has_word(self._settings.start_s):
-            process.kill("it does not begin")
+            process.kill("it does not start")
         elif process.listen() and not self._ended.is_set():
             with self._lock:
                 self._process, self._idle = process, list(process.slots)
@@ -353,22 +354,23 @@ class _Keeper:
 
 
 def slots_of(processes: int) -> int:
-    """Sockets and threads of each of so many processes."""
+    """Returns the number of sockets and threads in each of ``processes`` processes."""
     return max(SLOTS_LEAST, SLOTS_MAX // max(processes, 1))
 
 
 def descriptors(processes: int) -> int:
-    """That a proxy needs for so many processes: for each a socket of control, those of the threads,
-    and as many again while it is started."""
+    """Returns how many descriptors a proxy needs for these processes: for each a control socket,
+    those of the threads, and as many again while it starts."""
     return processes * 2 * (slots_of(processes) + 1)
 
 
 def next_pause_s(pause_s: float, lived_s: float) -> float:
-    """Before the next start, after a pause of ``pause_s`` and a process that lived so long."""
+    """Returns the next pause, after one of ``pause_s`` and a process that lived for ``lived_s``."""
     return min(2 * pause_s, PAUSE_S_MAX) if lived_s < SOON_S else PAUSE_S_FIRST
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of a data process: no credentials, and nothing that systemd means for the proxy."""
+    """Returns the environment of a data process: no credentials, and nothing from systemd for the
+    proxy."""
     kept = python_process.environment(environ)
     return {name: value for name, value in kept.items() if not name.startswith(_SECRET)}

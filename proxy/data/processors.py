@@ -1,4 +1,4 @@
-"""How many processors this process may use: sched_getaffinity(2), and the quota of its control
+"""The number of processors of this process: sched_getaffinity(2), and the quota of its control
 group (Linux' Documentation/admin-guide/cgroup-v2.rst, cpu.max)."""
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def count(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """At least 1; the quota is rounded up."""
+    """Returns at least 1; rounds the quota up."""
     allowed = len(os.sched_getaffinity(0))
     quotas = [quota for folder in _folders(cgroups, own) if (quota := _quota(folder)) is not None]
     return max(min([allowed, *quotas]), 1)
 
 
 def _folders(cgroups: Path, own: Path) -> list[Path]:
-    """The process's control group and those above it, as far as they can be seen."""
+    """Returns the process's control group and those above it, as far as they are visible."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -28,7 +28,7 @@ def _folders(cgroups: Path, own: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> int | None:
-    """As "MAX PERIOD" has it, in microseconds; None without a limit."""
+    """Parses "MAX PERIOD", in microseconds; returns None without a limit."""
     try:
         limit, period = (folder / "cpu.max").read_text().split()
         return -(-int(limit) // int(period))

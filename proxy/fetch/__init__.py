@@ -1,1 +1,1 @@
-"""From a missing chunk to the cache: single flight, pack sources, read-ahead policy."""
+"""From a missing chunk to the cache: single flight, pack sources, known damage."""

@@ -1,7 +1,7 @@
-"""Filling the cache: one fetch unit, verified, into the cache. Blocking.
+"""Fetches one unit, verifies it, and stores it in the cache. Blocking.
 
-A unit is one look at the index, one ranged read for each run of missing chunks (mostly one), one
-write, one batch of rows; never a call for each chunk.
+A unit takes one index lookup, one ranged read for each run of missing chunks (mostly one), one
+write, and one batch of rows; never a call for each chunk.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
 
-BRIDGE_SIZE_BYTES = 128 * 1024  # stored bytes fetched again rather than sending another request
+BRIDGE_SIZE_BYTES = 128 * 1024  # stored bytes that are fetched again to save a request
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTarget:
-    """Where the chunks [first, end) of a pack are cached, as far as they are in a unit: in the flat
-    file ``flat``, or in slabs. ``shift``: from raw offsets in the pack to offsets in that file."""
+    """Where those of the chunks [first, end) of a pack that are in a unit are cached: in the flat
+    file ``flat``, or in slabs. ``shift`` leads from raw offsets in the pack to offsets in that
+    file."""
 
     first: int
     end: int
@@ -52,9 +53,9 @@ class CacheTarget:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Consecutive chunks of a pack to fetch. Only those that have a destination are cached; all of
-    them, in slabs, if there are no ``destinations``. ``from_origin``: from the store, without
-    asking peers."""
+    """Consecutive chunks of a pack to fetch. Only those with a destination are cached; without
+    ``destinations``, all of them, in slabs. ``from_origin``: from the store, without asking
+    peers."""
 
     pack: PackId
     first: int
@@ -81,10 +82,10 @@ RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 @dataclass(slots=True)
 class FetchResult:
-    """A unit that has been fetched. ``uncached_chunks`` found no space, or, if they were
-    ``left_out``, a disk too slow. ``held_chunks`` are copies of those that the reader who caused
-    the fetch wants at once. ``runs``: where raw bytes of the pack lie in the cache now.
-    ``fetched_bytes``: raw bytes that are new in the cache."""
+    """A fetched unit. ``uncached_chunks`` found no space, or, if they were ``left_out``, a disk
+    that was too slow. ``held_chunks`` are copies of those that the first reader wants at once.
+    ``runs`` are the places of the pack's raw bytes in the cache. ``fetched_bytes`` counts raw bytes
+    that are new in the cache."""
 
     uncached_chunks: RawChunks = field(default_factory=dict)
     left_out: bool = False
@@ -106,8 +107,8 @@ class CacheFill:
         purged_chunks: PurgedChunks | None = None,
     ) -> None:
         """``origin`` is read instead of ``packs`` if a unit says so, and if ``packs`` sent wrong
-        bytes. ``damaged_chunks``: what ``origin`` refuses to read again for now.
-        ``purged_chunks``: what is taken from no other source."""
+        bytes. ``damaged_chunks`` are those that ``origin`` refuses to read again for now.
+        ``purged_chunks`` are accepted from no other source."""
         self._purged_chunks = purged_chunks or PurgedChunks()
         self._damaged_chunks = damaged_chunks
         self._cache = cache
@@ -124,21 +125,19 @@ class CacheFill:
         held: range = range(0),
         on_read: Callable[[RawChunks], None] = lambda _chunks: None,
     ) -> FetchResult:
-        """Fetches what is missing of the unit. ``on_started``: as of PackSource. ``held``: the
-        chunks to return copies of. ``on_read``: called with the chunks that are in memory before
-        the first of them is written, which may take long.
+        """Fetches what is missing of the unit. ``on_started`` is that of PackSource. ``held`` are
+        the chunks to return copies of. ``on_read`` is called with the chunks in memory before the
+        first of them is written, which may take long.
 
-        Raises: WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied,
+        Raises: WrongChunk if chunks were wrong twice; Corrupt, Unavailable, Denied,
         DeadlineExceeded.
         """
-        index = (
-            pack_index.index
-        )  # what is gone, by it or by one that is read meanwhile, is left out
+        index = pack_index.index  # chunks that are gone, by this index or a newer one, are left out
         places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
         self._use(places)
         destinations = unit.destinations or (CacheTarget(unit.first, unit.end),)
         present = [place is not None for place in places]
-        settled = [True] * unit.count  # what has no destination is not wanted
+        settled = [True] * unit.count  # chunks without a destination are not wanted
         for one in destinations:
             low, high = max(one.first - unit.first, 0), max(one.end - unit.first, 0)
             settled[low:high] = present[low:high]
@@ -146,7 +145,7 @@ class CacheFill:
             gone = map(index.is_gone, range(unit.first, unit.end))
             settled = [done or is_gone for done, is_gone in zip(settled, gone, strict=True)]
         filled = FetchResult()
-        read: dict[int, list[Buffer]] = {}  # by the number of the first
+        read: dict[int, list[Buffer]] = {}  # by the number of the first chunk
         sizes = index.stored_sizes[unit.first : unit.end]
         for skipped, count in missing_runs(settled, sizes):
             first, end = unit.first + skipped, unit.first + skipped + count
@@ -164,7 +163,8 @@ class CacheFill:
                 continue
             for n in range(max(first, held.start), min(end, held.stop)):
                 if raws[n - first]:
-                    filled.held_chunks[n] = bytes(raws[n - first])  # not a view of all that came
+                    # A copy, not a view of everything
+                    filled.held_chunks[n] = bytes(raws[n - first])
             read[first] = raws
         if read:
             chunks = ((n, raw) for first, raws in read.items() for n, raw in enumerate(raws, first))
@@ -185,7 +185,7 @@ class CacheFill:
         first: int,
         settled: Sequence[bool],
     ) -> WriteReservation:
-        """Where chunks go that are not present; ``settled`` tells of those from ``first`` on."""
+        """Returns where missing chunks go. ``settled`` is about those from ``first`` on."""
 
         def found() -> list[ReservationPart]:
             of_parts = (
@@ -197,16 +197,17 @@ class CacheFill:
         return WriteReservation(self._cache, found)
 
     def waits_for_peers(self, unit: Unit) -> bool:
-        """Whether other nodes are asked for the unit before the store is."""
+        """Whether other nodes are asked for the unit before the store."""
         return not unit.from_origin and self._packs.waits_for_peers(unit.pack)
 
     def known_damage(self, unit: Unit) -> tuple[int, int] | None:
-        """Chunks [first, end) of the unit that were just found to be damaged in the store."""
+        """Returns chunks [first, end) of the unit that were just found to be damaged in the
+        store."""
         known = self._damaged_chunks.find(unit.pack, unit.first, unit.end)
         return None if known is None else (known.first, known.end)
 
     def _use(self, places: list[ChunkLocation | None]) -> None:
-        """Marks the files of present chunks as used: a reader of their neighbours wants them."""
+        """Marks the files of present chunks as used, since a reader wants their neighbours."""
         now_s = int(self._cache.now_s())
         for place in places:
             if place is not None:
@@ -221,7 +222,7 @@ class CacheFill:
         present: list[bool],
         filled: FetchResult,
     ) -> None:
-        """Stores those chunks from ``first`` on that are not present."""
+        """Stores the missing chunks from ``first`` on."""
         chunks = _new_chunks(pack_index, destination.shift, first, raws, present)
         if not chunks:
             return
@@ -246,11 +247,11 @@ class CacheFill:
         *,
         from_origin: bool = False,
     ) -> list[Buffer]:
-        """Returns verified raw chunks, b"" for those that are gone. Wrong bytes are read once more,
-        from the origin, after the pack's index was read again. If they are wrong again, they are
-        not read for a while.
+        """Returns verified raw chunks; b"" for those that are gone. Wrong bytes are read once more
+        from the origin, with a new index of the pack. If they are wrong again, they are not read
+        for a while.
 
-        Raises: WrongChunk (names the pack and the store), and the errors of reading.
+        Raises: WrongChunk, which names the pack and the store; the errors of reading.
         """
         source = self._origin if from_origin else self._packs
         read = partial(source.read, pack_index, first, count, on_started)
@@ -263,8 +264,8 @@ class CacheFill:
         source: PackSource,
         read: Callable[[], Raws],
     ) -> Raws | list[Buffer]:
-        """What ``read`` gives, which reads these chunks from the source; as ``read`` says if they
-        are wrong."""
+        """Returns the result of ``read``, which reads these chunks from the source. If they are
+        wrong, reads them again, as the method ``read`` says."""
         pack_id = pack_index.index.pack_id
         first, end = chunks.start, chunks.stop
         try:
@@ -272,12 +273,12 @@ class CacheFill:
                 raise Changed(f"the index of pack {pack_id.hex()} is older than a purge")
             return read()
         except Changed:
-            log.info("pack %s was written again: its index is read again", pack_id.hex())
+            log.info("pack %s was rewritten: its index is read again", pack_id.hex())
         except Corrupt as error:
             if isinstance(error, KnownWrongChunk):
                 raise
             self._counts.add(Counter.STORE_CORRUPT)
-            log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
+            log.warning("%s sent wrong bytes, which are read again: %s", source.url, error)
         try:
             return self._read_again(pack_id, first, len(chunks))
         except Corrupt as error:
@@ -289,15 +290,15 @@ class CacheFill:
             raise twice from error
 
     def _read_again(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
-        """From the origin, with the index that is there now."""
+        """Reads from the origin, with its current index."""
         try:
             return self._origin.read(self._indexes.reload(pack_id), first, count)
-        except Changed:  # once more, just now
+        except Changed:  # it was rewritten once more just now
             return self._origin.read(self._indexes.reload(pack_id), first, count)
 
 
 def _parts(destinations: Sequence[CacheTarget], first: int, end: int) -> list[_Part]:
-    """Those of the chunks [first, end) that have destinations."""
+    """Returns the parts of the chunks [first, end) that have destinations."""
     cut = ((one, max(one.first, first), min(one.end, end)) for one in destinations)
     return [_Part(*part) for part in cut if part[1] < part[2]]
 
@@ -305,7 +306,7 @@ def _parts(destinations: Sequence[CacheTarget], first: int, end: int) -> list[_P
 def _coming(
     pack_index: PackIndexVersion, destination: CacheTarget, first: int, present: Sequence[bool]
 ) -> ReservationPart:
-    """The chunks from ``first`` on that are not in the cache, each once."""
+    """Returns the missing chunks from ``first`` on, each once."""
     index, shift = pack_index.index, destination.shift
     numbers: list[int] = []
     chunks: dict[bytes, ComingChunk] = {}  # a run may contain a chunk twice
@@ -319,7 +320,7 @@ def _coming(
 
 
 def _note_landed(landing: WriteReservation, filled: FetchResult) -> None:
-    """Notes where chunks lie that data processes wrote."""
+    """Notes where data processes have written chunks."""
     for part, stored in zip(landing.parts, landing.stored, strict=True):
         filled.fetched_bytes += sum(chunk.size_bytes for chunk in part.chunks)
         filled.runs.extend(_pack_runs(stored, part.shift))
@@ -328,7 +329,7 @@ def _note_landed(landing: WriteReservation, filled: FetchResult) -> None:
 def _new_chunks(
     pack_index: PackIndexVersion, shift: int, first: int, raws: list[Buffer], present: list[bool]
 ) -> list[NewChunk]:
-    """The chunks from ``first`` on that are not in the cache, each once."""
+    """Returns the missing chunks from ``first`` on, each once."""
     index = pack_index.index
     chunks: dict[bytes, NewChunk] = {}  # a run may contain a chunk twice
     for n, raw in enumerate(raws, first):
@@ -339,11 +340,11 @@ def _new_chunks(
 
 
 def _pack_runs(stored: Iterable[StoredRun], shift: int) -> list[Run]:
-    """Where raw bytes of the pack lie, with neighbours joined."""
+    """Returns where raw bytes of the pack lie, with neighbours joined."""
     runs: list[Run] = []
     for file, offset, chunks in stored:
         begin = end = -1
-        at = offset  # of the byte ``begin`` of the pack
+        at = offset  # the offset of the pack's byte ``begin``
         for chunk in chunks:
             start = chunk.offset - shift
             if start != end:
@@ -357,14 +358,14 @@ def _pack_runs(stored: Iterable[StoredRun], shift: int) -> list[Run]:
 
 
 def part_of(unit: Unit, first: int, end: int) -> Unit:
-    """The chunks [first, end) of a unit."""
+    """Returns the chunks [first, end) of a unit."""
     destinations = tuple(one for one in unit.destinations if one.first < end and first < one.end)
     return replace(unit, first=first, count=end - first, destinations=destinations)
 
 
 def cut_units(unit: Unit, pack_index: PackIndexVersion, size_bytes: int) -> list[Unit]:
-    """A unit in even parts of about ``size_bytes`` raw bytes (an eighth more at most, and a
-    chunk), or one chunk. Even, since a small rest costs a request as dear as the others."""
+    """Splits a unit evenly into parts of about ``size_bytes`` raw bytes (at most an eighth and a
+    chunk more), or of one chunk. A small remainder would cost as much per request as the others."""
     raw_offsets = pack_index.index.raw_offsets
     first, end = unit.first, unit.first + unit.count
     base = raw_offsets[first]
@@ -380,7 +381,8 @@ def cut_units(unit: Unit, pack_index: PackIndexVersion, size_bytes: int) -> list
 
 
 def missing_runs(present: Sequence[bool], stored_sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs (first, count) to fetch: all that is missing, with small present gaps bridged."""
+    """Returns the runs (first, count) to fetch: everything missing, with small present gaps
+    bridged."""
     runs: list[tuple[int, int]] = []
     gap_bytes = 0
     for n, is_present in enumerate(present):

@@ -1,7 +1,7 @@
-"""Chunks of packs by number, from the cache or fetched to it: for peers, and for trees.
+"""Returns chunks of packs by number, from the cache or through it: for peers, and for trees.
 
-Reads of dataset files use file_reader.py instead. Here it is unknown to which files chunks belong,
-so they go to slabs.
+Reads of dataset files use file_reader.py instead. Here the files of the chunks are unknown, so
+chunks go to slabs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lodefs.proxy.fetch.cache_fill import RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 
-PIECE_SIZE_BYTES = 1024 * 1024  # what a reader holds at once
-UNIT_SIZE_BYTES = 2 * 1024 * 1024  # smaller than a file's, since the client gets them one by one
-TRIES = 3  # for one chunk: evicted as soon as it came, it is not served
+PIECE_SIZE_BYTES = 1024 * 1024  # held by a reader at once
+UNIT_SIZE_BYTES = 2 * 1024 * 1024  # smaller than for files, since the client gets units one by one
+TRIES = 3  # for one chunk that is evicted as soon as it has come
 
 
 class ChunkReader:
-    """Packs as this node can serve them. Used from the event loop alone."""
+    """Packs as this node can serve them, for use on the event loop only."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class ChunkReader:
         self._indexes = indexes
 
     async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> PackIndexVersion:
-        """A pack's index. ``cached``: only if this node has it. ``from_origin``: if it is missing,
-        from the store, without asking peers. Raises: NotFound (not cached), and the errors of
-        fetching."""
+        """Returns a pack's index. ``cached``: only if this node has it. ``from_origin``: a missing
+        one comes from the store, without asking peers. Raises: NotFound if it is not cached; the
+        errors of fetching."""
         if not cached:
             return await self._indexes.get(pack, from_origin=from_origin)
         found = await self._indexes.known(pack)
@@ -53,7 +53,7 @@ class ChunkReader:
         """Whether all these chunks are in the cache or on their way to it."""
         pack = pack_index.index.pack_id
         coming = [self._fetcher.is_coming(pack, n) for n in range(first, first + count)]
-        # after that: chunks that were on their way may have arrived
+        # look only now, since chunks that were on their way may have arrived
         places = await self._reads.find(pack_index.index, first, count)
         return all(place is not None or comes for place, comes in zip(places, coming, strict=True))
 
@@ -66,16 +66,16 @@ class ChunkReader:
         from_origin: bool,
         more_bytes: int = 0,
     ) -> AsyncGenerator[Buffer, None]:
-        """The raw bytes of chunks [first, first + count), verified, in pieces of at most a MiB. If
-        they are fetched, so are about ``more_bytes`` of the chunks after them. Raises: the errors
-        of fetching."""
+        """Yields the verified raw bytes of chunks [first, first + count), in pieces of at most a
+        MiB. If they are fetched, about ``more_bytes`` of the chunks after them are fetched, too.
+        Raises: the errors of fetching."""
         at, end, tries = first, first + count, 0
         while at < end:
             run = await self._run(pack_index, at, end)
             if not run:
                 if tries == TRIES:
                     raise Corrupt(
-                        f"chunk {at} of pack {pack_index.index.pack_id.hex()} does not stay"
+                        f"chunk {at} of pack {pack_index.index.pack_id.hex()} is not kept"
                     )
                 tries += 1
                 wanted = self._wanted(pack_index, at, end, more_bytes)
@@ -92,7 +92,7 @@ class ChunkReader:
                 tries = 0
 
     async def _run(self, pack_index: PackIndexVersion, at: int, end: int) -> list[ChunkLocation]:
-        """The chunks from ``at`` on that lie together in one file, up to a piece of them."""
+        """Returns the chunks from ``at`` on that lie together in one file, up to one piece."""
         raw_offsets = pack_index.index.raw_offsets
         limit = raw_offsets[at] + PIECE_SIZE_BYTES
         last = next((n for n in range(at + 1, end) if raw_offsets[n + 1] > limit), end)
@@ -109,7 +109,7 @@ class ChunkReader:
         return run[: await self._reads.good(list(zip(run, ids, strict=True)))]
 
     def _wanted(self, pack_index: PackIndexVersion, at: int, end: int, more_bytes: int) -> int:
-        """Where to stop fetching chunks that somebody wants [at, end) of."""
+        """Returns where to stop fetching for a reader of chunks [at, end)."""
         raw_offsets = pack_index.index.raw_offsets
         return max(end, bisect_right(raw_offsets, raw_offsets[at] + more_bytes) - 1)
 
@@ -117,16 +117,17 @@ class ChunkReader:
         self, pack_index: PackIndexVersion, at: int, end: int, *, from_origin: bool
     ) -> RawChunks:
         """Fetches the chunk ``at``, and starts to fetch the missing ones after it. Returns chunks
-        that are not in the cache, or not yet."""
+        that are not, or not yet, in the cache."""
         pack = pack_index.index.pack_id
         (self._indexes.in_memory(pack) or pack_index).index.check_there(at, 1)
         flight = self._fetcher.join(pack, at, for_peer=from_origin)
         if flight is None:
             places = await self._reads.find(pack_index.index, at, end - at)
             missing = sum(1 for _ in takewhile(lambda place: place is None, places))
-            if not missing:  # it came meanwhile
+            if not missing:  # it arrived meanwhile
                 return {}
-            flight = self._fetcher.join(pack, at, for_peer=from_origin)  # begun meanwhile
+            # Another reader has begun it
+            flight = self._fetcher.join(pack, at, for_peer=from_origin)
         if flight is None:
             whole = Unit(pack, at, missing, from_origin=from_origin)
             units = cut_units(whole, pack_index, UNIT_SIZE_BYTES)

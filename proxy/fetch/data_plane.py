@@ -1,8 +1,9 @@
-"""Fetching chunks from the store to the cache's files by data processes: this process finds the
+"""Fetches chunks from the store to the cache's files by data processes: this process finds the
 places and writes the rows, and sees none of the bytes.
 
-Only what goes well is done here. Wrong bytes and packs that were written again are raised as the
-store's; of all else the caller hears that nothing was fetched, and reads by itself, with retries.
+Only the plain case is handled here. Wrong bytes and rewritten packs raise the store's errors. In
+all other cases the caller learns that nothing was fetched, and reads the bytes itself, with
+retries.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
 
 log = logging.getLogger("lodefs.data")
 
-SIZE_BYTES_LEAST = 512 * 1024  # stored; for less, the way to another process is not worth it
-PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0  # without orders, after one that failed
+SIZE_BYTES_LEAST = 512 * 1024  # stored bytes; for fewer, another process is not worth it
+PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0  # without orders after a failed one
 PARTS_MAX = orders.FILES_MAX - 1  # files that one order writes to
 
 
 class ReservationPart(NamedTuple):
-    """Chunks that go to one file: ``numbers`` in the pack, in their order, and what they are."""
+    """Chunks that go to one file: their ``numbers`` in the pack, in order, and the chunks."""
 
     numbers: Sequence[int]
     chunks: Sequence[ComingChunk]
     flat: Flat | None
-    shift: int  # from raw offsets in the pack to the chunks' own
+    shift: int  # from raw offsets in the pack to those in the file
 
 
 class WriteReservation:
-    """Where chunks of a pack that are fetched go to, and, once they are there, where they lie."""
+    """Where fetched chunks of a pack go, and, once they have arrived, where they lie."""
 
     def __init__(self, cache: Cache, parts: Callable[[], Sequence[ReservationPart]]) -> None:
-        """``parts`` is called if they are needed."""
+        """``parts`` is called only if they are needed."""
         self._cache = cache
         self._make_parts = parts
-        self.stored: list[list[StoredRun]] = []  # of each part
+        self.stored: list[list[StoredRun]] = []  # for each part
 
     @cached_property
     def parts(self) -> Sequence[ReservationPart]:
@@ -67,13 +68,13 @@ class WriteReservation:
         return self._cache.gate.is_slow()
 
     def note_slow(self) -> None:
-        """The disk held up whoever wrote there."""
+        """Notes that the disk delayed a writer."""
         self._cache.gate.note_slow()
 
     @contextmanager
     def places(self) -> Iterator[list[Reservation] | None]:
-        """Places for all parts, within the block; None if there is no space for all. Raises:
-        OSError, NoSpace."""
+        """Reserves places for all parts for a block; yields None if there is no space for all.
+        Raises: OSError, NoSpace."""
         with ExitStack() as stack:
             found: list[Reservation] = []
             for part in self.parts:
@@ -95,16 +96,16 @@ class DataPlane:
         self.processes = processes
         self._objects = objects
         self._timeout_s = transfer_timeout_s + GRACE_S
-        # Orders only ask a store (or a disk) that fails once more, and know nothing of how long it
-        # wants to be left alone.
+        # An order would only ask a failing store (or disk) once more, and does not know how long
+        # that wants to be left alone.
         self._breaker = CircuitBreaker(PAUSE_S_FIRST, PAUSE_S_MAX)
 
     def fetch(
         self, pack_index: PackIndexVersion, first: int, count: int, landing: WriteReservation
     ) -> int | None:
-        """Fetches chunks [first, first + count) and writes those that have a place there. How many
-        stored bytes came; None if nothing was fetched. Raises: WrongChunk, Changed; Corrupt, Denied
-        and others if the store's file cannot be read."""
+        """Fetches chunks [first, first + count) and writes those with a reserved place. Returns the
+        number of stored bytes; None if nothing was fetched. Raises: WrongChunk, Changed; Corrupt,
+        Denied and others if the store's file cannot be read."""
         offsets = pack_index.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
         if size_bytes < SIZE_BYTES_LEAST or not self.processes.start():
@@ -144,7 +145,7 @@ class DataPlane:
         if read.http is None:
             fds.insert(0, read.fd)
         for placed in places:
-            placed.is_held = True  # until it is sure that nobody writes there any more
+            placed.is_held = True  # until it is certain that nobody writes there any more
         try:
             report = self.processes.carry_out(order, fds, self._timeout_s)
         except NotDone as error:
@@ -166,7 +167,7 @@ class DataPlane:
     def _heed(
         self, report: FetchReport, pack_index: PackIndexVersion, first: int, count: int, done: Done
     ) -> None:
-        """Counts what came. Raises: what the report says."""
+        """Counts what arrived. Raises: the error in the report."""
         key = keys.pack(pack_index.index.pack_id)
         if report.outcome == orders.DONE:
             done(report.received_bytes, report.seconds, None)
@@ -178,7 +179,7 @@ class DataPlane:
             raise WrongChunk(f"chunk {number} of {key}: {report.why}", number)
         if report.outcome == orders.CHANGED:
             done(0, report.seconds, Changed)
-            raise Changed(f"{key} was written again")
+            raise Changed(f"{key} was rewritten")
         if report.outcome == orders.FAILED:
             done(0, report.seconds, Unavailable)
             self._breaker.failed()
@@ -194,7 +195,7 @@ def _order_of(
     places: Sequence[Reservation],
 ) -> FetchTask:
     index, coming = pack_index.index, _numbers(pack_index, first, count)
-    serials: Mapping[int, int] | None = None  # of chunks in the order; else as in the pack
+    serials: Mapping[int, int] | None = None  # numbers of chunks in the order; None: as in the pack
     if len(coming) < count:
         serials = {n: serial for serial, n in enumerate(coming)}
     targets: list[WriteTarget] = []
@@ -216,15 +217,15 @@ def _order_of(
 
 
 def _numbers(pack_index: PackIndexVersion, first: int, count: int) -> Sequence[int]:
-    """The chunks of a run that an order is about: those whose bytes are in the pack, where they lie
-    one after the other."""
+    """Returns the numbers of the chunks in an order for a run: those whose bytes the pack still
+    has, which lie one after the other."""
     runs = pack_index.index.live_runs(first, count)
     return [n for at, some in runs for n in range(at, at + some)]
 
 
 def _targets(file: int, offset: int, chunks: Sequence[tuple[int, Chunk]]) -> Iterator[WriteTarget]:
-    """Chunks that lie one after the other from an offset on, as far as their numbers follow each
-    other."""
+    """Yields the targets of consecutive chunks from an offset on: one for each run of consecutive
+    numbers."""
     begin, end, at = chunks[0][0], chunks[0][0], offset
     for number, chunk in chunks:
         if number != end:

@@ -1,8 +1,9 @@
-"""What the store was found to have damaged a moment ago: it fails at once, and is not read again.
+"""A short memory of damage in the store: reads of damaged bytes fail at once, without reading
+again.
 
-A damaged chunk costs two reads of it and of its pack's index before it is known to be so; without
-this memory every reader pays that anew, and with many readers so does the store. The memory is
-short, so that a store that was repaired is seen soon.
+A damaged chunk costs two reads of it and of its pack's index before the damage is certain. Without
+this memory every reader would pay that again, and so would the store. The memory is short, so that
+repairs are noticed soon.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.system.lru import Lru
 
-KEPT_FOR_S = 5.0  # docs/safety.md says so
+KEPT_FOR_S = 5.0  # docs/safety.md gives this figure
 ENTRIES_MAX = 1024
 
 
 class Known(NamedTuple):
-    """A part [first, end) that is damaged, until when that is believed, and why it is."""
+    """A damaged part [first, end), until when that is believed, and the reason."""
 
     first: int
     end: int
@@ -28,7 +29,7 @@ class Known(NamedTuple):
 
 
 class DamagedChunks:
-    """By any key, the last part [first, end) that was found to be damaged, and why. For any
+    """By any key, the last part [first, end) that was found to be damaged, and the reason. For any
     thread."""
 
     def __init__(
@@ -43,18 +44,18 @@ class DamagedChunks:
         self._parts: Lru[Hashable, Known] = Lru(entries_max)
 
     def note(self, key: Hashable, error: Corrupt, first: int = 0, end: int = 1) -> None:
-        """Stores that the part was read twice and is damaged. It replaces the key's last part."""
+        """Adds a part that was read twice and is damaged. It replaces the key's last part."""
         until_s = self._clock_s() + self._kept_for_s
         self._parts.put(key, Known(first, end, until_s, str(error)))
 
     def check(self, key: Hashable, first: int = 0, end: int = 1) -> None:
-        """Raises Corrupt if [first, end) contains a part that is known to be damaged."""
+        """Raises: Corrupt if [first, end) contains a known damaged part."""
         known = self.find(key, first, end)
         if known is not None:
             raise Corrupt(known.why)
 
     def find(self, key: Hashable, first: int, end: int) -> Known | None:
-        """The part within [first, end) that is known to be damaged."""
+        """Returns the known damaged part within [first, end)."""
         found = self._parts.get(key)
         if found is None:
             return None
@@ -62,5 +63,5 @@ class DamagedChunks:
             return None
         if not (first <= found.first and found.end <= end):
             return None
-        why = f"{found.why} (found a moment ago: it is read again in a few seconds)"
+        why = f"{found.why} (found a moment ago: try again in a few seconds)"
         return found._replace(why=why)

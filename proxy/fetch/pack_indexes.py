@@ -1,4 +1,4 @@
-"""Indexes of packs: in memory, in the node's index, from elsewhere; each looked up once."""
+"""The indexes of packs: in memory, in the node's index, or from elsewhere; each is loaded once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from lodefs.proxy.runtime.thread_pools import Pools
 
 log = logging.getLogger("lodefs.cache")
 
-CHUNKS_MAX = 512 * 1024  # of the indexes in memory together; about 80 bytes each
-ROWS_SIZE_BYTES_MAX = 1024 * 1024 * 1024  # of those in the node's index: of some 24,000 packs
+CHUNKS_MAX = 512 * 1024  # in all indexes in memory together; about 80 bytes each
+ROWS_SIZE_BYTES_MAX = 1024 * 1024 * 1024  # in the node's index: enough for some 24,000 packs
 _ROWS_SIZE_BYTES = layout.figure_key("pack_rows_size_bytes")
 
 
 class PackIndexes:
-    """Finds the indexes of packs. ``get`` is for the event loop, the rest for any thread."""
+    """Finds the indexes of packs. ``get`` is for the event loop; other methods are for any
+    thread."""
 
     def __init__(
         self,
@@ -51,12 +52,12 @@ class PackIndexes:
         self._loads: SharedTasks[PackId, PackIndexVersion] = SharedTasks()  # event loop only
 
     def in_memory(self, pack_id: PackId) -> PackIndexVersion | None:
-        """The index, if that needs no waiting."""
+        """Returns the index if that needs no waiting."""
         return self._loaded.get(pack_id)
 
     async def get(self, pack_id: PackId, *, from_origin: bool = False) -> PackIndexVersion:
-        """The index, from wherever it is; many callers load it once. Its loading has a deadline.
-        ``from_origin``: no peer is asked for it. Raises: Corrupt, UnknownFormat, Unavailable,
+        """Returns the index, from wherever it is. Concurrent callers load it once. Loading has a
+        deadline. ``from_origin``: no peer is asked. Raises: Corrupt, UnknownFormat, Unavailable,
         DeadlineExceeded, Denied."""
         found = self._loaded.get(pack_id)
         if found is not None:
@@ -77,7 +78,7 @@ class PackIndexes:
         )
 
     def reload(self, pack_id: PackId) -> PackIndexVersion:
-        """The index as it is in the store now. Blocking. Raises: the errors of ``get``."""
+        """Returns the current index in the store. Blocking. Raises: the errors of ``get``."""
         return self._kept(self._origin.index(pack_id))
 
     def _kept(self, pack_index: PackIndexVersion) -> PackIndexVersion:
@@ -94,7 +95,7 @@ class PackIndexes:
         try:
             pack_index = PackIndexVersion(PackIndex.decode(pack_id, data), etag)
         except LodefsError as error:
-            log.warning("a pack's index in the node's index is read again: %s", error)
+            log.warning("reading a pack's index again, since its row is damaged: %s", error)
             return None
         self._keep(pack_id, pack_index)
         return pack_index
@@ -109,7 +110,8 @@ class PackIndexes:
                 self._chunks -= len(oldest.index)
 
     def _write(self, pack_id: PackId, pack_index: PackIndexVersion) -> None:
-        """Keeps the row; ids are hashes, so that the rows after this one's key are any others."""
+        """Stores the row, and drops rows after its key for space: ids are hashes, so those are
+        arbitrary."""
         key = layout.pack_key(pack_id)
         value = layout.encode_pack_row(pack_index.etag, pack_index.index.encode())
         with self._lock:
@@ -126,6 +128,6 @@ class PackIndexes:
             try:
                 self._kv.write(rows)
             except LodefsError as error:
-                log.warning("the index of pack %s is not kept: %s", pack_id.hex(), error)
+                log.warning("the index of pack %s is not stored: %s", pack_id.hex(), error)
                 return
             self._rows_size_bytes = size_bytes

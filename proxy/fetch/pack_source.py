@@ -34,7 +34,7 @@ from lodefs.proxy.tracing.traced_objects import store_attributes
 log = logging.getLogger("lodefs.cache")
 
 
-OnTransferStarted = Callable[[Origin], None]  # called when only a transfer is waited for
+OnTransferStarted = Callable[[Origin], None]  # called when only the transfer is left
 
 
 class KnownWrongChunk(WrongChunk):
@@ -42,7 +42,7 @@ class KnownWrongChunk(WrongChunk):
 
 
 def _ignored(_origin: Origin) -> None:
-    """Nobody wants to know."""
+    """Ignores the call."""
 
 
 class PackSource(Protocol):
@@ -50,13 +50,13 @@ class PackSource(Protocol):
 
     @property
     def url(self) -> str:
-        """Its name in messages."""
+        """Its name for messages."""
 
     def waits_for_peers(self, pack_id: PackId) -> bool:
-        """Whether other nodes are asked for the pack before the store is."""
+        """Whether other nodes are asked for the pack before the store."""
 
     def index(self, pack_id: PackId) -> PackIndexVersion:
-        """The index as it is now. Raises: Corrupt (also if there is no such pack), UnknownFormat,
+        """Returns the current index. Raises: Corrupt, also if there is no such pack; UnknownFormat,
         Unavailable, DeadlineExceeded, Denied."""
 
     def read(
@@ -66,11 +66,11 @@ class PackSource(Protocol):
         count: int,
         begun: OnTransferStarted = _ignored,
     ) -> list[Buffer]:
-        """The raw bytes of consecutive chunks; b"" for those that are gone by ``pack_index``.
-        ``begun`` is called when only their transfer is left to wait for; its last call names the
-        source that they came from.
+        """Returns the raw bytes of consecutive chunks; b"" for those that are gone by
+        ``pack_index``. ``begun`` is called when only their transfer is left; its last call names
+        their source.
 
-        Raises: Changed (the pack was written again: its index must be read again), and the errors
+        Raises: Changed if the pack was rewritten, so that its index must be read again; the errors
         of ``index``.
         """
 
@@ -82,13 +82,13 @@ class PackSource(Protocol):
         begun: OnTransferStarted,
         landing: WriteReservation,
     ) -> list[Buffer] | None:
-        """As ``read``; None if the chunks were not read but fetched to the cache, by ``landing``'s
-        places."""
+        """Does what ``read`` does; returns None if the chunks were fetched to the cache instead, to
+        the places of ``landing``."""
 
 
 def lacking(objects: ObjectStore, error: NotFound | LostPack) -> LodefsError:
-    """The error for a missing pack: damage, or a store that is gone as a whole, such as a directory
-    whose file system was unmounted."""
+    """Returns the error for a missing pack: damage, or a store that is gone as a whole, such as a
+    directory whose file system was unmounted."""
     try:
         require_there(objects)
     except Unavailable as gone:
@@ -97,8 +97,8 @@ def lacking(objects: ObjectStore, error: NotFound | LostPack) -> LodefsError:
 
 
 class StorePacks:
-    """The store. Reads of bytes that are known to be damaged there fail at once. That is checked
-    here, so that peers, which may have good copies, are asked before."""
+    """The store. Reads of bytes that are known to be damaged fail at once. That is checked here, so
+    that peers, which may have good copies, are asked first."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class StorePacks:
         damaged_chunks: DamagedChunks,
         plane: DataPlane | None = None,
     ) -> None:
-        """``plane``: what fetches chunks to the cache without this process reading them."""
+        """``plane`` fetches chunks to the cache without this process reading them."""
         self._objects = objects
         self._counts = counts
         self._damaged_chunks = damaged_chunks
@@ -121,7 +121,7 @@ class StorePacks:
         return False
 
     def index(self, pack_id: PackId) -> PackIndexVersion:
-        """The index. A wrong one is read once more, and then not for a while."""
+        """Returns the index. A wrong one is read once more, and then not for a while."""
         key = ("index", pack_id)
         self._damaged_chunks.check(key)
         try:
@@ -136,7 +136,7 @@ class StorePacks:
         except Corrupt as error:
             self._counts.add(Counter.STORE_CORRUPT)
             report_corruption(self._objects, keys.pack(pack_id))
-            log.warning("%s sent wrong bytes, they are read again: %s", self.url, error)
+            log.warning("%s sent wrong bytes, which are read again: %s", self.url, error)
         except NotFound as error:
             raise lacking(self._objects, error) from error
         return self._index(pack_id)
@@ -152,7 +152,7 @@ class StorePacks:
         count: int,
         begun: OnTransferStarted = _ignored,
     ) -> list[Buffer]:
-        """One ranged GET. WrongChunk."""
+        """Reads with one ranged GET. Raises: WrongChunk."""
         index = pack_index.index
         self._check(pack_index, first, count)
         begun(Origin.STORE)
@@ -176,7 +176,7 @@ class StorePacks:
         begun: OnTransferStarted,
         landing: WriteReservation,
     ) -> list[Buffer] | None:
-        """As of PackSource. What the data processes do not fetch is read here."""
+        """Implements PackSource. Chunks that the data processes do not fetch are read here."""
         if self._plane is not None:
             self._check(pack_index, first, count)
             begun(Origin.STORE)
@@ -190,7 +190,7 @@ class StorePacks:
                     raise
                 span.note({"http.response.body.size": received_bytes or 0})
                 if received_bytes is None:
-                    span.drop()  # nothing was asked for
+                    span.drop()  # nothing was requested
             if received_bytes is not None:
                 self._counts.add(Counter.FETCHES)
                 self._counts.add(Counter.FETCHED_BYTES, received_bytes)

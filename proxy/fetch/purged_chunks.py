@@ -1,7 +1,7 @@
-"""Chunks that were purged from the store, which may still come from a node that does not know it.
+"""Chunks that were purged from the store, and may still come from a node that does not know that.
 
-An index that has them is an old one: the pack was written again. So where a known id is not marked
-in it, the index and the bytes are read again, from the store.
+An index that has them is old, since the pack was rewritten. So if an index does not mark a known
+purged id, index and bytes are read again from the store.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from lodefs.chunkstore.journal.purges import CHUNKS_MAX, Purge
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.chunk_cache import Cache
 
-PURGES_KEPT = 32  # documents, the newest
+PURGES_KEPT = 32  # the newest documents
 IDS_MAX = PURGES_KEPT * CHUNKS_MAX
 
 
 class PurgedChunks:
-    """The ids that were learned last, ``ids_max`` of them. For any thread; one adds."""
+    """The ids that were added last, at most ``ids_max``. For any thread; one thread adds."""
 
     def __init__(self, ids_max: int = IDS_MAX) -> None:
         self._ids_max = ids_max
-        self._ids: dict[ChunkId, None] = {}  # the oldest first
+        self._ids: dict[ChunkId, None] = {}  # oldest first
 
     def add(self, ids: Iterable[ChunkId]) -> None:
         for chunk in ids:
@@ -34,24 +34,24 @@ class PurgedChunks:
             del self._ids[next(iter(self._ids))]
 
     def are_in(self, index: PackIndex, chunks: range) -> bool:
-        """Whether an index says of one of these chunks that it is there, though it was purged."""
+        """Whether an index has one of these chunks although it was purged."""
         if not self._ids:
             return False
         return any(index.chunk_id(n) in self._ids and not index.is_gone(n) for n in chunks)
 
 
-LOOKS = 3  # that follow each purge
-_SEEN = layout.figure_key("purges_seen")  # the last purge that all looks followed, plus 1
+LOOKS = 3  # after each purge
+_SEEN = layout.figure_key("purges_seen")  # the last purge with all of its looks, plus 1
 
 log = logging.getLogger("lodefs.cache")
 
 
 class Purging:
-    """Drops from the cache what was purged from the store. ``after`` gives the purges after a
-    number. ``refused``: learns the chunks of the last ones, also after a restart. One thread.
+    """Drops purged chunks from the cache. ``after`` returns the purges after a number. ``refused``
+    gets the chunks of the last ones, even after a restart. For one thread.
 
-    Each purge is followed several times, once at each look: what was being read from other nodes,
-    which had not heard of it, may have come here after the first time."""
+    It handles each purge several times, once at each look. Reads from other nodes that did not know
+    of the purge may have brought the chunks back after the first time."""
 
     def __init__(
         self, cache: Cache, after: Callable[[int], Iterable[Purge]], refused: PurgedChunks
@@ -60,12 +60,12 @@ class Purging:
         self._after = after
         self._refused = refused
         self._seen = int.from_bytes(cache.kv.get(_SEEN) or b"", "little") - 1
-        self._known = max(self._seen - PURGES_KEPT, -1)  # the newest that is in memory
-        self._recent: list[tuple[Purge, int]] = []  # with the looks that are left
+        self._known = max(self._seen - PURGES_KEPT, -1)  # the newest purge in memory
+        self._recent: list[tuple[Purge, int]] = []  # with the number of looks left
 
     def look(self) -> None:
-        """Asks the store for new purges, and follows these and the last ones. Raises: what the
-        store does; LodefsError of the cache's index."""
+        """Asks the store for new purges, and handles these and the last ones. Raises: what the
+        store raises; LodefsError of the cache's index."""
         for purge in list(self._after(self._known)):
             self._known = purge.number
             self._refused.add(purge.chunks)
@@ -81,8 +81,8 @@ class Purging:
         self._recent = [(purge, left - 1) for purge, left in self._recent if left > 1]
 
     def _drop(self, chunks: set[ChunkId]) -> None:
-        """Drops each cache file that has one of the chunks: files are never changed. Goes through
-        the rows of all files, since a chunk's own row names one place of it alone."""
+        """Drops each cache file that has one of the chunks, since files never change. It goes
+        through the rows of all files, since a chunk's own row names only one of its places."""
         hit: set[int] = set()
         for key, value in self._cache.kv.scan(layout.RUNS):
             number = int.from_bytes(key[1:5], "big")
@@ -93,4 +93,4 @@ class Purging:
         for number in sorted(hit):
             file = self._cache.files.get(number)
             if file is not None:
-                self._cache.eviction.drop(file, "it has bytes that were purged", is_damaged=False)
+                self._cache.eviction.drop(file, "it has purged bytes", is_damaged=False)

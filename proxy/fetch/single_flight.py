@@ -1,9 +1,9 @@
-"""Single flight: of many readers that miss the same chunks, one fetch serves all.
+"""Single flight: one fetch serves all readers that miss the same chunks.
 
 A flight is one fetch unit under way: one future, one call in a thread. A waiting reader may leave
-without stopping it, and it ends by its deadline. A flight that a reader waits for starts at once.
-A flight ahead of readers waits for its turn, so that it delays nobody and large transfers do not
-fight for the processors; it starts at once when a reader needs it.
+without stopping it, and it ends by its deadline. A flight with a waiting reader starts at once. A
+flight ahead of readers waits for its turn, so that it delays nobody and large transfers do not
+compete for the processors; it starts at once when a reader needs it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 
-AHEAD_SIZE_BYTES_MAX = 8 * UNIT_STORED_BYTES_MAX  # in flight, from where on nothing is read ahead
-JOINED_MAX = 8  # flights of others that a reader may see fail by chunks that it did not want
+AHEAD_SIZE_BYTES_MAX = 8 * UNIT_STORED_BYTES_MAX  # in flight, above which there is no read-ahead
+JOINED_MAX = 8  # a reader joins so many flights that fail by other chunks
 KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache did not take
 KEPT_S = 30.0
-LATE_S = 0.1  # after which bytes that wait for the cache's disk are read from memory
-RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, from where on what is ahead waits
+LATE_S = 0.1  # after this, readers get bytes that wait for the cache's disk from memory
+RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which read-ahead waits
 
 
 class Flight:
-    """Chunks [first, end) of a pack on their way."""
+    """Chunks [first, end) of a pack on their way to the cache."""
 
     __slots__ = (
         "asked",
@@ -68,30 +68,30 @@ class Flight:
         asked: tuple[int, int],
     ) -> None:
         self.unit = unit
-        self.asked = asked  # raw bytes [first, end) of the pack that it is for: others come along
+        self.asked = asked  # raw bytes [first, end) of the pack that a reader asked for
         self.held = held  # chunks whose bytes a reader waits for
         self.first = unit.first
         self.end = unit.end
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
         self.owner = current_owner.get()
-        self.transferring = not waits_for_peers  # else: bytes have begun to come
-        self.origin: Origin | None = None  # where bytes came from, so far
-        self.bad: int | None = None  # a chunk that it failed by
-        self.chunks: RawChunks | None = None  # that have come, and are being written
-        self.is_late = False  # that takes long
-        self.is_read = False  # most of what is kept
-        self.is_kept = False  # it has ended; what the cache did not take is still in memory
+        self.transferring = not waits_for_peers  # True once bytes have begun to arrive
+        self.origin: Origin | None = None  # where bytes came from so far
+        self.bad: int | None = None  # a chunk that made it fail
+        self.chunks: RawChunks | None = None  # chunks that have arrived and are being written
+        self.is_late = False  # the writing takes long
+        self.is_read = False  # most of the kept chunks were read
+        self.is_kept = False  # it has ended; chunks that the cache did not take are in memory
         self.started = asyncio.Event()
         self.task: asyncio.Task[FetchResult]
 
     def on_transfer_started(self, origin: Origin) -> None:
-        """Its bytes have begun to arrive. For any thread."""
+        """Notes that bytes have begun to arrive. For any thread."""
         self.transferring = True
         self.origin = origin
 
     def on_read(self, chunks: RawChunks) -> None:
-        """Its bytes are in memory, and written next. For any thread."""
+        """Notes that the bytes are in memory and will be written next. For any thread."""
         self.chunks = chunks
 
     def fetches(self, chunk: int) -> bool:
@@ -100,21 +100,21 @@ class Flight:
         return self.first <= chunk < self.end
 
     def has_failed(self) -> bool:
-        """Whether it has ended and fetched nothing."""
+        """Whether it has ended without fetching anything."""
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
     async def landed(self) -> FetchResult:
-        """Returns what it fetched when it has ended. Raises as it did."""
+        """Waits until it has ended, and returns what it fetched. Raises what it raised."""
         try:
             return await asyncio.shield(self.task)
         except asyncio.CancelledError:
-            if self.task.cancelled():  # and not the one who waits
+            if self.task.cancelled():  # the flight was cancelled, not its reader
                 raise Unavailable("the proxy is shutting down") from None
             raise
 
     async def readable(self) -> FetchResult:
-        """As ``landed``; but what came is not kept waiting by the cache's disk: if it is slow, the
-        chunks that are in memory are given. Raises as it did."""
+        """Does what ``landed`` does, but does not wait for a slow disk of the cache: then it
+        returns the chunks in memory. Raises what the flight raised."""
         while not self.task.done():
             if self.is_late and self.chunks is not None:
                 return FetchResult(held_chunks=self.chunks)
@@ -124,8 +124,8 @@ class Flight:
 
 
 class Fetcher:
-    """The flights of a node. Used from the event loop alone. ``extents`` learns of each unit where
-    its bytes lie, before those who wait for it are woken."""
+    """The flights of a node, for use on the event loop only. ``extents`` gets the places of each
+    unit before its readers are woken."""
 
     def __init__(
         self,
@@ -146,24 +146,24 @@ class Fetcher:
         self._ahead_size_bytes_max = ahead_size_bytes_max
         self._running_size_bytes_max = running_size_bytes_max
         self._flights: dict[PackId, list[Flight]] = {}
-        self._waiting: dict[Flight, None] = {}  # in the order of asking
+        self._waiting: dict[Flight, None] = {}  # in the order of requests
         self._running_bytes = 0
         self._owned_bytes: defaultdict[str, int] = defaultdict(int)  # of flights that are not bulk
-        self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # to go first: first
+        self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # next to drop first
         self._kept_bytes = self._unread_bytes = 0  # of these; of those that nobody has read yet
-        self.in_flight_bytes = 0  # running and waiting, bulk flights too
+        self.in_flight_bytes = 0  # running and waiting, including bulk flights
         self.bulk_bytes = 0
 
     @property
     def waiting_units(self) -> int:
-        """Flights ahead of readers that wait for their turn."""
+        """The number of flights ahead of readers that wait for their turn."""
         return len(self._waiting)
 
     def join(
         self, pack: PackId, chunk: int, *, for_peer: bool = False, without: Collection[int] = ()
     ) -> Flight | None:
-        """The flight that fetches a chunk somebody waits for, if there is one that fetches none of
-        the chunks ``without``."""
+        """Returns a flight that fetches the chunk and none of the chunks ``without``, if there is
+        one."""
         for flight in self._of(pack, for_peer=for_peer):
             if flight.fetches(chunk) and not any(map(flight.fetches, without)):
                 self._counts.add(Counter.JOINED)
@@ -176,15 +176,16 @@ class Fetcher:
     async def arrived(
         self, pack_index: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
     ) -> Flight:
-        """The flight when it has landed, or one that fetched less: if chunks are wrong that
-        only came along, the wanted one is fetched without them. Raises as the last flight did."""
+        """Returns the flight when it has landed, or one that fetched less: if other chunks of it
+        were wrong, the wanted one is fetched without them. Raises what the last flight raised."""
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
             try:
                 await flight.readable()
                 return flight
             except Corrupt:
-                others = flight.unit.from_origin and not for_peer  # they may have it whole
+                # Other nodes may have a good copy
+                others = flight.unit.from_origin and not for_peer
                 if not others and (flight.bad == wanted or flight.unit.count == 1):
                     raise
                 part = part_of(flight.unit, *around(flight, wanted))
@@ -192,31 +193,31 @@ class Fetcher:
                 bad.add(flight.bad)
             unit = replace(part, from_origin=for_peer)
             joined = None
-            if n < JOINED_MAX:  # at last it goes alone, whatever is on its way
+            if n < JOINED_MAX:  # the last try fetches it alone
                 joined = self.join(unit.pack, wanted, for_peer=for_peer, without=bad)
             flight = joined or self.demand(pack_index, unit, wanted)
         await flight.readable()
         return flight
 
     def is_coming(self, pack: PackId, chunk: int) -> bool:
-        """Whether a peer may wait for the flight that fetches a chunk."""
+        """Whether a flight that a peer may wait for fetches a chunk."""
         flights = self._of(pack, for_peer=True)
         return any(flight.fetches(chunk) for flight in flights)
 
     def _of(self, pack: PackId, *, for_peer: bool) -> list[Flight]:
-        """The flights of a pack, but for those that have failed and are about to be forgotten: a
-        reader who joined one would fail without a turn of the loop, as often as he tries. A peer
-        may wait for those alone that wait for no peer themselves: else two nodes could wait for
-        each other."""
+        """Returns the flights of a pack without those that have failed and will be dropped: a
+        reader who joined such a flight would fail at once, again and again. A peer may only wait
+        for flights that wait for no peer themselves, since otherwise two nodes could wait for each
+        other."""
         flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
         return [one for one in flights if one.transferring] if for_peer else flights
 
     def demand(
         self, pack_index: PackIndexVersion, unit: Unit, wanted: int, held_end: int = 0
     ) -> Flight:
-        """A new flight for the chunk ``wanted``, and that part of its unit around it that no other
-        flight fetches, and that is not known to be damaged. Its result holds the bytes of the
-        chunks [wanted, held_end)."""
+        """Starts a flight for the chunk ``wanted`` and the part of its unit around it that no other
+        flight fetches, and that is not known to be damaged. Its result has the bytes of the chunks
+        [wanted, held_end)."""
         first, end = unit.first, unit.first + unit.count
         taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
         if (damaged := self._filler.known_damage(unit)) is not None:
@@ -233,8 +234,8 @@ class Fetcher:
         return flight
 
     def bulk(self, pack_index: PackIndexVersion, unit: Unit) -> list[Flight]:
-        """Flights that together fetch all of a unit: those under way, and new ones for the rest.
-        New ones start at once and take nothing from what may be read ahead: who asks bounds them.
+        """Returns flights that together fetch all of a unit: existing ones, and new ones for the
+        rest. New ones start at once and do not count as read-ahead: the caller bounds them.
         """
         flights: list[Flight] = []
 
@@ -259,8 +260,9 @@ class Fetcher:
         return flights
 
     def ahead(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
-        """Starts to fetch those parts of the unit that are not under way; False, with nothing
-        started, if too much is in flight already for whom it is: owners have equal shares."""
+        """Starts to fetch those parts of the unit that are not under way. Returns False, with
+        nothing started, if too much is in flight for its owner already: owners have equal
+        shares."""
         first, end = unit.first, unit.first + unit.count
         flights = self._of(unit.pack, for_peer=unit.from_origin)
         for flight in sorted(flights, key=lambda flight: flight.first):
@@ -283,7 +285,7 @@ class Fetcher:
         return True
 
     async def direct(self, pack_index: PackIndexVersion, unit: Unit) -> RawChunks:
-        """All chunks of a small unit from the store, past the cache."""
+        """Returns all chunks of a small unit from the store, without the cache."""
         raws = await self._pools.fetch.bounded(
             _name(unit),
             self._deadline_s,
@@ -323,11 +325,12 @@ class Fetcher:
         if not flight.started.is_set():
             flight.started.set()
             self._running_bytes += flight.size_bytes * (not flight.is_bulk)
-            self._waiting.pop(flight, None)  # also out of turn: nothing keeps it when it has landed
+            # Perhaps out of turn: nothing keeps a flight that has landed
+            self._waiting.pop(flight, None)
 
     def _start_waiting(self) -> None:
-        """Starts what waits, as far as there is room: of the owner for whom the least is running,
-        in the order in which it came."""
+        """Starts waiting flights as far as there is room: of the owner with the least under way, in
+        the order of requests."""
         while self._waiting:
             running = self._running_of(self._waiting)
             flight = min(self._waiting, key=lambda one: running[one.owner])
@@ -337,7 +340,7 @@ class Fetcher:
             self._start(flight)
 
     def _running_of(self, waiting: Collection[Flight]) -> dict[str, int]:
-        """Bytes under way for the owners of flights that wait."""
+        """Returns the bytes under way for the owners of waiting flights."""
         running = {flight.owner: self._owned_bytes[flight.owner] for flight in waiting}
         for flight in waiting:
             running[flight.owner] -= flight.size_bytes
@@ -377,7 +380,7 @@ class Fetcher:
                 del self._owned_bytes[flight.owner]
         if flight.started.is_set():
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
-        if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits
+        if not task.cancelled() and task.exception() is None:  # marks the exception as retrieved
             filled = task.result()
             self.extents.add(unit.pack, filled.runs)
             first, end = flight.asked
@@ -394,8 +397,8 @@ class Fetcher:
             del self._flights[flight.unit.pack]
 
     def _keep(self, flight: Flight, chunks: RawChunks) -> None:
-        """Keeps what the cache did not take in memory for a while: a reader reads a unit in many
-        pieces, and what was read ahead later."""
+        """Keeps chunks that the cache did not take in memory for a while, since a reader reads a
+        unit in many pieces, and what was read ahead later."""
         flight.chunks, flight.is_kept = chunks, True
         self._flights.setdefault(flight.unit.pack, []).append(flight)
         timer = asyncio.get_running_loop().call_later(KEPT_S, self._forget, flight)
@@ -406,7 +409,7 @@ class Fetcher:
             self._forget(next(iter(self._kept)))
 
     def _note_read(self, flight: Flight) -> None:
-        """Most of it was read: it goes first, and something else may be read ahead."""
+        """Marks it as mostly read: it is dropped first, and makes room for read-ahead."""
         if not flight.is_read:
             flight.is_read = True
             self._unread_bytes -= flight.size_bytes
@@ -415,7 +418,7 @@ class Fetcher:
     def _forget(self, flight: Flight) -> None:
         if flight in self._kept:
             self._remove(flight)
-            self._kept.pop(flight).cancel()  # else the timer would hold its chunks
+            self._kept.pop(flight).cancel()  # otherwise the timer would hold its chunks
             self._kept_bytes -= flight.size_bytes
             self._unread_bytes -= flight.size_bytes * (not flight.is_read)
 
@@ -430,7 +433,7 @@ class Fetcher:
 
 
 def _around(flight: Flight, wanted: int) -> tuple[int, int]:
-    """Those chunks of a flight around the wanted one that may be right."""
+    """Returns those chunks of a flight around the wanted one that may be right."""
     if flight.bad is None or flight.bad == wanted:
         return _alone(flight, wanted)
     if wanted < flight.bad:

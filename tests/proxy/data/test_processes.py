@@ -371,7 +371,7 @@ def test_a_process_that_does_not_end_keeps_its_cache(tmp_path: Path) -> None:
     with running(DataSettings(1, (owner.writers_fd,))) as processes:
         (pid,) = processes.pids
         owner.close()
-        with pytest.raises(InUse, match="data process of a proxy that was killed"):
+        with pytest.raises(InUse, match="data process of a killed proxy"):
             CacheDir(path, left_s_max=0)
         with ThreadPoolExecutor(1) as thread:
             waiting = thread.submit(CacheDir, path, left_s_max=WAIT_S)
