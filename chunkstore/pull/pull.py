@@ -125,18 +125,17 @@ def pull(
 ) -> PullResult:
     """Copies what ``spec`` names into the directory ``target``.
 
-    A target that is a finished copy of another commit (``since``, or the one that it records
-    itself) is updated to this one: what differs between the two is replaced, unless it was changed
-    since.
+    A target that is a finished copy of another commit (``since``, or the one that it records) is
+    updated: what differs between the two is replaced, unless it was changed since.
 
     The target must be missing, empty, or left by an interrupted pull of the same commit and path,
     which then continues: complete files are kept after their bytes are checked, and existing chunks
     of the others, too; an unrelated file at the path of one gets another name. A target with
     contents is only compared: it is accepted if it is exactly what ``spec`` names, byte by byte,
-    and refused otherwise. A single file or symlink is put under its own name. Modification times
-    are not part of a dataset: files get the time of the pull. A file with purged bytes ends the
-    pull (Purged); with ``skip_purged`` it is left out, even if a copy had its older version. With
-    ``sync`` everything is on disk on return. It takes about ``workers`` times 32 MiB of memory.
+    and refused otherwise. A single file or symlink is put under its own name. Files get the time of
+    the pull, since datasets have no modification times. A file with purged bytes ends the pull
+    (Purged); with ``skip_purged`` it is left out, even if a copy had its older version. With
+    ``sync`` everything is on disk on return. Memory: about ``workers`` times 32 MiB.
 
     Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
     target keeps what was pulled, and its state, so that it does not look complete.

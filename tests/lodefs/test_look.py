@@ -224,7 +224,7 @@ def test_pull(lodefs: Lodefs, tmp_path: Path) -> None:
     (target / "a.txt").write_bytes(b"mine")
     again = lodefs("pull", "vision/cats", str(target))
     assert again.code == 2
-    assert "is not empty, and is not vision/cats@main as it is pulled: a.txt differs" in again.err
+    assert "is not empty, and differs from vision/cats@main: a.txt differs" in again.err
     assert (target / "a.txt").read_bytes() == b"mine"
     found = lodefs("pull", "--json", "--no-sync", "vision/cats@v1:dir", str(tmp_path / "u")).json
     assert (found["files"], found["size_bytes"]) == (1, 2000)

@@ -196,7 +196,7 @@ def test_reads_golden_settings_of_a_repository() -> None:
     assert _repo_settings(read("repo-settings")) == golden.repo_settings()
     assert _repo_settings(read("repo-settings-2")) == golden.repo_settings_names()
     for repo, sequence in (("vision/other", 3), ("vision/flickr30k", 4)):
-        with pytest.raises(Corrupt, match="is of vision/flickr30k, number 3"):
+        with pytest.raises(Corrupt, match="belongs to vision/flickr30k, number 3"):
             _repo_settings(read("repo-settings"), repo, sequence)
 
 
@@ -213,7 +213,7 @@ def test_reads_golden_looks_at_composites() -> None:
         3, {golden.COMPOSITE: 17}
     )
     other = seal("composites-looked", 1, {"purge": 3, "unused": {"6-00": 17}})
-    with pytest.raises(Corrupt, match="no composite"):
+    with pytest.raises(Corrupt, match="is not a composite"):
         decode_looked(other, "it")
 
 

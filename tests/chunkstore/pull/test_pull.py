@@ -409,7 +409,7 @@ def test_wrong_bytes_are_never_written(tmp_path: Path) -> None:
     data = bytearray(objects.objects[key])
     data[0] ^= 1
     objects.objects[key] = bytes(data)
-    told = r"^r@main \(\w+\): a\.txt: chunk 0 of packs/.*; `lodefs repair` says"
+    told = r"^r@main \(\w+\): a\.txt: chunk 0 of packs/.*; `lodefs repair` lists"
     with pytest.raises(Corrupt, match=told):
         pull(store, Spec("r"), tmp_path / "t")
     for path in (b"bin/large", b"a.txt", b"bin/shares"):
@@ -466,7 +466,7 @@ def test_a_damaged_tree_names_the_version_and_the_way_out(tmp_path: Path) -> Non
     damaged[: len(damaged) // 2] = bytes(len(damaged) // 2)
     objects.objects[key] = bytes(damaged)
     for path in (b"", b"bin/large"):
-        with pytest.raises(Corrupt, match=r"r@main.*; `lodefs repair` says"):
+        with pytest.raises(Corrupt, match=r"r@main.*; `lodefs repair` lists"):
             pull(open_store(objects), Spec("r", path=path), tmp_path / "t")
 
 

@@ -34,7 +34,7 @@ else:
     [
         (64, 300, "300 300"),
         (256, 256, "256 256"),
-        (20, 32, "only 32 files may be open here (ulimit -n): a mount needs 256"),
+        (20, 32, "the limit of open files is 32 (ulimit -n): a mount needs 256"),
     ],
 )
 def test_the_limit(soft: int, hard: int, said: str) -> None:

@@ -170,7 +170,7 @@ def test_a_base_that_has_lost_something_is_refused(source: Source) -> None:
     (segment, *_) = source.made.entry(b"b", FILES[b"d/b"]).segments
     store.objects.delete(keys.pack(segment.pack))
     part = source.bundle(since="v1")
-    said = f"{keys.pack(segment.pack)} lacks it, too: .* may be damaged"
+    said = f"{keys.pack(segment.pack)}, which .* lacks it, too: .* may be damaged"
     with pytest.raises(Corrupt, match=said):
         unpacked(part, store)
     assert at(store) is None
