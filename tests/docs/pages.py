@@ -31,23 +31,25 @@ class Step(NamedTuple):
 
 class Block(NamedTuple):
     """A block of a page that is for a shell. ``name``: the page, the heading above it as in its
-    address, and which of those below it."""
+    address, and which of those below it. ``kind``: the word after its first fence."""
 
     name: str
+    kind: str
     text: str
 
 
 def blocks_of(page: str) -> list[Block]:
-    """Those of a page below docs/, in their order."""
+    """Those of a page below docs/, or of the project's folder, in their order."""
     found: list[Block] = []
     heading, number = "", 0
-    for match in _BLOCK.finditer((ROOT / "docs" / page).read_text()):
+    path = ROOT / "docs" / page
+    for match in _BLOCK.finditer((path if path.exists() else ROOT / page).read_text()):
         if match["heading"] is not None:
             heading, number = re.sub(r"[^\w -]", "", match["heading"].lower()).replace(" ", "-"), 0
         elif match["kind"] in _SHELL:
             number += 1
             text = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
-            found.append(Block(f"{page}#{heading}-{number}", text))
+            found.append(Block(f"{page}#{heading}-{number}", match["kind"], text))
     return found
 
 

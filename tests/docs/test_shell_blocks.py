@@ -1,5 +1,5 @@
-"""Each block of shell commands of the pages for operators is run by a test as it stands, or says
-why not. A new block fails until it has its line here."""
+"""Each block of shell commands of all pages is run by a test as it stands, or says why not. A new
+block fails until it has its line here, but for those of pages that are run as a whole."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import pytest
 
 from tests.docs.pages import ROOT, block, blocks_of
 
-PAGES = (
-    *("install.md", "services.md", "docker.md", "cluster.md", "hpc.md"),
-    *("kubernetes.md", "kubernetes-install.md"),
-    *("operations.md", "observing.md", "space.md", "safety.md"),
-)
+PAGES = [
+    *("README.md", "CONTRIBUTING.md", "deploy/README.md", "grafana/README.md"),
+    *("loadtests/README.md", *sorted(page.name for page in (ROOT / "docs").glob("*.md"))),
+]
+WHOLE = {  # pages of which tests/docs/test_commands.py runs all blocks of these kinds
+    "README.md": {"sh"},
+    "cookbook.md": {"sh"},
+    "tour.md": {"sh", "console"},
+    "writable.md": {"sh"},
+}
 SLURM = "needs a Slurm with the plug-in: `./run slurm test` has jobs like it"
 NODE, PLUGIN = "tests/deploy/test_pages.py", "tests/deploy/test_managed_plugin.py"
 BLOCKS = {
-    "install.md#debian-package-1": NODE,
-    "install.md#installsh-1": "pip builds and fetches all; test_life.py runs it on wheels",
-    "install.md#the-first-node-1": NODE,
-    "install.md#removal-1": NODE,
-    "install.md#managed-plugin-of-docker-1": "it is built for minutes; its test has it built once",
-    "services.md#settings-of-services-1": NODE,
-    "services.md#mounts-at-boot-1": NODE,
-    "services.md#logs-1": NODE,
+    "README.md#install-1": "tests/test_run_script.py has `./run install`",
+    "CONTRIBUTING.md#set-up-1": "it fetches a checkout, and runs what runs this",
+    "CONTRIBUTING.md#the-loop-1": "it runs what runs this",
+    "cluster.md#setting-it-up-1": NODE,
+    "configuration.md#tls-1": "a token and a CA of the reader's: tests/proxy/http has such clients",
+    "cookbook.md#commit-results-while-a-job-writes-them-1": "it never ends",
+    "cookbook.md#commit-results-while-a-job-writes-them-2": SLURM,
+    "cookbook.md#commit-results-while-a-job-writes-them-3": "a timer of the user's systemd",
     "docker.md#volumes-for-docker-1": PLUGIN,
     "docker.md#trying-it-without-installing-1": "takes the place of the machine's own plugin",
     "docker.md#volumes-that-take-changes-1": "tests/mount/docker/containers/test_writing.py is it",
-    "cluster.md#setting-it-up-1": NODE,
     "hpc.md#for-users-a-command-that-sees-datasets-1": NODE,
     "hpc.md#for-users-a-command-that-sees-datasets-2": NODE,
     "hpc.md#for-users-enroot-and-pyxis-1": "needs enroot, pyxis and an image",
@@ -36,11 +40,26 @@ BLOCKS = {
     "hpc.md#slurm-for-users-3": SLURM,
     "hpc.md#slurm-for-users-4": SLURM,
     "hpc.md#data-on-the-nodes-before-a-job-begins-1": "two lines of a script, and no command",
+    "install.md#debian-package-1": NODE,
+    "install.md#installsh-1": "pip builds and fetches all; test_life.py runs it on wheels",
+    "install.md#the-first-node-1": NODE,
+    "install.md#removal-1": NODE,
+    "install.md#managed-plugin-of-docker-1": "it is built for minutes; its test has it built once",
     "kubernetes-install.md#install-1": "needs a registry",
     "kubernetes-install.md#install-2": "needs a registry and a cluster: `./run kube test` installs",
+    "metrics.md#metrics-1": "needs curl on the node: tests/docs/test_metrics_page.py asks for all",
     "observing.md#why-is-a-job-slow-1": "it watches a job for 30 s: tests/lodefs/job_profile",
     "observing.md#tracing-one-request-1": "needs curl, and an id that is another one each time",
     "observing.md#tracing-one-request-2": NODE,
+    "s3.md#five-minutes-1": "needs the AWS CLI: `./run clients aws` runs it",
+    "s3.md#buckets-of-another-s3-1": "tests/proxy/s3 has such keys",
+    "safety.md#copying-to-another-store-1": NODE,
+    "safety.md#repair-1": NODE,
+    "safety.md#repair-2": NODE,
+    "scale.md#scale-what-a-cluster-of-8-to-10000-nodes-does-1": "hours of simulation",
+    "services.md#settings-of-services-1": NODE,
+    "services.md#mounts-at-boot-1": NODE,
+    "services.md#logs-1": NODE,
     "space.md#what-a-store-costs-1": NODE,
     "space.md#deleting-a-dataset-1": NODE,
     "space.md#keeping-less-history-1": NODE,
@@ -48,15 +67,29 @@ BLOCKS = {
     "space.md#freeing-space-in-a-store-2": NODE,
     "space.md#freeing-space-in-a-store-3": NODE,
     "space.md#removing-bytes-for-good-1": NODE,
-    "safety.md#copying-to-another-store-1": NODE,
-    "safety.md#repair-1": NODE,
-    "safety.md#repair-2": NODE,
+    "writable.md#writable-mounts-2": "an interactive shell",
+    "writable.md#how-long-the-base-stays-1": "tests/mount/writable has commits onto a base",
+    "writable.md#for-one-command-1": "tests/lodefs has such runs, with another program",
+    "writable.md#where-the-changes-lie-1": "test_commands.py mounts with --upper",
 }
 
 
 def test_each_block_has_its_line() -> None:
-    """Each block of the pages is in the list, and nothing else."""
-    assert [one.name for page in PAGES for one in blocks_of(page)] == list(BLOCKS)
+    """Each block is in the list, or of a page that is run as a whole, and nothing else is."""
+    assert [
+        one.name
+        for page in PAGES
+        for one in blocks_of(page)
+        if one.kind not in WHOLE.get(page, set())
+    ] == list(BLOCKS)
+
+
+@pytest.mark.parametrize("page", WHOLE)
+def test_whole_pages_are_run(page: str) -> None:
+    """The test that is said to run a page names it."""
+    assert f'"{page}"' in (ROOT / "tests" / "docs" / "test_commands.py").read_text().replace(
+        '"docs/', '"'
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, where in BLOCKS.items() if ".py" in where[-3:]])
