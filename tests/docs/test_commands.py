@@ -72,7 +72,7 @@ def differences(folder: Path, steps: list[Step]) -> list[str]:
     return [one for one in found if one]
 
 
-MENDING = "Check that nothing is damaged, and mend it"
+MENDING = "Check that nothing is damaged, and repair it"
 HEADS = "lodefs branch vision/cats; lodefs ls -lR vision/cats"
 
 

@@ -20,7 +20,7 @@ WHOLE = {  # pages of which tests/docs/test_commands.py runs all blocks of these
 SLURM = "needs a Slurm with the plug-in: `./run slurm test` has jobs like it"
 NODE, PLUGIN = "tests/deploy/test_pages.py", "tests/deploy/test_managed_plugin.py"
 BLOCKS = {
-    "README.md#install-1": "tests/test_run_script.py has `./run install`",
+    "README.md#install-1": "it makes the .venv that runs this",
     "CONTRIBUTING.md#set-up-1": "it fetches a checkout, and runs what runs this",
     "CONTRIBUTING.md#the-loop-1": "it runs what runs this",
     "cluster.md#setting-it-up-1": NODE,
