@@ -13,6 +13,7 @@ from pathlib import Path
 from loadtests.bench import (
     accounts,
     changing,
+    checkpoints,
     coldsequential,
     collections,
     collectspeed,
@@ -68,6 +69,14 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-unchanged": (pushes.unchanged, "push again, nothing changed"),
     "push-one-byte": (pushes.one_byte, "one byte changed in a 1 GiB file"),
     "changes": (changing.one_of_many, "one byte changed of 100,000 files, without the directory"),
+    "checkpoints": (
+        checkpoints.checkpoints,
+        "a checkpoint of four ranks, 2 GB: how long the step is blocked",
+    ),
+    "changes-million": (
+        changing.one_of_a_million,
+        "a commit of a writable mount of 1,000,000 files, of which one was changed",
+    ),
     "transaction": (
         transactions.four_processes,
         "100,000 small files by four processes in one transaction, against a push",

@@ -1,16 +1,22 @@
 """``./run bench changes``: one byte changed of 100,000 files, without the other ones: pushed, or
-committed of a writable mount."""
+committed of a writable mount. ``./run bench changes-million``: the latter, of 1,000,000 files."""
 
 from __future__ import annotations
 
+import json
 import statistics
+from contextlib import closing
 from pathlib import Path
 
+import lodefs as api
 from loadtests.cli import Lodefs
 from loadtests.measure import size_of
 from loadtests.results import Result
+from lodefs.api.changes import CopyFrom, Put
+from lodefs.settings.session import Session
 
 FILES = 100_000
+FILES_OF_MILLION, DIRECTORIES_OF_MILLION = 1_000_000, 1000
 FILES_IN_DIRECTORY = 100
 ROUNDS = 5
 SECONDS_MAX = 1.0
@@ -39,13 +45,41 @@ def one_of_many(scratch: Path) -> Result:
             result.add(f"{what}: time", seconds, "s", at_most=SECONDS_MAX)
             result.add(f"{what}: sent", sent / 1024, "KiB", at_most=SENT_KIB_MAX)
             result.add(f"{what}: a push of all, unchanged, takes", again / seconds, "x")
-        seconds, sent = _committed(lodefs, place)
-        what = f"{layout}, commit of a writable mount"
-        result.add(f"{what}: time", seconds, "s", at_most=COMMIT_SECONDS_MAX)
-        result.add(f"{what}: sent", sent / 1024, "KiB", at_most=SENT_KIB_MAX)
+        changed = sorted((source).rglob("*.txt"))[FILES // 3].relative_to(source)
+        _add_commits(result, lodefs, place, f"{layout}, commit of a writable mount", changed)
     result.notes.append("`lodefs push FILE REPO:PATH`, the start of Python included")
     result.notes.append("`lodefs commit DIR`, until DIR shows the new commit")
     return result
+
+
+def one_of_a_million(scratch: Path) -> Result:
+    """A commit of a writable mount of 1,000,000 files in 1,000 directories, of which one file was
+    changed. The directories are copies of one, in the store, with one file more of their own."""
+    result = Result("changes-million")
+    source = scratch / "source"
+    source.mkdir()
+    for number in range(FILES_OF_MILLION // DIRECTORIES_OF_MILLION - 1):
+        (source / f"{number:06}.txt").write_text(f"sample {number}\n" * 8)
+    lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
+    lodefs.run("init", scratch / "store")
+    lodefs.run("push", source, "part")
+    names = [f"{number:04}" for number in range(DIRECTORIES_OF_MILLION)]
+    copies = [CopyFrom("part", name) for name in names]
+    own = [Put(f"{name}/own.txt", name.encode()) for name in names]
+    with closing(Session(lodefs.environment())) as session:
+        api.commit_changes("bench", [*copies, *own], session=session)
+    path = Path(names[DIRECTORIES_OF_MILLION // 3]) / "000500.txt"
+    _add_commits(result, lodefs, scratch, "commit of a writable mount", path)
+    result.notes.append("`lodefs commit DIR`, until DIR shows the new commit")
+    return result
+
+
+def _add_commits(result: Result, lodefs: Lodefs, place: Path, what: str, path: Path) -> None:
+    seconds, cpu_s, sent, read = _committed(lodefs, place, path)
+    result.add(f"{what}: time", seconds, "s", at_most=COMMIT_SECONDS_MAX)
+    result.add(f"{what}: processor time", cpu_s, "s", at_most=COMMIT_SECONDS_MAX)
+    result.add(f"{what}: sent", sent / 1024, "KiB", at_most=SENT_KIB_MAX)
+    result.add(f"{what}: files read", read, "", at_most=1)
 
 
 def _fill(source: Path, in_directory: int) -> None:
@@ -71,13 +105,15 @@ def _changed(lodefs: Lodefs, place: Path, home: Path | None) -> tuple[float, int
     return statistics.median(seconds), max(sent)
 
 
-def _committed(lodefs: Lodefs, place: Path) -> tuple[float, int]:
-    """The same of commits of a writable mount in which one file was changed."""
+def _committed(lodefs: Lodefs, place: Path, path: Path) -> tuple[float, float, int, int]:
+    """Commits of a writable mount in which one file was changed: the medians of the seconds and of
+    the processor's, the most bytes that were sent, the most files that were read."""
     seconds: list[float] = []
+    cpu_s: list[float] = []
     sent: list[int] = []
+    read: list[int] = []
     root = place / "mount"
     root.mkdir()
-    path = sorted((place / "source").rglob("*.txt"))[FILES // 3].relative_to(place / "source")
     with lodefs.proxy(place / "proxy") as proxy:
         own = "--upper", place / "upper", "--proxy", proxy.url
         lodefs.run("mount", "bench", root, "--writable", *own)
@@ -85,8 +121,11 @@ def _committed(lodefs: Lodefs, place: Path) -> tuple[float, int]:
             for number in range(ROUNDS):
                 (root / path).write_text(f"changed {number}\n")
                 before = size_of(place / "store")
-                seconds.append(lodefs.run("commit", root).seconds)
+                done = lodefs.run("commit", root, "--json")
+                cpu_s.append(done.cpu_s)
+                seconds.append(done.seconds)
+                read.append(json.loads(done.output)["files_read"])
                 sent.append(size_of(place / "store") - before)
         finally:
             lodefs.run("unmount", root, "--discard")
-    return statistics.median(seconds), max(sent)
+    return statistics.median(seconds), statistics.median(cpu_s), max(sent), max(read)

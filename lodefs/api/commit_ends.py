@@ -79,6 +79,7 @@ def end(session: Session, place: UpperPlace, record: Record) -> None:
         return
     if now.noted is None or not _is_made(session, now.noted):
         take_changes(place, now)
+        place.reserve()
 
 
 def take_changes(place: UpperPlace, record: Record) -> Record:

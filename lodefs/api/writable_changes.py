@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 
+import msgspec
+
 from lodefs.api import base_tags, commit_ends, writable
 from lodefs.api.pushing import ReaderOptions, push_options
 from lodefs.chunkstore.errors import (
@@ -101,6 +103,8 @@ def commit(
                 result, has_changes = _committed(session, place, record, goes_to, base, options)
                 if not result.unchanged or (result.commit != record.commit and has_changes):
                     commit_ends.go_on(session, place, record, result.commit, goes_to)
+                elif goes_to.rev != record.branch:
+                    place.write(msgspec.structs.replace(record, branch=goes_to.rev))
             return result
 
 
@@ -294,6 +298,7 @@ def _resting(session: Session, place: UpperPlace, record: Record, wait_s: float)
             )
         time.sleep(POLL_S)
     try:
+        place.use_reserve()
         yield
     finally:
         commit_ends.end(session, place, record)

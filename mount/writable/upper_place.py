@@ -7,6 +7,7 @@
     PLACE/work-N/       what overlayfs needs beside it
     PLACE/lower-N/      the snapshot, unless the node's mount service has it mounted
     PLACE/restore-N     what a restore is putting into the mount, by its path there
+    PLACE/reserve       room for a commit where changes have filled the disk
     PLACE/lock          one command at a time
 
 A state directory has a place for each mountpoint, or a symlink to it where it lies elsewhere
@@ -36,6 +37,7 @@ from lodefs.mount.options import MountOptions
 
 VERSION = 1
 RECORD_BYTES_MAX = 64 * 1024
+RESERVE_BYTES = 32 * 1024  # more than a record and the directories of a generation take
 OF_ROOT = Path("/var/lib/lodefs/writable")
 ID_BYTES = 8
 WHOSE = "a writable mount that another command works on; try again when that has ended"
@@ -129,6 +131,10 @@ class UpperPlace:
         return self.directory / "record.json"
 
     @property
+    def _reserve(self) -> Path:
+        return self.directory / "reserve"
+
+    @property
     def _lock_file(self) -> Path:
         return self.directory / "lock"
 
@@ -211,6 +217,19 @@ class UpperPlace:
             os.chown(upper, uid, gid)
             upper.chmod(mode)
 
+    def reserve(self) -> None:
+        """Has room for a commit, if there is any on the disk."""
+        with suppress(OSError):
+            fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+            finally:
+                os.close(fd)
+
+    def use_reserve(self) -> None:
+        """Gives that room to a commit."""
+        self._reserve.unlink(missing_ok=True)
+
     def is_in_use(self, generation: int) -> bool:
         """Whether an overlay has the changes of a generation, mounted or not. Raises: OSError."""
         if not self.work(generation).is_dir():
@@ -239,6 +258,7 @@ class UpperPlace:
         self._record.unlink(missing_ok=True)
         for generation in self.generations():
             self.drop(generation)
+        self.use_reserve()
         self._lock_file.unlink(missing_ok=True)
         with suppress(OSError):  # somebody keeps files there
             self.directory.rmdir()

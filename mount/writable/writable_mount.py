@@ -57,6 +57,7 @@ def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter
         _sweep(place, record)
         with closing(_overlay(place, record, token, mounter)) as fd, _opened(record) as at:
             detached_mounts.put(fd, at, record.mountpoint)
+        place.reserve()
     except BaseException as error:
         if mounted_on(record) is None:
             lower_mount.let_go(place, record)
@@ -133,6 +134,7 @@ def advance(
             raise state_files.translated(error, place.directory) from error
         raise
     _sweep(place, record)
+    place.reserve()
     return record
 
 

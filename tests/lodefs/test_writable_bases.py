@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,11 +16,13 @@ from lodefs.api.writable import unmount_writable
 from lodefs.api.writable_changes import status
 from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.system import libc
 from lodefs.mount.writable import upper_place, writable_mount
 from lodefs.mount.writable.upper_place import NotedCommit
 from tests.support.chunkstore.directories import write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.chunkstore.overlay_mounts import needs_overlay
 from tests.support.lodefs.kept_changes import KeptChanges
 
 
@@ -139,3 +143,28 @@ def test_a_store_that_takes_no_tag(kept: KeptChanges) -> None:
     record = msgspec.structs.replace(kept.record, tag="mounted-here")
     kept.objects.add(fail(Denied("read only")), "put", "")
     assert "read only" in str(base_tags.put(kept.session, record))
+
+
+@needs_overlay
+def test_changes_that_have_filled_their_disk(kept: KeptChanges) -> None:
+    """Are committed: room for that was kept free, and is again."""
+    place, pages = kept.place, 4096
+    kept.write(a=b"ours")
+    record = kept.record
+    shutil.rmtree(place.directory)
+    place.directory.mkdir()
+    libc.call("mount", b"tmpfs", os.fsencode(place.directory), b"tmpfs", 0, b"size=256k")
+    try:
+        place.write(record)
+        kept.upper.mkdir()
+        place.reserve()
+        with suppress(OSError), open(kept.upper / "a", "wb", buffering=0) as file:
+            file.writelines(bytes(pages) for _ in range(2 * 256 * 1024 // pages))
+        with pytest.raises(NoSpace):
+            writable_mount.note_commit(place, None)
+        made = kept.commit()
+        assert kept.record.commit == made
+        assert len(kept.files()["a"]) > 128 * 1024
+        assert (place.directory / "reserve").stat().st_size == upper_place.RESERVE_BYTES
+    finally:
+        libc.call("umount2", os.fsencode(place.directory), 2)

@@ -197,6 +197,16 @@ def test_touched_files_do_not_move_a_mount(kept: KeptChanges) -> None:
     assert kept.record.commit == kept.base
 
 
+def test_another_branch_without_changes(kept: KeptChanges) -> None:
+    """There is nothing to commit, and the next commit goes to it."""
+    lodefs.branch("r@main", "side", session=kept.session)
+    kept.commit(branch="side")
+    assert (kept.record.branch, kept.head()) == ("side", kept.base)
+    kept.write(a=b"changed")
+    made = kept.commit()
+    assert (kept.head("side"), kept.head()) == (made, kept.base)
+
+
 def test_a_dry_run_writes_nothing(kept: KeptChanges) -> None:
     """It says what would be."""
     kept.write(a=b"changed")

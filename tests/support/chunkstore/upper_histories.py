@@ -99,6 +99,26 @@ def _touch(root: Path, path: str) -> None:
     os.utime(root / path, (1, 1), follow_symlinks=False)
 
 
+def _to_directory(root: Path, path: str, name: str) -> None:
+    """A directory takes the place of whatever is there, which it hides."""
+    _clear(root / path)
+    (root / path).mkdir()
+    (root / path / name).write_bytes(b"replaced")
+
+
+def _to_file(root: Path, path: str, content: bytes) -> None:
+    """A file takes the place of whatever is there."""
+    _clear(root / path)
+    (root / path).write_bytes(content)
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _fifo(root: Path, path: str) -> None:
     os.mkfifo(root / path)
 
@@ -108,6 +128,8 @@ EDITS: st.SearchStrategy[Edit] = st.one_of(
     st.tuples(st.sampled_from([_append, _truncate, _touch, _fifo]), PATHS),
     st.tuples(st.sampled_from([_remove, remove_tree, make_directory]), PATHS),
     st.tuples(st.sampled_from([rename, rename, _link]), PATHS, PATHS),
+    st.tuples(st.just(_to_directory), PATHS, st.sampled_from(_NAMES)),
+    st.tuples(st.just(_to_file), PATHS, CONTENTS),
     st.tuples(st.just(_symlink), PATHS, PATHS),
     st.tuples(st.just(_chmod), PATHS, st.sampled_from([0o644, 0o755, 0o600])),
 )
