@@ -9,7 +9,7 @@
     train.commit                              # what to write down for a model
     train.read("images/1.jpg")                # bytes, from the node's cache
 
-What is below is imported when it is first used: ``import lodefs`` costs nothing.
+Each name below is imported when it is first used, so ``import lodefs`` takes no time.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def __dir__() -> list[str]:
 
 
 class _MountModule(ModuleType):
-    """The package ``lodefs.mount``, which is also the function of that name."""
+    """The package ``lodefs.mount``, which can also be called as the function of that name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from lodefs.api.mounting import mount as mount_snapshot
@@ -119,7 +119,7 @@ class _MountModule(ModuleType):
 
 
 class _Front(ModuleType):
-    """This module: the package ``mount`` becomes callable when it is imported."""
+    """This module; it makes the package ``mount`` callable when that is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "mount" and isinstance(value, ModuleType):

@@ -20,34 +20,34 @@ from lodefs.cli.options import output_error, write_line
 from lodefs.cli.text import escaped, without_keys
 from lodefs.settings.session import Session
 
-# The groups of the help; of each command the module of lodefs.commands that holds it, and its line
-# there. Modules are imported when their command runs: the help must not wait for boto3.
+# The groups of the help. Each command has the module of lodefs.commands that holds it, and its line
+# in the help. A module is imported when its command runs: the help must not wait for boto3.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Data": {
         "init": ("init", "Create a store."),
         "push": ("push", "Commit a directory, or some files, to a branch."),
         "pull": ("pull", "Copy a revision into a directory."),
-        "cp": ("moving", "Copy a path of a version to another place of the store."),
-        "mv": ("moving", "Move a path of a branch to another place of the store."),
+        "cp": ("moving", "Copy a path of a version to another path or repository."),
+        "mv": ("moving", "Move a path of a branch to another path or repository."),
         "fork": ("repos", "Make a repository that begins at a version of another one."),
-        "repo": ("repos", "Give a repository another name."),
+        "repo": ("repos", "Rename a repository."),
         "rm": ("refs", "Delete a repository, a branch or a tag."),
-        "undelete": ("refs", "Get it back, or list what is deleted."),
+        "undelete": ("refs", "Get deleted data back, or list what is deleted."),
         "copy": ("copy", "Copy repositories to another store."),
-        "bundle": ("copy", "Put a revision into one file, and from there into a store."),
+        "bundle": ("copy", "Write a revision to one file, and read it into a store."),
         "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
     },
     "Versions": {
         "log": ("history", "Show the commits of a revision, newest first."),
-        "diff": ("history", "Show what differs between revisions, or in a mount."),
-        "blame": ("history", "Show which commit brought a file."),
+        "diff": ("history", "Show differences between revisions, or changes in a mount."),
+        "blame": ("history", "Show which commit last changed a file."),
         "branch": ("refs", "List, create, move and delete branches."),
         "tag": ("refs", "List, create and delete tags."),
-        "commit": ("writable", "Commit what was changed in a writable mount."),
+        "commit": ("writable", "Commit the changes of a writable mount."),
         "restore": ("writable", "Put paths of a writable mount back as they were."),
-        "merge": ("push", "Bring the changes of a revision into a branch."),
-        "revert": ("revert", "Take back what a commit has changed, by a new commit."),
-        "reflog": ("history", "Show where a branch or tag was, and when."),
+        "merge": ("push", "Merge the changes of a revision into a branch."),
+        "revert": ("revert", "Undo a commit by a new commit."),
+        "reflog": ("history", "Show the earlier commits of a branch or tag."),
     },
     "Reading": {
         "ls": ("ls", "List the repositories, or a directory of a revision."),
@@ -56,48 +56,48 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "unmount": ("mounts", "Unmount a directory."),
         "mounts": ("mounts", "List the mounts of this machine."),
         "run": ("run", "Run a command that sees datasets, without root."),
-        "profile": ("profile", "Say what a job does on a mount, and what it waits for."),
+        "profile": ("profile", "Show what a job does on a mount, and what it waits for."),
     },
     "This node": {
         "status": (
             "status",
-            "Show the proxy's state and the mounts, or what one changed.",
+            "Show the proxy and the mounts, or the changes in one mount.",
         ),
-        "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
+        "doctor": ("doctor", "Look for what is wrong on this node, and how to fix it."),
         "serve": ("serve", "Run the node's proxy."),
         "token": ("token", "Create, list and delete the proxy's tokens."),
-        "warm": ("warm", "Bring a revision into the node's cache before it is used."),
+        "warm": ("warm", "Fetch a revision into the node's cache before it is used."),
         "pins": ("warm", "List what is pinned in the node's cache."),
         "evict": ("warm", "Remove pins and cached data of a dataset."),
-        "top": ("top", "Show live what the proxy serves."),
-        "stats": ("top", "Write one line a second of what the proxy serves."),
+        "top": ("top", "Show what the proxy serves, live."),
+        "stats": ("top", "Write one line per second about what the proxy serves."),
         "version": ("version", "Show the version."),
         "man": ("man", "Show the manual page."),
     },
     "Upkeep of a store": {
-        "du": ("du", "Show what repositories take, and what deleting frees."),
-        "quota": ("retain", "Set how many bytes a version of a repository may have."),
-        "retain": ("retain", "Set what of a repository's history is kept."),
+        "du": ("du", "Show the size of repositories, and what deleting frees."),
+        "quota": ("retain", "Limit the size of a version of a repository."),
+        "retain": ("retain", "Set how much of a repository's history is kept."),
         "gc": ("gc", "Delete what no branch or tag leads to."),
-        "purge": ("purge", "Remove a file's bytes from all versions, for good."),
+        "purge": ("purge", "Remove a file's bytes from all versions, permanently."),
         "verify": ("verify", "Check a store, a revision, or this node's cache."),
-        "scrub": ("verify", "Read a share of the store, and check it."),
-        "repair": ("repair", "Put back what a store has lost, or what is damaged."),
-        "bench-store": ("bench_store", "Measure what a store can do."),
+        "scrub": ("verify", "Read and check a part of the store."),
+        "repair": ("repair", "Put back what is lost or damaged in a store."),
+        "bench-store": ("bench_store", "Measure how fast a store is."),
     },
     "Integrations": {
         "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
         "csi": ("csi", "Serve volumes to Kubernetes."),
         "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
-        "slurm": ("slurm", "Datasets of Slurm's jobs."),
-        "health": ("health", "Tell whether this node can mount, for Slurm's health check."),
+        "slurm": ("slurm", "Mount and warm datasets for Slurm's jobs."),
+        "health": ("health", "Check that this node can mount, for Slurm's health check."),
     },
 }
-# Those that the files in deploy/ run, and nobody types: they are in no list of commands.
+# Only the files in deploy/ run these commands: they are in no list.
 INTERNAL = {
     "enroot-hook": ("enroot_hook", "Mount datasets into containers of enroot and pyxis."),
-    "mounter-ready": ("mounter", "Tell whether this container's mounter answers."),
-    "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
+    "mounter-ready": ("mounter", "Check that this container's mounter answers."),
+    "node-labels": ("node_labels", "Label a Kubernetes node with what is pinned there."),
 }
 SHOWN = {name: place for group in GROUPS.values() for name, place in group.items()}
 COMMANDS = SHOWN | INTERNAL
@@ -114,7 +114,7 @@ Completion for bash (zsh, fish: the same with their names):
 
 
 class OutputClosedError(Exception):
-    """The reader of our output is gone. click handles BrokenPipeError in a way of its own."""
+    """Nobody reads our output any more. click handles BrokenPipeError in a way of its own."""
 
 
 class LazyCommands(GroupedCommands):
@@ -199,7 +199,7 @@ def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
     if not isinstance(ctx.obj, Session):
         ctx.obj = Session(dict(os.environ))
     ctx.obj.apply_options(store=store, proxy=proxy)
-    if not gc.isenabled():  # lodefs.main: what is imported by now stays
+    if not gc.isenabled():  # disabled by lodefs.main: modules imported until now stay
         gc.freeze()
         gc.enable()
 
@@ -229,11 +229,11 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
         parts = [str(error), *_notes_of(error), *_way_out(error), *_what_there_is(error)]
         message = without_keys("; ".join(parts))
         return _failed(escaped(message), exit_codes.code_of(error))
-    except OSError as error:  # the local file system, at the edge: a full disk, a missing file
+    except OSError as error:  # of the local file system, such as a full disk or a missing file
         if session.debug:
             raise
         return _failed(escaped(str(error)), exit_codes.code_of_os(error))
-    except Exception as error:  # a bug of lodefs: still one line, and how to see more
+    except Exception as error:  # a bug of lodefs: one line, and how to see more
         if session.debug:
             raise
         message = f"{type(error).__name__}: {escaped(str(error))}"
@@ -250,7 +250,7 @@ def _notes_of(error: BaseException) -> list[str]:
 
 
 def _way_out(error: LodefsError) -> list[str]:
-    """What to do about an object of the store that is damaged, if the error does not say it."""
+    """What to do about a damaged object of the store, unless the error says it."""
     told = str(error)
     if isinstance(error, Corrupt) and without_keys(told) != told and "`lodefs " not in told:
         return ["`lodefs repair` says what else is damaged, and puts it back"]
@@ -258,7 +258,8 @@ def _way_out(error: LodefsError) -> list[str]:
 
 
 def _what_there_is(error: LodefsError) -> list[str]:
-    """What the store has instead of what was not found: the command line may see all of it."""
+    """What the store has instead of a name that was not found. The command line may see all
+    names."""
     with suppress(LodefsError):
         if isinstance(error, NotFound) and error.instead is not None:
             return [error.instead()]

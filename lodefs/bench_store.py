@@ -1,5 +1,5 @@
-"""What a store can do, measured, and what follows from it for the settings: every phase within its
-time and its bytes; what was written is removed."""
+"""Measures how fast a store is, and derives settings from that. Every phase keeps to its limits of
+time and bytes. What was written is removed."""
 
 from __future__ import annotations
 
@@ -24,23 +24,28 @@ from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.config import FETCH_CONCURRENCY
 
 CONCURRENCIES = (1, 4, 16, 64)
-_SHARES = {1: 1, 4: 1, 16: 2, 64: 4}  # of the bytes: enough for so many at once; 1 for a range size
+_SHARES = {
+    1: 1,
+    4: 1,
+    16: 2,
+    64: 4,
+}  # of the bytes, by concurrency; a phase for one range size gets 1
 RANGES_BYTES = (1 << 20, 4 << 20, UNIT_STORED_BYTES_MAX, 16 << 20)
 RANGES_CONCURRENCY = 16
 FIRST_BYTE_SAMPLES = 20
 FIRST_BYTE_BYTES = 4096
 LISTED_KEYS_MAX = 20_000
 OBJECTS_READ_MAX = 64
-OBJECT_BYTES = 16 << 20  # of each that --write puts there
+OBJECT_BYTES = 16 << 20  # of each large object that --write puts
 OBJECTS_WRITTEN = 8
 WRITERS = 4
 SMALL_SAMPLES = 10
-LEFTOVER_AGE_S = 3600  # older ones belong to a run that was killed
+LEFTOVER_AGE_S = 3600  # older leftovers belong to a run that was killed
 _PREFIX = f"{keys.PROBES}bench-"
 
 
 class Plan(NamedTuple):
-    """``seconds`` for each phase, ``bytes_max`` for all reads together; whether to write."""
+    """``seconds`` for each phase, ``bytes_max`` for all reads together, and whether to write."""
 
     seconds: float
     bytes_max: int
@@ -61,8 +66,8 @@ def measure(
     *,
     now_s: Callable[[], float] = time.time,
 ) -> Measured:
-    """Measures a store. InvalidInput if there is nothing to read; as ObjectStore raises if nothing
-    works. ``now_s``: the time of day, by which leftovers are told."""
+    """Measures a store. Raises: InvalidInput if there is nothing to read; what ObjectStore raises
+    if every request fails. ``now_s``: the Unix time, from which the age of leftovers follows."""
     prefix = f"{_PREFIX}{int(now_s())}-{os.urandom(4).hex()}-"  # no '/': a directory would stay
     made: list[Source] = []
     writes = None
@@ -76,7 +81,7 @@ def measure(
         sources = made or sources
         if not sources:
             raise InvalidInput(
-                f"{objects.url} holds nothing to read from: --write puts objects there meanwhile"
+                f"{objects.url} holds nothing to read: give --write, which puts objects there"
             )
         return _read(objects, plan, sources, progress, writes, (listed, keys_per_s))
     finally:
@@ -99,7 +104,7 @@ def _read(
     share = plan.bytes_max // (sum(_SHARES.values()) + len(RANGES_BYTES))
     reads, ranges = [], []
     for concurrency in CONCURRENCIES:
-        progress.phase = f"{concurrency} at a time"
+        progress.phase = f"{concurrency} in parallel"
         part = share * _SHARES[concurrency]
         reader = _Reader(objects, sources, UNIT_STORED_BYTES_MAX, part, progress)
         reads.append(reader.run(concurrency, plan.seconds))
@@ -124,7 +129,7 @@ def _read(
 
 
 def _first_bytes(objects: ObjectStore, sources: Sequence[Source], seconds: float) -> list[float]:
-    """The times of small reads, one after the other, after one that opens the connection."""
+    """Seconds of small reads, one after the other, after one that opens the connection."""
     end_s = time.monotonic() + seconds
     times_s: list[float] = []
     for number in range(FIRST_BYTE_SAMPLES + 1):
@@ -140,7 +145,7 @@ def _first_bytes(objects: ObjectStore, sources: Sequence[Source], seconds: float
 
 
 class _Reader:
-    """Reads ranges at random places, in several threads, until the time or the bytes are over."""
+    """Reads ranges at random offsets in several threads until the time or the bytes are used up."""
 
     def __init__(
         self,
@@ -160,7 +165,7 @@ class _Reader:
         self._error: LodefsError | None = None
 
     def run(self, concurrency: int, seconds: float) -> Rate:
-        """One step. Raises what the store raises if every request fails."""
+        """Runs one phase. Raises the store's error if every request fails."""
         begin_s, cpu_s = time.monotonic(), time.process_time()
         with ThreadPoolExecutor(concurrency, "bench") as pool:
             for _ in range(concurrency):
@@ -203,7 +208,8 @@ class _Reader:
 
 
 def _list(objects: ObjectStore, plan: Plan) -> tuple[list[Source], int, float | None]:
-    """Packs to read from (the largest of those seen), how many keys were listed, and how fast."""
+    """Packs to read from (the largest of those seen), the number of keys listed, and keys a
+    second."""
     begin_s = time.monotonic()
     found: list[Source] = []
     for info in islice(objects.list(keys.PACKS), LISTED_KEYS_MAX):
@@ -217,13 +223,13 @@ def _list(objects: ObjectStore, plan: Plan) -> tuple[list[Source], int, float | 
 
 
 def _write(objects: ObjectStore, prefix: str, plan: Plan, made: list[Source]) -> Writes:
-    """Puts objects of OBJECT_BYTES, and small ones; ``made`` names what is to be removed."""
+    """Puts objects of OBJECT_BYTES, and small ones. Adds to ``made`` what must be removed."""
     body = os.urandom(OBJECT_BYTES)
     numbers = count()
 
     def put(size_bytes: int) -> None:
         source = Source(f"{prefix}{next(numbers)}", size_bytes)
-        made.append(source)  # before it is there: a put may be half done
+        made.append(source)  # before the put, which may fail half done
         objects.put(source.key, [memoryview(body)[:size_bytes]])
 
     begin_s = time.monotonic()
@@ -247,7 +253,7 @@ def _write(objects: ObjectStore, prefix: str, plan: Plan, made: list[Source]) ->
 
 
 def _remove_leftovers(objects: ObjectStore, now_s: float) -> None:
-    """What runs left that were killed."""
+    """Removes objects of runs that were killed."""
     for info in list(islice(objects.list(_PREFIX), LISTED_KEYS_MAX)):
         made = info.key.removeprefix(_PREFIX).partition("-")[0]
         if made.isdigit() and int(made) < now_s - LEFTOVER_AGE_S:
@@ -255,14 +261,15 @@ def _remove_leftovers(objects: ObjectStore, now_s: float) -> None:
                 objects.delete(info.key)
 
 
-ENOUGH_SHARE = 0.9  # of the best throughput: more requests at once gain no more than the rest
-BUSY_SHARE = 0.85  # of a processor: then not the store but this program was measured
+ENOUGH_SHARE = 0.9  # of the best throughput: more requests gain at most the rest
+BUSY_SHARE = 0.85  # of a processor: above this, the program is the limit and not the store
 SLOW_FIRST_BYTE_S = 0.2
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Ranges of ``range_bytes``, ``concurrency`` at a time. ``cpu_share``: of one processor, what
-    this process took meanwhile; ``errors``: requests that failed, throttling among them."""
+    """A rate for ranges of ``range_bytes``, ``concurrency`` in parallel. ``cpu_share``: the share
+    of one processor that this process used; ``errors``: failed requests, throttled ones
+    included."""
 
     concurrency: int
     range_bytes: int
@@ -273,8 +280,8 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Writes(msgspec.Struct, frozen=True):
-    """What writes cost: objects of ``object_bytes``, ``concurrency`` at a time, and small ones, one
-    after the other."""
+    """The cost of writes: of objects of ``object_bytes``, ``concurrency`` in parallel, and of small
+    ones, one after the other."""
 
     object_bytes: int
     concurrency: int
@@ -283,7 +290,8 @@ class Writes(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One run. Times in seconds; None: not measured (there was nothing to measure it with)."""
+    """The results of one run. Times are in seconds; None: there was nothing to measure this
+    with."""
 
     store: str
     first_byte_s: float
@@ -298,7 +306,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """``fetch_concurrency`` of [serve], and the reasons as sentences."""
+    """``fetch_concurrency`` for [serve], and the reasons as sentences."""
 
     fetch_concurrency: int
     reasons: list[str]
@@ -310,24 +318,24 @@ def first_byte(times_s: Sequence[float]) -> tuple[float, float]:
 
 
 def advice(measured: Measured) -> Advice:
-    """What follows for the settings. ``measured.reads`` must not be empty."""
+    """The settings that follow. ``measured.reads`` must not be empty."""
     best = max(one.bytes_per_s for one in measured.reads)
     enough = next(one for one in measured.reads if one.bytes_per_s >= ENOUGH_SHARE * best)
     reasons = [_concurrency_reason(enough, measured.reads)]
-    # Most fetches only wait; below the default many small files would wait for each other.
+    # Most fetches only wait; with fewer than the default, small files would wait for each other.
     wanted = max(enough.concurrency, FETCH_CONCURRENCY)
     if measured.first_byte_s > SLOW_FIRST_BYTE_S:
         wanted = max(wanted, 2 * FETCH_CONCURRENCY)
         reasons.append(
             f"the first byte takes {measured.first_byte_s * 1000:.0f} ms: small files need more "
-            "requests at once"
+            "parallel requests"
         )
     if any(one.errors for one in measured.reads):
         wanted = _before_errors(measured.reads, wanted)
-        reasons.append("requests failed where more were made at once: the store throttles")
+        reasons.append("requests failed with more of them in parallel: the store throttles")
     if enough.cpu_share > BUSY_SHARE:
         reasons.append(
-            "this process had its processor busy: the store may do more; `data_processes` in "
+            "this process used up its processor: the store may be faster; `data_processes` in "
             "[serve] spreads fetches over processors"
         )
     reasons += _range_reason(measured.ranges)
@@ -336,26 +344,26 @@ def advice(measured: Measured) -> Advice:
 
 def _concurrency_reason(enough: Rate, reads: Sequence[Rate]) -> str:
     if enough.concurrency == reads[-1].concurrency:
-        return f"throughput still grows at {enough.concurrency} requests at once"
+        return f"throughput still grows at {enough.concurrency} parallel requests"
     share = ENOUGH_SHARE * 100
-    return f"{enough.concurrency} at once reach {share:.0f} % of the best throughput"
+    return f"{enough.concurrency} in parallel reach {share:.0f} % of the best throughput"
 
 
 def _before_errors(reads: Sequence[Rate], wanted: int) -> int:
-    """Fewer than where requests failed."""
+    """The concurrencies below the first at which requests failed."""
     first = next(one.concurrency for one in reads if one.errors)
     return max(1, min(wanted, first // 2))
 
 
 def _range_reason(ranges: Sequence[Rate]) -> list[str]:
-    """Whether lodefs' own size of a range is right here; it is no setting."""
+    """Whether lodefs' own size of a range, which is no setting, is right for this store."""
     own = next((one for one in ranges if one.range_bytes == UNIT_STORED_BYTES_MAX), None)
     if own is None or not own.bytes_per_s:
         return []
     best = max(ranges, key=lambda one: one.bytes_per_s)
     mib = own.range_bytes >> 20
     if own.bytes_per_s >= ENOUGH_SHARE * best.bytes_per_s:
-        return [f"ranges of {mib} MiB, which lodefs reads, are right here"]
+        return [f"ranges of {mib} MiB, which lodefs reads, suit this store"]
     faster = f"{best.bytes_per_s / own.bytes_per_s:.1f} times as fast"
     size = f"{best.range_bytes >> 20} MiB"
-    return [f"ranges of {size} come {faster} as those of {mib} MiB, which lodefs reads"]
+    return [f"ranges of {size} are {faster} as those of {mib} MiB, which lodefs reads"]

@@ -1,6 +1,6 @@
-"""The demo: two versions of Python's own standard library are pushed, mounted, and compared.
+"""The demo pushes two versions of Python's own standard library, mounts them, and compares them.
 
-Everything lies in one temporary directory, which is removed in the end, also after a failure.
+Everything lies in one temporary directory, which is removed at the end, also after a failure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 def run(say: Say, environment: Mapping[str, str]) -> int:
-    """Runs the demo and tells each step by ``say``; how many paths differ in the end."""
+    """Runs the demo and reports each step by ``say``. Returns how many paths differ."""
     with Interruptions() as interruptions:
         stack = ExitStack()
         try:
@@ -77,14 +77,14 @@ def _run(
     if different:
         say(f"{text.count(different, 'path')} DIFFER: this is a fault of lodefs")
     else:
-        say("every byte of both versions is right")
+        say("every byte of both versions is equal")
         _say_next(say)
     return different
 
 
 class Interruptions:
-    """SIGINT and SIGTERM as KeyboardInterrupt, but not in the middle of what must be whole:
-    a process or mount that was half started could not be cleaned up."""
+    """SIGINT and SIGTERM as KeyboardInterrupt, but not while a process or mount is being started:
+    nothing could clean up a half started one."""
 
     def __init__(self) -> None:
         self._is_held = False
@@ -107,7 +107,7 @@ class Interruptions:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Delays a signal to the end of the block, and obeys it unless something else failed."""
+        """Delays a signal to the end of the block; then obeys it, unless something else failed."""
         asked_before, self._is_held = self._is_asked, True
         try:
             yield
@@ -118,7 +118,8 @@ class Interruptions:
 
 
 def _push_both(folder: Path, say: Say) -> dict[str, Path]:
-    """Two versions of the directory in a new store, each with a tag; tags to directories."""
+    """Pushes two versions of the directory to a new store, each with a tag. Returns tags and
+    directories."""
     first, second = folder / "v1", folder / "v2"
     shutil.copytree(
         sysconfig.get_paths()["stdlib"],
@@ -148,7 +149,7 @@ def _push_both(folder: Path, say: Say) -> dict[str, Path]:
 
 
 def _push(store: Store, folder: Path, source: Path, rev: str, say: Say) -> int:
-    """Pushes one version; its bytes."""
+    """Pushes one version, and returns its size in bytes."""
     began_s = time.monotonic()
     options = PushOptions(
         message=f"standard library, {rev}",
@@ -167,7 +168,7 @@ def _push(store: Store, folder: Path, source: Path, rev: str, say: Say) -> int:
 
 
 def change(folder: Path) -> str:
-    """Edits, adds and removes a few files; says how many."""
+    """Edits, adds and removes a few files, and says how many."""
     files = sorted(path for path in folder.rglob("*.py") if not path.is_symlink())
     edited, removed = files[10:15], files[20:23]
     for path in edited:
@@ -185,7 +186,7 @@ def change(folder: Path) -> str:
 
 
 def _compare(source: Path, place: Path, say: Say) -> int:
-    """Reads everything twice; how many paths differ."""
+    """Reads everything twice, and returns how many paths differ."""
     began_s = time.monotonic()
     different = list(differences(source, place))
     first_s = time.monotonic()
@@ -201,7 +202,8 @@ def _compare(source: Path, place: Path, say: Say) -> int:
 
 
 def differences(source: Path, copy: Path) -> Iterator[bytes]:
-    """Paths of two directories that are not equal in name, kind, executable bit or bytes."""
+    """Paths of two directories that differ in kind, executable bit or bytes, or exist in one
+    only."""
     folders = [b""]
     while folders:
         inside = folders.pop()
@@ -222,7 +224,7 @@ def _entries(folder: bytes) -> dict[bytes, os.DirEntry[bytes]]:
 
 
 def _equal(a: os.DirEntry[bytes], b: os.DirEntry[bytes]) -> bool:
-    """Whether two entries are the same; what is in directories is not looked at."""
+    """Whether two entries are equal; the contents of directories are not compared."""
     if a.is_symlink() or b.is_symlink():
         return a.is_symlink() and b.is_symlink() and os.readlink(a.path) == os.readlink(b.path)
     if a.is_dir() or b.is_dir():
@@ -251,11 +253,11 @@ def _unmount(place: Path) -> None:
 
 
 def _end_proxy(proxy: OwnProxy) -> None:
-    """Ends the proxy, which is a child of this process, by force if it does not obey."""
+    """Ends the proxy, which is a child of this process, and kills it if it does not obey."""
     try:
         pid = int(proxy.pid_file.read_text())
     except (OSError, ValueError):
-        return  # it was not started
+        return  # the proxy was not started
     deadline_s = time.monotonic() + END_TIMEOUT_S
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Labels of a node by what is pinned in its cache, and the API server that sets them, as a pod with
-a service account reaches it.
+"""Labels a Kubernetes node with what is pinned in its cache, through the API server as a pod with a
+service account reaches it.
 
-Kubernetes' documentation, "Accessing the Kubernetes API from a Pod": address in the environment,
-certificate and token in a directory. The token is read anew for each call, since it is rotated.
+The address is in the environment, certificate and token are in a directory (Kubernetes: "Accessing
+the Kubernetes API from a Pod"). The token is read for each call, since Kubernetes rotates it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _MERGE_PATCH = "application/merge-patch+json"  # RFC 7396
 
 
 class ApiServer:
-    """Calls of one service account."""
+    """Calls the API server with one service account."""
 
     def __init__(self, environ: Mapping[str, str], account: Path = ACCOUNT) -> None:
-        """InvalidInput where this is no pod, or one without the account's token."""
+        """Raises: InvalidInput outside a pod, or if the pod lacks the account's token."""
         self._host = environ.get("KUBERNETES_SERVICE_HOST", "")
         self._port = environ.get("KUBERNETES_SERVICE_PORT", "443")
         self._token = account / "token"
         if not self._host or not self._token.exists():
             raise InvalidInput(
-                "this runs in a pod with a service account: KUBERNETES_SERVICE_HOST is not set, or "
+                "this needs a pod with a service account: KUBERNETES_SERVICE_HOST is not set, or "
                 f"{self._token} is missing (automountServiceAccountToken)"
             )
         try:
@@ -46,13 +46,13 @@ class ApiServer:
             raise InvalidInput(f"{account / 'ca.crt'}: {error.strerror}") from error
 
     def node_labels(self, node: str) -> dict[str, str]:
-        """All labels of a node. NotFound, Denied, Unavailable."""
+        """All labels of a node. Raises: NotFound, Denied, Unavailable."""
         found = self._call("GET", f"/api/v1/nodes/{node}")
         labels = found.get("metadata", {}).get("labels", {})
         return {str(key): str(value) for key, value in labels.items()}
 
     def patch_node_labels(self, node: str, patch: Mapping[str, str | None]) -> None:
-        """Set labels of a node; None removes one. NotFound, Denied, Unavailable."""
+        """Sets labels of a node; None removes one. Raises: NotFound, Denied, Unavailable."""
         self._call("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": dict(patch)}})
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class ApiServer:
 
 
 def _decoded(status: int, text: bytes, what: str) -> dict[str, Any]:
-    """The object of an answer; else the error that its status means, with the server's words."""
+    """The object in an answer. Raises: the error of its status, with the server's message."""
     try:
         found = json_decoder(dict[str, Any]).decode(text)
     except msgspec.DecodeError:
@@ -104,9 +104,9 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 
 
 def label_key(repo: str) -> str:
-    """The label of a repository, in Kubernetes' syntax of keys: a name of at most 63 characters,
-    letters and digits at both ends. ``/`` becomes ``.``; what does not fit then gets a digest at
-    its end."""
+    """The key of a repository's label, in Kubernetes' syntax: a name of at most 63 characters, with
+    letters or digits at both ends. ``/`` becomes ``.``. A name that does not fit ends with a
+    digest."""
     name = repo.replace("/", ".")
     if len(name) > _NAME_CHARS_MAX or not _NAME.match(name):
         digest = blake3(repo.encode()).hexdigest(length=_DIGEST_DIGITS // 2)
@@ -116,9 +116,9 @@ def label_key(repo: str) -> str:
 
 
 def labels(pins: Iterable[PinView]) -> dict[str, str]:
-    """The labels of a node by what is pinned in its cache, ``pinned.lodefs.dev/REPO: COMMIT``. Of
-    several commits the one that is pinned for longest counts. Pins whose data has not come in full
-    do not count."""
+    """The labels of a node with what is pinned in its cache, ``pinned.lodefs.dev/REPO: COMMIT``. Of
+    several commits, the one that is pinned longest counts. Pins count only when all of their data
+    is there."""
     found: dict[str, str] = {}
     for pin in sorted(pins, key=lambda pin: (pin.pinned_until_s, pin.commit)):
         if pin.is_complete:
@@ -127,7 +127,7 @@ def labels(pins: Iterable[PinView]) -> dict[str, str]:
 
 
 def changes(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """What to patch (RFC 7396) so that a node's own labels become ``wanted``; others stay."""
+    """The patch (RFC 7396) that turns a node's own labels into ``wanted``. Other labels stay."""
     patch: dict[str, str | None] = {
         key: None for key in present if key.startswith(PREFIX) and key not in wanted
     }

@@ -1,6 +1,6 @@
-"""The program: what makes each command start and end fast.
+"""The entry point of the program, which makes each command start and end fast.
 
-Nothing is imported before ``main`` that takes time.
+Nothing that takes time to import is imported before ``main``.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # as Python looks for it
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one command line and leaves the process with its exit code."""
-    gc.disable()  # a sixth of the start goes into looking for garbage among what is imported
+    """Runs one command line and exits with its exit code."""
+    gc.disable()  # collecting garbage among imported modules takes a sixth of the start
     code: int | None = None
 
     def end() -> None:
-        """Leave everything to the kernel: freeing it piece by piece takes longer."""
+        """Leaves all memory to the kernel: freeing it piece by piece takes longer."""
         if code is not None and (_flush() or code):
             os._exit(code)
 
-    atexit.register(end)  # the first one is called last: threads and all others are done by then
+    atexit.register(
+        end
+    )  # the first one registered is called last, after threads and all others have ended
     from lodefs.app import run
     from lodefs.cli.options import warn
     from lodefs.settings.session import Session
 
-    if "_LODEFS_COMPLETE" in os.environ:  # a shell asks
+    if "_LODEFS_COMPLETE" in os.environ:  # a shell asks for completions
         from lodefs.cli import completion
 
         completion.register()
@@ -42,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def leave_others_directories(environ: MutableMapping[str, str]) -> list[str]:
-    """Root may have the environment of a user, after su(1) or ``sudo -E``. Takes out of it each
-    directory for temporary files in which that user can move what root makes; returns a line for
+    """Root may have the environment of a user, after su(1) or ``sudo -E``. Removes from it each
+    directory for temporary files in which that user can move root's files, and returns a line for
     each."""
     named = [name for name in TEMPORARY if environ.get(name)]
     if not named or os.geteuid() != 0:
@@ -52,7 +54,7 @@ def leave_others_directories(environ: MutableMapping[str, str]) -> list[str]:
     from lodefs.mount.kernel.namespaces import in_first_user_namespace
 
     if not in_first_user_namespace():
-        return []  # its root has no more rights than who made that
+        return []  # root of a user namespace has no more rights than its owner
     return [
         f"{name}={environ.pop(name)} is not used: others can change what root makes there"
         for name in named
@@ -61,16 +63,16 @@ def leave_others_directories(environ: MutableMapping[str, str]) -> list[str]:
 
 
 def _guarded_umask() -> int:
-    """The umask that this process was started with. Nothing of root's is everybody's to change from
-    now on, whatever it was."""
+    """Returns the umask that this process was started with. From now on, whatever it was, no file
+    of root's can be written by everybody."""
     umask = os.umask(_OTHERS_WRITE)
     os.umask(umask | _OTHERS_WRITE if os.geteuid() == 0 else umask)
     return umask
 
 
 def _flush() -> bool:
-    """Whether all that was written is out. Where it is not, and nobody told an error so far,
-    Python says at its end why not."""
+    """Whether all output was written. If it was not, and no error was reported so far, Python says
+    why at exit."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

@@ -1,6 +1,7 @@
-"""What a shell offers for the word under the cursor: repositories, revisions and paths of a store.
+"""Completions for the word under the cursor: repositories, revisions and paths of a store.
 
-A shell waits for this: it takes a second at most, says nothing of errors, and offers nothing then.
+A shell waits for them, so they take a second at most. After an error there are none, and no
+message.
 """
 
 from __future__ import annotations
@@ -27,21 +28,23 @@ from lodefs.settings.session import Session
 TIME_S_MAX = 1.0
 ITEMS_MAX = 200
 _LINE, _BREAKS = "LODEFS_COMPLETE_LINE", "LODEFS_COMPLETE_BREAKS"
-_SPECIAL = re.compile(r"[^\w./@:=+,~^%-]")  # what a shell would not take for a part of a word
+_SPECIAL = re.compile(r"[^\w./@:=+,~^%-]")  # characters that end a word for a shell
 
 
 def spec_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """For an argument REPO[@REV][:PATH]; its metavar says which parts it has."""
+    """Completions for an argument REPO[@REV][:PATH], whose metavar says which parts it has."""
     form = str(param.metavar)
     words = _soon(lambda: _specs(_session(ctx), incomplete, form))
     return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 def source_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """For files that a place in the store follows: with one file, the next may be that place."""
+    """Completions for files before a path in the store. After one file, that path may be next."""
     files = [CompletionItem(incomplete, type="file")]
     place = next(one for one in ctx.command.params if one is not param)
-    has_one = ctx.params.get(str(place.name)) is not None  # a first word is taken for the last
+    has_one = (
+        ctx.params.get(str(place.name)) is not None
+    )  # click takes a single word for the last argument
     return [*files, *spec_items(ctx, place, incomplete)] if has_one else files
 
 
@@ -54,7 +57,7 @@ def _session(ctx: click.Context) -> Session:
 
 
 def _specs(session: Session, incomplete: str, form: str) -> Iterator[str]:
-    """The words that begin so."""
+    """Words that begin like the one under the cursor."""
     from lodefs.chunkstore.format.names import parse_spec
     from lodefs.chunkstore.format.tree import Kind
     from lodefs.chunkstore.repo.history import listing
@@ -80,8 +83,8 @@ def _specs(session: Session, incomplete: str, form: str) -> Iterator[str]:
 
 
 def _soon(words: Callable[[], Iterator[str]]) -> list[str]:
-    """What a child process says within the time, as far as it is names: a store that does not
-    answer, and what asks it, are left behind with that process."""
+    """The complete names that a child process prints in time. A store that does not answer is left
+    behind with that process."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -108,14 +111,14 @@ def _soon(words: Callable[[], Iterator[str]]) -> list[str]:
 
 def _say(fd: int, words: Callable[[], Iterator[str]]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):  # warnings of libraries are for nobody
+    for standard in (0, 1, 2):  # nobody should see warnings of libraries
         os.dup2(null, standard)
     for word in islice(words(), ITEMS_MAX):
         os.write(fd, os.fsencode(word) + b"\0")
 
 
 class _Bash(BashComplete):
-    """As click's, but takes the line apart itself: to bash ``@`` and ``:`` end words."""
+    """Like click's class, but splits the line itself: to bash, ``@`` and ``:`` end words."""
 
     source_template = f"""\
 %(complete_func)s() {{
@@ -153,5 +156,5 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 def register() -> None:
-    """Before a shell is answered."""
+    """Makes click use this class. Call it before a shell is answered."""
     add_completion_class(_Bash, "bash")

@@ -1,4 +1,4 @@
-"""Asks before what is hard to undo: at a terminal a question, in scripts an option."""
+"""Asks for consent before what is hard to undo: by a question at a terminal, else by an option."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lodefs.chunkstore.errors import InvalidInput
 
 
 def has_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Whether a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def require_consent(what: str, *, is_given: bool) -> None:
-    """Asks whether to do it, unless that was said already. Raises: Abort for a no; InvalidInput
-    where nobody can be asked."""
+    """Asks for consent unless ``is_given``. Raises: Abort if the answer is no; InvalidInput if
+    nobody can be asked."""
     if is_given:
         return
     if not has_terminal():
-        raise InvalidInput(f"{what}: say --yes to do that without a question")
+        raise InvalidInput(f"{what}: give --yes to do this without a question")
     click.confirm(f"{what}. Go on?", err=True, abort=True)

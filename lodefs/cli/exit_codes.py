@@ -7,11 +7,11 @@ import errno
 from lodefs.chunkstore import errors
 
 OK = 0
-FAILURE = 1  # anything without a number of its own; also "the two differ" and "problems found"
+FAILURE = 1  # any other error; also "the two differ" and "problems found"
 USAGE = 2  # a bad option, name, setting or other input
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
-# The first class that fits counts, so a subclass stands before its base.
+# The first class that matches counts, so a subclass stands before its base.
 CODES: tuple[tuple[type[errors.LodefsError], int], ...] = (
     (errors.InvalidInput, USAGE),
     (errors.NotFound, 3),
@@ -33,12 +33,12 @@ CODES: tuple[tuple[type[errors.LodefsError], int], ...] = (
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code for an error: a number of CODES, or FAILURE."""
+    """The exit code for an error: its number in CODES, or FAILURE."""
     return next((code for kind, code in CODES if isinstance(error, kind)), FAILURE)
 
 
 def code_of_os(error: OSError) -> int:
-    """The exit code for an error of the local file system that nobody translated."""
+    """The exit code for an untranslated error of the local file system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return 10
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -1,4 +1,4 @@
-"""A graph of commits in characters: one column for each line of history that is under way."""
+"""A graph of commits in characters, with one column for each open line of history."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Hashable, Sequence
 
 
 class GraphLines:
-    """Draws commits that come newest first, each after those whose parent it is."""
+    """Draws commits that come newest first, each one before its parents."""
 
     def __init__(self) -> None:
-        self._columns: list[Hashable] = []  # the commit that each is on the way to
+        self._columns: list[Hashable] = []  # the next commit of each column
 
     def commit(self, at: Hashable, parents: Sequence[Hashable]) -> tuple[str, str, list[str]]:
-        """What stands before the first line of a commit and before its others, and the lines that
+        """The prefix of a commit's first line, the prefix of its other lines, and the lines that
         lead from there to its parents."""
         if at not in self._columns:
             self._columns.append(at)
@@ -43,7 +43,7 @@ class GraphLines:
         return lines
 
     def _double(self) -> tuple[int, int] | None:
-        """Two columns that are on the way to one commit: the last one, and the first."""
+        """Two columns that lead to one commit: the last such column, and the first."""
         for right in range(len(self._columns) - 1, 0, -1):
             left = self._columns.index(self._columns[right])
             if left < right:
@@ -52,5 +52,5 @@ class GraphLines:
 
 
 def _joined(left: int, right: int, count: int) -> str:
-    """Of ``count`` columns one joins another, left of it, and those behind it move up."""
+    """One of ``count`` columns joins another on its left, and those behind it move up."""
     return "| " * left + "|_" * (right - left - 1) + "|/" + " /" * (count - right - 1)

@@ -1,4 +1,4 @@
-"""The manual page of a program, from what its ``--help`` shows."""
+"""The manual page of a program, made from its ``--help`` texts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _ABOUT = "versioned datasets on S3, mounted read-only"
 
 
 class GroupedCommands(click.Group):
-    """A program with many commands: ``groups`` are those of its help, with names of commands."""
+    """A program with many commands. ``groups``: the groups of its help, with names of commands."""
 
     groups: Mapping[str, Collection[str]]
 
 
 def page_lines(program: GroupedCommands, version: str) -> Iterator[str]:
-    """The page in roff: the groups of the help, their commands, and of each its help."""
+    """The page in roff, with the groups of the help and the help of each command."""
     ctx = click.Context(program, info_name="lodefs")
     yield f'.TH LODEFS 1 "" "lodefs {version}"'
     yield from [".SH NAME", f"lodefs \\- {_ABOUT}"]
@@ -38,7 +38,7 @@ def page_lines(program: GroupedCommands, version: str) -> Iterator[str]:
 
 
 def _command(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """A command; of a group also those below it."""
+    """A command and, if it is a group, the commands below it."""
     yield f".SS {_roff(ctx.command_path)} {_roff(' '.join(command.collect_usage_pieces(ctx)))}"
     yield from _paragraphs(command.help or "")
     yield from _options(command, ctx)
@@ -59,7 +59,7 @@ def _options(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Those of a help text; what follows a line ``\\b`` stays as it is."""
+    """The paragraphs of a help text. Lines after ``\\b`` keep their line breaks."""
     for paragraph in re.split(r"\n\s*\n", text.strip("\n").replace("\f", "")):
         lines = [line.strip() if "\b" not in paragraph else line for line in paragraph.splitlines()]
         if lines and lines[0].strip() == "\b":
@@ -69,6 +69,6 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _roff(line: str) -> str:
-    """A line of text: no character of it is a command."""
+    """A line of text in which roff sees no commands."""
     line = line.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return f"\\&{line}" if line.startswith(".") else line

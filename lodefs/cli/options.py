@@ -1,4 +1,4 @@
-"""Commands, whose options and arguments are the parameters of a function."""
+"""Commands whose options and arguments are the parameters of a function."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ STORE, PROXY = "The store [LODEFS_STORE].", "The proxy [LODEFS_PROXY]."
 
 
 def reject(given: Mapping[str, object], why: str) -> None:
-    """Raises UsageError for an option that was given and would do nothing. None, False and ""
-    mean that it was not given."""
+    """Raises UsageError for an option that was given and does not apply. None, False and "" mean
+    that it was not given."""
     for name, value in given.items():
         if value is not None and value is not False and value != "":
             raise click.UsageError(f"{name} {why}")
 
 
 def spec_from(words: str) -> Spec:
-    """REPO[@REV][:PATH] of the command line. Raises: InvalidInput, with a hint if the colon before
-    PATH is missing."""
+    """Parses REPO[@REV][:PATH] of the command line. Raises: InvalidInput, with a hint if the colon
+    before PATH is missing."""
     try:
         return parse_spec(os.fsencode(words))
     except InvalidInput as error:
@@ -47,25 +47,25 @@ def spec_from(words: str) -> Spec:
 
 
 SPEC = ParsedType("REPO[@REV][:PATH]", Spec, spec_from)
-TARGET = ParsedType("REPO[@REV]", Target, parse_target)  # without REV: all of the repository
+TARGET = ParsedType("REPO[@REV]", Target, parse_target)  # no REV means the whole repository
 _TYPES: dict[object, Any] = {Spec: SPEC, Target: TARGET, Path: click.Path(path_type=Path), int: int}
 
 
 def no_path(spec: Spec) -> None:
-    """Raises InvalidInput if a command for whole revisions was given a path."""
+    """Raises InvalidInput for a path, if the command takes whole revisions."""
     if spec.path:
         raise InvalidInput(f"{spec}: this command takes REPO[@REV], without a path")
 
 
 def not_found_hint(spec: Spec) -> str:
-    """The hint for a path that may be meant as a revision (REPO:v2); "" for any other."""
+    """The hint for a path that may be meant as a revision (REPO:v2); "" for any other path."""
     if spec.rev != DEFAULT_BRANCH or not _REVISION.match(spec.path):
         return ""
     return f"a revision is written with @: {spec.repo}@{spec.path.decode()}"
 
 
 def examples(*commands: str) -> str:
-    """The last part of a command's help: commands to copy."""
+    """The last part of a command's help, with examples to copy."""
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
@@ -81,11 +81,11 @@ def command(
     of: Callable[..., Any] | None = None,
     **attributes: Any,
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """A command (of ``group``). It is given the Session, and from the command line the other
-    parameters of the function, and the options of ``of``: a function of the Python API.
+    """Makes a function a command (of ``group``). The function is called with the Session and, from
+    the command line, with its other parameters and those of ``of``, a function of the Python API.
 
-    ``lines``: examples. ``store``, ``proxy``: it takes ``--store`` and ``--proxy``; before the
-    command they are accepted for any, as in an alias of a shell. ``attributes``: of click's.
+    ``lines``: examples. ``store``, ``proxy``: the command takes ``--store`` and ``--proxy``. Before
+    the command's name all commands accept them, for aliases of a shell. ``attributes``: for click.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -129,17 +129,17 @@ def _with_session(function: Callable[..., None]) -> Any:
         except Corrupt as error:
             for spec in more.values():
                 if isinstance(spec, Spec | Target) and spec.repo not in str(error):
-                    error.add_note(f"this is about {spec}")
+                    error.add_note(f"the error concerns {spec}")
             raise
 
     return with_session
 
 
 def _on_command_line(one: Parameter) -> Callable[[Any], Any]:
-    """The decorator of click for a parameter. Its type follows from that of the parameter."""
+    """The decorator of click for a parameter. The parameter's type decides the option's type."""
     more = dict(one.place.more)
     is_several = get_origin(one.kind) is tuple
-    if one.kind in _TYPES and "callback" not in more:  # which parses
+    if one.kind in _TYPES and "callback" not in more:  # a callback parses
         more = {"type": _TYPES[one.kind]} | more
     elif choices := more.pop("choices", None):
         more["type"] = click.Choice(choices)
@@ -172,19 +172,19 @@ def _spec_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def source_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """What a shell offers for SRC... before REPO."""
+    """Completions for SRC... before REPO."""
     from lodefs.cli import completion
 
     return completion.source_items(ctx, param, incomplete)
 
 
 def fields(value: object, *names: str) -> dict[str, object]:
-    """Those attributes of a result, for ``--json``."""
+    """The named attributes of a result, for ``--json``."""
     return {name: plain(getattr(value, name)) for name in names}
 
 
 def plain(value: object) -> object:
-    """A value in JSON: ids in hex, kinds by their names."""
+    """A value as JSON: ids in hex, kinds by their names."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Enum):
@@ -195,14 +195,14 @@ def plain(value: object) -> object:
 
 
 def write_json(value: object) -> None:
-    """One JSON value on one line of standard output."""
+    """Writes one JSON value as one line to standard output."""
     import json  # here: most commands write lines
 
     write_line(json.dumps(value))
 
 
 def write_line(line: str) -> None:
-    """One line on standard output; not flushed, since a listing may have a million."""
+    """Writes one line to standard output, without flushing: a listing may have a million lines."""
     try:
         sys.stdout.write(line + "\n")
     except OSError as error:
@@ -210,15 +210,15 @@ def write_line(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """One line on standard error that the command goes on after."""
+    """Writes one line to standard error; the command goes on after it."""
     click.echo(f"lodefs: warning: {text.escaped(line)}", err=True)
 
 
 def warn_of_name(to: str) -> None:
-    """Says that a repository was named by its old name, which leads to ``to`` for a time."""
-    warn(f"the repository is called {to} now, and its old name will end: use the new one")
+    """Warns that a repository was named by its old name, which leads to ``to`` for a time."""
+    warn(f"the repository is now called {to}, and its old name will expire: use the new one")
 
 
 def output_error(error: OSError) -> OSError:
-    """The same error, of standard output (a full disk behind a redirection)."""
-    return OSError(error.errno, error.strerror, "standard output")  # of the same subclass
+    """The same error with standard output as its file (a full disk behind a redirection)."""
+    return OSError(error.errno, error.strerror, "standard output")  # Python picks the same subclass

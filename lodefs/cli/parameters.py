@@ -1,8 +1,9 @@
-"""What a parameter of a function is on the command line: its option or argument.
+"""Describes what a parameter of a function is on the command line: an option or an argument.
 
-A function says once what it takes: name, type, default, help. A command says it in the default of
-the parameter, which click always gives; a function of the Python API, which has defaults of its
-own, in the annotation. A command may take the options of such a function over.
+A function describes each parameter once: name, type, default, help. A command does so in the
+default of the parameter, which click always passes. A function of the Python API, which has
+defaults of its own, does so in the annotation. A command may take over the options of such a
+function.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Annotated, Any, Unpack, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class OnCommandLine:
-    """An option (without ``words``: named as the parameter) or an argument; ``more`` as click has
-    it, where that does not follow from the type."""
+    """An option or an argument. An option without ``words`` is named like the parameter. ``more``:
+    settings for click that do not follow from the type."""
 
     words: tuple[str, ...]
     is_argument: bool
@@ -28,7 +29,7 @@ class OnCommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One that is on the command line. ``kind``: its type, without None."""
+    """A parameter that is on the command line. ``kind``: its type, without None."""
 
     name: str
     kind: Any
@@ -38,17 +39,17 @@ class Parameter:
 
 
 def option(help_text: str, *words: str, **more: Any) -> Any:
-    """An option."""
+    """Declares an option."""
     return OnCommandLine(words, is_argument=False, more={"help": help_text} | more)
 
 
 def argument(metavar: str | None = None, **more: Any) -> Any:
-    """An argument."""
+    """Declares an argument."""
     return OnCommandLine((), is_argument=True, more={"metavar": metavar} | more)
 
 
 def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
-    """Those that are on the command line, in their order."""
+    """The parameters that are on the command line, in their order."""
     code, values = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
     defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
@@ -60,12 +61,12 @@ def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def show_options(function: Any) -> None:
-    """Has ``inspect.signature``, and what shows it to people, name the options of a function one by
-    one, and their types."""
+    """Makes ``inspect.signature``, and tools that show it, name the options of a function one by
+    one with their types."""
     shown: list[inspect.Parameter] = []
     hints = _hints(function)
     for parameter in inspect.signature(function).parameters.values():
-        of_it = hints.get(parameter.name, parameter.annotation)  # none of self
+        of_it = hints.get(parameter.name, parameter.annotation)  # self has none
         for name, hint in _options(parameter.name, of_it):
             is_own = name == parameter.name
             kind = parameter.kind if is_own else inspect.Parameter.KEYWORD_ONLY
@@ -76,14 +77,14 @@ def show_options(function: Any) -> None:
 
 
 def _options(name: str, hint: Any) -> list[tuple[str, Any]]:
-    """A parameter; of ``**options: Unpack[Table]`` the keys of the table."""
+    """A parameter itself; for ``**options: Unpack[Table]``, the keys of the table."""
     if get_origin(hint) is Unpack:
         return list(_hints(get_args(hint)[0]).items())
     return [(name, hint)]
 
 
 def _default(name: str, hint: Any) -> object:
-    """What a key that is not given stands for."""
+    """The default of a key that is not given."""
     found = _parameter(name, hint, None)
     if found is None or found.default is not None:
         return found and found.default
@@ -91,8 +92,8 @@ def _default(name: str, hint: Any) -> object:
 
 
 def _hints(of: Any) -> dict[str, Any]:
-    """The types of parameters or keys. Of names that only type checkers import, and that no option
-    has for its type: Any."""
+    """The types of parameters or keys. A name that only type checkers import becomes Any; no option
+    has such a type."""
     names = defaultdict(lambda: Any, vars(builtins) | vars(sys.modules[of.__module__]))
     return get_type_hints(of, localns=names, include_extras=True)
 

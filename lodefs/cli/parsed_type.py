@@ -1,4 +1,4 @@
-"""Types of the command line's options whose values a function parses."""
+"""Types of command line options whose values a function parses."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class ParsedType(click.ParamType[T]):
-    """What ``parse`` makes of the words for an option; it raises InvalidInput. ``name``: what help
-    texts call the value; ``kind``: its class, since a default is a value already."""
+    """A value that ``parse`` makes of a word; it raises InvalidInput. ``name``: the value's name in
+    help texts; ``kind``: its class, since a default is already a value."""
 
     def __init__(self, name: str, kind: type[T], parse: Callable[[str], T]) -> None:
         self.name = name
@@ -34,13 +34,13 @@ class ParsedType(click.ParamType[T]):
         try:
             return self._parse(value)
         except InvalidInput as error:
-            if isinstance(param, click.Option):  # an argument's words say themselves what they are
+            if isinstance(param, click.Option):  # the name of an option says which value is wrong
                 raise InvalidInput(f"{param.opts[0]} {value}: {error}") from error
             raise
 
 
 class UntouchedPath(click.Path):
-    """As click's, which asks the file system of each path whether it is there: what is mounted may
+    """Like click's Path, which asks the file system about each path. Here it must not: a mount may
     never answer."""
 
     def convert(
@@ -53,14 +53,14 @@ class UntouchedPath(click.Path):
 
 
 class FiniteRange(click.FloatRange):
-    """As click's, which no comparison keeps from taking "nan", nor "inf" without an upper end."""
+    """Like click's FloatRange, which accepts "nan", and "inf" if there is no upper end."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
-            self.fail(f"{value} is not a number to count with", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return found
 
 
@@ -75,10 +75,10 @@ def _rate(words: str) -> int:
 
     rate = parse_size(words)
     if rate <= 0:
-        raise InvalidInput(f"{words} is no rate: more than 0")
+        raise InvalidInput(f"{words} is not a rate: it must exceed 0")
     return rate
 
 
 DURATION = ParsedType("DURATION", int, parse_duration)  # in seconds
 SIZE = ParsedType("SIZE", int, _size)  # in bytes, such as 4MiB
-RATE = ParsedType("BYTES", int, _rate)  # a size such as 200MB: how many bytes a second
+RATE = ParsedType("BYTES", int, _rate)  # in bytes a second, such as 200MB

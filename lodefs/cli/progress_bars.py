@@ -1,4 +1,4 @@
-"""Shows a Progress on a terminal while work goes on: nothing else ever, and not for short work."""
+"""Shows a Progress on a terminal during long work, and nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-YOUNG_MAX = 50_000  # objects, of which those that live on are looked through for garbage together
-WAIT_S = 1.0  # work that ends before shows nothing
+YOUNG_MAX = 50_000  # allocations between two searches for garbage
+WAIT_S = 1.0  # shorter work shows nothing
 EVERY_S = 0.1
 BAR_CHARS = 20
-BLANKS_CHARS = 5  # the spinner, and what is between the columns
+BLANKS_CHARS = 5  # the spinner and the space between columns
 SPACE = "  "
 ORDER = ("files", "amount", "sent", "rate", "left")
 
@@ -31,8 +31,8 @@ ORDER = ("files", "amount", "sent", "rate", "left")
 @contextmanager
 def show_progress(*, enabled: bool | None = None) -> Iterator[Progress]:
     """Counters for a long operation, shown on standard error if that is a terminal. Meanwhile
-    Python looks for garbage seldom: a walk through a store makes millions of objects and hardly a
-    cycle, and a sixth of its time went into looking for some."""
+    Python rarely searches for garbage: a walk through a store makes millions of objects and hardly
+    a cycle, and searching took a sixth of its time."""
     progress = Progress()
     with _seldom_searched():
         if sys.stderr.isatty() if enabled is None else enabled:
@@ -76,7 +76,7 @@ def _show(progress: Progress, done: threading.Event) -> None:
 
 
 def bars(console: Console) -> Bar:
-    """The line that is drawn there."""
+    """The line that is drawn on the terminal."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Bars
 
@@ -101,8 +101,8 @@ def _update(bar: Bar, task: TaskID, progress: Progress) -> None:
 def progress_text(
     progress: Progress, rate: float | None, left_s: float | None, room_chars: int
 ) -> str:
-    """``1,024/17,614 files  12.0 MiB/300.0 MiB  8.0 MiB/s  left 0:00:36``, of which as much as
-    there is room for, and only what is known. ``rate``: bytes a second."""
+    """Text such as ``1,024/17,614 files  12.0 MiB/300.0 MiB  8.0 MiB/s  left 0:00:36``: all that is
+    known and fits. ``rate``: bytes a second."""
     by_weight = {
         "amount": _part(progress.bytes_done, progress.bytes_total, size),
         "left": f"left {timedelta(seconds=math.ceil(left_s))}" if left_s else "",

@@ -1,4 +1,4 @@
-"""How names, sizes and times are shown to people, and names to scripts."""
+"""Shows names, sizes and times to people, and names to scripts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def escaped(name: bytes | str) -> str:
-    """A name or a text as it is safe on a terminal, on one line.
+    """A name or a text in a form that is safe on a terminal, on one line.
 
-    Bytes that are not UTF-8 become ``\\xNN``; control and formatting characters (which could
-    move the cursor or turn the text around) become ``\\n``, ``\\x1b``, ``\\u202e``.
+    Bytes that are not UTF-8 become ``\\xNN``. Control and formatting characters, which could move
+    the cursor or reverse the text, become ``\\n``, ``\\x1b``, ``\\u202e``.
     """
     text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
     if text.isascii() and text.isprintable() and "\\" not in text:
@@ -54,20 +54,20 @@ def _escaped_character(character: str) -> str:
 
 
 def without_keys(message: str) -> str:
-    """An error's message in the words of the glossary: keys of objects in a store, and whole ids of
-    packs and chunks, are for who looks into the store (LODEFS_DEBUG)."""
+    """An error's message in the words of the glossary. Keys of objects and whole ids of packs and
+    chunks are left out: they help only those who look into the store (LODEFS_DEBUG)."""
     for pattern, words in _KEYS:
         message = pattern.sub(words, message)
     return message
 
 
 def escaped_lines(text: str) -> list[str]:
-    """The lines of a longer text (a commit's message), each safe on a terminal."""
+    """The lines of a longer text, such as a commit's message, each safe on a terminal."""
     return [escaped(line) for line in text.splitlines()]
 
 
 def percent_encoded(path: bytes) -> str:
-    """A path for JSON: percent-encoded as in the proxy's URLs, so that any bytes survive."""
+    """A path for JSON, percent-encoded as in the proxy's URLs, so that any bytes survive."""
     return quote_from_bytes(path)
 
 
@@ -89,5 +89,5 @@ def count(number: int, what: str) -> str:
 
 
 def time(time_s: int) -> str:
-    """A Unix time as ``2024-05-01 12:00:00 UTC``; the number if no calendar has it."""
+    """A Unix time as ``2024-05-01 12:00:00 UTC``, or the number if no calendar has it."""
     return utc_text(time_s)

@@ -1,1 +1,1 @@
-"""The commands; a module is imported when one of its commands runs."""
+"""The commands of lodefs. Each module is imported when one of its commands runs."""

@@ -40,22 +40,25 @@ def _size(ctx: click.Context, param: click.Parameter, value: Any) -> int:  # noq
 def bench_store(
     session: Session,
     url: str | None = cli.argument("[STORE]"),
-    write: bool = cli.option("Also write, and remove it again: 128 MiB."),
+    write: bool = cli.option("Also measure writing: writes 128 MiB and removes them."),
     seconds: float = cli.option(
-        "For each of its ten steps [2].", default=2.0, type=FiniteRange(0.05, 60.0), metavar="S"
+        "Duration of each of the ten steps [2].",
+        default=2.0,
+        type=FiniteRange(0.05, 60.0),
+        metavar="S",
     ),
     bytes_max: int = cli.option(
-        f"To read, at most, in all [{BYTES_MAX}].",
+        f"Read at most this much in total [{BYTES_MAX}].",
         default=BYTES_MAX,
         metavar="SIZE",
         callback=_size,
     ),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Measure what a store can do, and say what follows for the settings.
+    """Measure how fast a store is, and recommend settings for it.
 
-    The time to the first byte, throughput with 1, 4, 16 and 64 requests at a time and with ranges
-    of 1 to 16 MiB, how fast it lists; with --write what writes cost. It reads packs that are there;
+    The time to the first byte; throughput with 1, 4, 16 and 64 parallel requests and with ranges of
+    1 to 16 MiB; the speed of listing; with --write, also of writing. It reads packs of the store;
     from an empty store only with --write. What S3 sends may cost money: see --bytes-max.
     """
     from lodefs.bench_store import Plan, advice, measure
@@ -77,14 +80,14 @@ def bench_store(
 
 
 def _require_directory(url: str) -> None:
-    """Raises: NotFound for a directory that --write would make, where it was mistyped."""
+    """Raises: NotFound for a missing directory, since --write would create it."""
     path = url.removeprefix("file://")
     if not url.startswith("s3:") and not os.path.isdir(path):
-        raise NotFound(f"{path} is no directory; `lodefs init {path}` creates a store")
+        raise NotFound(f"there is no directory {path}; `lodefs init {path}` creates a store")
 
 
 def _objects(session: Session, url: str) -> ObjectStore:
-    """The store, with room for all requests, none of which is repeated."""
+    """The store, without retries and with room for all requests at once."""
     from lodefs.bench_store import CONCURRENCIES
     from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 
@@ -107,7 +110,7 @@ def _objects(session: Session, url: str) -> ObjectStore:
 
 
 def as_object(found: Measured, follows: Advice) -> dict[str, object]:
-    """For scripts."""
+    """The measurement as JSON, for scripts."""
     import msgspec
 
     recommended = {"fetch_concurrency": follows.fetch_concurrency, "reasons": follows.reasons}
@@ -115,7 +118,7 @@ def as_object(found: Measured, follows: Advice) -> dict[str, object]:
 
 
 def shown(found: Measured, follows: Advice) -> list[tuple[str, str]]:
-    """For people: lines of a name and what was measured."""
+    """The measurement as lines of a name and a value, for people."""
     lines = [
         ("store", text.escaped(found.store)),
         ("first byte", f"{_ms(found.first_byte_s)} (the longest {_ms(found.first_byte_worst_s)})"),
@@ -127,15 +130,17 @@ def shown(found: Measured, follows: Advice) -> list[tuple[str, str]]:
         lines.append((f"read x{one.concurrency}", f"{rate:>12}{busy}{failed}"))
     for one in found.ranges:
         rate = f"{text.size(int(one.bytes_per_s))}/s"
-        at_once = f", {one.concurrency} at a time"
+        at_once = f", {one.concurrency} in parallel"
         lines.append((f"of {one.range_bytes >> 20} MiB", f"{rate:>12}{at_once}"))
     if found.list_keys_per_s is not None:
         few = f" ({found.listed_keys:,} keys)"
         lines.append(("list", f"{found.list_keys_per_s:,.0f} keys/s{few}"))
     if found.writes is not None:
-        rate = f"{text.size(int(found.writes.bytes_per_s))}/s, {found.writes.concurrency} at a time"
+        rate = (
+            f"{text.size(int(found.writes.bytes_per_s))}/s, {found.writes.concurrency} in parallel"
+        )
         lines.append(("write", f"{rate}; {_ms(found.writes.small_s)} for a small object"))
-    lines.append(("read", f"{text.size(found.read_bytes)} in all"))
+    lines.append(("read", f"{text.size(found.read_bytes)} in total"))
     lines.append(("recommended", f"fetch_concurrency = {follows.fetch_concurrency}"))
     return lines + [("because", reason) for reason in follows.reasons]
 

@@ -1,4 +1,4 @@
-"""``lodefs copy`` and ``lodefs bundle``: from store to store, and by a file."""
+"""``lodefs copy`` and ``lodefs bundle``: move commits between stores, directly or in a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.transfer.copy import CopiedRef, CopyResult, RefusedRef
 
 
-NAMED_MAX = 8  # purged paths that are shown
+NAMED_MAX = 8  # more purged paths than this are only counted
 
 
 @cli.command(
@@ -44,27 +44,28 @@ def copy(
     source_url: str = cli.argument("SRC-STORE"),
     destination_url: str = cli.argument("DST-STORE"),
     spec: Spec | None = cli.argument("[REPO[@REV]]"),
-    is_all: bool = cli.option("All branches and tags, of REPO or of all repositories.", "--all"),
-    dry_run: bool = cli.option("Only say what would be sent."),
+    is_all: bool = cli.option(
+        "Copy all branches and tags of REPO, or of all repositories.", "--all"
+    ),
+    dry_run: bool = cli.option("Only show what would be sent."),
     check: bool = cli.option(
-        "Have every byte come here and be checked, also where S3 could copy it itself."
+        "Read and check every byte here, even if S3 could copy the packs itself."
     ),
     workers: int = cli.option(
-        "Packs under way, of some 40 MiB of memory each [8].", default=8, between=(1, 64)
+        "Packs in flight; each takes about 40 MiB of memory [8].", default=8, between=(1, 64)
     ),
     as_json: bool = cli.JSON,
 ) -> None:
     """Copy a branch or tag of REPO, with all of its history, from one store to another.
 
-    Commits and data keep their ids. What is in DST-STORE is not sent again, and nothing is deleted
-    there: a branch that has other commits there is refused. With --all the others are copied, and
-    it exits with 1. After an interruption, repeat it. It may run beside anything. What SRC-STORE
-    has purged since is not purged in DST-STORE by a copy; it says so.
+    Commits and data keep their ids. Data that DST-STORE has is not sent again, and nothing is
+    deleted there. A branch with other commits there is refused; with --all the others are copied
+    and the exit code is 1. After an interruption, repeat the command. It may run beside any other.
+    A copy does not repeat purges: it says what SRC-STORE has purged and DST-STORE still has.
 
-    Every byte is checked on the way, with one exception: between two stores at one S3 endpoint, S3
-    is asked to copy the packs itself, and no byte of them comes here. Then directories and indexes
-    are checked, and what else is damaged in SRC-STORE stays so in the copy, for `lodefs verify
-    --data` to find; --check finds it now.
+    Every byte is checked on the way, with one exception: if both stores are at one S3 endpoint, S3
+    copies the packs itself. Then only directories and indexes are checked, and other damage in
+    SRC-STORE is copied too; `lodefs verify --data` finds it later, and --check finds it now.
     """
     from lodefs.chunkstore.transfer.copy import CopyOptions
     from lodefs.chunkstore.transfer.copy import copy as copy_repos
@@ -131,7 +132,7 @@ def _lines(result: CopyResult, *, dry_run: bool) -> list[str]:
     own = result.packs_by_server
     by_server = f" ({'all' if own == result.packs else own} copied by S3 itself)" if own else ""
     there = (
-        f"; there already: {text.count(result.packs_there, 'pack')}" if result.packs_there else ""
+        f"; already there: {text.count(result.packs_there, 'pack')}" if result.packs_there else ""
     )
     return [*lines, f"{sent}: {text.count(result.commits, 'commit')}, {packs}{by_server}{there}"]
 
@@ -145,9 +146,9 @@ def _line(one: CopiedRef) -> str:
 def _cut_off(one: CopiedRef, destination_url: str) -> str:
     before = "" if one.before is None else _short(one.before)
     return (
-        f"{_name(one.ref)} does not lead to {before} any more, where it was: what lay between has "
-        f"expired in the source. `lodefs gc` will delete that and what came before it, unless it "
-        f"gets a name: lodefs tag {one.ref.repo}@{before} NAME --store "
+        f"{_name(one.ref)} no longer leads to {before}, where it was: the commits between have "
+        f"expired in the source. `lodefs gc` will delete them and those before them, unless they "
+        f"get a name: lodefs tag {one.ref.repo}@{before} NAME --store "
         f"{text.escaped(destination_url)}"
     )
 
@@ -159,8 +160,8 @@ def _purged(result: CopyResult, source_url: str, destination_url: str) -> str:
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     source, there = text.escaped(source_url), text.escaped(destination_url)
     return (
-        f"{source} has purged {chunks}{of}{more}, and {there} has not: what it has of them stays "
-        f"there, and can be read. To remove it: lodefs purge --from {source} --store {there}"
+        f"{source} has purged {chunks}{of}{more}, and {there} has not: what {there} has of them "
+        f"stays readable. To remove it: lodefs purge --from {source} --store {there}"
     )
 
 
@@ -188,7 +189,7 @@ STDIO = "-"
     )
 )
 def bundle() -> None:
-    """A branch or tag, with its history and all data, in one file."""
+    """Write a branch or tag, with its history and all data, to one file, or read it back."""
 
 
 @cli.command(
@@ -202,7 +203,7 @@ def create(
     file: str = cli.argument("FILE"),
     spec: Spec = cli.argument("REPO[@REV]"),
     since: str | None = cli.option(
-        "Without what REV leads to: who unpacks it has that.", metavar="REV"
+        "Leave out what REV leads to, which the receiver has.", metavar="REV"
     ),
     as_json: bool = cli.JSON,
 ) -> None:
@@ -233,15 +234,15 @@ def unpack(
     yes: bool = cli.option("Do not ask before a branch moves.", "-y", "--yes"),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Bring what is in FILE (-: standard input) to a store, with its ids, and move its branch or
-    tag there. STORE is the one of --store or LODEFS_STORE unless it is given.
+    """Unpack FILE (-: standard input) into a store, and move its branch or tag there. Commits and
+    data keep their ids. STORE defaults to --store or LODEFS_STORE.
 
-    FILE says which branch of which repository that is: it asks before one that is there moves.
-    `lodefs bundle list FILE` says it, too.
+    FILE names its repository and branch, and so does `lodefs bundle list FILE`. You are asked
+    before a branch of the store moves.
 
-    A FILE is read to its end first, so that a damaged one, or one over the quota there, changes
-    nothing. From standard input data arrives as it is read, but the branch moves only when all of
-    it was right.
+    A FILE is read to its end first: if it is damaged or exceeds the quota, nothing changes.
+    Standard input is stored as it arrives, but the branch moves only after all of it has proved
+    right.
     """
     from lodefs.chunkstore.transfer.bundle import standing, unpack_bundle
     from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
@@ -265,7 +266,7 @@ def unpack(
         packs = {"packs": done.packs, "packs_there": done.packs_there}
         cli.write_json(_bundle_json_of(done.head) | packs | {"previous": before})
         return
-    there = f"; there already: {text.count(done.packs_there, 'pack')}" if done.packs_there else ""
+    there = f"; already there: {text.count(done.packs_there, 'pack')}" if done.packs_there else ""
     is_same = done.before == done.head.commit
     state = "unchanged" if is_same else f"now at {done.head.commit.hex()[:12]}"
     repo, _, name = done.head.ref
@@ -283,10 +284,10 @@ def _question(head: BundleHead, now: RefEntry, store_url: str) -> str:
 def list_(
     session: Session,  # noqa: ARG001
     file: str = cli.argument("FILE"),
-    check: bool = cli.option("Read all of it, and check that it is whole."),
+    check: bool = cli.option("Read all of FILE, and check that it is complete."),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Say what is in FILE (-: standard input): repository, branch or tag, commits."""
+    """Show what FILE (-: standard input) holds: its repository, branch or tag, and commits."""
     from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
 
     with _read(file) as source:
@@ -334,16 +335,18 @@ def _read(file: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _written(file: str) -> Iterator[BinaryIO]:
-    """A new file, which comes to be in one step, whole. What a process that was killed leaves has
-    another name, and is in nobody's way."""
+    """A new file, which appears under its name only when it is complete. A process that is killed
+    leaves a file of another name, which disturbs nobody."""
     if file == STDIO:
         if sys.stdout.isatty():
-            raise InvalidInput("a bundle is not for a terminal: name a FILE, or a pipe")
+            raise InvalidInput(
+                "a bundle cannot be written to a terminal: name a FILE, or use a pipe"
+            )
         try:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            raise  # the reader has enough: no error of ours
+            raise  # the reader has closed the pipe: this is not our error
         except OSError as error:
             raise kind_of(error)(f"standard output: {error.strerror}") from error
         return
@@ -365,7 +368,7 @@ def _written(file: str) -> Iterator[BinaryIO]:
 
 
 def _move(part: Path, path: Path) -> None:
-    """Never over what came meanwhile, where the file system has hard links."""
+    """Moves the file without replacing one that came meanwhile, if the file system has links."""
     try:
         os.link(part, path)
     except FileExistsError:
@@ -378,7 +381,7 @@ def _move(part: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def _translated(file: str) -> Iterator[None]:
-    """Errors of a bundle's file as ours."""
+    """Turns operating system errors of a bundle's file into errors of lodefs."""
     try:
         yield
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from lodefs.settings.session import Session
 
 _LEVELS = ("debug", "info", "warning", "error")
 _PATH = click.Path(path_type=Path)
-ID_BYTES_MAX = 256  # of a node, in the CSI specification
+ID_BYTES_MAX = 256  # the CSI specification's limit for a node's id
 
 
 @cli.command(
@@ -34,14 +34,14 @@ ID_BYTES_MAX = 256  # of a node, in the CSI specification
     metavar="DIR",
     type=_PATH,
     envvar="LODEFS_REGISTRATION_DIR",
-    help="The kubelet's plugins_registry: register the driver there, without a sidecar.",
+    help="The kubelet's plugins_registry; the driver registers itself there, without a sidecar.",
 )
 @click.option(
     "--kubelet-socket",
     metavar="PATH",
     type=_PATH,
     envvar="LODEFS_KUBELET_SOCKET",
-    help="The driver's socket as the kubelet sees it, where that differs from --endpoint.",
+    help="The driver's socket as the kubelet sees it, if that differs from --endpoint.",
 )
 def csi(
     session: Session,
@@ -62,9 +62,9 @@ def csi(
     ),
     **options: Path | None,
 ) -> None:
-    """Serve volumes to Kubernetes (CSI) until SIGTERM or SIGINT; mounts stay then.
+    """Serve volumes to Kubernetes (CSI) until SIGTERM or SIGINT. Mounts stay after that.
 
-    It counts for the node's proxy (LODEFS_PROXY names it), where that is on this machine.
+    It counts reads for the proxy of this node, which LODEFS_PROXY names, if it is on this machine.
     """
     try:
         from lodefs.mount.csi.driver import DriverSettings, run
@@ -79,7 +79,7 @@ def csi(
     form = "console" if sys.stderr.isatty() else "auto"
     configure_logs(log_level, form, identifier="lodefs-csi")
     if not 1 <= len(node_id.encode()) <= ID_BYTES_MAX:
-        raise InvalidInput(f"--node-id: a node's name has 1 to {ID_BYTES_MAX} bytes")
+        raise InvalidInput(f"--node-id: the name of a node must have 1 to {ID_BYTES_MAX} bytes")
     given = {name: value.absolute() for name, value in options.items() if value is not None}
     run(
         DriverSettings(
@@ -93,9 +93,9 @@ def csi(
 
 
 def _socket_path(endpoint: str) -> Path:
-    """The path of ``unix:///PATH``, ``unix:/PATH`` or ``/PATH``. InvalidInput."""
+    """The path in ``unix:///PATH``, ``unix:/PATH`` or ``/PATH``. Raises: InvalidInput."""
     path = endpoint.removeprefix("unix://") if endpoint.startswith("unix://") else ""
     path = path or endpoint.removeprefix("unix:")
     if not path.startswith("/"):
-        raise InvalidInput(f"--endpoint {endpoint!r} is no unix:///PATH of a socket")
+        raise InvalidInput(f"--endpoint {endpoint!r} must name a socket, as in unix:///PATH")
     return Path(path)

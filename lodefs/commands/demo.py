@@ -17,7 +17,7 @@ from lodefs.settings.session import Session
 @cli.command("lodefs demo")
 def demo(session: Session) -> None:
     """Push two versions of Python's standard library into a temporary store, mount both, and
-    compare every byte. Leaves nothing behind.
+    compare every byte. The demo leaves nothing behind.
     """
     from lodefs.demo import run
 
@@ -27,7 +27,7 @@ def demo(session: Session) -> None:
 
 
 def _in_namespace(session: Session) -> None:
-    """Without root and fusermount3 the demo runs again in a user and mount namespace."""
+    """Runs the demo again in a user and mount namespace, if it has neither root nor fusermount3."""
     if os.geteuid() == 0 or shutil.which("fusermount3"):
         return
     unshare = shutil.which("unshare")

@@ -41,22 +41,22 @@ _log = logging.getLogger("lodefs.docker")
     "--state",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Directory of volumes [/var/lib/lodefs/docker].",
+    help="Directory in which the plugin keeps its volumes [/var/lib/lodefs/docker].",
 )
 @click.option(
     "--mounter",
     metavar="PATH",
     type=click.Path(path_type=Path),
     envvar="LODEFS_MOUNTER_SOCKET",
-    help="Socket of the node's `lodefs mounter`, which mounts for all [the plugin mounts by "
-    "itself, in its state directory].",
+    help="Socket of the node's `lodefs mounter`, which mounts for all [none: the plugin mounts "
+    "by itself, below its state directory].",
 )
 @click.option(
     "--answer-timeout",
     "answer_timeout_s",
     metavar="S",
     type=FiniteRange(0.1, 25.0),
-    help="Longest time until dockerd has an answer, in seconds [0.9].",
+    help="Answer dockerd within this many seconds [0.9].",
 )
 @click.option(
     "--idle-timeout",
@@ -64,7 +64,7 @@ _log = logging.getLogger("lodefs.docker")
     metavar="S",
     type=FiniteRange(0.0, 86400.0),
     default=10.0,
-    help="For so long a mount of the plugin's own stays for its next user, in seconds [10].",
+    help="Keep a mount of the plugin's own this many seconds for its next user [10].",
 )
 def docker_plugin(
     session: Session,
@@ -73,9 +73,9 @@ def docker_plugin(
     log_level: str = cli.option("[info]", default="info", type=click.Choice(_LEVELS)),
     **options: object,
 ) -> None:
-    """Serve volumes to Docker until SIGTERM or SIGINT; mounts stay then.
+    """Serve volumes to Docker until SIGTERM or SIGINT. Mounts stay after that.
 
-    Started by systemd, it uses systemd's socket. Each plugin needs a state directory of its own.
+    If systemd starts it, it uses systemd's socket. Each plugin needs a state directory of its own.
     """
     from lodefs.commands.version import number
     from lodefs.mount.docker.plugin import Settings, run
@@ -89,7 +89,7 @@ def docker_plugin(
     if isinstance(state := given.get("state"), Path):
         given["state"] = state.absolute()
     given |= {"figures": node_figures(session), "version": number()}
-    settings = Settings(**given)  # type: ignore[arg-type]  # as their options' types say
+    settings = Settings(**given)  # type: ignore[arg-type]  # the types of the options match
     run(
         settings,
         partial(open_service, session, settings.state, mounter, idle_s),
@@ -101,7 +101,7 @@ def docker_plugin(
 
 
 def _writer(session: Session, state: Path, mounter: Path | None) -> VolumeWriter | None:
-    """Who mounts and commits volumes that take changes; without a mount service nobody does."""
+    """Mounts and commits writable volumes; None without a mount service, which they need."""
     if mounter is None:
         return None
     from lodefs.api.writable_volumes import WritableVolumes
@@ -113,7 +113,8 @@ def _writer(session: Session, state: Path, mounter: Path | None) -> VolumeWriter
 def open_service(
     session: Session, state: Path, mounter: Path | None, idle_s: float
 ) -> Iterator[tuple[MountService, Callable[[], None]]]:
-    """The mount service at a socket, or else one in this process; and what begins its upkeep."""
+    """The mount service at a socket, or one in this process, and a function that starts its
+    upkeep."""
     from lodefs.mount.service.client import RemoteMounts
     from lodefs.mount.service.hosted import hosted
     from lodefs.mount.service.machine_clock import container_boot_id
@@ -126,7 +127,7 @@ def open_service(
         ):
             yield service
     else:
-        with store_proxies(session, state, _log):  # of mounts that were the plugin's
+        with store_proxies(session, state, _log):  # for mounts that the plugin made by itself
             yield RemoteMounts(mounter.absolute()), lambda: None
 
 

@@ -20,12 +20,12 @@ _INDENT = " " * (len("unchecked") + 1)
 
 @cli.command("lodefs doctor", "lodefs doctor --json | jq 'select(.mend)'", store=True, proxy=True)
 def doctor(session: Session, as_json: bool = cli.JSON) -> None:
-    """Look for what is wrong on this node, and say how to mend it.
+    """Look for what is wrong on this node, and say how to fix it.
 
-    The settings, the store (a small object is written and removed), the kernel and FUSE (a mount is
-    made on trial), the cache's disk (32 MiB are written and removed), limits, the proxy, mounts,
-    other nodes, ports, tokens, certificates. Takes some seconds; 30 at most. As an ordinary user it
-    says what it could not look at. The exit code is 1 if anything does not work.
+    It checks the settings, the store (it writes and removes a small object), the kernel and FUSE
+    (it makes a trial mount), the cache's disk (it writes and removes 32 MiB), limits, the proxy,
+    mounts, other nodes, ports, tokens and certificates. This takes some seconds, 30 at most. As an
+    ordinary user it names what it could not check. The exit code is 1 if anything does not work.
     """
     from lodefs.commands.version import number
     from lodefs.doctor.check import State
@@ -62,14 +62,14 @@ def _settings(session: Session) -> tuple[Config | None, tuple[str, ...]]:
 
 
 def lines(finding: Finding) -> list[str]:
-    """A finding for people: what was seen, and below it what to do."""
+    """A finding for people: what was seen, and below it how to fix it."""
     first = f"{finding.state:<9} {finding.check:<{NAME_CHARS}} {text.escaped(finding.saw)}"
     mend = [f"{_INDENT}{'':<{NAME_CHARS}} -> {text.escaped(finding.mend)}"] if finding.mend else []
     return [first, *mend]
 
 
 def as_object(finding: Finding) -> dict[str, object]:
-    """A finding for scripts."""
+    """A finding as JSON, for scripts."""
     return {
         "check": finding.check,
         "state": str(finding.state),
@@ -79,7 +79,7 @@ def as_object(finding: Finding) -> dict[str, object]:
 
 
 def summary(states: Counter[State]) -> str:
-    """How many findings there are of each state."""
+    """The number of findings of each state, in one line."""
     from lodefs.doctor.check import State
 
     faults, warnings = (text.count(states[one], one) for one in (State.FAULT, State.WARNING))

@@ -1,4 +1,4 @@
-"""``lodefs du``: what a store, a repository or a revision takes, and what deleting would free."""
+"""``lodefs du``: the size of a store, repository or revision, and what deleting it would free."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.maintenance.accounts import RepoAccount, RevisionAccount, StoreAccount
 
 _METRICS = (  # name, field of RepoAccount, help
-    ("freed_bytes", "freed_bytes", "What deleting the repository would free."),
-    ("shared_bytes", "shared_bytes", "Of its packs that other repositories need too."),
-    ("apparent_bytes", "apparent_bytes", "Of all files of all its commits."),
-    ("commits", "commits", "That branches and tags lead to and retention keeps."),
+    ("freed_bytes", "freed_bytes", "Bytes that deleting the repository would free."),
+    ("shared_bytes", "shared_bytes", "Bytes of its packs that other repositories need too."),
+    ("apparent_bytes", "apparent_bytes", "Size of all files of all its commits."),
+    ("commits", "commits", "Commits that branches and tags lead to and retention keeps."),
 )
 _STORE_METRICS = (
-    ("pack_bytes", "size_bytes", "Of all packs."),
-    ("packs", "packs", "How many there are."),
-    ("unused_bytes", "unused_bytes", "Of packs that no repository needs."),
+    ("pack_bytes", "size_bytes", "Size of all packs."),
+    ("packs", "packs", "Number of packs."),
+    ("unused_bytes", "unused_bytes", "Size of the packs that no repository needs."),
 )
 _SIZE_KEYS = ("apparent_bytes", "stored_bytes", "shared_bytes")
 _REPO_KEYS = ("repo", "commits", *_SIZE_KEYS, "freed_bytes")
@@ -53,15 +53,15 @@ def du(
     ),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Show what the repositories take in the store, and what deleting each would free.
+    """Show how much of the store each repository takes, and what deleting it would free.
 
-    FREES: bytes of its packs that no other repository needs. SHARED: of those that others need
-    too. STORED: both. APPARENT: of all files of all its commits, as if each were a copy. Of
-    REPO@REV: what that revision takes, what no other commit needs of it, and what deleting the
-    branch or tag REV, with what only it leads to, would free.
+    FREES: size of its packs that no other repository needs. SHARED: size of its packs that others
+    need too. STORED: both. APPARENT: size of all files of all commits, as if each were a copy. For
+    REPO@REV: the size of that revision, what no other commit needs of it, and what deleting the
+    branch or tag REV would free, together with all that only REV leads to.
 
-    Deleted data goes with `lodefs gc`, a day or more later. Commits and directories are read, and
-    no data. Packs count whole: one with a single chunk that is needed stays.
+    `lodefs gc` deletes such data a day or more later. `lodefs du` reads commits and directories
+    but no data. It counts whole packs: a pack stays if a single chunk of it is needed.
     """
     cli.reject(
         {"REPO": textfile and target, "--json": textfile and as_json}, "goes without --textfile"
@@ -103,7 +103,7 @@ def _row(one: RepoAccount) -> tuple[str, ...]:
 
 
 def _write_revision(found: RevisionAccount) -> None:
-    freed = "no branch or tag of that name" if found.freed_bytes is None else ""
+    freed = "there is no branch or tag of that name" if found.freed_bytes is None else ""
     rows = [
         ("commit", found.commit.hex()),
         ("apparent", text.size(found.apparent_bytes)),
@@ -124,7 +124,7 @@ def _write_unreadable(count: int) -> None:
     if count:
         what = "directory" if count == 1 else "directories"
         click.echo(
-            f"lodefs: {count:,} {what} cannot be read, and what is below is not counted: see "
+            f"lodefs: {count:,} {what} cannot be read, and what is below them is not counted: see "
             "`lodefs verify`",
             err=True,
         )
@@ -138,7 +138,7 @@ def _write_json(found: StoreAccount, *, is_whole: bool) -> None:
 
 
 def _write_metrics(found: StoreAccount, textfile: Path) -> None:
-    """The whole file or none: node_exporter may read it at any time."""
+    """Writes the whole file or nothing, since node_exporter may read it at any time."""
     lines = []
     for metric, field, what in _METRICS:
         name = f"lodefs_repository_{metric}"
@@ -150,7 +150,7 @@ def _write_metrics(found: StoreAccount, textfile: Path) -> None:
         lines.append(f"{name} {getattr(found, field)}")
     part = textfile.with_name(f".{textfile.name}.{os.urandom(4).hex()}")
     try:
-        with part.open("x") as out:  # new: the directory may be another user's, as node_exporter's
+        with part.open("x") as out:  # must be new: another user may own the directory
             out.write("\n".join(lines) + "\n")
         part.replace(textfile)
     except OSError as error:
@@ -158,12 +158,12 @@ def _write_metrics(found: StoreAccount, textfile: Path) -> None:
             f"--textfile {textfile} cannot be written: {error.strerror}"
         ) from error
     finally:
-        with suppress(OSError):  # the first error counts
+        with suppress(OSError):  # only the first error is reported
             part.unlink(missing_ok=True)
 
 
 def _check_place(textfile: Path) -> None:
-    """Before the store is read. Raises: NotFound, InvalidInput."""
+    """Checks the place of the file, before the store is read. Raises: NotFound, InvalidInput."""
     if textfile.is_dir():
         raise InvalidInput(f"--textfile {textfile} is a directory: name a file in it")
     if not textfile.parent.is_dir():

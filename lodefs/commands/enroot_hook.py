@@ -20,9 +20,9 @@ from lodefs.settings.session import Session
 
 NAME = "50-lodefs.sh"  # after devices, before GPUs
 SYSTEM_DIR = Path("/etc/enroot/hooks.d")
-LINKS_MAX = 40  # as of the kernel
-# deploy/enroot holds this for the package's program. No program is started where there is nothing
-# to do, so that it costs a container a few milliseconds.
+LINKS_MAX = 40  # the kernel's limit
+# deploy/enroot holds this script for the package's program. The script starts no program if there
+# is nothing to do, so that it costs a container only a few milliseconds.
 SCRIPT = """\
 #!/bin/sh
 # Mounts the datasets of LODEFS_DATASETS into a container that enroot starts, without privilege:
@@ -49,14 +49,14 @@ exec PROGRAM enroot-hook
 def enroot_hook(
     session: Session,
     install: bool = cli.option(
-        "Install the hook for this user; as root, for all users of this machine."
+        "Install the hook for this user or, as root, for all users of this machine."
     ),
 ) -> None:
     """Mount datasets into a container that enroot or pyxis starts.
 
     LODEFS_DATASETS names them: REPO[@REV][:PATH]:DIR, with commas between them, set for the job or
-    by `enroot start --env`. Each is mounted read-only on DIR of the container, which is made where
-    it is missing. The mounts end with the container. Needs no privilege.
+    by `enroot start --env`. Each is mounted read-only on DIR of the container; a missing DIR is
+    created. The mounts end with the container. The hook needs no privilege.
     """
     if install:
         cli.write_line(f"installed {_install(session.environment)}")
@@ -65,7 +65,7 @@ def enroot_hook(
     root = os.path.realpath(environment.get("ENROOT_ROOTFS", "/"))
     if root == "/":
         raise click.UsageError(
-            "this is for enroot, which sets ENROOT_ROOTFS; --install installs it"
+            "only enroot calls this, and sets ENROOT_ROOTFS; --install installs the hook"
         )
     datasets = parse_list(_wanted(environment))
     if not datasets:
@@ -77,7 +77,7 @@ def enroot_hook(
 
 
 def _wanted(environment: Mapping[str, str]) -> str:
-    """The list of datasets. What ``--env`` says is in a file alone, and wins."""
+    """The list of datasets. ``--env`` of enroot writes it into a file alone, which wins."""
     found = environment.get(VARIABLE, "")
     with suppress(OSError):
         for line in Path(environment.get("ENROOT_ENVIRON", "")).read_bytes().splitlines():
@@ -88,8 +88,8 @@ def _wanted(environment: Mapping[str, str]) -> str:
 
 
 def inside(root: str, directory: str) -> str:
-    """Where a directory of a container lies, whose root is ``root`` here: its symlinks, and "..",
-    do not lead out of it. Names that are missing are kept. Raises: InvalidInput for a loop."""
+    """The path on the host of a directory in the container whose root is ``root``. Symlinks and
+    ".." do not lead out of it. Missing names are kept. Raises: InvalidInput for a loop."""
     todo, place, links = directory.split("/")[::-1], list[str](), 0
     while todo:
         name = todo.pop()
@@ -112,7 +112,7 @@ def inside(root: str, directory: str) -> str:
 
 
 def _is_there(place: str, dataset: Dataset) -> bool:
-    """Whether this hook, installed twice, has mounted it before."""
+    """Whether this hook has mounted the dataset before, because it is installed twice."""
     from lodefs.mount.kernel import mount_table
 
     found = mount_table.on_top(place)
@@ -121,7 +121,7 @@ def _is_there(place: str, dataset: Dataset) -> bool:
 
 
 def _install(environment: Mapping[str, str]) -> Path:
-    """Where enroot finds it from now on. Raises: OSError."""
+    """Installs the hook where enroot looks for hooks, and returns its path. Raises: OSError."""
     if os.geteuid() == 0:
         folder = SYSTEM_DIR
     else:
@@ -136,12 +136,12 @@ def _install(environment: Mapping[str, str]) -> Path:
 
 
 def script(program: str) -> str:
-    """The hook, with the command line of lodefs in it."""
+    """The hook's script, which calls this lodefs."""
     return SCRIPT.replace("PROGRAM", program)
 
 
 def _program() -> str:
-    """This program, as a shell calls it from anywhere."""
+    """The command line of this program, which a shell can call from any directory."""
     found = shutil.which(sys.argv[0])
     if found is not None and os.path.basename(found) == "lodefs":
         return shlex.quote(os.path.abspath(found))

@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 
 
 @cli.command(
-    "lodefs gc --dry-run                # what it would do, and how many bytes that is",
-    "lodefs gc                          # every night: deletes what a run of before tombstoned",
+    "lodefs gc --dry-run                # shows what it would do, and how many bytes that frees",
+    "lodefs gc                          # every night: deletes what earlier runs tombstoned",
     "lodefs gc --min-used 0.7 --rate 200MB    # every week: compacts packs as well",
-    "lodefs gc --merge-packs-below 4MiB       # and puts the packs of many small pushes together",
+    "lodefs gc --merge-packs-below 4MiB       # also merges the packs of many small pushes",
     store=True,
 )
 def gc(
     session: Session,
-    dry_run: bool = cli.option("Only say what would be done."),
+    dry_run: bool = cli.option("Only show what would be done."),
     grace: int = cli.option(
-        "From being tombstoned to being deleted, at least [23h: so of the night before].",
+        "Delete what was tombstoned at least this long ago [23h, for nightly runs].",
         default="23h",
         type=DURATION,
         metavar="DURATION",
     ),
     min_used: float | None = cli.option(
-        "Also compact packs, and objects of merged ones, of which less than this share is in use, "
-        "such as 0.7.",
+        "Also compact packs, and objects of merged packs, of which less than this share is in "
+        "use, such as 0.7.",
         type=FiniteRange(0, 1, min_open=True),
         metavar="SHARE",
     ),
     merge_below: int | None = cli.option(
-        "Also put packs in use that are smaller than this together, such as 4MiB; 16MiB at most.",
+        "Also merge the packs in use that are smaller than this, such as 4MiB; 16MiB at most.",
         "--merge-packs-below",
         type=SIZE,
         metavar="SIZE",
     ),
     rate: int | None = cli.option(
-        "Bytes a second that compacting and merging read and write at most, such as 200MB.",
+        "Limit for compacting and merging, in bytes per second, such as 200MB.",
         type=RATE,
         metavar="BYTES",
     ),
@@ -53,16 +53,16 @@ def gc(
 ) -> None:
     """Delete the commits and data that no branch or tag leads to.
 
-    A run tombstones what it finds, and deletes what an earlier run has tombstoned at least --grace
-    ago and nothing has used since. So what is deleted by mistake can be got back until then
-    (lodefs branch --undelete). It may run beside pushes, pulls and other runs, from any machine,
-    and be repeated after an interruption.
+    A run tombstones what it finds. It deletes what an earlier run has tombstoned at least --grace
+    ago and nothing has used since, so a mistake can be undone until then (lodefs branch
+    --undelete). gc may run beside pushes, pulls and other gc runs, from any machine, and may be
+    repeated after an interruption.
 
-    With --min-used, a run also tombstones the unused parts of packs of which too little is in use,
-    and a later run writes these packs again without them: readers notice nothing.
+    With --min-used, a run also tombstones the unused parts of packs of which too little is in use.
+    A later run writes these packs again without them, and readers notice nothing.
 
-    With --merge-packs-below, small packs, of which each small push leaves two, go into few large
-    objects. Names and contents of all versions stay as they are.
+    With --merge-packs-below, gc merges small packs into few large objects; each small push leaves
+    two such packs. Names and contents of all versions stay as they are.
     """
     from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 
@@ -113,7 +113,7 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
 
 
 def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
-    """What happened, for people; with ``dry_run`` what would."""
+    """The result as lines for people; with ``dry_run``, what would happen."""
     delete, tombstone = ("to delete", "to tombstone") if dry_run else ("deleted", "tombstoned")
     used = text.count(result.used_packs, "pack")
     commits = text.count(result.used_commits, "commit")
@@ -135,9 +135,11 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     rows += _rewriting_rows(result, dry_run=dry_run)
     if result.dead_writers:
         gone = "to give up" if dry_run else "given up"
-        rows.append((gone, f"{text.count(result.dead_writers, 'writer')}, silent for long"))
+        rows.append(
+            (gone, f"{text.count(result.dead_writers, 'writer')} without a heartbeat for long")
+        )
     if result.writers:
-        what = f"{text.count(result.writers, 'writer')}; deletions wait for their end"
+        what = f"{text.count(result.writers, 'writer')}; gc deletes nothing until they end"
         rows.append(("under way", what))
     if result.ripe_at_s is not None and not dry_run:
         rows.append(("next", f"lodefs gc deletes more from {text.time(result.ripe_at_s)} on"))

@@ -10,13 +10,13 @@ from lodefs.cli import exit_codes
 from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
-TIMEOUT_S = 2.0  # of each question
+TIMEOUT_S = 2.0  # for each request
 
 
 @cli.command("lodefs health", "lodefs health --mounter || drain_this_node", proxy=True)
 def health(
     session: Session,
-    mounter: bool = cli.option("The node must have a `lodefs mounter`, too."),
+    mounter: bool = cli.option("Also require a running `lodefs mounter`."),
     socket: Path = cli.option(
         "[/run/lodefs/mounter/mounter.sock]",
         "--mounter-socket",
@@ -25,9 +25,11 @@ def health(
         envvar="LODEFS_MOUNTER_SOCKET",
     ),
 ) -> None:
-    """Tell in a few seconds whether this node can mount: nothing and 0, or the reasons and 1.
+    """Check within a few seconds that this node can mount. If so, print nothing and exit with 0;
+    else print the reasons and exit with 1.
 
-    For Slurm's HealthCheckProgram and the like. `lodefs doctor` looks at more, and takes longer.
+    This is for Slurm's HealthCheckProgram and the like. `lodefs doctor` checks more and takes
+    longer.
     """
     from lodefs.mount.service.client import RemoteMounts
     from lodefs.proxies.own_proxy import node_proxy, ready

@@ -1,4 +1,4 @@
-"""``lodefs log``, ``diff``, ``blame``, ``reflog``: what was committed, and when."""
+"""``lodefs log``, ``diff``, ``blame`` and ``reflog``: the history of a repository."""
 
 from __future__ import annotations
 
@@ -42,21 +42,23 @@ if TYPE_CHECKING:
 def log(
     session: Session,
     spec: Spec = cli.argument("REPO[@REV]"),
-    limit: int | None = cli.option("At most this many commits.", "-n", between=(1, None)),
-    first_parent: bool = cli.option("Leave out what merges brought."),
+    limit: int | None = cli.option("Show at most this many commits.", "-n", between=(1, None)),
+    first_parent: bool = cli.option("Follow only the first parent of each merge."),
     metadata: tuple[str, ...] = cli.option(
-        "Only commits that have this.", "--meta", metavar="KEY[=VALUE]"
+        "Show only commits with this metadata.", "--meta", metavar="KEY[=VALUE]"
     ),
-    oneline: bool = cli.option("One line for each commit."),
-    graph: bool = cli.option("Draw which commit comes from which."),
+    oneline: bool = cli.option("Show one line for each commit."),
+    graph: bool = cli.option("Draw a graph of commits and their parents."),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Show the commits of a revision, newest first, with the branches and tags that are at each."""
+    """Show the commits of a revision, newest first, with the branches and tags at each."""
     from lodefs.chunkstore.repo.history import NAMES_MAX, CommitNames, names_of_commits
 
     cli.no_path(spec)
-    cli.reject({"--graph": graph and bool(metadata)}, "draws all commits: it takes no --meta")
-    cli.reject({"--oneline": oneline and as_json, "--graph": graph and as_json}, "is for people")
+    cli.reject({"--graph": graph and bool(metadata)}, "draws all commits and takes no --meta")
+    cli.reject(
+        {"--oneline": oneline and as_json, "--graph": graph and as_json}, "does not go with --json"
+    )
     shown, parents = set[str](), set[str]()
     found = commits(spec, first_parent=first_parent, metadata=metadata, session=session)
     names, are_all = names_of_commits(session.store, spec)
@@ -126,8 +128,8 @@ def _with_graph(
 def blame(
     session: Session, spec: Spec = cli.argument("REPO[@REV][:PATH]"), as_json: bool = cli.JSON
 ) -> None:
-    """Show which commit made PATH what it is; of a directory, each of its entries, the latest
-    changes first. A directory counts as changed by anything below it.
+    """Show which commit last changed PATH. For a directory, show this for each of its entries, the
+    latest changes first. A directory counts as changed when anything below it changes.
     """
     for one in blamed(spec, session=session):
         commit = one.commit
@@ -149,7 +151,7 @@ _MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
     "lodefs diff vision/flickr30k@v1.0 vision/flickr30k@main",
     "lodefs diff --stat vision/flickr30k@v1.0 vision/flickr30k@main",
     "lodefs diff -p vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
-    "lodefs diff ./work                     # what is changed in a writable mount",
+    "lodefs diff ./work                     # the changes in a writable mount",
     store=True,
 )
 def diff(
@@ -157,21 +159,21 @@ def diff(
     before: str = cli.argument("REPO@A[:PATH]|DIR"),
     after: Spec | None = cli.argument("[REPO@B[:PATH]]"),
     exit_code: bool = cli.option("Exit with 1 if anything differs."),
-    stat: bool = cli.option("Only how many files and bytes differ."),
-    name_only: bool = cli.option("Only the paths."),
-    patch: bool = cli.option("Show the lines that differ, too.", "-p", "--patch"),
+    stat: bool = cli.option("Show only how many files and bytes differ."),
+    name_only: bool = cli.option("Show only the paths."),
+    patch: bool = cli.option("Also show the lines that differ.", "-p", "--patch"),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Show what differs between two revisions, by path: A added, D removed, M changed,
-    T of another type. Or between a writable mount and its base: there also R, a directory that was
-    renamed, before what differs in it.
+    """Show the paths that differ between two revisions: A for added, D for removed, M for changed,
+    T for another type. Or show what differs between a writable mount and its base: R is a renamed
+    directory, before the differences in it.
 
-    With --patch, what differs in the text of files of at most 1 MiB (CSV, JSON, Markdown, ...)
-    follows as a patch; of others it is said that they are binary, or large.
+    With --patch, differences in text files of at most 1 MiB (CSV, JSON, Markdown, ...) follow as a
+    patch. Other files are named as binary or large.
     """
     cli.reject({"--name-only": name_only and stat}, "does nothing with --stat")
     cli.reject({"--patch": patch and (stat or name_only)}, "needs neither --stat nor --name-only")
-    cli.reject({"--patch": patch and after is None}, "compares two revisions")
+    cli.reject({"--patch": patch and after is None}, "needs two revisions")
     counts = {what: _Count() for what in _MARKS}
     found = _of_mount(session, before) if after is None else _of_specs(session, before, after)
     for change in found:
@@ -206,13 +208,14 @@ def _of_mount(session: Session, directory: str) -> Iterator[Difference]:
 
 
 def what_of(change: Difference) -> str:
-    """The word for a difference."""
+    """The key of a kind of difference in JSON."""
     return change.what.value if isinstance(change, Change) else "renamed"
 
 
 @dataclass(slots=True)
 class _Count:
-    """What differs in one way. Bytes: of files, as they are now, of removed ones as they were."""
+    """How much differs in one way. Bytes: the present size of files, the old size of removed
+    ones."""
 
     entries: int = 0
     files: int = 0  # symlinks too
@@ -227,7 +230,7 @@ class _Count:
 
 
 def _show(change: Difference, packs: PackReader | None, *, name_only: bool, as_json: bool) -> None:
-    """Writes a change; with ``packs`` also that of its content."""
+    """Writes one change; with ``packs``, also the change of its content."""
     from lodefs.chunkstore.repo.text_diff import content_diff
 
     patch = None
@@ -248,7 +251,7 @@ def _show(change: Difference, packs: PackReader | None, *, name_only: bool, as_j
 
 
 def difference_line_of(change: Difference) -> str:
-    """One path that differs, for people."""
+    """One path that differs, as a line for people."""
     path = text.escaped(change.path)
     if not isinstance(change, Change):
         return f"R  {text.escaped(change.source)} -> {path}"
@@ -256,7 +259,7 @@ def difference_line_of(change: Difference) -> str:
 
 
 def difference_json_of(change: Difference) -> dict[str, object]:
-    """The same for scripts."""
+    """One path that differs, as JSON for scripts."""
     path = text.percent_encoded(change.path)
     found: dict[str, object] = {"change": what_of(change), "path": path}
     if not isinstance(change, Change):
@@ -266,9 +269,9 @@ def difference_json_of(change: Difference) -> dict[str, object]:
 
 
 def _patch_lines(change: Change, found: ContentDiff) -> list[str]:
-    """For people, and for patch(1), which passes over the line above."""
+    """The patch for people and for patch(1), which ignores the line above it."""
     if found.not_shown:
-        return [f"   {found.not_shown}: not shown by line"]
+        return [f"   {found.not_shown}: its lines are not shown"]
     if not found.lines:
         return []
     sides = ("---", "a/", change.before), ("+++", "b/", change.after)
@@ -295,7 +298,7 @@ def _show_counts(counts: dict[str, _Count], *, as_json: bool) -> None:
 
 
 def _sizes(before: TreeEntry | None, after: TreeEntry | None) -> str:
-    """Both sizes; in bytes if they would look equal and are not."""
+    """Both sizes; in bytes if they differ but would look equal."""
     sizes = _size(before), _size(after)
     if sizes[0] == sizes[1] and before and after and before.size_bytes != after.size_bytes:
         sizes = f"{before.size_bytes:,} B", f"{after.size_bytes:,} B"
@@ -313,7 +316,7 @@ def _size(entry: TreeEntry | None) -> str:
 def _diff_json_of(entry: TreeEntry | None) -> dict[str, object] | None:
     if entry is None:
         return None
-    digest = entry.digest.hex() or None  # of what is in no commit
+    digest = entry.digest.hex() or None  # None for content that is in no commit
     found: dict[str, object] = {"kind": entry.kind.name.lower(), "digest": digest}
     if entry.kind is Kind.FILE:
         found |= {"size_bytes": entry.size_bytes, "executable": entry.executable}
@@ -328,12 +331,12 @@ def _diff_json_of(entry: TreeEntry | None) -> dict[str, object] | None:
 def reflog(
     session: Session,
     spec: Spec = cli.argument("REPO[@NAME]"),
-    limit: int | None = cli.option("At most this many moves.", "-n", between=(1, None)),
+    limit: int | None = cli.option("Show at most this many moves.", "-n", between=(1, None)),
     only_tag: bool = cli.option("Show the tag NAME, even if a branch had that name.", "--tag"),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Show where a branch or tag of REPO was (default: main), newest first, deleted ones too:
-    when it moved, from which commit to which, and who pushed.
+    """Show where a branch or tag of REPO (default: main) was, newest first: when it moved, from
+    which commit to which, and who pushed. This works for deleted branches and tags too.
     """
     from lodefs.chunkstore.repo.history import reflog as moves
 

@@ -8,7 +8,7 @@ from lodefs.settings.session import Session, absolute
 
 @cli.command("lodefs init s3://bucket/datasets", "lodefs init /srv/lodefs")
 def init(session: Session, store: str = cli.argument("STORE"), as_json: bool = cli.JSON) -> None:
-    """Create a store at STORE (s3://BUCKET/PREFIX or a new directory), after probing it."""
+    """Probe STORE (s3://BUCKET/PREFIX or a new directory), and create a store there."""
     from lodefs.chunkstore.objects.open_url import check_empty
     from lodefs.chunkstore.repo.store import create_store
 

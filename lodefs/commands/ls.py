@@ -23,17 +23,17 @@ _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
 def ls(
     session: Session,
     spec: Spec | None = cli.argument("[REPO[@REV][:PATH]]"),
-    long: bool = cli.option("Show kind, size and digest too.", "-l"),
-    recursive: bool = cli.option("List all directories below, with paths.", "-R"),
+    long: bool = cli.option("Also show kind, size and digest.", "-l"),
+    recursive: bool = cli.option("Also list all directories below, with paths.", "-R"),
     as_json: bool = cli.JSON,
 ) -> None:
-    """List the repositories of the store, or a directory of a revision; a file is listed alone.
+    """List the repositories of the store, or a file or directory of a revision.
 
-    With --json: one object a line, with percent-encoded paths.
+    --json writes one object per line, with percent-encoded paths.
     """
     from lodefs.chunkstore.repo.history import listing
 
-    cli.reject({"-l": long and as_json}, "does nothing with --json, which shows all of an entry")
+    cli.reject({"-l": long and as_json}, "does nothing with --json, which shows everything")
 
     if spec is None:
         if long or recursive:
@@ -58,7 +58,7 @@ def _list_repos(session: Session, *, as_json: bool) -> None:
 
 
 def json_of(path: bytes, entry: TreeEntry) -> dict[str, object]:
-    """An entry for scripts."""
+    """An entry as JSON, for scripts."""
     found: dict[str, object] = {
         "path": text.percent_encoded(path),
         "kind": entry.kind.name.lower(),

@@ -16,8 +16,8 @@ from lodefs.settings.session import Session
 
 @cli.command("lodefs man", "lodefs man > ~/.local/share/man/man1/lodefs.1")
 def man(session: Session) -> None:  # noqa: ARG001
-    """Show the manual page: all commands with their options. Where standard output is no terminal,
-    it is written in the language of man(1)."""
+    """Show the manual page, with all commands and their options. If standard output is not a
+    terminal, write it in the format of man(1)."""
     program = click.get_current_context().find_root().command
     assert isinstance(program, GroupedCommands)
     page = "\n".join(page_lines(program, number()))

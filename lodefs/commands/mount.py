@@ -31,7 +31,7 @@ from lodefs.settings.mount_file import MountFile, on_off
 from lodefs.settings.session import Session
 
 NODE_PROXY = f"unix:{SOCKET_DEFAULT}"
-READY_TIMEOUT_S = 1.0  # until the user reads that the proxy does not answer yet
+READY_TIMEOUT_S = 1.0  # after this the user is told that the proxy does not answer yet
 _OWNER: Any = {
     "between": (0, 2**32 - 2),
     "metavar": "N",
@@ -39,29 +39,31 @@ _OWNER: Any = {
 
 
 def _mode(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    """An octal number as for chmod(1)."""
+    """Parses an octal mode, as chmod(1) takes it."""
     if value is None:
         return None
     try:
         mode = int(value, 8)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no octal number, as 0550") from error
+        raise click.BadParameter(f"{value!r} is not an octal number such as 0550") from error
     check_mode(mode)
     return mode
 
 
 def _read_only(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        raise click.UsageError("mounts are read-only; --writable makes one that takes changes")
+        raise click.UsageError(
+            "mounts are read-only: give --writable for a mount that takes changes"
+        )
 
 
 class _Look(TypedDict):
-    """What a mount is like, whatever a file says of it."""
+    """Options for how a mount looks, whether arguments or a file name the mount."""
 
     read_timeout_s: Annotated[
         float | None,
         cli.option(
-            "Time limit of a read, in seconds; then EIO [30].",
+            "Fail a read with EIO after this many seconds [30].",
             "--read-timeout",
             type=FiniteRange(0.1, 3600),
             metavar="S",
@@ -70,17 +72,17 @@ class _Look(TypedDict):
     passthrough: Annotated[
         bool | None,
         cli.option(
-            "Let the kernel read complete files of the cache directly, always or never "
-            "[if it can, and most files are large].",
+            "Whether the kernel reads complete files of the cache directly: always or never [if "
+            "it can, and most files are large].",
             "--passthrough/--no-passthrough",
         ),
     ]
-    uid: Annotated[int | None, cli.option("Owner of all files, a number [you].", **_OWNER)]
-    gid: Annotated[int | None, cli.option("Group of all files, a number [yours].", **_OWNER)]
+    uid: Annotated[int | None, cli.option("Numeric owner of all files [you].", **_OWNER)]
+    gid: Annotated[int | None, cli.option("Numeric group of all files [yours].", **_OWNER)]
     mode: Annotated[
         int | None,
         cli.option(
-            "Permissions of directories and programs, at most 0555; other files have the same "
+            "Permissions of directories and programs, at most 0555; other files get the same "
             "without the executable bits [0555].",
             callback=_mode,
             metavar="OCTAL",
@@ -102,16 +104,16 @@ def mount(
     spec: Spec | None = cli.argument("REPO[@REV][:PATH]"),
     directory: str | None = cli.argument("DIR", type=UntouchedPath()),
     dead_mount: str | None = cli.option(
-        "Replace the supervisor of the mount on DIR, which may be dead; readers go on.",
+        "Replace the supervisor of the mount on DIR, dead or alive; readers go on.",
         "--take-over",
         type=UntouchedPath(),
         metavar="DIR",
     ),
     file: Path | None = cli.option(
-        "Read what to mount and where from a TOML file; options win.", "--from", metavar="FILE"
+        "Read from a TOML file what to mount and where; options win.", "--from", metavar="FILE"
     ),
     writable: bool = cli.option(
-        "Take changes, which are kept on a local disk until they are committed."
+        "Accept changes, and keep them on a local disk until they are committed."
     ),
     upper: str | None = cli.option(
         "Keep the changes of a --writable mount in this directory of a local disk [one below "
@@ -120,7 +122,7 @@ def mount(
         type=UntouchedPath(),
         metavar="DIR",
     ),
-    foreground: bool = cli.option("Serve the mount in this process, until it is unmounted."),
+    foreground: bool = cli.option("Serve the mount in this process until it is unmounted."),
     log_path: str = cli.option(
         "Write the log of the mount to FILE [syslog].", "--log", default="", metavar="FILE"
     ),
@@ -129,12 +131,12 @@ def mount(
 ) -> None:
     """Mount a revision on the empty directory DIR, read-only unless --writable is given.
 
-    The commit is fixed when the mount starts. Returns when the mount can be read. Reads go
-    through the node's proxy; if none runs, one is started for this user (its cache may take up to
-    80 % of the free space: `[serve] cache_size_bytes_max`).
+    The commit is fixed when the mount starts. The command returns when the mount can be read.
+    Reads go through the node's proxy. If no proxy runs, one is started for this user; its cache may
+    take up to 80 % of the free space (`[serve] cache_size_bytes_max`).
 
-    DIR may be /dev/fd/N, with --foreground: a descriptor of /dev/fuse that is mounted already, as
-    `apptainer --fusemount` passes it on.
+    With --foreground, DIR may be /dev/fd/N: a descriptor of /dev/fuse that is mounted already, such
+    as `apptainer --fusemount` passes on.
     """
 
     def ready(mounted: Mounted) -> None:
@@ -147,9 +149,9 @@ def mount(
         overrides["passthrough"] = on_off(passthrough)
     if writable:
         given = {"--take-over": dead_mount, "--foreground": foreground}
-        cli.reject(given, "does not go with --writable: no process serves such a mount")
+        cli.reject(given, "does not go with --writable, for which no process serves the mount")
     else:
-        cli.reject({"--upper": upper}, "is for the changes of a mount with --writable")
+        cli.reject({"--upper": upper}, "needs --writable")
     if dead_mount is not None:
         if spec is not None or file is not None:
             raise click.UsageError("--take-over DIR takes no other arguments")
@@ -160,7 +162,7 @@ def mount(
     if requested.create_dir:
         _create(requested.directory)
     if passed(requested.directory) is not None and not foreground:
-        raise InvalidInput(f"{requested.directory}: a mount that is passed on needs --foreground")
+        raise InvalidInput(f"{requested.directory}: a descriptor of /dev/fuse needs --foreground")
     if writable:
         _mount_writable(session, requested, upper, log_path, as_json=as_json)
         return
@@ -175,8 +177,8 @@ def _mount(
     *,
     foreground: bool,
 ) -> None:
-    # before a proxy is started for nothing
-    if not foreground:  # which may go on with the mount that is there
+    # Check this before a proxy is started in vain.
+    if not foreground:  # a foreground mount may go on with the mount that is there
         check_mountpoint(requested.directory)
     if passed(requested.directory) is None:
         check_device()
@@ -199,9 +201,9 @@ def _mount_writable(
         more_json = {"resumed": made.is_resumed, "mended": made.is_mended}
         cli.write_json(json_of_writable(record, place) | more_json)
         return
-    more = "; the changes that were kept are there" if made.is_resumed else ""
+    more = "; it shows the changes that were kept" if made.is_resumed else ""
     if made.is_mended:
-        more = "; a commit was interrupted, and it takes changes again"
+        more = "; a commit was interrupted, and it accepts changes again"
     cli.write_line(f"{line_of_writable(record, place)}{more}")
     if made.untagged is not None:
         click.echo(
@@ -211,7 +213,7 @@ def _mount_writable(
         )
     if not record.branch:
         click.echo(
-            f"lodefs: {requested.spec.rev} is no branch: a commit needs --branch NAME",
+            f"lodefs: {requested.spec.rev} is not a branch: a commit needs --branch NAME",
             err=True,
         )
 
@@ -243,24 +245,26 @@ def _announce_wait(options: MountOptions) -> None:
 
 
 def _check_take_over(session: Session, overrides: Mapping[str, object], log_path: str) -> None:
-    """Raises UsageError for options of new mounts: one that is taken over stays as it was made."""
+    """Raises UsageError for options of new mounts: a take-over does not change the mount."""
     names = {"read_timeout_s": "read-timeout"}
     options: dict[str, object] = {
         f"--{names.get(name, name)}": value for name, value in overrides.items()
     }
     options |= session.command_options
-    cli.reject(options, "does nothing with --take-over: the mount stays as it was made")
+    cli.reject(options, "does nothing with --take-over, which does not change the mount")
     cli.reject({"--log": log_path}, "does nothing with --take-over --foreground")
 
 
 def _requested(
     session: Session, file: Path | None, spec: Spec | None, directory: str | None
 ) -> MountFile:
-    """The mount that the user asks for. The mount of a file uses the proxy that is named, or the
-    node's, which may not run yet: none is started for it."""
+    """The mount that the user asks for. With --from, the mount uses the proxy that the file names,
+    or the node's. That proxy may not run yet, and none is started for it."""
     if file is not None:
         if spec is not None:
-            raise click.UsageError("--from FILE says what to mount and where; name nothing else")
+            raise click.UsageError(
+                "--from FILE names what to mount and where: give no other arguments"
+            )
         cli.reject(
             {"--store": session.command_options["--store"]},
             "does nothing with --from, which names a proxy",
@@ -273,7 +277,7 @@ def _requested(
 
 
 def _start_proxy_of(session: Session, directory: str) -> None:
-    """Starts the proxy of a mount again if it is the user's own and does not run."""
+    """Starts the proxy of a mount again, if it is the user's own and does not run."""
     from lodefs.proxies.own_proxy import start_again
 
     state = None
@@ -283,7 +287,7 @@ def _start_proxy_of(session: Session, directory: str) -> None:
         return
     try:
         start_again(session, state.proxy)
-    except LodefsError as error:  # the mount's processes can be replaced all the same
+    except LodefsError as error:  # the mount's processes can be replaced anyway
         click.echo(f"lodefs: {text.escaped(str(error))}", err=True)
 
 

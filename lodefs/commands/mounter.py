@@ -22,12 +22,12 @@ _PATH = click.Path(path_type=Path)
 
 
 class _Options(TypedDict):
-    """What `lodefs mounter` takes."""
+    """The options of `lodefs mounter`."""
 
     socket: Annotated[
         Path | None,
         cli.option(
-            "Where drivers find it [/run/lodefs/mounter/mounter.sock].",
+            "Socket at which drivers find it [/run/lodefs/mounter/mounter.sock].",
             "--socket",
             metavar="PATH",
             envvar="LODEFS_MOUNTER_SOCKET",
@@ -36,7 +36,7 @@ class _Options(TypedDict):
     state: Annotated[
         Path | None,
         cli.option(
-            "Which mounts there are, and for whom [/var/lib/lodefs/mounter].",
+            "Directory for records of the mounts and their users [/var/lib/lodefs/mounter].",
             "--state-dir",
             metavar="DIR",
             envvar="LODEFS_MOUNTER_STATE_DIR",
@@ -45,7 +45,7 @@ class _Options(TypedDict):
     run: Annotated[
         Path | None,
         cli.option(
-            "Tokens of mounts: a directory that a reboot empties [/run/lodefs/mounter].",
+            "Directory for the tokens of mounts, which a reboot must empty [/run/lodefs/mounter].",
             "--run-dir",
             metavar="DIR",
             envvar="LODEFS_MOUNTER_RUN_DIR",
@@ -54,7 +54,7 @@ class _Options(TypedDict):
     root: Annotated[
         Path | None,
         cli.option(
-            "Where it mounts [/var/lib/lodefs/mounts].",
+            "Directory below which it mounts [/var/lib/lodefs/mounts].",
             "--mounts-root",
             metavar="DIR",
             envvar="LODEFS_MOUNTS_ROOT",
@@ -63,7 +63,7 @@ class _Options(TypedDict):
     idle_s: Annotated[
         float,
         cli.option(
-            "For so long a mount stays for its next user, in seconds [10].",
+            "Keep an unused mount this many seconds for its next user [10].",
             "--idle-timeout",
             default=10.0,
             metavar="S",
@@ -74,8 +74,8 @@ class _Options(TypedDict):
     stores: Annotated[
         tuple[str, ...],
         cli.option(
-            "A store that volumes may name; repeat it, or list them with blanks in the "
-            "environment. Who may make volumes reads all of it, without a token [none].",
+            "A store that volumes may name; repeat it, or list stores with blanks in the "
+            "environment. Everyone who may create volumes reads all of it, without a token [none].",
             "--allow-store",
             metavar="URL",
             envvar="LODEFS_MOUNTER_ALLOW_STORE",
@@ -84,8 +84,8 @@ class _Options(TypedDict):
     attach: Annotated[
         Path | None,
         cli.option(
-            "Hand mounts out to users of this machine, for `lodefs run` and enroot: they look at "
-            "/run/lodefs/attach.sock [do not].",
+            "Hand mounts out to users of this machine, for `lodefs run` and enroot, which look "
+            "for /run/lodefs/attach.sock [do not].",
             "--attach-socket",
             metavar="PATH",
             envvar="LODEFS_MOUNTER_ATTACH_SOCKET",
@@ -94,7 +94,7 @@ class _Options(TypedDict):
     attach_group: Annotated[
         str | None,
         cli.option(
-            "Only to users of this group [to all].",
+            "Hand mounts out only to users of this group [to all].",
             metavar="GROUP",
             envvar="LODEFS_MOUNTER_ATTACH_GROUP",
         ),
@@ -102,7 +102,7 @@ class _Options(TypedDict):
     references_max: Annotated[
         int,
         cli.option(
-            "Mounts of one user, who mounts without the node beyond that [256].",
+            "Mounts handed out to one user; `lodefs run` makes further ones itself [256].",
             default=256,
             metavar="N",
             type=click.IntRange(1, 100_000),
@@ -112,7 +112,7 @@ class _Options(TypedDict):
     restart: Annotated[
         bool,
         cli.option(
-            "Start it again when it is killed: for containers, whose mounts end with their first "
+            "Restart it when it is killed: for containers, whose mounts end with their first "
             "process.",
             envvar="LODEFS_MOUNTER_RESTART",
         ),
@@ -131,11 +131,11 @@ class _Options(TypedDict):
     proxy=True,
 )
 def mounter(session: Session, **options: Unpack[_Options]) -> None:
-    """Hold this node's mounts for drivers and jobs, until SIGTERM or SIGINT; mounts stay then.
+    """Hold this node's mounts for drivers and jobs until SIGTERM or SIGINT. Mounts stay after that.
 
     `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
-    One that is started while another runs takes that one's mounts over: readers notice nothing. The
-    other one waits, and takes them back should this one end first.
+    A mounter that starts while another one runs takes over its mounts, and readers notice nothing.
+    The older one waits, and takes them back if the newer one ends first.
     """
     tenure = None
     if options["restart"]:
@@ -175,7 +175,7 @@ def mounter(session: Session, **options: Unpack[_Options]) -> None:
             asked_by = click.get_current_context().get_parameter_source("attach")
             if asked_by is not ParameterSource.ENVIRONMENT:
                 raise
-            say(f"no mounts for jobs: {error}")  # the unit's, which volumes of Docker want, too
+            say(f"no mounts for jobs: {error}")  # the unit goes on, since Docker's volumes need it
     run(settings, opened, session.environment, tenure, door)
 
 
@@ -186,7 +186,7 @@ TIMEOUT_S = 5.0
 def mounter_ready(
     session: Session,
     path: Path = cli.option(
-        "Where drivers find it [/run/lodefs/mounter/mounter.sock].",
+        "Socket at which drivers find it [/run/lodefs/mounter/mounter.sock].",
         "--socket",
         default=Path("/run/lodefs/mounter/mounter.sock"),
         metavar="PATH",
@@ -195,8 +195,8 @@ def mounter_ready(
 ) -> None:
     """Exit with 0 when the mounter of this container answers, for Kubernetes' probes.
 
-    While an upgrade goes on, the mounter of the old pod may answer at the same socket: that does
-    not count, so that the old pod is not ended before its mounts are taken over.
+    During an upgrade the mounter of the old pod may answer at the same socket. That does not count,
+    so that the old pod does not end before its mounts are taken over.
     """
     del session
     from lodefs.mount.service.client import check_own_service

@@ -40,9 +40,9 @@ def unmount(
         "The message of that commit.", "-m", "--message", metavar="TEXT"
     ),
     keep: bool = cli.option(
-        "Keep the changes of a writable mount: the next `lodefs mount --writable` there goes on."
+        "Keep the changes of a writable mount for the next `lodefs mount --writable` there."
     ),
-    discard: bool = cli.option("Give up the changes of a writable mount, mounted or kept."),
+    discard: bool = cli.option("Discard the changes of a writable mount, mounted or kept."),
 ) -> None:
     """Unmount directories. A mount in use disappears when its last user closes its files.
 
@@ -51,7 +51,7 @@ def unmount(
     if keep + discard + commit > 1:
         raise click.UsageError("--commit, --keep and --discard exclude each other")
     if not commit:
-        cli.reject({"--message": message}, "is of the commit that --commit makes")
+        cli.reject({"--message": message}, "needs --commit")
     for directory in directories:
         try:
             if commit:
@@ -65,7 +65,7 @@ def unmount(
         if done.lazy:
             click.echo(
                 f"lodefs: {text.escaped(directory)} is unmounted lazily: it is still in use"
-                f"{_users(done)}, and ends when that closes its files",
+                f"{_users(done)}, and disappears when that use ends",
                 err=True,
             )
 
@@ -76,7 +76,7 @@ def _unmount(session: Session, directory: str, *, keep: bool, discard: bool) -> 
     if not writable.is_writable(session, directory):
         cli.reject(
             {"--keep": keep, "--discard": discard},
-            f"is for the changes of a writable mount, and {directory} is none",
+            f"needs a writable mount, and {directory} is not one",
         )
         return unmount_directory(directory)
     done = writable.unmount_writable(session, directory, keep=keep, discard=discard)
@@ -114,11 +114,11 @@ def _users(done: Unmounted) -> str:
 def mounts(
     session: Session,
     uncommitted: bool = cli.option(
-        "List changes of this user's writable mounts that are in no commit, mounted or kept."
+        "List the uncommitted changes of this user's writable mounts, mounted or kept."
     ),
     as_json: bool = cli.JSON,
 ) -> None:
-    """List the mounts of this machine that this process sees, and whether their proxies answer."""
+    """List the mounts that this process sees, and whether their proxies answer."""
     if uncommitted:
         _list_uncommitted(session, as_json=as_json)
         return
@@ -142,21 +142,21 @@ def _list_uncommitted(session: Session, *, as_json: bool) -> None:
 
 
 class MountListing(NamedTuple):
-    """A mount of this machine and the state that its process reports. ``proxy_answers``: None if no
-    proxy is known."""
+    """A mount of this machine, and the state that its process reports. ``proxy_answers`` is None if
+    no proxy is known."""
 
     mounted: Mounted
     state: State | None
     proxy_answers: bool | None
 
     def line(self, session: Session) -> str:
-        """For people."""
+        """A line for people."""
         if self.state is None or self.proxy_answers is not False:
             return line_of(self.mounted)
         return f"{line_of(self.mounted)}, {_proxy_gone(session, self.mounted, self.state.proxy)}"
 
     def as_json(self) -> dict[str, object]:
-        """For scripts."""
+        """An object for scripts."""
         state = self.state
         traffic = None if state is None else state.traffic
         return {
@@ -168,7 +168,7 @@ class MountListing(NamedTuple):
 
 
 def mount_listings() -> list[MountListing]:
-    """The mounts that this process sees, and whether their proxies answer: each is asked once."""
+    """The mounts that this process sees, and whether their proxies answer. Asks each proxy once."""
     from lodefs.proxies.own_proxy import ready
 
     answers = functools.cache(lambda url: ready(url, PROXY_TIMEOUT_S))
@@ -181,7 +181,7 @@ def mount_listings() -> list[MountListing]:
 
 
 def _state(mounted: Mounted) -> State | None:
-    """The state that a mount's process reports; None if none does."""
+    """The state that a mount's process reports; None without a report."""
     if mounted.pid:
         with suppress(LodefsError):
             return state_of(mounted.mountpoint)
@@ -189,7 +189,7 @@ def _state(mounted: Mounted) -> State | None:
 
 
 def _proxy_gone(session: Session, mounted: Mounted, proxy: str) -> str:
-    """The words for a mount whose proxy does not answer, with the way out."""
+    """Says that a mount's proxy does not answer, and what to do."""
     from lodefs.proxies.own_proxy import is_own
 
     if is_own(session, proxy):
@@ -199,10 +199,14 @@ def _proxy_gone(session: Session, mounted: Mounted, proxy: str) -> str:
 
 
 def line_of(mounted: Mounted, *, is_listed: bool = True) -> str:
-    """A mount for people. Why large files are read through lodefs, which is no fault, stands in a
-    list alone."""
+    """A mount, for people. Only a list says why lodefs reads large files, since that is no
+    fault."""
     spec = Spec(mounted.repo, mounted.commit[:12], mounted.path)
-    state = "another user's, who is not asked" if mounted.is_others else "does not answer"
+    state = (
+        "owned by another user, whose process is not asked"
+        if mounted.is_others
+        else "does not answer"
+    )
     if mounted.pid:
         state = f"process {mounted.pid}"
     if mounted.is_writable:
@@ -215,7 +219,7 @@ def line_of(mounted: Mounted, *, is_listed: bool = True) -> str:
 
 
 def _read_path(passthrough: str) -> str:
-    """Who reads large files of a mount: the kernel, or lodefs, and why."""
+    """Says whether the kernel or lodefs reads large files of a mount, and why."""
     state, _, reason = passthrough.partition(": ")
     if state == "on":
         return "the kernel reads large files itself (passthrough)"
@@ -223,7 +227,7 @@ def _read_path(passthrough: str) -> str:
 
 
 def json_of(mounted: Mounted) -> dict[str, object]:
-    """A mount for scripts."""
+    """A mount as JSON, for scripts."""
     return {
         "mountpoint": text.percent_encoded(os.fsencode(mounted.mountpoint)),
         "repo": mounted.repo,
@@ -237,7 +241,7 @@ def json_of(mounted: Mounted) -> dict[str, object]:
 
 
 def line_of_writable(record: Record, place: str) -> str:
-    """A writable mount for people, mounted or not."""
+    """A writable mount for people, whether it is mounted or not."""
     spec = Spec(record.repo, record.branch or record.commit[:12], record.path)
     base = f" from {record.commit[:12]}" if record.branch else ""
     return (
@@ -247,7 +251,7 @@ def line_of_writable(record: Record, place: str) -> str:
 
 
 def json_of_writable(record: Record, place: str) -> dict[str, object]:
-    """A writable mount for scripts."""
+    """A writable mount as JSON, for scripts."""
     return {
         "mountpoint": text.percent_encoded(os.fsencode(record.mountpoint)),
         "repo": record.repo,

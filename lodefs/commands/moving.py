@@ -14,8 +14,8 @@ from lodefs.settings.session import Session
 
 @cli.command(
     "lodefs cp vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
-    "lodefs cp vision/flickr30k@v1.0:images vision/all@draft:flickr30k/   # under its name",
-    "lodefs cp vision/flickr30k@v1.0 vision/all:flickr30k                 # all of a version",
+    "lodefs cp vision/flickr30k@v1.0:images vision/all@draft:flickr30k/   # keeps its name",
+    "lodefs cp vision/flickr30k@v1.0 vision/all:flickr30k                 # a whole version",
     store=True,
     of=copy_path,
 )
@@ -26,11 +26,12 @@ def cp(
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
-    """Commit what is at a place of a version to another place, also of another repository.
+    """Commit a copy of a file or directory of a version at another path, also of another
+    repository.
 
-    No bytes are read or sent: the new place leads to the same chunks. A directory takes the place
-    of what is there. Before a slash at the end, and of a file in front of a directory, it goes into
-    that under its name.
+    No bytes are read or sent: the new path leads to the same chunks. A directory replaces what is
+    at the new path. If the new path ends with a slash, or a file is copied to a directory, the copy
+    goes into that directory and keeps its name.
     """
     result = copy_path(spec, to, session=session, **options)
     target = cli.spec_from(to)
@@ -51,11 +52,11 @@ def mv(
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
-    """Move a file or directory of a branch to another place, also of another repository.
+    """Move a file or directory of a branch to another path, also of another repository.
 
-    No bytes are read or sent. Within a branch it is one commit, else one in each: the copy comes
-    first, and only what was copied is removed. If the removal fails, both places have it, and you
-    repeat the command. Only a file takes the place of a file.
+    No bytes are read or sent. Within one branch this is one commit, else one in each branch. The
+    copy comes first, and only copied files are removed. If the removal fails, both paths have the
+    files: repeat the command. A file replaces only a file.
     """
     moved = move_path(spec, to, session=session, **options)
     target, dry_run = cli.spec_from(to), options["dry_run"]

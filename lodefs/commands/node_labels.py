@@ -21,18 +21,18 @@ def node_labels(
     session: Session,
     node: str = cli.option("The node that this pod runs on.", metavar="NAME", required=True),
     interval_s: float = cli.option(
-        "Between two looks, in seconds [30].",
+        "Compare pins and labels every S seconds [30].",
         "--every",
         default=30.0,
         metavar="S",
         type=FiniteRange(min=1.0),
     ),
 ) -> None:
-    """Keep labels of a Kubernetes node by what its cache has pinned, until SIGTERM.
+    """Keep the labels of a Kubernetes node in step with the pins of its cache, until SIGTERM.
 
-    `pinned.lodefs.dev/vision.flickr30k: 5f2c81aa9d03` says that this commit is all there, so that
-    pods can prefer the node. Runs in a pod whose service account may get and patch nodes. What
-    fails is tried again at the next look; at the end the labels stay.
+    `pinned.lodefs.dev/vision.flickr30k: 5f2c81aa9d03` says that the cache has all of this commit,
+    so that pods can prefer the node. It runs in a pod whose service account may get and patch
+    nodes. It repeats what fails at the next comparison, and leaves the labels when it ends.
     """
     from lodefs.mount.helper.end_signals import asked_to_end
     from lodefs.proxies.own_proxy import running_proxy
@@ -47,14 +47,14 @@ def node_labels(
                 _look(server, running_proxy(session), node)
                 said = ""
             except LodefsError as error:
-                if str(error) != said:  # once, however long it lasts
-                    _log.warning("labels of %s are not kept: %s", node, error)
+                if str(error) != said:  # log a lasting error once
+                    _log.warning("cannot update the labels of %s: %s", node, error)
                 said = str(error)
             end.wait(interval_s)
 
 
 def _look(server: ApiServer, proxy: str, node: str) -> None:
-    """One comparison of pins and labels."""
+    """Compares pins and labels once, and patches the labels."""
     calls = ControlClient(proxy)
     try:
         pins = calls.call(PinsView, "GET", PINS).pins

@@ -29,20 +29,21 @@ def profile(
     session: Session,
     directory: str = cli.argument("DIR", type=UntouchedPath()),
     seconds: float = cli.option(
-        "How long to watch [30]; Ctrl-C ends it with what was seen.",
+        "How long to watch [30]; Ctrl-C ends it early and shows what was seen.",
         default=30.0,
         type=FiniteRange(min=0.1, max=3600.0),
         metavar="S",
     ),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Say what a job does on the mount that DIR lies in, and what it waits for.
+    """Show what a job does on the mount that contains DIR, and what it waits for.
 
-    Operations, sizes of reads and their order, the slowest files; waiting by layer: the store,
-    other nodes, the cache's disk, proxy and workers, or the job itself; and what to do about it.
-    Watches the mount's requests and the threads of who uses it; the mount works as ever, and traces
-    its requests only meanwhile. Files that the kernel reads by itself (passthrough) are counted
-    when they are opened; who waits for them waits for the cache's disk. For the mount's own user.
+    It shows operations, sizes and order of reads, the slowest files, and the share of waiting that
+    each layer causes (the store, other nodes, the cache's disk, proxy and workers, or the job
+    itself), with advice. It watches the requests of the mount, which keeps working and traces
+    requests only during this time, and the threads of its readers. Files that the kernel reads by
+    itself (passthrough) are counted when they are opened; waiting for them is waiting for the
+    cache's disk. Only the owner of a mount may run it.
     """
     import msgspec
 
@@ -59,7 +60,7 @@ def profile(
 
 
 def lines(found: Profile) -> list[str]:
-    """For people."""
+    """The profile as lines for people."""
     place = text.escaped(unquote_to_bytes(found.mountpoint))
     shown = [f"{place}  {found.repo}@{found.commit[:12]}  {found.seconds:.1f} s", ""]
     shown += [f"=> {text.escaped(one)}" for one in found.advice]
@@ -72,7 +73,7 @@ def lines(found: Profile) -> list[str]:
         mean_ms = 1000 * one.seconds / one.requests
         shown.append(f"  {one.operation:<14}{one.requests:>10,}{mean_ms:>10.2f}{one.errors:>8,}")
     if found.lost_requests:
-        shown.append(f"  {found.lost_requests:,} requests more came too fast to be looked at")
+        shown.append(f"  {found.lost_requests:,} more requests came too fast to be traced")
     return [*shown, *_reads(found)]
 
 

@@ -31,22 +31,22 @@ def pull(
     session: Session,
     spec: Spec = cli.argument("REPO[@REV][:PATH]"),
     directory: str = cli.argument("DIR"),
-    no_sync: bool = cli.option("Do not wait until all is on disk."),
+    no_sync: bool = cli.option("Do not wait until all data is on disk."),
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
     """Copy a revision, or what is at PATH in it, into the directory DIR.
 
-    DIR must be missing or empty, or a finished copy. A copy of another revision is brought to this
-    one: only what differs is fetched, and nothing is overwritten that was changed in it. A copy of
-    this revision is compared with it. A single file goes to the file DIR, unless that is a
-    directory or ends with a slash.
+    DIR must be missing, empty, or a finished copy. A copy of another revision is updated: only the
+    differences are fetched, and files that you have changed are not overwritten. A copy of this
+    revision is compared with it. A single file goes to the file DIR or, if DIR is a directory or
+    ends with a slash, into DIR.
 
-    After an interruption, repeat the command: it goes on where it stopped. A file that was changed
-    in the meantime stays, as NAME.lodefs-kept. Every byte is verified.
+    After an interruption, repeat the command: it continues where it stopped. A file that was
+    changed in the meantime is kept as NAME.lodefs-kept. Every byte is verified.
 
-    A file of which bytes were purged (lodefs purge) ends the pull with exit code 8. With
-    --skip-purged it is left out, and named on standard error; the exit code is 0 then.
+    If bytes of a file were purged (lodefs purge), the pull ends with exit code 8. With
+    --skip-purged such files are left out and named on standard error, and the exit code is 0.
     """
     try:
         with show_progress() as progress:
@@ -64,7 +64,7 @@ def pull(
     what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
     if result.unchanged:
         place = text.escaped(directory)
-        cli.write_line(f"nothing to pull: {place} is {text.escaped(str(spec))} already: {what}")
+        cli.write_line(f"nothing to pull: {place} is already {text.escaped(str(spec))}: {what}")
         return
     if result.updated_from is not None:
         cli.write_line(
@@ -75,7 +75,7 @@ def pull(
     cli.write_line(f"pulled {text.escaped(str(spec))} ({result.commit.hex()[:12]}): {what}")
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes
-        cli.write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")
+        cli.write_line(f"{text.size(kept)} of it were not fetched: already there, or shared")
 
 
 def _json_of(result: PullResult) -> dict[str, object]:
@@ -106,6 +106,6 @@ def _show_kept(result: PullResult) -> None:
     names = ", ".join(text.escaped(path.decode("utf-8", "surrogateescape")) for path in paths)
     more = f" and {len(result.kept) - len(paths):,} more" if len(result.kept) > len(paths) else ""
     click.echo(
-        f"lodefs: not as they were pulled before the interruption, and kept: {names}{more}",
+        f"lodefs: changed since the interruption, and kept: {names}{more}",
         err=True,
     )

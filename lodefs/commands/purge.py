@@ -1,4 +1,4 @@
-"""``lodefs purge``: removes bytes from all versions, for good."""
+"""``lodefs purge``: removes bytes from all versions, permanently."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ if TYPE_CHECKING:
 @cli.command(
     "lodefs purge vision/flickr30k --path images/7.jpg --dry-run",
     "lodefs purge vision/flickr30k --path images/7.jpg",
-    "lodefs purge --from s3://bucket/prefix --store s3://mirror/prefix     # a copy of that store",
-    "lodefs purge --check                # after pushes that were under way then have ended",
+    "lodefs purge --from s3://bucket/prefix --store s3://mirror/prefix     # its copy",
+    "lodefs purge --check                # after the pushes of that time have ended",
     store=True,
 )
 def purge(
     session: Session,
     repo: str | None = cli.argument("[REPO]"),
     path: str | None = cli.option(
-        "A file, or a directory with all files below it.", metavar="PATH"
+        "Purge this file, or all files below this directory.", metavar="PATH"
     ),
-    chunk: str | None = cli.option("One chunk, by its id, in all repositories.", metavar="ID"),
-    check: bool = cli.option("Remove again what has come back since."),
+    chunk: str | None = cli.option(
+        "Purge the chunk with this id in all repositories.", metavar="ID"
+    ),
+    check: bool = cli.option("Remove purged bytes that have come back since."),
     source_url: str | None = cli.option(
-        "All that another store has purged.", "--from", metavar="STORE"
+        "Purge all that another store has purged.", "--from", metavar="STORE"
     ),
-    also_shared: bool = cli.option("Also where other paths need the same bytes."),
-    dry_run: bool = cli.option("Only say what would be removed."),
+    also_shared: bool = cli.option("Purge bytes even if other paths need them."),
+    dry_run: bool = cli.option("Only show what would be removed."),
     yes: bool = cli.option("Do not ask.", "-y", "--yes"),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Remove the bytes of a file from all versions, at once and for good.
+    """Remove the bytes of a file from all versions, at once and permanently.
 
-    For what you must delete for legal reasons; `lodefs rm` and `lodefs gc` delete all else. The
-    versions stay, with the file's name: who reads it is told that it was purged, nodes drop it from
-    their caches within two minutes, and a push of the same bytes is refused. Copies in other stores
-    keep them until they are purged there too: --from STORE.
+    This is for data that you must delete for legal reasons; use `lodefs rm` and `lodefs gc` for all
+    else. The versions keep the file's name. A reader of the file is told that it was purged, nodes
+    drop it from their caches within two minutes, and a push of the same bytes is refused. Copies in
+    other stores keep the bytes until they are purged there too: --from STORE.
     """
     from lodefs.chunkstore.maintenance import purge as purging
 
@@ -56,9 +58,9 @@ def purge(
     if not also_shared and not dry_run:
         purging.check_shared(plan.shared)
     result = None
-    # where no pack has it, a purge of another store is still to be known here
+    # Even if no pack has the bytes, this store must learn of a purge of another store.
     if not dry_run and (plan.packs or (source_url is not None and plan.chunks)):
-        require_consent(f"this removes {_what(plan)}, for good", is_given=yes)
+        require_consent(f"this removes {_what(plan)}permanently", is_given=yes)
         with show_progress() as progress:
             result = purging.purge(session.store, plan, progress=progress, also_shared=also_shared)
     if as_json:
@@ -68,7 +70,9 @@ def purge(
             cli.write_line(line)
         if result is not None and not check:
             url = text.escaped(session.store.url)
-            cli.write_line(f"a copy of it keeps them: lodefs purge --from {url} --store COPY")
+            cli.write_line(
+                f"a copy of this store keeps them: lodefs purge --from {url} --store COPY"
+            )
     if plan.unreadable or (result is not None and result.left):
         session.exit_code = exit_codes.FAILURE
 
@@ -81,10 +85,10 @@ def _check_words(
             "say what to purge: REPO --path PATH, --chunk ID, --from STORE, or --check"
         )
     if (path is not None) != (repo is not None):
-        raise InvalidInput("REPO and --path go together: the others are of all of a store")
+        raise InvalidInput("REPO and --path go together; the other options purge a whole store")
     if repo is not None and (target := parse_spec(repo)) != Spec(repo):
         raise InvalidInput(
-            f"{repo}: a purge is of all versions of a repository: lodefs purge {target.repo} "
+            f"{repo}: a purge covers all versions of a repository: lodefs purge {target.repo} "
             f"--path {os.fsdecode(target.path) or path}"
         )
 
@@ -124,27 +128,29 @@ def _lines(plan: PurgePlan, result: PurgeResult | None) -> list[str]:
         lines += [_left_line(pack) for pack in plan.unreadable]
         return lines + _damaged_lines(plan)
     lines = [f"purged {_what(plan)}"]
-    lines += [f"came meanwhile, and was purged too: {one}" for one in result.shared]
+    lines += [f"arrived meanwhile, and was purged too: {one}" for one in result.shared]
     lines += [_left_line(pack) for pack in result.left]
     if result.writers:
         count = text.count(result.writers, "push") if result.writers == 1 else (
             f"{result.writers} pushes"
         )  # fmt: skip
-        lines.append(f"{count} had begun before: when they have ended, lodefs purge --check")
+        lines.append(
+            f"{count} began before the purge: when they have ended, run lodefs purge --check"
+        )
     return lines + _damaged_lines(plan)
 
 
 def _damaged_lines(plan: PurgePlan) -> list[str]:
     return [
-        f"commit {commit.hex()} is damaged, and no branch or tag leads to it: what it alone led to "
-        "stays until lodefs gc deletes it"
+        f"commit {commit.hex()} is damaged, and no branch or tag leads to it: what only this "
+        "commit leads to stays until lodefs gc deletes it"
         for commit in plan.damaged
     ]
 
 
 def _left_line(pack: PackId) -> str:
     return (
-        f"pack {pack.hex()} is damaged, and may have such bytes still: "
+        f"pack {pack.hex()} is damaged, and may still have such bytes: "
         "lodefs repair --data, then lodefs purge --check"
     )
 

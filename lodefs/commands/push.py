@@ -46,9 +46,9 @@ _SHARED_KEYS = (
 @cli.command(
     'lodefs push ./flickr30k vision/flickr30k -m "corrected captions"',
     "lodefs push ./flickr30k vision/flickr30k@experiment --dry-run",
-    "lodefs push captions.csv vision/flickr30k:captions.csv    # one file; all else stays",
+    "lodefs push captions.csv vision/flickr30k:captions.csv    # one file; the others stay",
     "lodefs push ./new-images vision/flickr30k:images/2024     # a directory into a place",
-    "lodefs push a.csv b.csv vision/flickr30k:tables/          # each under its name",
+    "lodefs push a.csv b.csv vision/flickr30k:tables/          # each keeps its name",
     "lodefs push ./flickr30k vision/flickr30k --exclude '*.tmp' --exclude /cache/",
     "lodefs push ./flickr30k vision/flickr30k --meta source=crawl-7 --meta license=CC-BY",
     "lodefs push --every 10m ./results runs/results@main:job-17",
@@ -61,44 +61,47 @@ def push(
     sources: tuple[str, ...] = cli.argument("SRC...", shell_complete=cli.source_items),
     repo: str = cli.argument("REPO[@BRANCH][:PATH]"),
     exclude_from: tuple[BinaryIO, ...] = cli.option(
-        "Leave out what matches the patterns in FILE, one a line.",
+        "Leave out files that match the patterns in FILE, one per line.",
         type=click.File("rb"),
         metavar="FILE",
     ),
     from_list: BinaryIO | None = cli.option(
-        "Push only the paths in FILE (-: standard input), one a line, below SRC.",
+        "Push only the paths below SRC that FILE (-: standard input) lists, one per line.",
         type=click.File("rb"),
         metavar="FILE",
     ),
     null: bool = cli.option("The paths in --from-list end with NUL."),
     every: int | None = cli.option(
-        "Commit what rests in SRC again and again, until SIGTERM.", type=DURATION
+        "Commit changes in SRC at this interval, until SIGTERM.", type=DURATION
     ),
-    grace: int | None = cli.option("With --every: from SIGTERM to SIGKILL [30s].", type=DURATION),
+    grace: int | None = cli.option(
+        "With --every: time between SIGTERM and SIGKILL [30s].", type=DURATION
+    ),
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
     """Commit SRC to a branch of REPO (default: main).
 
     One directory, without PATH, becomes the whole content of the branch: files that are not in it
-    are removed from the branch. With PATH all other files stay: a directory becomes PATH, a file
-    is put at PATH. Several sources, or one before a PATH that ends with a slash, go into PATH
-    under their names ("REPO:" is the top). "-" is standard input.
+    are removed from the branch. With PATH, all other files stay: a directory replaces PATH, a file
+    is stored at PATH. Several sources, or one source before a PATH that ends with a slash, go into
+    PATH and keep their names ("REPO:" is the top). "-" is standard input.
 
-    Files named .lodefsignore, and --exclude, name what is left out of directories, in the grammar
-    of .gitignore. What matches is not in the commit, and an excluded directory is not looked into.
+    Files named .lodefsignore, and --exclude, list patterns in the syntax of .gitignore. Files that
+    match are not in the commit, and excluded directories are not read.
 
-    A commit keeps names, contents, symlinks and one executable bit. Files that others may not read
-    (mode 0600, or in a directory of mode 0700) can be read by all who may read the repository: a
-    push says how many there are, and --private leaves them out or refuses them.
+    A commit keeps names, contents, symlinks and one executable bit. If others may not read a file
+    here (mode 0600, or in a directory of mode 0700), everybody who may read the repository can read
+    it: a push counts such files, and --private leaves them out or refuses the push.
 
-    With --every, SRC is a directory that a job writes into, and is looked at so often. What two
-    looks found unchanged is committed at PATH, what was committed and is gone is removed, and all
-    else in the branch stays. SIGTERM and Ctrl-C end it, after a last commit within the time that
-    --grace says. What is left out is named; if something is at the end, the exit code is 1.
+    With --every, SRC is a directory that a job writes into. Push looks at it at this interval,
+    commits what has not changed between two looks at PATH, and removes what it has committed and is
+    gone; all else in the branch stays. SIGTERM and Ctrl-C end it after a last commit within the
+    time of --grace. Files that are left out are named; if there are any at the end, the exit code
+    is 1.
 
-    Reads only what changed since the last push from here, and sends only what the store does not
-    have. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
+    A push reads only what changed since the last push from this machine, and sends only what the
+    store does not have. It commits all or nothing. After Ctrl-C, repeat it: what was sent stays.
     """
     _check_order(sources, repo)
     spec = cli.spec_from(repo)
@@ -124,13 +127,14 @@ def push(
     result = _with_consent(push_once, consent)
     report(result, branch, dry_run=dry_run, as_json=as_json)
     if result.unchanged and options["metadata"]:
-        _note("there is no new commit, so --meta is not kept")
+        _note("there is no new commit, so --meta is not stored")
 
 
 def _check_rounds(
     sources: Sequence[str], from_list: BinaryIO | None, options: dict[str, Any]
 ) -> None:
-    """Raises UsageError for what does not go with --every; takes it out of the options."""
+    """Raises UsageError for options that do not go with --every, and removes them from the
+    options."""
     named = {f"--{name.replace('_', '-')}": options.pop(name) for name in _NOT_IN_ROUNDS}
     cli.reject(named | {"--from-list": from_list is not None}, "does not go with --every")
     if len(sources) > 1 or not Path(sources[0]).is_dir():
@@ -138,8 +142,8 @@ def _check_rounds(
 
 
 def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> CommitResult:
-    """What a push gives, begun again when a question was answered yes."""
-    gc.disable()  # millions of objects and no cycles: looking for some takes a tenth of the time
+    """Runs a push, and runs it again when the user has consented to what it refused."""
+    gc.disable()  # millions of objects without cycles: looking for cycles takes a tenth of the time
     try:
         while True:
             try:
@@ -147,12 +151,12 @@ def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> 
                     return push_once(progress=progress)
             except TooManyRemovals:
                 if not consent.ask():
-                    raise  # else again: what was sent or read is not sent or read again
+                    raise  # a second run reads and sends nothing again
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("what was sent stays: repeat the command to go on")
         raise
     finally:
-        gc.freeze()  # what is left is not looked through before the end
+        gc.freeze()  # the objects that are left are not scanned at exit
         gc.enable()
 
 
@@ -163,7 +167,7 @@ def _push_into(
     session: Session,
     **options: Any,
 ) -> ChangesResult:
-    """Pushes sources into a place; with ``names`` only these paths below the one source."""
+    """Pushes sources into a path; with ``names``, only these paths below the one source."""
     branch = Spec(place.spec.repo, place.spec.rev)
     if names is None:
         is_there = partial(is_directory, branch, session=session)
@@ -174,14 +178,14 @@ def _push_into(
 
 
 def _patterns(words: Sequence[str], files: Sequence[BinaryIO]) -> list[bytes]:
-    """Those of the files, and behind them, since the last one that matches counts, the others."""
+    """The patterns of the files and, after them, those of options, since the last match counts."""
     lines = [line.removesuffix(b"\r") for file in files for line in file.read().split(b"\n")]
     written = [line for line in lines if line.strip() and not line.startswith(b"#")]
     return written + [os.fsencode(word) for word in words]
 
 
 def _check_order(sources: Sequence[str], repo: str) -> None:
-    """Raises UsageError if SRC is missing, or SRC and REPO were swapped."""
+    """Raises UsageError if SRC is missing, or if SRC and REPO were swapped."""
     if not sources:
         raise click.UsageError(
             f"{repo} is the only argument: name what to push and where, SRC... REPO[@BRANCH][:PATH]"
@@ -199,40 +203,42 @@ def _check_form(
     null: bool,
     check: bool,
 ) -> None:
-    """Raises UsageError for what does not go together."""
+    """Raises UsageError for options and arguments that do not go together."""
     cli.reject({"--null": null and from_list is None}, "needs --from-list")
-    cli.reject({"--check": check and is_into}, "is for pushes of a whole branch, without a path")
+    cli.reject({"--check": check and is_into}, "needs a push of a whole branch, without a path")
     if from_list is not None and (len(sources) > 1 or not Path(sources[0]).is_dir()):
-        raise click.UsageError("--from-list takes one directory, and paths below it")
+        raise click.UsageError("--from-list takes one directory, and lists paths below it")
     if not is_into and len(sources) > 1:
         raise click.UsageError(
-            f"several sources go into a place: push SRC... {repo}:PATH/, or {repo}: (the top)"
+            f"several sources go into a path: push SRC... {repo}:PATH/, or {repo}: (the top)"
         )
     if not is_into and (sources[0] == STDIN or Path(sources[0]).is_file()):
         name = "PATH" if sources[0] == STDIN else Path(sources[0]).name
         raise click.UsageError(
-            f"{sources[0]} is one file, and a directory becomes a branch: name its place, as in "
+            f"{sources[0]} is a file, and only a directory becomes a branch: name its path, as in "
             f"lodefs push {sources[0]} {repo}:{name}"
         )
 
 
 class _Consent:
-    """Whether a push may remove most of a branch: an option or the answer to a question."""
+    """Whether a push may remove most of a branch: by an option, or by the answer to a question."""
 
     def __init__(self, spec: Spec, *, is_given: bool) -> None:
         self._spec = spec
         self._is_given = is_given
         self._refused: Removals | None = None
-        self._allowed: set[tuple[CommitId, bytes]] = set()  # of which most may be removed
+        self._allowed: set[tuple[CommitId, bytes]] = (
+            set()
+        )  # most files of these trees may be removed
 
     def allows(self, removals: Removals) -> bool:
-        """Answers without a question: during a push the progress bar has the terminal."""
+        """Answers without a question, since the progress bar has the terminal during a push."""
         self._refused = removals
         return self._is_given or (removals.head, removals.path) in self._allowed
 
     def ask(self) -> bool:
-        """Asks about what was refused, if there is a terminal. The answer is for that head: if the
-        branch moves meanwhile, it may have other files."""
+        """Asks about a refused push, if there is a terminal. The answer holds for that head of the
+        branch only, since another head may have other files."""
         refused = self._refused
         if refused is None or not has_terminal():
             return False
@@ -248,7 +254,7 @@ class _Consent:
 
 
 @cli.command(
-    "lodefs merge vision/flickr30k@labels main           # what labels changed comes into main",
+    "lodefs merge vision/flickr30k@labels main           # main gets what labels changed",
     "lodefs merge vision/flickr30k@labels main --dry-run",
     "lodefs merge vision/flickr30k@labels main --theirs tables --ours tables/old.csv",
     store=True,
@@ -264,15 +270,15 @@ def merge(
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
-    """Bring what REV has changed into BRANCH.
+    """Merge what REV has changed into BRANCH.
 
-    If REV follows BRANCH, BRANCH moves there. Else a commit has both as parents: paths that one
-    side alone has changed since their common ancestor are as that side has them. A path that was
-    changed differently on each side is a conflict: nothing is committed, and it is named (exit code
-    15). The contents of a file are never merged.
+    If REV follows BRANCH, BRANCH moves to REV. Otherwise a commit with both as parents is made, in
+    which a path that only one side has changed since their common ancestor is as on that side. A
+    path that was changed differently on each side is a conflict: nothing is committed, and the
+    conflicts are named (exit code 15). The contents of a file are never merged.
 
-    --ours and --theirs, which may be repeated, say who wins such conflicts at PATH or below it;
-    the nearest PATH counts, and . is everything.
+    --ours and --theirs, which may be repeated, decide conflicts at PATH and below it. The nearest
+    PATH counts, and . is everything.
     """
     cli.no_path(spec)
     result = merge_into(spec, branch, message=message, session=session, **options)
@@ -280,7 +286,7 @@ def merge(
 
 
 def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
-    """The keys of docs/scripting.md. ``symlinks``, ``rebased``: of one kind of push each."""
+    """The keys of docs/scripting.md. Only one kind of push each has ``symlinks`` or ``rebased``."""
     keys = [*_SHARED_KEYS, *(key for key in ("symlinks", "rebased") if hasattr(result, key))]
     found = cli.fields(result, *keys)
     skipped = [
@@ -298,7 +304,8 @@ def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
 def report(
     result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool, has_options: bool = True
 ) -> None:
-    """Writes it. ``spec``: the branch. ``has_options``: those of a push, for files."""
+    """Writes the result. ``spec``: the branch. ``has_options``: options of a push of files
+    apply."""
     if as_json:
         cli.write_json(json_of(result, dry_run=dry_run))
         return
@@ -319,7 +326,7 @@ def report(
     if result.lost_packs:
         packs = text.count(result.lost_packs, "pack")
         cli.write_line(
-            f"gone    {packs}: no longer in the store (collected, or lost), and stored again"
+            f"gone    {packs}: no longer in the store (deleted by gc, or lost), and stored again"
         )
     if result.excluded:
         cli.write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
@@ -330,9 +337,9 @@ def report(
 
 def _show_commit(result: CommitResult, spec: Spec, *, dry_run: bool) -> None:
     if getattr(result, "rebased", 0):
-        cli.write_line(f"{spec} had moved: this follows what others committed")
+        cli.write_line(f"{spec} had moved: this commit follows those of others")
     if result.unchanged:
-        cli.write_line(f"nothing changed: {spec} stays at {result.commit}")
+        cli.write_line(f"nothing changed: {spec} is still at {result.commit}")
     elif dry_run:
         cli.write_line("a dry run: nothing was written to the store")
     else:
@@ -356,7 +363,7 @@ def _show_skipped(result: CommitResult) -> None:
 
 
 def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
-    """What whoever pushed may not have meant. ``has_options``: an option could say otherwise."""
+    """Notes on what the user may not have meant. ``has_options``: an option could change it."""
     if notes.private_files:
         count = text.count(notes.private_files, "file")
         names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)
@@ -368,14 +375,14 @@ def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
         )
     if notes.hard_linked_files:
         count = text.count(notes.hard_linked_files, "file")
-        _note(f"{count} with hard links: a copy or mount has each as a file of its own")
+        _note(f"{count} with hard links: in a copy or mount, each name is a separate file")
     if notes.set_id_files:
         count = text.count(notes.set_id_files, "file")
-        _note(f"{count} with setuid or setgid: a commit keeps the executable bit alone")
+        _note(f"{count} with setuid or setgid: a commit keeps only the executable bit")
     if notes.often_excluded:
         names = ", ".join(f"{name} ({n:,})" for name, n in sorted(notes.often_excluded.items()))
         _note(
-            f"pushed too: {names}; if that is not data, name it in a file .lodefsignore, or with "
+            f"pushed too: {names}; if they are not data, name them in .lodefsignore, or with "
             "--exclude"
         )
 
@@ -385,7 +392,7 @@ def _note(line: str) -> None:
 
 
 def _changes_of(result: CommitResult) -> dict[str, int | None]:
-    """Files and bytes that were added, changed and removed; None if that is not known."""
+    """Numbers of files and bytes added, changed and removed; None if they are not known."""
     return {
         f"{what}_{unit}": getattr(result.changes, f"{what}_{unit}", None)
         for what in ("added", "changed", "removed")
@@ -394,5 +401,5 @@ def _changes_of(result: CommitResult) -> dict[str, int | None]:
 
 
 def _looks_like_a_commit(name: str) -> bool:
-    """Whether a reader would take a branch's name for a commit: hex digits, but not a date."""
+    """Whether the name of a branch could be taken for a commit: hex digits, but not a date."""
     return is_commit_prefix(name) and not name.isdigit() and not name.isalpha()

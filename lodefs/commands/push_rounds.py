@@ -19,11 +19,11 @@ from lodefs.cli import text
 from lodefs.settings.session import Session
 
 _NAMED_MAX = 5
-_ALARM_BEFORE_S = 1.0  # so long before SIGKILL it is said that something did not fit
+_ALARM_BEFORE_S = 1.0  # the warning comes this long before SIGKILL
 
 
 class _GraceIsOver(Exception):
-    """The last commit takes longer than there is time."""
+    """The last commit takes longer than the grace time."""
 
 
 def run(
@@ -36,8 +36,8 @@ def run(
     *,
     as_json: bool,
 ) -> None:
-    """Commits every so often, and once more at the end. The exit code is 1 if that left files
-    out that had changed."""
+    """Commits at an interval, and once more at the end. The exit code is 1 if the last commit left
+    changed files out."""
     stop, grace_s = Event(), grace_s or GRACE_S
 
     def tell(one: PushRound) -> None:
@@ -51,8 +51,8 @@ def run(
             )  # fmt: skip
     except _GraceIsOver:
         click.echo(
-            "lodefs: the grace time is over, and the last commit has not ended: what changed since "
-            "the one before is not committed (what was sent stays; push the directory again)",
+            "lodefs: the grace time is over before the last commit has ended: what changed since "
+            "the previous commit is not committed (what was sent stays; push the directory again)",
             err=True,
         )
         session.exit_code = 1
@@ -64,7 +64,7 @@ def run(
 
 @contextmanager
 def _ended_by_signals(stop: Event, grace_s: float) -> Iterator[None]:
-    """SIGTERM and SIGINT set ``stop``, and let the work end within the grace time."""
+    """SIGTERM and SIGINT set ``stop``; the work then ends within the grace time."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         if not stop.is_set():
@@ -104,10 +104,10 @@ def _show(one: PushRound, place: Spec, *, as_json: bool) -> None:
         more = f", {text.count(gone, 'file')} gone" if gone else ""
         cli.write_line(f"{result.commit}  {text.count(changed, 'file')} new or changed{more}")
     sys.stdout.flush()
-    _name(one.moving, "not committed, being written")
-    _name(one.unfit, "not committed, as the time is over")
+    _name(one.moving, "not committed, because it is being written")
+    _name(one.unfit, "not committed, because the time is over")
     if one.error is not None:
-        cli.warn(f"nothing was committed to {place.repo}@{place.rev} this time: {one.error}")
+        cli.warn(f"nothing was committed to {place.repo}@{place.rev} in this round: {one.error}")
 
 
 def _name(paths: list[bytes], why: str) -> None:

@@ -1,1 +1,1 @@
-"""What can be wrong on a node, looked for: each check says what it saw and how to mend it."""
+"""Looks for what is wrong on a node: each check says what it saw and how to fix it."""

@@ -1,4 +1,4 @@
-"""The cache's directory: its rights, file system, speed and space; and limits of processes."""
+"""Checks the cache's directory (rights, file system, speed, space) and limits of processes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lodefs.mount.kernel import mount_table
 
 DIRECTORY, FILE_SYSTEM, SPEED = "cache directory", "cache file system", "cache disk"
 SPACE, FILES, MEMORY = "free space", "open files", "memory"
-# Locks, memory maps and fsync of these are not what RocksDB and the cache rely on, and a cache
-# behind a network is as slow as what it is to save
+# RocksDB and the cache cannot rely on locks, memory maps and fsync of these file systems, and a
+# cache behind a network is as slow as the store that it stands in for.
 NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "afs", "beegfs", "gpfs"}
-)  # and all of FUSE
+)  # and all FUSE file systems
 STACKED = frozenset({"overlay", "aufs", "ecryptfs"})
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 FREE_BYTES_MIN = 1 << 30
@@ -49,7 +49,7 @@ class DiskSpeed(NamedTuple):
 
 
 def directory(subject: Subject) -> list[Finding]:
-    """Whether the cache can be there: rights, format, owner."""
+    """Checks that the cache can be there: rights, format, owner."""
     path = subject.cache_dir
     there = nearest(path)
     runs = subject.proxy.node.get("cache") == str(path)
@@ -62,35 +62,37 @@ def directory(subject: Subject) -> list[Finding]:
             mend = "" if runs else f"chown lodefs: {path}; or run doctor as the proxy's user"
             make = unchecked if runs or subject.proxy.expected else fault
             return [make(DIRECTORY, f"{path} is {whose}: it cannot be written here", mend)]
-        return [fault(DIRECTORY, f"{path} cannot be written", "mount it read-write")]
+        return [fault(DIRECTORY, f"{path} cannot be written", "mount its file system read-write")]
     version = path / layout.VERSION_FILE
     with suppress(FileNotFoundError, NotADirectoryError):
         found = layout.version_in(path)
         if found != layout.VERSION_TEXT:
-            saw = f"{version} says {found.strip()!r}; this lodefs knows {layout.VERSION}"
+            saw = f"{version} says {found.strip()!r}; this lodefs reads {layout.VERSION}"
             mend = f"use another lodefs, or stop the proxy and rm -r {path}"
             return [fault(DIRECTORY, saw, mend)]
-    return [ok(DIRECTORY, f"{path}{'' if path.exists() else ' (made when it is needed)'}")]
+    return [ok(DIRECTORY, f"{path}{'' if path.exists() else ' (will be created)'}")]
 
 
 def file_system(subject: Subject) -> list[Finding]:
-    """What kind of file system the cache lies on."""
+    """Checks the kind of file system that the cache lies on."""
     path = nearest(subject.cache_dir)
     return [judged_kind(kind_of(path, mount_table.read_table()), path)]
 
 
 def judged_kind(kind: str, path: Path) -> Finding:
-    """What it means that the cache lies on this kind."""
+    """What this kind of file system means for a cache."""
     saw = f"{path} is on {kind or 'an unknown file system'}"
     if kind in NETWORK or kind.startswith("fuse"):
         mend = "set cache_dir to a local disk (ext4, xfs): NVMe is best"
-        return fault(FILE_SYSTEM, f"{saw}: a cache cannot be kept there", mend)
+        return fault(FILE_SYSTEM, f"{saw}: a cache does not work there", mend)
     if kind in IN_MEMORY:
         mend = "set cache_dir to a local disk, unless you mean it"
-        return warning(FILE_SYSTEM, f"{saw}: it takes memory, and is empty after a boot", mend)
+        return warning(FILE_SYSTEM, f"{saw}: it uses memory, and is empty after a boot", mend)
     if kind in STACKED:
         mend = "set cache_dir to a disk of the host (in Docker: a volume)"
-        return warning(FILE_SYSTEM, f"{saw}: no passthrough, the kernel cannot stack it", mend)
+        return warning(
+            FILE_SYSTEM, f"{saw}: no passthrough, since the kernel cannot stack it", mend
+        )
     return ok(FILE_SYSTEM, saw)
 
 
@@ -99,7 +101,7 @@ def kind_of(path: Path, table: Sequence[mount_table.Mount]) -> str:
     place = os.path.realpath(path)
     best = ""
     kind = ""
-    for mount in table:  # of two on one directory the later one is on top
+    for mount in table:  # of two mounts on one directory the later is on top
         point = mount.mountpoint
         below = place == point or place.startswith(point.rstrip("/") + "/")
         if below and len(point) >= len(best):
@@ -108,31 +110,33 @@ def kind_of(path: Path, table: Sequence[mount_table.Mount]) -> str:
 
 
 def speed(subject: Subject) -> list[Finding]:
-    """How fast the cache's disk writes and reads: at most TRIAL_BYTES in a file without a name."""
+    """Measures how fast the cache's disk writes and reads TRIAL_BYTES, in a file without a name."""
     path = nearest(subject.cache_dir)
     if not os.access(path, os.W_OK):
-        mend = "run it as the proxy's user, or root"
+        mend = "run doctor as the proxy's user, or root"
         return [unchecked(SPEED, f"this user may not write to {path}", mend)]
     return [judged_speed(measured(path))]
 
 
 def judged_speed(found: DiskSpeed | None) -> Finding:
-    """What a disk's speed means for a cache."""
+    """What the speed of a disk means for a cache."""
     if found is None:
-        return unchecked(SPEED, "the file system does not write past the page cache (O_DIRECT)")
+        return unchecked(SPEED, "the file system does not support O_DIRECT")
     saw = f"writes {text.size(int(found.written))}/s, reads {text.size(int(found.read))}/s"
     if min(found) < RATE_BYTES_PER_S_MIN:
-        mend = "set cache_dir to a faster disk (NVMe); `lodefs profile DIR` says what jobs wait for"
+        mend = (
+            "set cache_dir to a faster disk (NVMe); `lodefs profile DIR` shows what jobs wait for"
+        )
         return warning(SPEED, saw, mend)
     return ok(SPEED, saw)
 
 
 def measured(path: Path) -> DiskSpeed | None:
-    """Bytes a second past the page cache, in a directory that can be written; None where the
-    file system does not do that. Raises: OSError."""
-    block = mmap.mmap(-1, _BLOCK_BYTES)  # begins at a page, as O_DIRECT wants it
+    """Bytes a second past the page cache, in a writable directory. None if the file system does not
+    support O_DIRECT. Raises: OSError."""
+    block = mmap.mmap(-1, _BLOCK_BYTES)  # aligned to a page, as O_DIRECT needs it
     block.write(os.urandom(_BLOCK_BYTES))
-    with tempfile.TemporaryFile(dir=path) as file:  # opened once: nobody puts another in its place
+    with tempfile.TemporaryFile(dir=path) as file:  # has no name, so nobody can replace it
         fd = file.fileno()
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
@@ -143,14 +147,14 @@ def measured(path: Path) -> DiskSpeed | None:
             os.fsync(fd)
             read = _rate(lambda offset: os.preadv(fd, [block], offset))
         except OSError as error:
-            if error.errno == errno.ENOSPC:  # the check of free space says so
+            if error.errno == errno.ENOSPC:  # the check of free space reports this
                 return None
             raise
     return DiskSpeed(written, read)
 
 
 def _rate(step: Callable[[int], int]) -> float:
-    """Bytes a second of a step that is told the offset and gives how many bytes it moved."""
+    """Bytes a second of a step, which takes the offset and returns how many bytes it moved."""
     begin_s = time.monotonic()
     done_bytes = 0
     while done_bytes < TRIAL_BYTES:
@@ -164,7 +168,7 @@ def _rate(step: Callable[[int], int]) -> float:
 
 
 def space(subject: Subject) -> list[Finding]:
-    """Room for the cache: bytes and files."""
+    """Checks the room for the cache: bytes and files."""
     path = nearest(subject.cache_dir)
     usage = shutil.disk_usage(path)
     found = os.statvfs(path)
@@ -177,9 +181,9 @@ def space(subject: Subject) -> list[Finding]:
     if usage.free < FREE_BYTES_MIN:
         return [fault(SPACE, saw, make_room)]
     if found.f_files and found.f_favail / found.f_files < FREE_SHARE_MIN:
-        return [warning(SPACE, f"{saw}, but only {found.f_favail:,} files more", make_room)]
+        return [warning(SPACE, f"{saw}, but only {found.f_favail:,} more files fit", make_room)]
     if isinstance(limit, int) and limit - (used if isinstance(used, int) else 0) > usage.free:
-        mend = "lower cache_size_bytes_max: the disk is full before the cache is"
+        mend = "lower cache_size_bytes_max: the disk fills up before the cache does"
         return [warning(SPACE, f"{saw}; the cache may take {text.size(limit)}", mend)]
     if usage.free < FREE_SHARE_MIN * usage.total:
         return [warning(SPACE, saw, make_room)]
@@ -187,7 +191,7 @@ def space(subject: Subject) -> list[Finding]:
 
 
 def open_files(subject: Subject) -> list[Finding]:
-    """How many files processes may open: the proxy, if it can be seen, else this one."""
+    """Checks how many files the proxy may open or, if it cannot be seen, this process."""
     pid = proxy_pid(subject.cache_dir)
     hard = None if pid is None else limit_of(pid)
     whose = f"the proxy (process {pid})"
@@ -200,18 +204,18 @@ def open_files(subject: Subject) -> list[Finding]:
     saw = f"{whose} may open {hard:,} files"
     if hard < fd_limit.FILES_MIN:
         return [fault(FILES, f"{saw}; lodefs needs {fd_limit.FILES_MIN}", mend)]
-    return [warning(FILES, f"{saw}: fewer connections and open cache files", mend)]
+    return [warning(FILES, f"{saw}: it keeps fewer connections and cache files open", mend)]
 
 
 def proxy_pid(cache_dir: Path) -> int | None:
-    """The process that has written itself down as the cache's owner; None without."""
+    """The process that is recorded as the cache's owner; None without one."""
     with suppress(OSError, ValueError):
         return int((cache_dir / layout.LOCK_FILE).read_text())
     return None
 
 
 def limit_of(pid: int) -> int | None:
-    """The hard limit of open files of a process, if this user may see it (proc_pid_limits(5))."""
+    """A process's hard limit of open files, if this user may see it (proc_pid_limits(5))."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
             if line.startswith("Max open files"):
@@ -221,7 +225,7 @@ def limit_of(pid: int) -> int | None:
 
 
 def memory(subject: Subject) -> list[Finding]:  # noqa: ARG001
-    """The memory of the machine, or of the container."""
+    """Checks the memory of the machine, or of the container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     where = "this machine"
     with suppress(OSError, ValueError):
@@ -236,7 +240,7 @@ def memory(subject: Subject) -> list[Finding]:  # noqa: ARG001
 
 
 def nearest(path: Path) -> Path:
-    """The path, or the first above it that is there."""
+    """The path, or the first existing directory above it."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

@@ -1,6 +1,6 @@
-"""Checks and what they find; all run side by side, each within its time.
+"""Checks and their findings. All checks run in parallel, each with a time limit.
 
-A check may hang (a dead NFS server, a kernel that does not answer): its thread is left behind then,
+A check may hang (a dead NFS server, a kernel that does not answer): its thread is then abandoned,
 and the process ends without it.
 """
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 
 
 class State(StrEnum):
-    """How it is with what was looked at."""
+    """The state of what was checked."""
 
     OK = "ok"
     WARNING = "warning"  # it works, but worse than it could, or not for long
@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 class Finding(NamedTuple):
-    """What a check found. ``mend``: what to do; "" where there is nothing to do."""
+    """What a check found. ``mend``: how to fix it; "" if there is nothing to fix."""
 
     check: str
     state: State
@@ -37,7 +37,8 @@ class Finding(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A name, a function that looks, and what is likely the matter if it does not end in time."""
+    """A name, a function that checks, a time limit, and the likely cause if the limit is
+    reached."""
 
     name: str
     look: Callable[[], Sequence[Finding]]
@@ -58,14 +59,14 @@ def fault(check: str, saw: str, mend: str) -> Finding:
 
 
 def unchecked(check: str, saw: str, mend: str = "") -> Finding:
-    """It could not be looked at; ``mend`` says how it can be."""
+    """The finding that something could not be checked; ``mend`` says how it can be."""
     return Finding(check, State.UNCHECKED, saw, mend)
 
 
 def run(
     checks: Sequence[Check], *, clock_s: Callable[[], float] = time.monotonic
 ) -> Iterator[Finding]:
-    """The findings of all checks, in their order, each as soon as those before it are known."""
+    """The findings of all checks, in their order, each as soon as all earlier ones are known."""
     begin_s = clock_s()
     results = [_start(check) for check in checks]
     for check, found in zip(checks, results, strict=True):
@@ -88,13 +89,13 @@ def _start(check: Check) -> queue.SimpleQueue[Sequence[Finding]]:
 
 
 def _guarded(check: Check) -> Sequence[Finding]:
-    """What a check finds; an error that it did not expect is a finding, too."""
+    """The findings of a check. An error that it did not expect is a finding, too."""
     try:
         return check.look()
     except PermissionError as error:
-        return [unchecked(check.name, f"this user may not look: {error}", "run it as root")]
+        return [unchecked(check.name, f"this user has no permission:  {error}", "run it as root")]
     except (LodefsError, OSError) as error:
         return [fault(check.name, str(error), check.if_late)]
     except Exception as error:  # noqa: BLE001 - the other checks still count
         saw = f"{type(error).__name__}: {error} (a fault of lodefs)"
-        return [unchecked(check.name, saw, "tell its developers")]
+        return [unchecked(check.name, saw, "report it to the developers of lodefs")]

@@ -1,4 +1,4 @@
-"""The cluster and secrets: other nodes, the shared secret, certificates."""
+"""Checks the cluster and its secrets: other nodes, the shared secret, certificates."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ NAMED_MAX = 5
 
 
 def peers(subject: Subject) -> list[Finding]:
-    """The other nodes: as the running proxy sees them, else whether their ports answer."""
+    """Checks the other nodes: the running proxy knows their state, else their ports are tried."""
     if subject.config is None or not subject.config.in_cluster:
         return [ok(PEERS, "this node is in no cluster")]
     seen = subject.proxy.node.get("peers")
     if isinstance(seen, list):
         return _as_seen([one for one in seen if isinstance(one, dict)])
     if not subject.config.peers:
-        saw = "the proxy does not run, and it finds the members"
+        saw = "the proxy, which finds the members, does not run"
         return [unchecked(PEERS, saw, "start the proxy")]
     named = [peer.address for peer in subject.config.peers]
     silent = [address for address in named if not _answers(address)]
     if not silent:
         return [ok(PEERS, f"{text.count(len(named), 'node')} answer")]
-    mend = "start lodefs-proxy there; let TCP through to peer_listen's port"
+    mend = "start lodefs-proxy there; let TCP connections through to the port of peer_listen"
     return [fault(PEERS, f"no answer from {_named(silent)}", mend)]
 
 
@@ -44,8 +44,8 @@ def _as_seen(nodes: list[Mapping[str, object]]) -> list[Finding]:
     bad = [one for one in nodes if not one.get("self") and one.get("state") != "well"]
     found = []
     if nodes and not any(one.get("self") for one in nodes):
-        mend = "list its address as others reach it, or set peer_address to what the list says"
-        found.append(warning(PEERS, "this node is none of the members", mend))
+        mend = "list the address at which others reach it, or set peer_address as in the list"
+        found.append(warning(PEERS, "the list of members does not name this node", mend))
     for one in bad[:NAMED_MAX]:
         state, reason = str(one.get("state")), str(one.get("reason") or one.get("error") or "")
         saw = f"{one.get('address')} is {state}" + (f": {reason}" if reason else "")
@@ -57,16 +57,16 @@ def _as_seen(nodes: list[Mapping[str, object]]) -> list[Finding]:
 
 
 def _mend(words: str) -> str:
-    """What to do about a node, by what is said of it."""
+    """What to do about a node, given the error that is reported about it."""
     if "secret" in words:
-        return "the same peer_secret_file on all nodes; it is read again within seconds"
+        return "use the same peer_secret_file on all nodes; proxies read it again within seconds"
     if "peer_address" in words:
-        return "peer_address on that node: the IP address and port that the others connect to"
+        return "set peer_address on that node to the IP address and port that others connect to"
     if "clock" in words:
         return "set the clocks of both nodes (NTP)"
     if "certificate" in words:
-        return "renew the certificates of peer_tls_cert_file"
-    return "start lodefs-proxy there; let TCP through to peer_listen's port"
+        return "renew the certificate in peer_tls_cert_file"
+    return "start lodefs-proxy there; let TCP connections through to the port of peer_listen"
 
 
 def _answers(address: str) -> bool:
@@ -83,7 +83,7 @@ def _named(names: list[str]) -> str:
 
 
 def secret(subject: Subject) -> list[Finding]:
-    """The file of the cluster's secret."""
+    """Checks the file of the cluster's secret."""
     path = None if subject.config is None else subject.config.peer_secret_file
     if path is None:
         return [ok(SECRET, "the settings name none")]
@@ -92,13 +92,13 @@ def secret(subject: Subject) -> list[Finding]:
     except LodefsError as error:
         if isinstance(error.__cause__, PermissionError):
             return [unchecked(SECRET, str(error), "run it as root")]
-        mend = f"openssl rand -hex 32 > {path}; chmod 0640; the same file on all nodes"
+        mend = f"openssl rand -hex 32 > {path}; chmod 0640; copy it to all nodes"
         return [fault(SECRET, str(error), mend)]
     return unreadable(subject, SECRET, path) or [ok(SECRET, f"{path} can be used")]
 
 
 def certificates(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[Finding]:
-    """Whether certificates can be used, and until when."""
+    """Checks that certificates can be used, and until when."""
     config = subject.config
     named = (
         {}
@@ -119,9 +119,9 @@ def certificates(subject: Subject, *, now_s: Callable[[], float] = time.time) ->
         try:
             check(load(TlsFiles(cert, key, config.peer_tls_ca_file)))
         except LodefsError as error:
-            mend = "sign this node's certificate with the cluster's CA, for both uses"
+            mend = "sign this node's certificate with the cluster's CA, for servers and clients"
             bad.append(fault(CERTIFICATES, f"peer_tls_cert_file {cert}: {error}", mend))
-    return bad or [ok(CERTIFICATES, f"{text.count(len(paths), 'file')}, none ends soon")]
+    return bad or [ok(CERTIFICATES, f"{text.count(len(paths), 'file')}, none expires soon")]
 
 
 def _certificate(name: str, path: Path, now_s: float) -> Finding | None:
@@ -130,7 +130,7 @@ def _certificate(name: str, path: Path, now_s: float) -> Finding | None:
     try:
         ends_s = min(expiries_s(path.read_text(errors="replace")))
     except PermissionError:
-        return unchecked(CERTIFICATES, f"{what} is not for this user", "run it as root")
+        return unchecked(CERTIFICATES, f"{what} cannot be read by this user", "run it as root")
     except OSError as error:
         return fault(CERTIFICATES, f"{what}: {error.strerror}", "put the certificate there (PEM)")
     except InvalidInput as error:

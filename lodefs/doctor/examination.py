@@ -11,7 +11,7 @@ from lodefs.doctor.subject import Subject
 
 _LATE_DISK = "the disk, or a network behind it, hangs: look at dmesg"
 _LATE_STORE = "check endpoint_url (or AWS_ENDPOINT_URL), the network, and that the server runs"
-_LATE_PROXY = "look at its log: journalctl -u lodefs-proxy; restart it"
+_LATE_PROXY = "see its log (journalctl -u lodefs-proxy), and restart it"
 _LATE_KERNEL = "the kernel hangs: look at dmesg"
 _STORE_TIMEOUT_S = 25.0  # two attempts at each of a few requests
 
@@ -41,7 +41,7 @@ _LOOKS: tuple[tuple[str, Look, str, float], ...] = (
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
-    """The findings of all checks, as they come."""
+    """The findings of all checks, as they become known."""
     checks = [
         Check(name, partial(look, subject), if_late, timeout_s)
         for name, look, if_late, timeout_s in _LOOKS

@@ -1,4 +1,4 @@
-"""The proxy and what belongs to it: whether it answers, its version, ports, tokens; the mounts."""
+"""Checks the proxy (answers, version, ports, tokens) and the mounts."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ DATA = "data processes"
 PORTS, TOKENS, MOUNTS = "ports", "tokens", "mounts"
 ANSWER_TIMEOUT_S = 2.0
 MOUNTS_SHOWN_MAX = 8
-_LOOK_AGAIN = "if it says so again: journalctl -u lodefs-proxy"
+_LOOK_AGAIN = "if doctor repeats this: journalctl -u lodefs-proxy"
 _TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_SYSTEMD = "systemd (process 1)"  # its units of sockets, and what it keeps for a service
+_SYSTEMD = "systemd (process 1)"  # holds its socket units, and sockets that it keeps for a service
 _LISTEN = "0A"  # TCP_LISTEN, in the tables of proc_net(5)
 
 
 def settings(subject: Subject) -> list[Finding]:
-    """The settings of files and environment."""
-    mend = "the message names file, line and what is wanted (docs/configuration.md)"
+    """Checks the settings of files and environment."""
+    mend = "the message names the file, the line and what is expected (docs/configuration.md)"
     return [fault(SETTINGS, mistake, mend) for mistake in subject.mistakes] or [
         ok(SETTINGS, "can be used")
     ]
 
 
 def proxy(subject: Subject) -> list[Finding]:
-    """Whether it answers and is ready; whether it is as new as this command."""
+    """Checks that the proxy answers, is ready, and is as new as this command."""
     seen = subject.proxy
     if seen.status is not None:
         if not ready(seen.url, ANSWER_TIMEOUT_S):
             mend = "`lodefs status`; its log says what it waits for: journalctl -u lodefs-proxy"
-            return [fault(PROXY, f"{seen.url} answers, and is not ready", mend)]
+            return [fault(PROXY, f"{seen.url} answers, but is not ready", mend)]
         return [
             ok(PROXY, f"{seen.url} answers"),
             _version(subject),
@@ -61,7 +61,10 @@ def proxy(subject: Subject) -> list[Finding]:
         if why := why_not_started(seen.url):
             return [fault(PROXY, why, "the message names what is missing"), *left]
         mend = "systemctl start lodefs-proxy (its log: journalctl -u lodefs-proxy), or lodefs serve"
-        return [fault(PROXY, f"{seen.error or seen.url + ': not there'}", mend), *left]
+        return [
+            fault(PROXY, f"{seen.error or seen.url + ': there is no such socket'}", mend),
+            *left,
+        ]
     return [ok(PROXY, "none runs here; `lodefs mount` starts one")]
 
 
@@ -76,7 +79,7 @@ def _group_of(path: Path) -> str:
 def _version(subject: Subject) -> Finding:
     theirs = str((subject.proxy.status or {}).get("version", "unknown"))
     if theirs != subject.version:
-        mend = "systemctl restart lodefs-proxy: mounts read on"
+        mend = "systemctl restart lodefs-proxy: mounts go on"
         return warning(VERSION, f"the proxy is {theirs}, this command {subject.version}", mend)
     return ok(VERSION, f"proxy and command are {theirs}")
 
@@ -91,22 +94,22 @@ def _contents(subject: Subject) -> Finding:
     full = node.get("pinned_full_writes", 0)
     if isinstance(full, int) and full:
         mend = "`lodefs pins`, `lodefs evict --pins-only`, or a larger cache_size_bytes_max"
-        return warning(HEALTH, f"all is pinned: {full:,} writes were not kept", mend)
-    return ok(HEALTH, "no wrong bytes since the proxy began")
+        return warning(HEALTH, f"all of the cache is pinned: {full:,} writes were not kept", mend)
+    return ok(HEALTH, "no wrong bytes since the proxy started")
 
 
 def _data_processes(subject: Subject) -> Finding:
-    """Whether those that were started live: without them reads are right, and slower."""
+    """Checks that started data processes live. Without them reads are correct but slower."""
     node = subject.proxy.node
     running, ended = node.get("data_processes"), node.get("data_processes_restarts")
     if ended and not running:
-        mend = "journalctl -u lodefs-proxy names how they end; memory may be short"
-        return warning(DATA, f"none runs, {ended} ended: the proxy does without them", mend)
+        mend = "journalctl -u lodefs-proxy says how they ended; memory may be short"
+        return warning(DATA, f"none runs, {ended} ended: the proxy works without them", mend)
     return ok(DATA, f"{running} run" if running else "none was needed yet")
 
 
 def ports(subject: Subject) -> list[Finding]:
-    """Whether the addresses that the settings name can be listened at, or are by the proxy."""
+    """Checks that the proxy listens at the addresses of the settings, or that it could."""
     config = subject.config
     wanted = {} if config is None else {
         "listen": config.listen,
@@ -135,7 +138,7 @@ def _port(name: str, host: str, port: int, *, runs: bool) -> Finding | None:
         except OSError as error:
             return _refused_port(where, port, error, runs=runs)
     if runs:
-        mend = "systemctl restart lodefs-proxy: it began with other settings"
+        mend = "systemctl restart lodefs-proxy: it was started with other settings"
         return warning(PORTS, f"{where}: the proxy runs and does not listen there", mend)
     return None
 
@@ -148,23 +151,24 @@ def _refused_port(where: str, port: int, error: OSError, *, runs: bool) -> Findi
             return None  # systemd may hold it as well, for the next proxy
         if found == [_SYSTEMD]:
             mend = "`systemctl status lodefs-proxy` (FDs), `systemctl list-sockets`"
-            return unchecked(
-                PORTS, f"{where} is held by systemd: for the proxy, if it keeps it", mend
-            )
+            return unchecked(PORTS, f"{where} is held by systemd, perhaps for the proxy", mend)
         holder = ", ".join(found)
         mend = f"stop it, or give another port; `ss -ltnp sport = :{port}` shows it"
         return fault(PORTS, f"{where} is taken by {holder or 'another program'}", mend)
     if error.errno == errno.EADDRNOTAVAIL:
         mend = "name an address of this machine, or 0.0.0.0"
-        return fault(PORTS, f"{where}: no address of this machine", mend)
+        return fault(PORTS, f"{where}: this machine has no such address", mend)
     if error.errno == errno.EACCES:
-        return None if runs else unchecked(PORTS, f"{where}: not for this user", "run it as root")
+        return (
+            None
+            if runs
+            else unchecked(PORTS, f"{where}: this user may not listen there", "run it as root")
+        )
     return fault(PORTS, f"{where}: {error.strerror}", "name another address")
 
 
 def holders(port: int) -> list[str]:
-    """Each ``NAME (process N)`` that has a socket which listens at a port, as far as this user may
-    see."""
+    """The processes, as ``NAME (process N)``, that listen at a port and that this user can see."""
     inodes = set[str]()
     for table in _TCP_TABLES:
         with suppress(OSError):
@@ -183,32 +187,32 @@ def holders(port: int) -> list[str]:
 
 
 def tokens(subject: Subject) -> list[Finding]:
-    """The file of tokens for TCP: as this user sees it, and as the proxy does."""
+    """Checks the file of tokens for TCP, as this user and as the proxy sees it."""
     config = subject.config
     if config is None or config.tokens_file is None:
         return [ok(TOKENS, "the settings name no file")]
     path = config.tokens_file
     create = f"`lodefs token --file {path} create NAME PATTERN` (as the proxy's user)"
     if not path.exists():
-        return [fault(TOKENS, f"{path} is not there: nobody is let in", create)]
+        return [fault(TOKENS, f"{path} does not exist: nobody is let in", create)]
     if not os.access(path, os.R_OK):
-        return [unchecked(TOKENS, f"{path} is not for this user", "run it as root")]
+        return [unchecked(TOKENS, f"this user cannot read {path}", "run it as root")]
     try:
         check_private(path, f"tokens_file {path}")
         known = list_tokens(path)
     except LodefsError as error:
-        mend = f"{_readable(path)}; if it is damaged make it anew"
+        mend = f"{_readable(path)}; if it is damaged, create it again"
         return [fault(TOKENS, str(error), mend)]
     late = None if subject.proxy.status is None else untaken(subject.proxy.status, path, None)
-    if late == UNREAD:  # it looks once a second
-        return [warning(TOKENS, f"the proxy has another list than {path} now", _LOOK_AGAIN)]
+    if late == UNREAD:  # the proxy reads the file once a second
+        return [warning(TOKENS, f"the proxy does not have the present list of {path}", _LOOK_AGAIN)]
     if late:
-        saw = f"the proxy cannot read {path}, and lets in whom it named before: {late}"
+        saw = f"the proxy cannot read {path}, and uses the tokens that it read before: {late}"
         return [fault(TOKENS, saw, _readable(path))]
     if bad := unreadable(subject, TOKENS, path):
         return bad
     if not known:
-        return [warning(TOKENS, f"{path} holds none: nobody is let in", create)]
+        return [warning(TOKENS, f"{path} holds no token: nobody is let in", create)]
     return [ok(TOKENS, f"{text.count(len(known), 'token')} in {path}")]
 
 
@@ -217,7 +221,7 @@ def _readable(path: Path) -> str:
 
 
 def mounts(subject: Subject) -> list[Finding]:  # noqa: ARG001
-    """The mounts that this process sees: whether each has its processes and its proxy."""
+    """Checks for each mount that this process sees whether its processes and its proxy answer."""
     found = list_mounts()
     bad: list[Finding] = []
     for one in found:
@@ -225,13 +229,13 @@ def mounts(subject: Subject) -> list[Finding]:  # noqa: ARG001
         if one.is_others:
             continue
         if one.pid is None:
-            mend = f"lodefs unmount {place}; then mount it again"
+            mend = f"lodefs unmount {place}, then mount it again"
             bad.append(fault(MOUNTS, f"{place} does not answer", mend))
             continue
         take_over = f"lodefs mount --take-over {place}"
         if not one.supervised:
             bad.append(warning(MOUNTS, f"{place} has lost its supervisor", take_over))
-        with suppress(LodefsError):  # another user's does not say
+        with suppress(LodefsError):  # a mount of another user does not say
             state = state_of(one.mountpoint)
             url = state.proxy if state is not None else ""
             if url and not ready(url, ANSWER_TIMEOUT_S):

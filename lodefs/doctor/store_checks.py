@@ -1,5 +1,5 @@
-"""The store: whether it answers, takes these credentials, is lodefs', refuses to overwrite, and
-agrees about the time."""
+"""Checks that the store answers, accepts these credentials, belongs to lodefs, refuses to
+overwrite, and agrees about the time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STORE, CREDENTIALS, CONDITIONAL, CLOCK = "store", "credentials", "conditional wr
 MIRRORS = "mirrors"
 FIRST_TIMEOUT_S = 4.0
 ATTEMPTS_MAX = 2
-SKEW_REFUSED_S = 900.0  # by AWS: RequestTimeTooSkewed
-SKEW_AMONG_NODES_S = 30.0  # more, and nodes refuse each other's requests (docs/cluster.md)
-SKEW_SEEN_S = 10.0  # less may be rounding and a slow answer
+SKEW_REFUSED_S = 900.0  # AWS answers RequestTimeTooSkewed
+SKEW_AMONG_NODES_S = 30.0  # above this, nodes refuse each other's requests (docs/cluster.md)
+SKEW_SEEN_S = 10.0  # below this it may be rounding and a slow answer
 _SKEWED = "RequestTimeTooSkewed"
 _SET_CLOCK = "set the clock: timedatectl set-ntp true, or chronyc makestep"
 
 
 def objects_of(subject: Subject, url: str) -> ObjectStore:
-    """The objects of the store; soon given up if nothing answers. Raises: InvalidInput."""
+    """Opens the store, and gives up soon if nothing answers. Raises: InvalidInput."""
     options = StoreOptions(
         endpoint_url=subject.s3.endpoint_url,
         region=subject.s3.region,
@@ -45,13 +45,15 @@ def objects_of(subject: Subject, url: str) -> ObjectStore:
 
 
 def store(subject: Subject, *, clock_s: Callable[[], float] = time.monotonic) -> list[Finding]:
-    """Whether it answers, and takes these credentials; whether it refuses to overwrite."""
+    """Checks that the store answers, accepts these credentials, and refuses to overwrite."""
     url = subject.store_url
     if url is None:
         if subject.proxy_serves_store:
-            saw = "the settings name none; the proxy reads its own"
-            return [unchecked(STORE, saw, "--store URL, LODEFS_STORE or `store` in the settings")]
-        saw = "the settings name none"
+            saw = "the settings name no store; the proxy has its own"
+            return [
+                unchecked(STORE, saw, "give --store URL, LODEFS_STORE or `store` in the settings")
+            ]
+        saw = "the settings name no store"
         return [fault(STORE, saw, "set --store URL, LODEFS_STORE or `store` in the settings")]
     objects = objects_of(subject, url)
     try:
@@ -60,7 +62,7 @@ def store(subject: Subject, *, clock_s: Callable[[], float] = time.monotonic) ->
         took_ms = 1000 * (clock_s() - begin_s)
         return [
             ok(STORE, f"{objects.url} answers ({took_ms:.0f} ms)"),
-            ok(CREDENTIALS, "they may read"),
+            ok(CREDENTIALS, "reading is allowed"),
             _conditional(objects),
         ]
     except LodefsError as error:
@@ -70,7 +72,7 @@ def store(subject: Subject, *, clock_s: Callable[[], float] = time.monotonic) ->
 
 
 def mirrors(subject: Subject) -> list[Finding]:
-    """Whether each of the other stores that the proxy may read answers, and is lodefs'."""
+    """Checks that each mirror that the proxy may read answers, and is a store of lodefs."""
     urls = subject.config.mirrors if subject.config is not None else ()
     return [_mirror(subject, url) for url in urls] or [ok(MIRRORS, "the settings name none")]
 
@@ -85,10 +87,10 @@ def _mirror(subject: Subject, url: str) -> Finding:
             return warning(MIRRORS, f"{objects.url} has no repositories", mend)
         if strange := _strange_branch(subject, found, repo):
             saw = f"{objects.url} has {strange} at a commit that {subject.store_url} does not have"
-            mend = "branches come from it while the store is away: is it a copy of this store?"
+            mend = "branches are read from it while the store is away: is it a copy of this store?"
             return warning(MIRRORS, saw, mend)
     except LodefsError as error:
-        mend = "reads cannot fail over to it: see its URL, credentials and server, or take it out"
+        mend = "reads cannot fail over to it: check its URL, credentials and server, or remove it"
         return fault(MIRRORS, str(error), mend)
     finally:
         objects.close()
@@ -96,8 +98,8 @@ def _mirror(subject: Subject, url: str) -> Finding:
 
 
 def _strange_branch(subject: Subject, mirror: Store, repo: str) -> str | None:
-    """A branch of a mirror whose commit the store lacks; None if there is none, or the store cannot
-    be asked, which its own check tells."""
+    """A branch of a mirror whose commit the store lacks. None if there is none, or if the store
+    cannot be asked, which its own check reports."""
     branch = next(iter(mirror.refs(repo).living(BRANCHES)), None)
     if branch is None or branch[1].commit is None or subject.store_url is None:
         return None
@@ -112,41 +114,41 @@ def _strange_branch(subject: Subject, mirror: Store, repo: str) -> str | None:
 
 
 def refused(subject: Subject, error: LodefsError) -> list[Finding]:
-    """What it means that a store could not be opened."""
+    """The findings for a store that could not be opened."""
     url, saw = subject.store_url, str(error)
     left = [unchecked(name, "the store cannot be read") for name in (CREDENTIALS, CONDITIONAL)]
     if _SKEWED in saw:
-        mend = f"this is a matter of the clock: {_SET_CLOCK}"
+        mend = f"the clock is wrong: {_SET_CLOCK}"
         return [ok(STORE, f"{url} answers"), fault(CREDENTIALS, saw, mend), left[1]]
     if isinstance(error, Denied):
         answers = ok(STORE, f"{url} answers")
         if "no AWS credentials" in saw and subject.proxy_serves_store:
-            saw = "this shell has none; the proxy reads the store with its own"
-            mend = "to check these: set -a; . /etc/default/lodefs; lodefs doctor (as root)"
+            saw = "this shell has no credentials; the proxy has its own"
+            mend = "to check those: set -a; . /etc/default/lodefs; lodefs doctor (as root)"
             return [answers, unchecked(CREDENTIALS, saw, mend), left[1]]
         mend = (
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the proxy's stand in "
-            "/etc/default/lodefs), and let them get, put and list in this bucket"
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (for the proxy, in "
+            "/etc/default/lodefs), and allow them to get, put and list objects in this bucket"
         )
         return [answers, fault(CREDENTIALS, saw, mend), left[1]]
     if isinstance(error, NotFound):
-        mend = f"check its URL; `lodefs init {url}` creates a store in a bucket that is there"
+        mend = f"check its URL; `lodefs init {url}` creates a store in an existing bucket"
         return [fault(STORE, saw, mend), *left]
     if isinstance(error, Unavailable) and error.is_throttled:
         mend = (
-            "network and credentials are not at fault: the store wants fewer requests, and nodes "
-            "ask it less and less often until it answers; see what asks so much (lodefs top), warm "
-            "datasets before their jobs, lower fetch_concurrency"
+            "network and credentials are not at fault: the store throttles, and nodes ask it less "
+            "and less often until it answers; see what causes the load (lodefs top), warm datasets "
+            "before their jobs, lower fetch_concurrency"
         )
         return [fault(STORE, saw, mend), *left]
     if isinstance(error, Unavailable):
         mend = "check endpoint_url (or AWS_ENDPOINT_URL), the network, and that the server runs"
         return [fault(STORE, saw, mend), *left]
-    return [fault(STORE, saw, "the message says what to do"), *left]
+    return [fault(STORE, saw, "see the message"), *left]
 
 
 def _conditional(objects: ObjectStore) -> Finding:
-    """Whether a second write of one key is refused. Writes a small object and removes it."""
+    """Checks that a second write of one key is refused. Writes a small object and removes it."""
     try:
         probe(objects)
     except Unsupported as error:
@@ -154,15 +156,15 @@ def _conditional(objects: ObjectStore) -> Finding:
         return fault(CONDITIONAL, str(error), mend)
     except Denied as error:
         saw = f"these credentials may not write ({error})"
-        mend = "none for reading; for pushes let them put objects"
+        mend = "for pushes, allow them to put objects; reads do not need this"
         return unchecked(CONDITIONAL, saw, mend)
     except LodefsError as error:
-        return fault(CONDITIONAL, str(error), "let the store be written, or push from elsewhere")
+        return fault(CONDITIONAL, str(error), "make the store writable, or push from elsewhere")
     return ok(CONDITIONAL, "a second write of one key is refused")
 
 
 def clock(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[Finding]:
-    """This machine's clock against the store's."""
+    """Compares this machine's clock with the store's."""
     if subject.store_url is None or not subject.store_url.startswith("s3:"):
         return [unchecked(CLOCK, "there is no store on S3 to compare it with")]
     from lodefs.chunkstore.objects.s3_boto import S3Options, endpoint_of  # slow to import
@@ -177,30 +179,31 @@ def clock(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[F
     try:
         date = _date_of(endpoint)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return [unchecked(CLOCK, f"{endpoint} does not tell the time ({error})")]
+        return [unchecked(CLOCK, f"{endpoint} does not report the time ({error})")]
     return [judged(now_s() - date, in_cluster=bool(subject.config and subject.config.in_cluster))]
 
 
 def judged(skew_s: float, *, in_cluster: bool) -> Finding:
-    """What a difference of clocks means; ``skew_s`` is positive if this one is ahead."""
+    """The finding for a difference of clocks; ``skew_s`` is positive if this clock is ahead."""
     off = f"{abs(skew_s):,.0f} s {'ahead of' if skew_s > 0 else 'behind'} the store's"
     if abs(skew_s) >= SKEW_REFUSED_S:
-        return fault(CLOCK, f"{off}: S3 refuses what is signed so", _SET_CLOCK)
+        return fault(CLOCK, f"{off}: S3 refuses such signatures", _SET_CLOCK)
     if abs(skew_s) > SKEW_AMONG_NODES_S and in_cluster:
-        return fault(CLOCK, f"{off}: other nodes refuse what is signed so", _SET_CLOCK)
+        return fault(CLOCK, f"{off}: other nodes refuse such signatures", _SET_CLOCK)
     if abs(skew_s) > SKEW_SEEN_S:
         return warning(CLOCK, off, _SET_CLOCK)
     return ok(CLOCK, "agrees with the store's")
 
 
 def _date_of(endpoint: str) -> float:
-    """The Date that a server answers with, whatever its answer is (Unix). OSError, ValueError."""
+    """The Date header of a server's answer, whatever its status (Unix). Raises: OSError,
+    ValueError."""
     parts = urlsplit(endpoint)
     host, port = parts.hostname or "", parts.port
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        # Who answers is checked where bytes are read; here a wrong certificate must not hide a
-        # wrong clock, which is what makes certificates look wrong.
+        # Certificates are checked where bytes are read. Here a wrong certificate must not hide a
+        # wrong clock, which makes certificates look wrong.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(
@@ -214,5 +217,5 @@ def _date_of(endpoint: str) -> float:
     finally:
         connection.close()
     if date is None:
-        raise ValueError("no Date")
+        raise ValueError("the answer has no Date header")
     return parsedate_to_datetime(date).timestamp()

@@ -1,4 +1,4 @@
-"""What is examined: the settings of this user and machine, and the proxy that answers here."""
+"""What doctor examines: the settings of this user and machine, and the proxy that answers here."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ASK_TIMEOUT_S = 3.0
 
 
 class ProxySeen(msgspec.Struct, frozen=True):
-    """The proxy at ``url``, and what it says of itself; None, and the error, if it does not.
+    """The proxy at ``url``, and its own status, or the error if it does not answer.
 
-    ``expected``: settings name it, or its socket is there, so that it ought to run."""
+    ``expected``: settings name the proxy, or its socket exists, so that it ought to run."""
 
     url: str
     expected: bool
@@ -34,19 +34,19 @@ class ProxySeen(msgspec.Struct, frozen=True):
 
     @property
     def node(self) -> Mapping[str, object]:
-        """What it says of its node; nothing if it does not answer."""
+        """The status of its node; empty if it does not answer."""
         found = (self.status or {}).get("node")
         return found if isinstance(found, dict) else {}
 
     @property
     def socket(self) -> Path | None:
-        """Its Unix socket; None for one on TCP."""
+        """Its Unix socket; None for a proxy on TCP."""
         return Path(self.url.removeprefix("unix:")) if self.url.startswith("unix:") else None
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """All that checks need to know. ``mistakes``: of the settings; with any, ``config`` may be
-    None. ``config``: the settings of a proxy of this node, None if there is no store."""
+    """All that checks need to know. ``mistakes``: errors in the settings; if there are any,
+    ``config`` may be None. ``config``: settings of this node's proxy, None without a store."""
 
     environment: Mapping[str, str]
     version: str
@@ -61,7 +61,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proxy_serves_store(self) -> bool:
-        """Whether the proxy answers and serves the store that the settings name, or any."""
+        """Whether the proxy answers, and serves the store of the settings, if they name one."""
         if self.proxy.status is None:
             return False
         served = str(served_store(self.proxy.status))
@@ -71,8 +71,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 def subject_of(
     session: Session, *, version: str, config: Config | None, mistakes: tuple[str, ...]
 ) -> Subject:
-    """What a command examines. Waits for the proxy, ASK_TIMEOUT_S at most for each that there may
-    be. ``session`` must have settings that can be read, but if ``mistakes`` says otherwise."""
+    """Gathers what doctor examines. Waits for each possible proxy, ASK_TIMEOUT_S at most. Unless
+    there are ``mistakes``, the settings of ``session`` must be readable."""
     store_url, s3, serve = None, S3Config(), frozenset[str]()
     with suppress(LodefsError):
         store_url = session.store_url
@@ -117,7 +117,7 @@ def _proxy(
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file; True also where this user may not look."""
+    """Whether the file exists; True also if this user may not look."""
     try:
         return path.exists()
     except OSError:
@@ -137,7 +137,7 @@ def _seen(url: str, token: str | None, *, expected: bool) -> ProxySeen:
 def _cache_dir(
     session: Session, proxy: ProxySeen, store_url: str | None, config: Config | None, *, named: bool
 ) -> Path:
-    """The running proxy's cache; else that of the settings; else that of the user's own proxy."""
+    """The cache of the running proxy, else of the settings, else of the user's own proxy."""
     running = proxy.node.get("cache")
     if isinstance(running, str):
         return Path(running)
@@ -153,8 +153,8 @@ _ACL = "system.posix_acl_access"
 
 
 def unreadable(subject: Subject, check: str, path: Path) -> list[Finding]:
-    """What root is told of a file that the service of this machine may not read; nothing if it may,
-    if there is no such user, or if the proxy is another one than the service."""
+    """A warning for root about a file that this machine's service may not read. None if it may, if
+    the service's user does not exist, or if the proxy is not the service."""
     place = subject.proxy.socket
     if not subject.is_root or (place is not None and str(place) != SOCKET_DEFAULT):
         return []
@@ -166,11 +166,11 @@ def unreadable(subject: Subject, check: str, path: Path) -> list[Finding]:
     if may_read(path.stat(), user.pw_uid, groups) or _ACL in os.listxattr(path):
         return []
     mend = f"chown root:{USER} {path}; chmod 0640 {path}"
-    return [warning(check, f"{path} is not for the service's user {USER}", mend)]
+    return [warning(check, f"the service's user {USER} cannot read {path}", mend)]
 
 
 def may_read(found: os.stat_result, uid: int, groups: list[int]) -> bool:
-    """Whether the mode lets a user who is not root read a file."""
+    """Whether the mode lets a user other than root read a file."""
     if found.st_uid == uid:
         return bool(found.st_mode & stat.S_IRUSR)
     if found.st_gid in groups:

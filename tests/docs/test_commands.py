@@ -113,7 +113,7 @@ def test_writable(folder: Path) -> None:
     script = commands("docs/writable.md").replace("--writable", f"--writable --upper {state}")
     out = run_script(folder, script + "lodefs ls -R vision/cats; ls work")
     assert f"{folder}/work  vision/cats@main from" in out
-    assert "the changes that were kept are there" in out
+    assert "it shows the changes that were kept" in out
     assert "pictures/1.txt" in out
     assert not state.exists()
 

@@ -79,7 +79,7 @@ def test_demo() -> None:
             code = child.wait(timeout_s=DEMO_TIMEOUT_S)
             output = child.output
         assert code == 0, output
-        for words in ("saved", "every byte of both versions is right", "lodefs init", "mount v2"):
+        for words in ("saved", "every byte of both versions is equal", "lodefs init", "mount v2"):
             assert words in output
         assert os.listdir(folder) == []
         assert str(folder) not in Path("/proc/self/mountinfo").read_text()

@@ -46,7 +46,7 @@ def store(objects: MemoryObjects) -> None:
         ("init s3//bucket/prefix", 2, "lacks a colon: s3://bucket/prefix"),
         ("init file//srv/x", 2, "lacks a colon: file:///srv/x"),
         ("mount --rw vision/cats /mnt", 2, "mounts are read-only"),
-        ("push . . vision/cats", 2, "several sources go into a place"),
+        ("push . . vision/cats", 2, "several sources go into a path"),
         ("evict vision/cats@v2/images", 2, "a path follows a colon: vision/cats@v2:images"),
     ],
 )

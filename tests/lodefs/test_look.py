@@ -77,7 +77,7 @@ def test_damage_is_told_with_the_way_out(
     lodefs: Lodefs, objects: MemoryObjects, tmp_path: Path
 ) -> None:
     """Where the store is damaged, cat and pull name the file, ls the directory, and each says how
-    to mend it."""
+    to fix it."""
     for key in [key for key in objects.objects if key.startswith(keys.PACKS)]:
         data = bytearray(objects.objects[key])
         data[: len(data) // 2] = bytes(len(data) // 2)
@@ -218,7 +218,7 @@ def test_pull(lodefs: Lodefs, tmp_path: Path) -> None:
     assert (target / "a.txt").read_bytes() == b"hello, world\n"
     again = lodefs("pull", "vision/cats", str(target))
     assert again.code == 0
-    assert f"nothing to pull: {target} is vision/cats@main already" in again.out
+    assert f"nothing to pull: {target} is already vision/cats@main" in again.out
     found = lodefs("pull", "--json", "vision/cats", str(target)).json
     assert (found["unchanged"], found["fetched_bytes"]) == (True, 0)
     (target / "a.txt").write_bytes(b"mine")
@@ -296,7 +296,7 @@ def test_the_default_branch_is_not_deleted_unasked(lodefs: Lodefs) -> None:
     """Where nobody can be asked, main goes with --yes alone; a tag of that name is any tag."""
     ran = lodefs("branch", "--delete", "vision/cats", "main")
     assert (ran.code, ran.out) == (2, "")
-    assert "the branch that commands take by default: say --yes" in ran.err
+    assert "the branch that commands take by default: give --yes" in ran.err
     assert lodefs("ls", "vision/cats").code == 0
     assert lodefs("branch", "--delete", "--yes", "vision/cats", "main").code == 0
     assert lodefs("tag", "vision/cats@v1", "main").code == 0

@@ -95,7 +95,7 @@ def test_outside_of_enroot(lodefs: Lodefs) -> None:
     """A user who calls it is told how to install it."""
     ran = lodefs("enroot-hook")
     assert ran.code == 2
-    assert "--install installs it" in ran.err
+    assert "--install installs the hook" in ran.err
 
 
 def test_symlinks_of_an_image(tmp_path: Path) -> None:

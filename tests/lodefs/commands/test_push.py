@@ -227,7 +227,7 @@ def test_a_checked_push_tells_what_was_lost(
     ran = lodefs("push", "--check", str(source), "r")
     assert ran.code == 0, ran.err
     assert (
-        "pack: no longer in the store (collected, or lost), and stored again\n"
+        "pack: no longer in the store (deleted by gc, or lost), and stored again\n"
         in ran.out.replace("packs", "pack")
     )
     assert lodefs("cat", "r:a.txt").out == "hello\n"
@@ -328,7 +328,7 @@ def test_metadata(lodefs: Lodefs, source: Path) -> None:
         == f"{commit[:12]}\n"
     )
     assert lodefs("log", "--meta", "source=", "r").out == ""
-    assert "so --meta is not kept" in lodefs("push", str(source), "r", "--meta", "a=b").err
+    assert "so --meta is not stored" in lodefs("push", str(source), "r", "--meta", "a=b").err
     assert lodefs("revert", "r", "main", "--meta", "why=wrong").code == 0
     assert [one["metadata"] for one in lodefs("log", "-n", "1", "--json", "r").json_lines] == [
         {"why": "wrong"}

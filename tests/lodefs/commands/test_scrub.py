@@ -21,4 +21,4 @@ def test_scrub(lodefs: Lodefs, objects: MemoryObjects) -> None:
     assert pack.rpartition("/")[2] in ran.out
     assert lodefs("scrub", "--share", "2/1").code == 2
     assert lodefs("scrub", "--rate", "fast").code == 2
-    assert "more than 0" in lodefs("scrub", "--rate", "0").err
+    assert "must exceed 0" in lodefs("scrub", "--rate", "0").err

@@ -217,7 +217,7 @@ def test_another_secret(state: str) -> None:
         [{"self": True}, {"address": "n2:7441", "state": state, "reason": reason}]
     )
     assert "restart" not in found.mend
-    assert "read again within seconds" in found.mend
+    assert "read it again within seconds" in found.mend
     assert found.saw.endswith(reason)
 
 
@@ -240,4 +240,4 @@ def test_a_throttled_store_is_told_as_one() -> None:
     )
     found = store_checks.refused(subject, error)[0]
     assert found.state == State.FAULT
-    assert "fewer requests" in found.mend and "endpoint" not in found.mend
+    assert "throttles" in found.mend and "endpoint" not in found.mend

@@ -119,7 +119,7 @@ def test_the_command_reads_the_file(lodefs: Lodefs, tmp_path: Path) -> None:
                     f'proxy = "unix:{tmp_path}/none"\nread_timeout_s = 0.1\n')  # fmt: skip
     ran = lodefs("mount", "cats", str(tmp_path), "--from", str(file))
     assert ran.code == 2
-    assert "--from FILE says what to mount" in ran.err
+    assert "--from FILE names what to mount" in ran.err
     ran = lodefs("mount", "--from", str(file))
     assert ran.code == 7
     assert f"{tmp_path}/none" in ran.err
