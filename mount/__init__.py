@@ -1,1 +1,1 @@
-"""The client side: a read-only file system over the node's proxy. Synchronous; knows no store."""
+"""The client side: a read-only file system that uses the node's proxy, and knows no store."""

@@ -1,4 +1,4 @@
-"""What a mount is of, fixed for its life, and the requests and the reply of its startup."""
+"""What a mount shows, which is fixed for its life, and the messages of its startup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lodefs.mount.options import MountOptions
 
 
 class Job(msgspec.Struct, frozen=True, tag="mount"):
-    """A mount whose revision and path are resolved: it can never be of anything else."""
+    """A mount with a resolved revision and path. It can never show anything else."""
 
     options: MountOptions
     snapshot: Snapshot
@@ -17,27 +17,27 @@ class Job(msgspec.Struct, frozen=True, tag="mount"):
 
 
 class MountRequest(msgspec.Struct, frozen=True, tag="mount"):
-    """Mount a snapshot. The requester acknowledges the reply (mount.process.startup)."""
+    """Asks to mount a snapshot. The requester acknowledges the reply (mount.process.startup)."""
 
     options: MountOptions
 
 
 class TakeOver(msgspec.Struct, frozen=True, tag="take over"):
-    """Start a new supervisor for a mount. ``log_path`` "" and ``token`` None: as before."""
+    """Asks for a new supervisor. ``log_path`` "" and ``token`` None mean as before."""
 
     mountpoint: str
     log_path: str = ""
     token: str | None = None
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Leaves out the token."""
         return f"TakeOver({self.mountpoint})"
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """How a request went: ``failure`` is None if it succeeded.
+    """The answer to a request; ``failure`` is None if it succeeded.
 
-    ``pid``, ``repo``, ``commit`` and ``path`` describe a mount that can be read; ``is_dead``
+    ``pid``, ``repo``, ``commit`` and ``path`` describe a mount that can be read. ``is_dead``
     answers mount.helper.helper_requests.Look.
     """
 

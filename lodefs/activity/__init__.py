@@ -1,1 +1,1 @@
-"""What a node does: its proxy's metrics, looked at again and again, as rates."""
+"""The activity of a node: its proxy's metrics, read again and again, as rates."""

@@ -1,5 +1,5 @@
-"""What a proxy has done since it began, as its metrics say (docs/metrics.md), and the rates between
-two looks at it."""
+"""The work of a proxy since it started, as its metrics show it (docs/metrics.md), and the rates
+between two readings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES = ("direct", "cache", "peers", "store")  # where bytes for readers come 
 
 
 class Reads(msgspec.Struct):
-    """Reads, and their bytes."""
+    """A number of reads, and their bytes."""
 
     reads: float = 0
     read_bytes: float = 0
@@ -31,14 +31,14 @@ BySource = dict[str, Reads]
 
 
 class Timed(msgspec.Struct):
-    """How often something was done, and the seconds that it took in all."""
+    """How often something was done, and the seconds that it took in total."""
 
     count: float = 0
     seconds: float = 0.0
 
 
 class NodeActivity(msgspec.Struct):
-    """Sums since the proxy began (``began_s``, Unix), and how things are now.
+    """Sums since the proxy started (``began_s``, Unix), and the present state.
 
     ``datasets`` and ``mounts``: reads by repository and by mount point, each by source.
     ``waiting``: by mount point, seconds that requests waited, by layer.
@@ -63,7 +63,7 @@ class NodeActivity(msgspec.Struct):
     cache_limit_bytes: float = 0
 
     def by_source(self) -> BySource:
-        """Reads of all datasets, by source; each of SOURCES is there."""
+        """Reads of all datasets, by source; each of SOURCES is a key."""
         total = {source: Reads() for source in SOURCES}
         for sources in self.datasets.values():
             for source, reads in sources.items():
@@ -96,7 +96,7 @@ _TIMED = {
 
 
 def activity_of(found: Iterable[Sample]) -> NodeActivity:
-    """What samples of /metrics say; what they do not say is zero."""
+    """The activity that samples of /metrics show. What they do not show is zero."""
     activity = NodeActivity(datasets={}, mounts={}, waiting={}, mount_of={}, peers={})
     for sample in found:
         if sample.name in _PLAIN:
@@ -112,7 +112,7 @@ def activity_of(found: Iterable[Sample]) -> NodeActivity:
             setattr(timed, figure, getattr(timed, figure) + sample.value)
         else:
             _others(activity, sample)
-    activity.requests_now = max(0, activity.requests_now - 1)  # without the one that asks
+    activity.requests_now = max(0, activity.requests_now - 1)  # without this request itself
     return activity
 
 
@@ -131,10 +131,10 @@ def _others(activity: NodeActivity, sample: Sample) -> None:
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Between two looks. All but ``activity``, which is the later look, is for each second.
+    """Rates between two readings. ``activity`` is the later reading; all else is per second.
 
-    ``latency_s``: the mean time until the first byte of an answer; None: there was none.
-    ``restarted``: the proxy began anew meanwhile, and only what it did since is counted.
+    ``latency_s``: mean time to the first byte of an answer; None without answers.
+    ``restarted``: the proxy was restarted in between, and only its work since then is counted.
     """
 
     interval_s: float
@@ -186,7 +186,7 @@ def rates_between(before: NodeActivity, after: NodeActivity, interval_s: float) 
 
 
 def _is_another(before: NodeActivity, after: NodeActivity) -> bool:
-    """Whether the proxy was restarted: it began at another time, or its sums went back."""
+    """Whether the proxy was restarted: its start time changed, or its sums went back."""
     if before.began_s and after.began_s:
         return before.began_s != after.began_s
     then, now = before.by_source(), after.by_source()
@@ -200,7 +200,7 @@ def _difference(before: Timed, after: Timed) -> Timed:
 def _each(
     before: dict[str, BySource], after: dict[str, BySource], interval_s: float
 ) -> dict[str, BySource]:
-    """For each name, by source. A mount that was made anew at the same place begins at zero."""
+    """Rates for each name, by source. A mount that was made again at its path starts at zero."""
     return {
         name: {
             source: _rate(before.get(name, {}).get(source, Reads()), reads, interval_s)
@@ -223,11 +223,11 @@ TIMEOUT_S = 5.0
 
 
 def look(url: str, token: str | None, *, timeout_s: float = TIMEOUT_S) -> NodeActivity:
-    """What a proxy has done so far. Unavailable, Denied (it wants another token)."""
+    """What a proxy has done so far. Raises: Unavailable, Denied (it needs another token)."""
     with closing(ControlClient(url, token)) as calls:
         answer = calls.ask("GET", "/metrics", timeout_s=timeout_s)
     if answer.status in (401, 403):
-        raise Denied(f"{url}: the proxy wants a token: put it into LODEFS_TOKEN")
+        raise Denied(f"{url}: the proxy needs a token: put it into LODEFS_TOKEN")
     if answer.status != 200:
         raise Unavailable(f"{url}: the proxy answers {answer.status} to /metrics")
     try:
@@ -235,25 +235,27 @@ def look(url: str, token: str | None, *, timeout_s: float = TIMEOUT_S) -> NodeAc
             text_string_to_metric_families(bytes(answer.body).decode("utf-8", "replace"))
         )
     except ValueError as error:
-        raise Unavailable(f"{url}: /metrics is no text of Prometheus': {error}") from error
+        raise Unavailable(
+            f"{url}: /metrics is not in the text format of Prometheus: {error}"
+        ) from error
     return activity_of(sample for family in families for sample in family.samples)
 
 
 class Watcher:
-    """The rates between two looks, each time."""
+    """Gives the rates since its last reading, each time it is asked."""
 
     def __init__(
         self, look: Callable[[], NodeActivity], *, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Looks for the first time. Raises as ``look`` does."""
+        """Takes the first reading. Raises what ``look`` raises."""
         self._look = look
         self._clock_s = clock_s
         self._last = look()
         self._last_s = clock_s()
 
     def next(self) -> Rates | None:
-        """What happened since the last look that was answered; None if the proxy does not answer
-        now (it may be back at the next look). Raises: Denied."""
+        """The rates since the last reading that succeeded. None if the proxy does not answer now;
+        it may answer next time. Raises: Denied."""
         try:
             found = self._look()
         except Unavailable:

@@ -1,5 +1,5 @@
-"""Rates as a screen of some columns and lines, or as lines under a head; and the terminal that is
-drawn on (ECMA-48 and xterm's control sequences for the alternate screen; termios(3))."""
+"""Shows rates as a full screen, or as lines under a head, and draws on the terminal (ECMA-48 and
+xterm's control sequences for the alternate screen; termios(3))."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEYS_NARROW = "q b r s n space"
 
 
 class Order(StrEnum):
-    """What datasets and mounts are sorted by."""
+    """The sort order of datasets and mounts."""
 
     BYTES = "bytes"
     READS = "reads"
@@ -41,14 +41,14 @@ class Order(StrEnum):
 
 
 class Place(NamedTuple):
-    """What is watched, for the first line."""
+    """The proxy that is watched, for the first line."""
 
     proxy: str
     clock: str
 
 
 class Size(NamedTuple):
-    """Of the screen; ``lines`` None: as many as there are."""
+    """The size of the screen; ``lines`` None: no limit."""
 
     columns: int
     lines: int | None
@@ -58,7 +58,7 @@ def screen(
     rates: Rates | None, place: Place, order: Order, size: Size, note: str = ""
 ) -> list[str]:
     """The lines to show, none wider than the screen. ``rates``: None while the proxy does not
-    answer; ``note`` stands in the last line."""
+    answer; ``note``: the last line."""
     head = [f"lodefs top  {place.clock}  {text.escaped(place.proxy)}"]
     if rates is None:
         body = ["the proxy does not answer"]
@@ -109,7 +109,7 @@ def _sources(rates: Rates, columns: int) -> list[str]:
 
 
 def _tables(rates: Rates, order: Order, columns: int, room: int | None) -> list[str]:
-    """Datasets, then mounts, in the lines that there are."""
+    """Datasets, then mounts, in the lines that are left."""
     named = {
         mountpoint: f"{mountpoint} {rates.activity.mount_of.get(mountpoint, '')}".rstrip()
         for mountpoint in rates.mounts
@@ -131,7 +131,7 @@ def _table(
     columns: int,
     shown: Callable[[str], str],
 ) -> list[str]:
-    """A heading and a line for each; nothing without rows."""
+    """A heading, and a line for each row; nothing without rows."""
     if not rows:
         return []
     wide = columns >= _NARROW_CHARS
@@ -169,7 +169,7 @@ def _sorted(rows: dict[str, BySource], order: Order) -> list[str]:
 
 
 def fit(line: str, columns: int) -> str:
-    """A text cut to so many columns; … says that it was cut."""
+    """A text, cut to a number of columns; … marks a cut."""
     return line if cell_len(line) <= columns else set_cell_size(line, columns - 1).rstrip() + "…"
 
 
@@ -180,13 +180,13 @@ RESTARTED = "the proxy was restarted"
 
 
 def head() -> str:
-    """Above the lines."""
+    """The line above the lines of rates."""
     return "".join(f"{name:>{_COLUMN_CHARS}}" for name in _COLUMNS)
 
 
 def line(rates: Rates) -> str:
-    """Bytes a second by source; reads a second; the mean time to the first byte; requests that are
-    answered and bytes that are fetched now."""
+    """Bytes a second by source; reads a second; mean time to the first byte; requests being
+    answered and bytes being fetched now."""
     latency = "-" if rates.latency_s is None else f"{rates.latency_s * 1000:.1f}"
     cells = [
         *(compact(rates.sources[source].read_bytes) for source in SOURCES),
@@ -204,7 +204,7 @@ def compact(size_bytes: float) -> str:
 
 
 def as_object(rates: Rates | None, time_s: float) -> dict[str, object]:
-    """For scripts; all figures are null while the proxy does not answer."""
+    """The rates as JSON, for scripts; all are null while the proxy does not answer."""
     if rates is None:
         return dict.fromkeys(_KEYS) | {"time_s": round(time_s, 3), "proxy_answers": False}
     now = rates.activity
@@ -252,8 +252,8 @@ def is_usable() -> bool:
 
 
 class Terminal:
-    """A context manager: set up on entry, as it was before on exit, whatever happens. Only for the
-    main thread, since SIGTERM and SIGHUP end it, too."""
+    """A context manager that sets up the terminal, and restores it whatever happens. Only for the
+    main thread, since SIGTERM and SIGHUP must end it, too."""
 
     def __enter__(self) -> Terminal:
         self._fd = sys.stdin.fileno()
@@ -284,12 +284,12 @@ class Terminal:
                 signal.signal(number, handler)
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Shows lines, which must fit. OSError."""
+        """Shows lines, which must fit. Raises: OSError."""
         body = "\r\n".join(line + _END_OF_LINE for line in lines)
         self._write(_HOME + body + _END_OF_SCREEN)
 
     def key(self, timeout_s: float) -> str:
-        """A key that is pressed within this time; "" without. "q" if there is no keyboard more."""
+        """A key pressed within this time, else "". "q" if the keyboard is gone."""
         ready, _, _ = select.select([self._fd], [], [], max(0.0, timeout_s))
         if not ready:
             return ""

@@ -1,1 +1,1 @@
-"""What a program does with datasets: each function is a command. The command line calls these."""
+"""The Python API: each function does what a command does. The command line calls these."""

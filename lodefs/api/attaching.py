@@ -1,4 +1,4 @@
-"""The node's mounts for users without privilege: both ends of the attach socket, by settings."""
+"""Both ends of the attach socket, which hands the node's mounts to users without privilege."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FOR_ALL, FOR_GROUP = 0o666, 0o660
 def attach_door(
     session: Session, path: Path, group: str | None, references_max: int, say: Callable[[str], None]
 ) -> OpenDoor:
-    """Hands out the mounts of a mount service at ``path``, to all users or those of a group, as
-    far as the settings' rules let them. ``say`` hears of what is odd in these.
+    """Hands out the mounts of a mount service at ``path``, to all users or those of a group, if the
+    rules of the settings let them. ``say`` is called with oddities in these rules.
 
-    InvalidInput (no such group), Unsupported (not all processes of the machine can be seen).
+    Raises: InvalidInput (no such group), Unsupported (some processes cannot be seen).
     """
-    # A job that asks for a mount waits for no import of what serves it.
+    # Imported here so that a job that asks for a mount does not import the server.
     from lodefs.chunkstore.protocol import rpc
     from lodefs.mount.attach.attachments import Attachments
     from lodefs.mount.attach.server import AttachServer
@@ -62,8 +62,8 @@ def attach_door(
 
 
 def attach_client(session: Session, say: Callable[[str], None]) -> AttachClient | None:
-    """A connection to the node's mount service, for what the settings name; None where the
-    environment says that it is not to be used."""
+    """A connection to the node's mount service, as the settings name it. None if the environment
+    says not to use it."""
     path = session.environment.get(VARIABLE, str(wire.SOCKET_DEFAULT))
     if path in ("", NONE):
         return None

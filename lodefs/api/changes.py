@@ -1,4 +1,4 @@
-"""``lodefs.changes``: what ``lodefs.commit_changes`` takes."""
+"""``lodefs.changes``: the kinds of changes that ``lodefs.commit_changes`` takes."""
 
 from __future__ import annotations
 

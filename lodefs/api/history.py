@@ -1,4 +1,4 @@
-"""``lodefs.log``, ``diff``, ``blame``: what was committed, what differs, and since when."""
+"""``lodefs.log``, ``diff`` and ``blame``: commits, differences, and the origin of each path."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def log(
     metadata: Mapping[str, str] | Iterable[str] = (),
     **where: Unpack[Where],
 ) -> Iterator[LogEntry]:
-    """The commit ``REPO[@REV]`` and those before it, newest first; with ``first_parent`` without
-    those that merges brought; of these, those with all of ``metadata``: a mapping, or texts
-    KEY=VALUE or KEY. They are read as they are asked for. ``store`` and ``session``: as of
-    ``push``. Raises: NotFound, Corrupt."""
+    """The commit ``REPO[@REV]`` and its ancestors, newest first. ``first_parent``: follow only the
+    first parent of merges. ``metadata``: only commits with all of it; a mapping, or texts KEY=VALUE
+    or KEY. Commits are read lazily. ``store`` and ``session``: as for ``push``. Raises: NotFound,
+    Corrupt."""
     from lodefs.chunkstore.format.metadata import fits
     from lodefs.chunkstore.repo.history import log as commits
 
@@ -47,8 +47,8 @@ def log(
 
 
 def diff(before: str | Spec, after: str | Spec, **where: Unpack[Where]) -> Iterator[Change]:
-    """What differs between ``REPO@A[:PATH]`` and ``REPO@B[:PATH]``, by path. Directories that are
-    equal are not read. ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
+    """The paths that differ between ``REPO@A[:PATH]`` and ``REPO@B[:PATH]``. Equal directories are
+    not read. ``store`` and ``session``: as for ``push``. Raises: NotFound, Corrupt."""
     from lodefs.chunkstore.repo.history import diff as changes
     from lodefs.chunkstore.repo.history import find
 
@@ -65,8 +65,8 @@ def diff(before: str | Spec, after: str | Spec, **where: Unpack[Where]) -> Itera
 
 
 def blame(spec: str | Spec, **where: Unpack[Where]) -> Iterator[Blamed]:
-    """Which commit brought what is at ``REPO[@REV]:PATH``; of a directory, each of its entries.
-    ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
+    """The commit that last changed ``REPO[@REV]:PATH``; for a directory, of each of its entries.
+    ``store`` and ``session``: as for ``push``. Raises: NotFound, Corrupt."""
     from lodefs.chunkstore.repo.history import blame as blamed
 
     with opened(**where) as settings:

@@ -1,4 +1,4 @@
-"""Directories of one command that take changes: mounted before it, committed or kept after it."""
+"""Writable directories for one command: mounted before it, committed or kept after it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CommitWhen = Literal["on-success", "always", "never"]
 
 
 class Ended(NamedTuple):
-    """What became of the changes on a directory. ``result``: of their commit; ``kept``: where they
-    lie still, and ``error`` why, if they were to be committed. Without any nothing was changed."""
+    """What became of the changes on a directory: they were committed (``result``), or are ``kept``
+    in a place, with the ``error`` of a failed commit. With none of these nothing was changed."""
 
     directory: str
     branch: str = ""
@@ -34,8 +34,9 @@ class Ended(NamedTuple):
 
 
 class JobChanges(msgspec.Struct, kw_only=True):
-    """``places``: where, as absolute paths without symlinks, and what. ``branch``, ``message``: of
-    the commits; "" is the branch that is mounted. ``upper``: where the changes lie, of one."""
+    """``places``: absolute paths without symlinks, and what to mount there. ``branch``,
+    ``message``: for the commits; "" is the mounted branch. ``upper``: where the changes of a single
+    place lie."""
 
     session: Session
     when: CommitWhen = "on-success"
@@ -47,9 +48,9 @@ class JobChanges(msgspec.Struct, kw_only=True):
     places: Sequence[tuple[str, Dataset]] = ()
 
     def mount(self, ends_with: int) -> None:
-        """Mount them all, or none, in this process's mount namespace. ``ends_with`` as of
-        ``mount_writable``, and errors; also of a store that takes no commit, unless none is to be
-        made."""
+        """Mounts all of them, or none, in this process's mount namespace. ``ends_with`` and errors:
+        as for ``mount_writable``. Also raises the errors of a store that takes no commits, unless
+        no commit is to be made."""
         if self.when != "never":
             self.session.store.ensure_writable()
         made: list[str] = []
@@ -65,7 +66,7 @@ class JobChanges(msgspec.Struct, kw_only=True):
             raise
 
     def end(self, code: int) -> Iterator[Ended]:
-        """Commit their changes, or keep them, after the command has ended with an exit code."""
+        """Commits the changes, or keeps them, after the command has ended with an exit code."""
         for directory, _ in self.places:
             if not writable.is_writable(self.session, directory):  # the command has unmounted it
                 continue
@@ -76,7 +77,7 @@ class JobChanges(msgspec.Struct, kw_only=True):
                 yield Ended(directory, kept=place, error=error)
 
     def _clear(self, directory: str) -> None:
-        """Nothing is left of an earlier mount. InvalidInput where it left changes; InUse."""
+        """Removes an earlier mount. Raises: InvalidInput if it left changes; InUse."""
         if not writable.is_writable(self.session, directory):
             return
         place = writable.place_of(self.session, directory)
@@ -105,7 +106,7 @@ class JobChanges(msgspec.Struct, kw_only=True):
             raise
 
     def _ended(self, directory: str, place: UpperPlace, *, commits: bool) -> Ended:
-        """Raises: as ``commit``."""
+        """Raises what ``commit`` raises."""
         branch = self.branch or writable_mount.recorded(place).branch
         done = writable.unmount_writable(self.session, directory, keep=True)
         if not done.kept or not commits:
@@ -122,5 +123,5 @@ class JobChanges(msgspec.Struct, kw_only=True):
 
 
 def is_to_commit(when: CommitWhen, code: int) -> bool:
-    """Whether changes are to be committed, after a command that ended with an exit code. Pure."""
+    """Whether to commit changes, given the exit code of the command. Pure."""
     return when == "always" or (when == "on-success" and code == 0)

@@ -1,6 +1,6 @@
-"""Mounts for one process and what it starts, in a mount namespace of theirs; they end with it.
+"""Mounts for one process and its children, in a mount namespace of their own; they end with it.
 
-The node's mount service hands them out where it does; where it does not, they are mounted here.
+The node's mount service hands the mounts out if it can; otherwise this process makes them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from lodefs.settings.session import Session
 if TYPE_CHECKING:
     from lodefs.api.job_changes import JobChanges
 
-PROXY_UNUSED_TIMEOUT_S = 2.0  # of a proxy that is started for such mounts: it ends with the last
+PROXY_UNUSED_TIMEOUT_S = 2.0  # a proxy started for such mounts ends after the last one
 Say = Callable[[str], None]
 
 
 class Prepared(NamedTuple):
-    """What the node hands out, by place, over a connection; what is to be mounted here; and what is
-    to take changes."""
+    """``attached``: what the node hands out, by path, over a connection. The rest is mounted by
+    this process, or takes changes."""
 
     attached: Sequence[tuple[str, Attached]]
     client: AttachClient | None
@@ -45,14 +45,14 @@ class Prepared(NamedTuple):
     changes: JobChanges | None = None
 
     def put(self) -> None:
-        """Mount what was handed out, in this process's mount namespace; then the node need not
-        know of it any more. InvalidInput, Unsupported."""
+        """Mounts what was handed out, in this process's mount namespace. After that the node may
+        forget it. Raises: InvalidInput, Unsupported."""
         for place, one in self.attached:
             one.put(place)
         self.close()
 
     def close(self) -> None:
-        """Let go of what was handed out."""
+        """Lets go of what was handed out."""
         if self.client is not None:
             self.client.close()
 
@@ -66,16 +66,16 @@ def prepare(
     changes: JobChanges | None = None,
     say: Say = lambda _line: None,
 ) -> Prepared:
-    """What is to be mounted; ``changes`` is given what is to take changes. Makes directories that
-    are missing. Where the node's mount service cannot be used, which ``say`` is told, a proxy is
-    started if none runs.
+    """What to mount. Fills ``changes`` with the mounts that take changes, and creates missing
+    directories. If the node's mount service cannot be used, calls ``say``, and starts a proxy
+    unless one runs.
 
-    InvalidInput (directories), NotFound, Denied, Unavailable.
+    Raises: InvalidInput (directories), NotFound, Denied, Unavailable.
     """
     places = [(mountpoints.real(dataset.directory), dataset) for dataset in datasets]
     _check(places)
     read_only = [one for one in places if not one[1].is_writable]
-    # A mount that is shared has no limit and no log of one job's.
+    # A shared mount has no read limit and no log of a single job.
     client = None if read_timeout_s or log_path else attach_client(session, say)
     attached, left = _attached(client, read_only)
     own = _own(session, left, read_timeout_s, log_path)
@@ -90,9 +90,9 @@ def prepare(
 def mount_in_container(
     places: Sequence[tuple[str, Dataset]], session: Session, say: Say = lambda _line: None
 ) -> None:
-    """Mount datasets on directories, as absolute paths without symlinks, of a container that is
-    being made in this process's namespaces; they end with these. Errors as of ``prepare`` and
-    ``mounter.mount``."""
+    """Mounts datasets on directories of a container that is being made in this process's
+    namespaces. The directories are absolute paths without symlinks, and the mounts end with the
+    namespaces. Raises what ``prepare`` and ``mounter.mount`` raise."""
     _check(places)
     client = attach_client(session, say)
     attached, left = _attached(client, places)
@@ -111,7 +111,7 @@ def _check(places: Sequence[tuple[str, Dataset]]) -> None:
 def _attached(
     client: AttachClient | None, places: Sequence[tuple[str, Dataset]]
 ) -> tuple[list[tuple[str, Attached]], list[tuple[str, Dataset]]]:
-    """What the node hands out, and what is left."""
+    """What the node hands out, and what it does not."""
     attached, left = [], []
     for place, dataset in places:
         one = client.attach(dataset.spec) if client is not None else None
@@ -147,31 +147,30 @@ def _make(place: str) -> None:
     try:
         mountpoints.make(place)
     except NotADirectoryError:
-        return  # a later check says what it is
+        return  # a later check names its kind
     except OSError as error:
         raise InvalidInput(
             f"{place} does not exist, and cannot be created: {error.strerror}; name a directory "
-            "that is there, or one below your home or /tmp"
+            "that exists, or one below your home or /tmp"
         ) from error
 
 
 def enter(prepared: Prepared) -> None:
-    """Take this process into a mount namespace, and a user namespace where it needs one, with
-    these mounts, which end with it, however it ends.
+    """Moves this process into a mount namespace with these mounts, and a user namespace if it needs
+    one. The mounts end with the process, however it ends.
 
-    The process may have no threads, and keeps no child. Errors as of ``mounter.mount``, and
-    Unsupported where there can be no namespaces. After an error nothing stays mounted once this
-    process has ended.
+    The process must have no threads, and keeps no child. Raises what ``mounter.mount`` raises, and
+    Unsupported if namespaces are not available. After an error, all mounts end with the process.
     """
     namespaces.enter_new(user=not namespaces.may_mount())
-    prepared.put()  # first: a child would keep the descriptors
+    prepared.put()  # before the fork: a child would keep the descriptors
     if prepared.own or prepared.changes is not None:
         own = [msgspec.structs.replace(one, ends_with=os.getpid()) for one in prepared.own]
         _mount_in_child(own, prepared.changes)
 
 
 def _mount_in_child(mounts: Sequence[MountOptions], changes: JobChanges | None) -> None:
-    """In a child that ends, so that the mounts' processes are nobody's children."""
+    """Mounts in a child that ends, so that init adopts the processes of the mounts."""
     receiver, sender = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     child = os.fork()
@@ -184,7 +183,7 @@ def _mount_in_child(mounts: Sequence[MountOptions], changes: JobChanges | None) 
     if told:
         raise error_of(msgpack_decoder(Failure).decode(told))
     if code:
-        raise Unavailable(f"the process that mounts ended with {code}")
+        raise Unavailable(f"the mounting process ended with {code}")
 
 
 def _mount(options: MountOptions) -> None:
@@ -211,11 +210,11 @@ def _answer(
 
 
 def exec_command(program: str, command: Sequence[str], session: Session) -> NoReturn:
-    """Run a program in the place of this process; ``command`` is its name and arguments. It has the
+    """Replaces this process by a program; ``command``: its name and arguments. It gets the
     environment and umask that this process was started with. Raises: OSError."""
     with suppress(OSError):
-        os.chdir(os.getcwd())  # a mount may lie there by now
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        os.chdir(os.getcwd())  # a mount may cover it by now
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these
         signal.signal(number, signal.SIG_DFL)
     if session.umask is not None:
         os.umask(session.umask)

@@ -1,9 +1,9 @@
-"""A command as a child of this process: signals are passed on to it, and it is over when all that
-it has started has ended.
+"""Runs a command as a child of this process, passes signals on to it, and waits for it and all that
+it has started.
 
-Between the two is a keeper, whose child each process becomes that the command leaves behind
-(PR_SET_CHILD_SUBREAPER). Services that left the mount namespace, as those of lodefs, are not waited
-for.
+Between the two is a keeper, which becomes the parent of processes that the command leaves behind
+(PR_SET_CHILD_SUBREAPER). Services that have left the mount namespace, such as those of lodefs, are
+not waited for.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lodefs.chunkstore.system.processes import adopt_orphans, die_with_parent
 PASSED_ON = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 )
-POLL_S = 1.0  # for what the command has left running
-BY_SIGNAL = 128  # and its number: the exit code of what it has ended, as shells have it
+POLL_S = 1.0  # while processes of the command still run
+BY_SIGNAL = 128  # plus the signal's number: the exit code of a process that it ended, as in shells
 
 
 def run(become: Callable[[], NoReturn]) -> int:
-    """The exit code of a child that becomes a command, when all that it has started has ended, or
-    the child has, and a signal says not to wait for the rest. If this process is killed, so is the
-    child. Raises: OSError."""
+    """Runs a command in a child. Returns its exit code when all that it has started has ended, or
+    when the child has ended and a signal says not to wait for the rest. If this process is killed,
+    so is the child. Raises: OSError."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
     try:
         keeper = _child(lambda: os._exit(_kept(become, before)))
@@ -37,7 +37,7 @@ def run(become: Callable[[], NoReturn]) -> int:
 
 
 def _kept(become: Callable[[], NoReturn], mask: Iterable[int]) -> int:
-    """The same in the keeper, which reaps all that ends."""
+    """Runs the command below a keeper, which reaps all children."""
 
     def begin() -> NoReturn:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -48,7 +48,7 @@ def _kept(become: Callable[[], NoReturn], mask: Iterable[int]) -> int:
 
 
 def _child(work: Callable[[], NoReturn]) -> int:
-    """The id of a child that does it and ends; it is killed when this process ends."""
+    """The id of a child that calls a function and ends. It is killed when this process ends."""
     parent = os.getpid()
     child = os.fork()
     if not child:
@@ -61,8 +61,8 @@ def _child(work: Callable[[], NoReturn]) -> int:
 
 
 def _wait(child: int, which: int, is_left: Callable[[], bool]) -> int:
-    """The exit code of ``child``, when it has ended and nothing ``is_left``, or a signal comes
-    then. ``which``: children to reap, as of waitpid(2)."""
+    """The exit code of ``child``, when it has ended and either nothing ``is_left`` or a signal
+    comes. ``which``: the children to reap, as for waitpid(2)."""
     code = None
     while code is None or is_left():
         waited = {*PASSED_ON, signal.SIGCHLD}
@@ -70,7 +70,7 @@ def _wait(child: int, which: int, is_left: Callable[[], bool]) -> int:
         if got is not None and got.si_signo != signal.SIGCHLD:
             if code is not None:
                 break
-            if got.si_code <= 0:  # a terminal's, of the kernel, reach the command by themselves
+            if got.si_code <= 0:  # the kernel sends signals of the terminal to the command, too
                 os.kill(child, got.si_signo)
         with suppress(ChildProcessError):
             while (ended := os.waitpid(which, os.WNOHANG))[0]:
@@ -85,7 +85,7 @@ def _is_child_left() -> bool:
     own = os.readlink("/proc/self/ns/mnt")
     with suppress(OSError):  # a kernel without CONFIG_PROC_CHILDREN
         for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the child has ended
                 if os.readlink(f"/proc/{pid}/ns/mnt") == own:
                     return True
     return False

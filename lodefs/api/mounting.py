@@ -24,7 +24,7 @@ FOR_GROUP, FOR_OWNER = 0o550, 0o500  # modes of directories
 
 
 class Mount:
-    """A mount that can be read. It outlives the program, unless it is used as a context, or
+    """A mount that can be read. It outlives the program, unless it is used as a context manager or
     unmounted."""
 
     def __init__(self, mounted: Mounted) -> None:
@@ -33,8 +33,8 @@ class Mount:
         self.commit = mounted.commit
 
     def unmount(self) -> Unmounted:
-        """Ends it; in use, it goes out of sight and ends with its last user. Raises: NotFound,
-        Denied."""
+        """Unmounts it. A mount in use disappears, and ends when its last user closes its files.
+        Raises: NotFound, Denied."""
         return unmount(self.mountpoint)
 
     def __enter__(self) -> Self:
@@ -63,19 +63,19 @@ def mount(
     upper: str | os.PathLike[str] | None = None,
     **where: Unpack[NodeWhere],
 ) -> Mount:
-    """Mounts ``REPO[@REV][:PATH]`` on a directory, which must be there: read-only, unless it is to
-    be ``writable``. Then its changes lie in ``upper``, a directory of a local disk, or in one of
-    this user's state directory.
+    """Mounts ``REPO[@REV][:PATH]`` on an existing directory: read-only, unless ``writable``. The
+    changes of a writable mount lie in ``upper``, a directory of a local disk, or below this user's
+    state directory.
 
-    ``read_timeout_s``: limit of a read, then EIO. ``passthrough``: let the kernel read complete
-    files of the cache directly, "on", "off", or "auto". ``uid``, ``gid``, ``mode``: of all files.
-    ``proxy`` and ``store``: else those of the settings; ``session``: the settings themselves.
+    ``read_timeout_s``: after this, a read fails with EIO. ``passthrough``: whether the kernel reads
+    complete files of the cache directly: "on", "off" or "auto". ``uid``, ``gid``, ``mode``: of all
+    files. ``proxy`` and ``store`` default to the settings; ``session``: the settings themselves.
     Raises: InvalidInput, InUse, NotFound, Denied, Unsupported, Unavailable.
     """
     check_mode(mode)
     place = os.fspath(directory)
     if not writable:
-        check_mountpoint(place)  # before a proxy is started for nothing
+        check_mountpoint(place)  # before a proxy is started in vain
     check_device()
     requested = MountFile(
         spec=spec_of(spec),
@@ -102,8 +102,8 @@ def options_of(
     *,
     proxy_unused_timeout_s: float = UNUSED_TIMEOUT_S,
 ) -> MountOptions:
-    """The options of the mount's process. Starts a proxy if none runs, which ends when it has been
-    unused for so long."""
+    """The options of the mount's process. Starts a proxy if none runs; it ends after it was unused
+    for a time."""
     without = features.parse(session.environment.get(features.VARIABLE, ""))
     session.apply_options(proxy=session.proxy_option or requested.proxy)
     requested = _restricted(session, requested)
@@ -125,8 +125,8 @@ def options_of(
 
 
 def _restricted(session: Session, requested: MountFile) -> MountFile:
-    """Root's mount of a repository that rules keep to some is for their group alone, as far as it
-    does not say another. InvalidInput where they keep it to several groups."""
+    """Root's mount of a repository that rules limit to a group is for that group, unless the
+    options say otherwise. Raises: InvalidInput if the rules name several groups."""
     if os.geteuid() != 0 or requested.mode is not None or not session.config.access:
         return requested
     groups = access_rules(session).groups_of(requested.spec.repo)
@@ -134,7 +134,7 @@ def _restricted(session: Session, requested: MountFile) -> MountFile:
         return requested
     if requested.gid is None and len(groups) > 1:
         raise InvalidInput(
-            f"{requested.spec.repo} is for several groups, and a mount is of one: give --gid and "
+            f"{requested.spec.repo} is for several groups, and a mount has one: give --gid and "
             "--mode 0550, or --mode 0500 for root alone"
         )
     gid = requested.gid if requested.gid is not None else next(iter(groups), None)

@@ -1,4 +1,4 @@
-"""``lodefs.cp`` and ``lodefs.mv``: paths of the store get other places. No bytes move."""
+"""``lodefs.cp`` and ``lodefs.mv``: copy and move paths within the store. No bytes move."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Moved(NamedTuple):
-    """What ``mv`` committed. ``removed``: the second commit, of a move from another branch or
+    """The commits of ``mv``. ``removed``: the second one, if it moved from another branch or
     repository."""
 
     copied: ChangesResult
@@ -27,7 +27,7 @@ class Moved(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """From a place of a commit (``source.rev`` is its id) to a place of a branch."""
+    """A path of a commit (``source.rev`` is its id), and the path of a branch that it goes to."""
 
     source: Spec
     entry: TreeEntry
@@ -39,15 +39,15 @@ def cp(
     to: str,
     *,
     allow_removals: Annotated[
-        bool, option("Copy also if that removes more than half of the files at PATH.")
+        bool, option("Copy even if that removes more than half of the files at PATH.")
     ] = False,
     **options: Unpack[CommitOptions],
 ) -> ChangesResult:
-    """Commits what is at ``REPO@REV:PATH`` to another place, ``REPO[@BRANCH]:PATH``, also in
-    another repository of the store. No file is read, and no bytes of files are stored.
+    """Commits a copy of ``REPO@REV:PATH`` at another path, ``REPO[@BRANCH]:PATH``, also in another
+    repository of the store. No file is read, and no bytes of files are stored.
 
-    A directory takes the place of what is there. Before a slash at the end of ``to``, or into a
-    directory in the case of a file, it goes under its name. The rest: as of ``push``.
+    A directory replaces what is there. If ``to`` ends with a slash, or a file is copied to a
+    directory, the copy goes into that directory and keeps its name. The rest: as for ``push``.
 
     Raises: NotFound, InvalidInput, TooManyRemovals, Conflict.
     """
@@ -62,18 +62,18 @@ def cp(
 
 
 def mv(source: str | Spec, to: str, **options: Unpack[CommitOptions]) -> Moved:
-    """Moves what is at ``REPO[@BRANCH]:PATH`` to another place, as ``cp`` names it; nothing but a
-    file takes the place of a file. No bytes of files move.
+    """Moves ``REPO[@BRANCH]:PATH`` to another path, which ``cp`` explains. Only a file replaces a
+    file. No bytes of files move.
 
-    Within a branch that is one commit. Else it is one in each branch: the copy first, and the
-    removal only of what was copied; if that fails, the error says so, and the command can be
+    Within one branch this is one commit. Otherwise it is one in each branch: first the copy, then
+    the removal of what was copied. If the removal fails, the error says so, and the call can be
     repeated. Raises: NotFound, InvalidInput, Conflict.
     """
     from lodefs.chunkstore.push.changes.change import CopyFrom, Remove, Rename
 
     spec = spec_of(source)
     if not spec.path:
-        raise InvalidInput(f"{spec}: name what is to move, REPO[@BRANCH]:PATH")
+        raise InvalidInput(f"{spec}: name what to move, REPO[@BRANCH]:PATH")
     options["message"] = options.get("message") or f"move {spec}"
     with opened_for(options) as settings:
         store = settings.store
@@ -88,7 +88,7 @@ def mv(source: str | Spec, to: str, **options: Unpack[CommitOptions]) -> Moved:
             at = way.source.rev
             return Moved(copied, _commit(settings, spec, Remove(spec.path), options, base=at))
         except LodefsError as error:
-            error.add_note(f"{way.to} has it, and {spec} has it still: repeat the command")
+            error.add_note(f"{way.to} has the copy, and {spec} still exists: repeat the command")
             raise
 
 
@@ -109,28 +109,26 @@ def _commit(
 
 
 def _way(store: Store, spec: Spec, to: str) -> _Way:
-    """Raises: NotFound; InvalidInput if a place or a name is missing."""
+    """Raises: NotFound; InvalidInput if a path or a name is missing."""
     from lodefs.chunkstore.repo.history import find_in
 
     target = parse_spec(to)
     if ":" not in to:
-        raise InvalidInput(f"{to}: name the place, {target.repo}@{target.rev}:PATH")
+        raise InvalidInput(f"{to}: name the path, {target.repo}@{target.rev}:PATH")
     spec, commit_id = store.locate(spec)
     entry = find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
     is_inside = to.endswith("/") or not target.path
     if is_inside or (entry.kind is not Kind.DIRECTORY and _is_directory(_found(store, target))):
         name = spec.path.rpartition(b"/")[2]
         if not name:
-            raise InvalidInput(
-                f"{spec} is all of a version and has no name: name its place in {to}"
-            )
+            raise InvalidInput(f"{spec} is a whole version and has no name: name its path in {to}")
         place = target.path + b"/" + name if target.path else name
         target = Spec(target.repo, target.rev, place)
     return _Way(Spec(spec.repo, commit_id.hex(), spec.path), entry, target)
 
 
 def _found(store: Store, place: Spec) -> TreeEntry | None:
-    """What is at a place; None if nothing is, or there is no such branch."""
+    """The entry at a path; None if there is none, or no such branch."""
     from lodefs.chunkstore.repo.history import find
 
     try:
@@ -144,7 +142,8 @@ def _is_directory(entry: TreeEntry | None) -> bool:
 
 
 def _check_replaced(store: Store, way: _Way) -> None:
-    """Raises: InvalidInput if a directory would replace something else, or be replaced."""
+    """Raises: InvalidInput if a directory would replace something else, or be replaced by a
+    file."""
     there = _found(store, way.to)
     is_other = there is not None and there.digest != way.entry.digest
     if is_other and (_is_directory(there) or _is_directory(way.entry)):
@@ -155,4 +154,4 @@ def _require_branch(store: Store, spec: Spec) -> None:
     """Raises: NotFound; InvalidInput for a tag or a commit."""
     if store.refs(spec.repo).head(BRANCHES, spec.rev) is None:
         store.resolve(spec.repo, spec.rev)
-        raise InvalidInput(f"{spec.repo}@{spec.rev} is no branch, and only branches change")
+        raise InvalidInput(f"{spec.repo}@{spec.rev} is not a branch, and only branches change")

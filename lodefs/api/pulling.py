@@ -1,4 +1,4 @@
-"""``lodefs.pull``: a revision as a directory."""
+"""``lodefs.pull``: copies a revision into a directory."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def pull(
     progress: Progress | None = None,
     **where: Unpack[Where],
 ) -> PullResult:
-    """Copies ``REPO[@REV][:PATH]`` into a directory, which must be missing or empty, or a copy that
-    was begun, or one that is complete: then it is compared, and not changed.
+    """Copies ``REPO[@REV][:PATH]`` into a directory, which must be missing, empty, an interrupted
+    copy, or a finished copy. A finished copy of the same revision is compared, and not changed.
 
-    A finished copy of another revision is brought to this one: only what differs is fetched, and
-    what was changed in the copy since is never overwritten. ``since``: the revision that it is a
-    copy of, if the directory does not know. A single file goes to a file, if ``directory`` is
-    neither a directory nor ends with a slash.
+    A finished copy of another revision is updated: only the differences are fetched, and files that
+    were changed in the copy are never overwritten. ``since``: the revision that the directory is a
+    copy of, if lodefs does not know. A single file goes to the file ``directory``, or into it if it
+    is a directory or ends with a slash.
 
-    Where an interrupted pull goes on, files that were changed in the meantime get another name:
+    If an interrupted pull is continued, files that were changed in the meantime get another name:
     ``kept`` of the result names them.
 
-    A file of which bytes were purged (``lodefs purge``) is an error; with ``skip_purged`` it is
-    left out, and ``purged`` of the result names it.
+    A file whose bytes were purged (``lodefs purge``) is an error. With ``skip_purged`` it is left
+    out, and ``purged`` of the result names it.
 
     ``workers``: parallel reads; ``sync``: wait until all is on disk. ``store`` and ``session``: as
-    of ``push``. Raises: NotFound, AlreadyExists, Corrupt, Purged, NoSpace, Unavailable.
+    for ``push``. Raises: NotFound, AlreadyExists, Corrupt, Purged, NoSpace, Unavailable.
     """
     from lodefs.chunkstore.pull.pull import pull as pull_into
 

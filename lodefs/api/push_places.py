@@ -1,4 +1,4 @@
-"""What goes where in a push into a place of a branch: sources become changes."""
+"""Decides which path each source of a push goes to: sources become changes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ IsDirectory = Callable[[bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class PushPlace:
-    """``REPO[@BRANCH]:PATH``. ``is_inside``: PATH is written with a slash at its end, or empty:
-    sources go into it by their names."""
+    """``REPO[@BRANCH]:PATH``. ``is_inside``: PATH ends with a slash or is empty, so that sources go
+    into it and keep their names."""
 
     spec: Spec
     is_inside: bool
@@ -30,13 +30,13 @@ class PushPlace:
 
 @dataclass(frozen=True, slots=True)
 class FileList:
-    """Paths below one source directory, each ended by ``end``: those that are pushed."""
+    """Paths below one source directory that are to be pushed, each ended by ``end``."""
 
     stream: BinaryIO
     end: bytes = b"\n"
 
     def names(self) -> list[bytes]:
-        """The paths. Raises: InvalidInput for one that is absolute or leads upwards."""
+        """The paths. Raises: InvalidInput for a path that is absolute or leads upwards."""
         found: dict[bytes, None] = {}
         for line in self.stream.read().split(self.end):
             if line:
@@ -49,7 +49,7 @@ class FileList:
 
 
 def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory) -> list[Change]:
-    """One change for each source: a directory or file, or "-" for standard input. ``is_there``:
+    """One change for each source: a directory, a file, or "-" for standard input. ``is_there``:
     whether a path of the branch is a directory now. Raises: InvalidInput, NotFound."""
     path = place.spec.path
     if len(sources) > 1:
@@ -67,11 +67,11 @@ def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory)
 
 def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:
     """A change for each path below ``directory`` that a list names. Raises: NotFound; InvalidInput
-    for one that leads through a symlink, out of the directory perhaps."""
+    for a path through a symlink, which may lead out of the directory."""
     from lodefs.chunkstore.push.changes.change import PutLink
 
     changes: list[Change] = []
-    plain: set[bytes] = {b""}  # directories that are reached through no symlink
+    plain: set[bytes] = {b""}  # directories whose path has no symlink
     for name in names:
         _check_way(os.fsencode(directory), name, plain)
         source, at = os.path.join(directory, os.fsdecode(name)), _joined(place.spec.path, name)
@@ -90,8 +90,8 @@ def _check_way(directory: bytes, name: bytes, plain: set[bytes]) -> None:
     for above in reversed(way):
         if os.path.islink(os.path.join(directory, above)):
             raise InvalidInput(
-                f"{os.fsdecode(name)!r} leads through the symlink {os.fsdecode(above)!r}, and a "
-                "push follows none: list what it leads to, or the symlink itself"
+                f"{os.fsdecode(name)!r} leads through the symlink {os.fsdecode(above)!r}, and "
+                "push follows none: list its target, or the symlink itself"
             )
         plain.add(above)
 

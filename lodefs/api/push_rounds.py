@@ -1,4 +1,4 @@
-"""``lodefs.push_every``: what a job writes into a directory is committed again and again."""
+"""``lodefs.push_every``: commits what a job writes into a directory, at intervals."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.session import PushOptions
 
 GRACE_S = 30  # between SIGTERM and SIGKILL: Slurm's KillWait, Kubernetes' grace period
-_RESERVE_S = 5.0  # of it, for the last requests
+_RESERVE_S = 5.0  # of the grace time, for the last requests
 _LAST_LOOKS_S = 2.0  # between the last two looks
-_FIRST_RATE_BYTES_S = 20e6  # of commits, until one was measured
+_FIRST_RATE_BYTES_S = 20e6  # the rate of commits that is assumed until one was measured
 
 
 @dataclass(slots=True)
 class PushRound:
-    """What one round did. ``result``: None if there was nothing to commit; ``moving``: paths that
-    were left out, since they did not rest; ``unfit``: for which no time was left at the end;
-    ``error``: why nothing was committed, which the next round tries again."""
+    """The outcome of one round. ``result``: None if there was nothing to commit; ``moving``: paths
+    left out because they were still changing; ``unfit``: paths for which no time was left at the
+    end; ``error``: why nothing was committed. The next round tries again."""
 
     result: ChangesResult | None = None
     moving: list[bytes] = field(default_factory=list)
@@ -52,17 +52,17 @@ def push_every(
     tell: Callable[[PushRound], None] = lambda _round: None,
     **options: Unpack[SourceOptions],
 ) -> PushRound:
-    """Commits what is in a directory to ``REPO[@BRANCH][:PATH]`` every so many seconds, until
-    ``stop`` is set; then once more, in at most ``grace_s`` seconds. Gives the last round, and tells
-    of each.
+    """Commits the content of a directory to ``REPO[@BRANCH][:PATH]`` at an interval, until
+    ``stop`` is set; then once more, in at most ``grace_s`` seconds. Returns the last round, and
+    reports each.
 
-    A file is committed when it rests: two looks, one after the other, have found it with the same
-    size and time. What was committed and is gone from the directory is removed; what else the
-    branch has stays. Without a change there is no commit. At the end the smallest files come first,
-    as many as there is time for. The other options: as of ``push``.
+    A file is committed when two looks in a row have found it with the same size and time. A file
+    that was committed and is gone from the directory is removed; all else in the branch stays.
+    Without a change there is no commit. At the end the smallest files come first, as many as there
+    is time for. The other options: as for ``push``.
 
-    Raises: NotFound, NotADirectory, InvalidInput, Denied for the directory. All else that goes
-    wrong is the error of a round.
+    Raises: NotFound, NotADirectory, InvalidInput, Denied for the directory. Any other failure is
+    the error of a round.
     """
     with opened_for(options) as settings:
         core = push_options(settings, options)
@@ -91,14 +91,14 @@ class _Rounds:
         self._rate_bytes_s = _FIRST_RATE_BYTES_S
 
     def look(self) -> Round:
-        """Looks at the directory; what is to be done since the last look."""
+        """Looks at the directory, and returns what to do since the last look."""
         from lodefs.chunkstore.push.changes.resting import look, round_of
 
         before, self._now = self._now, look(self._core.scan(self._root))
         return round_of(before, self._now, self._committed)
 
     def tried(self) -> PushRound:
-        """One round. Its error is told, and may be over when the next one comes."""
+        """Runs one round. Its error is reported, and the next round may succeed."""
         try:
             found = self.look()
             return PushRound(self._commit(found.puts, found.removed), found.moving)
@@ -106,7 +106,7 @@ class _Rounds:
             return PushRound(error=error)
 
     def last(self, ends_s: float) -> PushRound:
-        """The last one: commits of the smallest files first, until it is late."""
+        """Runs the last round: commits the smallest files first, while there is time."""
         from lodefs.chunkstore.push.changes.resting import fitting
 
         found = self.look()
@@ -130,7 +130,7 @@ class _Rounds:
                 before, found = found, self.look()
                 if found.puts == before.puts:
                     break
-                # the job still works: what it took away meanwhile holds up nothing else
+                # The job still works. A file that it has removed must not stop the others.
                 left, removed, done.moving = found.puts, found.removed, found.moving
         done.unfit = left
         return done

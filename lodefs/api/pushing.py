@@ -1,4 +1,4 @@
-"""``lodefs.push``: a commit from a directory; ``lodefs.commit_changes``: one from changes."""
+"""``lodefs.push`` commits a directory; ``commit_changes``, ``merge`` and ``revert`` also commit."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ if TYPE_CHECKING:
 
 
 class CommitOptions(Where, total=False):
-    """What a commit says, and where it is made."""
+    """The message and metadata of a commit, and the store that it goes to."""
 
     message: Annotated[str, option("The commit's message.", "-m", "--message", default="")]
     author: Annotated[str | None, option("The commit's author [the user's name].")]
     metadata: Annotated[
         Mapping[str, str] | Iterable[str],
         option(
-            "What the commit says besides; for log --meta.",
+            "Metadata of the commit; log --meta searches it.",
             "--meta",
             multiple=True,
             metavar="KEY=VALUE",
         ),
     ]
     dry_run: Annotated[
-        bool, option("Write nothing; say what would change.", "-n", "--dry-run")
-    ]  # the result says what would be
+        bool, option("Write nothing; show what would change.", "-n", "--dry-run")
+    ]  # the result says what would change
 
 
 class ReaderOptions(CommitOptions, total=False):
-    """Who reads local files. ``progress`` is counted up meanwhile."""
+    """Options for reading local files. ``progress`` is updated during the call."""
 
     workers: Annotated[int | None, option("Processes that read and compress.", between=(0, 256))]
     progress: Progress | None
 
 
 class SourceOptions(ReaderOptions, total=False):
-    """How local files are read."""
+    """Options for how local files are read."""
 
     exclude: Annotated[
         Iterable[str | bytes],
-        option("Leave out what matches, as in .gitignore.", multiple=True, metavar="PATTERN"),
+        option("Leave out files that match, as in .gitignore.", multiple=True, metavar="PATTERN"),
     ]
-    skip_unreadable: Annotated[bool, option("Leave out what cannot be read or changes.")]
+    skip_unreadable: Annotated[bool, option("Leave out files that cannot be read or that change.")]
     private: Annotated[
         str,
         option(
-            "Of files that others may not read: push, leave out, or do not push at all [push].",
+            "Push files that others may not read, skip them, or refuse the push [push].",
             choices=("push", "skip", "refuse"),
             default="push",
         ),
@@ -82,27 +82,29 @@ def push(
     allow_removals: Annotated[
         bool | AllowRemovals,
         option(
-            "Push also if that removes more than half of the files of the branch, or of PATH.",
+            "Push even if that removes more than half of the files of the branch, or of PATH.",
             is_flag=True,
         ),
     ] = False,
     check: Annotated[
-        bool, option("Look for all that the commit names, and store again what the store has lost.")
+        bool,
+        option("Check that the store has all objects of the commit, and store lost ones again."),
     ] = False,
     **options: Unpack[SourceOptions],
 ) -> PushResult:
-    """Commits a directory to a branch, ``REPO[@BRANCH]``; it becomes all of the branch.
+    """Commits a directory to a branch, ``REPO[@BRANCH]``; it becomes the whole content.
 
-    ``allow_removals``: also if that removes more than half of the branch's files; or a function
-    that is asked. ``check``: look for all that the commit names, and store again what the store has
-    lost. ``message``, ``author`` and ``metadata`` (keys and values) of the commit. ``exclude``:
-    patterns of gitignore(5) of what is left out, as is what files ``.lodefsignore`` name.
-    ``skip_unreadable``: leave out what cannot be read. ``private``: "push", "skip" or "refuse"
-    files that others may not read. ``dry_run``: nothing is written to the store; the result says
-    what would be. ``workers``: processes that read. ``progress`` is counted up meanwhile.
-    ``store``: its URL, else that of the settings; ``session``: the settings themselves.
+    ``allow_removals``: push even if that removes more than half of the branch's files; or a
+    function that decides. ``check``: check that the store has all objects of the commit, and store
+    lost ones again. ``message``, ``author`` and ``metadata`` (keys and values): of the commit.
+    ``exclude``: patterns, as in .gitignore, of files to leave out, besides those in files
+    ``.lodefsignore``. ``skip_unreadable``: leave out files that cannot be read. ``private``:
+    "push", "skip" or "refuse" files that others may not read. ``dry_run``: write nothing to the
+    store; the result says what would change. ``workers``: processes that read. ``progress`` is
+    updated during the call. ``store``: a URL, by default that of the settings; ``session``: the
+    settings themselves.
 
-    All or nothing is committed; after an error, repeat it: what was sent stays.
+    The call commits all or nothing. After an error, repeat it: what was sent stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
     """
     from lodefs.chunkstore.push.push import push as push_directory
@@ -111,11 +113,11 @@ def push(
     if spec.path:
         raise InvalidInput(
             f"{spec}: push takes REPO[@BRANCH], without a path: the directory becomes the whole "
-            "branch; lodefs.commit_changes puts one into a place (lodefs.changes.PutDirectory)"
+            "branch; lodefs.commit_changes puts one at a path (lodefs.changes.PutDirectory)"
         )
     place = Path(directory)
     if place.is_file():
-        raise NotADirectory(f"{place} is a file: push takes the directory that it is in")
+        raise NotADirectory(f"{place} is a file: push takes the directory that contains it")
     with opened_for(options) as settings:
         core = push_options(settings, options, allow_removals=allow_removals, check=check)
         progress = options.get("progress")
@@ -131,15 +133,15 @@ def commit_changes(
     **options: Unpack[SourceOptions],
 ) -> ChangesResult:
     """Commits changes (``lodefs.changes``: Put, PutLink, PutDirectory, MakeDirectory, Remove,
-    Rename, CopyFrom) to a branch, ``REPO[@BRANCH]``, in their order. What did not change is not
-    read. A branch that does not exist is created.
+    Rename, CopyFrom) to a branch, ``REPO[@BRANCH]``, in their order. Files that do not change are
+    not read. A missing branch is created.
 
-    ``base``: the revision that the changes are meant for; by default where the branch is. What
-    others have committed since is kept, as long as the paths are disjoint. ``dry_run``: nothing is
-    written; the result says what would be. The rest: as of ``push``.
+    ``base``: the revision that the changes are meant for; by default the head of the branch. What
+    others have committed since is kept, if the paths are disjoint. ``dry_run``: write nothing; the
+    result says what would change. The rest: as for ``push``.
 
-    All or nothing is committed. Raises: Conflict that names paths which others changed too;
-    NotFound, NotADirectory, InvalidInput for what cannot be applied; TooManyRemovals, Unavailable.
+    The call commits all or nothing. Raises: Conflict, with the paths that others changed too;
+    NotFound, NotADirectory, InvalidInput for impossible changes; TooManyRemovals, Unavailable.
     """
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes as commit
 
@@ -157,22 +159,22 @@ def merge(
     *,
     ours: Annotated[
         Iterable[str | bytes],
-        option("In a conflict there BRANCH's stays.", multiple=True, metavar="PATH"),
+        option("Decide conflicts below PATH in favour of BRANCH.", multiple=True, metavar="PATH"),
     ] = (),
     theirs: Annotated[
         Iterable[str | bytes],
-        option("In a conflict there REV's is taken.", multiple=True, metavar="PATH"),
+        option("Decide conflicts below PATH in favour of REV.", multiple=True, metavar="PATH"),
     ] = (),
     **options: Unpack[CommitOptions],
 ) -> ChangesResult:
-    """Brings what ``REPO@REV`` has changed into a branch of REPO: moves the branch there if REV
-    follows it, else commits on both. Contents of a file are never merged.
+    """Merges the changes of ``REPO@REV`` into a branch of REPO: moves the branch to REV if REV
+    follows it, else commits a merge of both. Contents of a file are never merged.
 
-    A path that was changed differently on each side is as the branch has it if it is one of
-    ``ours``, or below one; as REV has it with ``theirs``. The nearest counts; "" is all of them.
-    The rest: as of ``push``.
+    A path that was changed differently on each side stays as in the branch if it is one of
+    ``ours`` or below one, and becomes as in REV with ``theirs``. The nearest path counts; "" is
+    everything. The rest: as for ``push``.
 
-    Raises: Diverged that names such paths which are in neither; InvalidInput; NotFound.
+    Raises: Diverged, with conflicting paths that neither decides; InvalidInput; NotFound.
     """
     from lodefs.chunkstore.push.changes.merge_branch import merge_branch
 
@@ -192,16 +194,16 @@ def revert(
     *,
     parent: Annotated[
         int | None,
-        option("Of a merge: which of its parents BRANCH goes back to, from 1.", between=(1, None)),
+        option("For a merge: the parent that BRANCH goes back to, from 1.", between=(1, None)),
     ] = None,
     **options: Unpack[CommitOptions],
 ) -> ChangesResult:
-    """Takes back, by a commit to a branch, ``REPO[@BRANCH]``, what the commit ``rev`` of REPO has
-    changed: each path that it changed is again as it was before. Of the first commit all that it
-    brought goes. ``parent``: of a merge, the parent that was there before, from 1 on. The rest: as
-    of ``push``.
+    """Undoes the commit ``rev`` of REPO by a commit to a branch, ``REPO[@BRANCH]``: each path that
+    ``rev`` changed becomes as it was before. Undoing the first commit removes all its files.
+    ``parent``: for a merge, the number of the parent to go back to, from 1. The rest: as for
+    ``push``.
 
-    Raises: Diverged that names paths which were changed since; InvalidInput for a merge without
+    Raises: Diverged, with the paths that were changed since; InvalidInput for a merge without
     ``parent``; NotFound.
     """
     from lodefs.chunkstore.push.changes.revert_commit import revert_commit
@@ -221,7 +223,7 @@ def _revert_message(commit: Commit, commit_id: CommitId) -> str:
 
 
 def opened_for(options: CommitOptions) -> AbstractContextManager[Session]:
-    """The settings that options name, for a block."""
+    """A session for the settings that options name, for a block."""
     return opened(options.get("session"), store=options.get("store"))
 
 
@@ -232,7 +234,7 @@ def push_options(
     allow_removals: bool | AllowRemovals = True,
     check: bool = False,
 ) -> PushOptions:
-    """The options of the library. Raises: InvalidInput."""
+    """The push options of the core library. Raises: InvalidInput."""
     from lodefs.chunkstore.format.metadata import new_metadata
     from lodefs.chunkstore.push.ignore_rules import check_patterns
     from lodefs.chunkstore.push.scanner import Private
@@ -263,14 +265,14 @@ def push_options(
 def choices_of(
     ours: Iterable[str | bytes], theirs: Iterable[str | bytes]
 ) -> dict[tuple[bytes, ...], bool]:
-    """By path, whether it is one of ``theirs``. Raises: InvalidInput for one that is in both."""
+    """By path, whether it is one of ``theirs``. Raises: InvalidInput for a path that is in both."""
     found: dict[tuple[bytes, ...], bool] = {}
     for paths, is_theirs in ((ours, False), (theirs, True)):
         for path in paths:
             names = tuple(split_path(os.fsencode(path)))
             if found.setdefault(names, is_theirs) != is_theirs:
                 shown = os.fsdecode(path)
-                raise InvalidInput(f"{shown!r} is in both ours and theirs: one side can stay")
+                raise InvalidInput(f"{shown!r} is in both ours and theirs: name it in one of them")
     return found
 
 

@@ -1,4 +1,4 @@
-"""``lodefs.branch`` and ``lodefs.tag``: names of commits, made, moved, deleted, got back."""
+"""``lodefs.branch`` and ``lodefs.tag``: create, move, delete and undelete names of commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ref(NamedTuple):
-    """A branch or tag. ``commit``: 64 hex digits; ``time_s``: Unix, when it came to be there."""
+    """A branch or tag. ``commit``: 64 hex digits; ``time_s``: when it was set to it (Unix)."""
 
     name: str
     commit: str
@@ -24,7 +24,7 @@ class Ref(NamedTuple):
 
 
 class RefChange(NamedTuple):
-    """What became of a branch or tag: where it is now, and was before (None: nowhere)."""
+    """A change of a branch or tag: its commit now and before (None: it did not exist)."""
 
     name: str
     commit: str | None
@@ -34,7 +34,8 @@ class RefChange(NamedTuple):
 class Refs:
     """The branches, or the tags: ``lodefs.branch`` and ``lodefs.tag``.
 
-    ``lodefs.tag("vision/flickr30k", "v1.0")`` makes one. ``store`` and ``session``: as of ``push``.
+    ``lodefs.tag("vision/flickr30k", "v1.0")`` creates one. ``store`` and ``session``: as for
+    ``push``.
     """
 
     def __init__(self, kind: str) -> None:
@@ -43,9 +44,10 @@ class Refs:
     def __call__(
         self, spec: str | Spec, name: str, *, force: bool = False, **where: Unpack[Where]
     ) -> RefChange:
-        """A branch or tag ``name`` at ``REPO[@REV]``; with ``force`` it is moved if it exists.
+        """Creates a branch or tag ``name`` at ``REPO[@REV]``; with ``force``, moves an existing
+        one.
 
-        Raises: AlreadyExists if it is elsewhere, NotFound, Conflict, InvalidInput.
+        Raises: AlreadyExists if it is at another commit, NotFound, Conflict, InvalidInput.
         """
         target = revision_of(spec)
         check_ref_name(name)
@@ -53,7 +55,7 @@ class Refs:
             return _create(settings.store, self.kind, target, name, force=force)
 
     def list(self, repo: str, **where: Unpack[Where]) -> list[Ref]:
-        """All of a repository, by name. Raises: NotFound."""
+        """All of a repository, sorted by name. Raises: NotFound."""
         with opened(**where) as settings:
             found = settings.store.refs(repo).list(self.kind)
             if not found:
@@ -65,7 +67,7 @@ class Refs:
             ]
 
     def delete(self, repo: str, name: str, **where: Unpack[Where]) -> RefChange:
-        """Deletes one; its commits stay, and ``undelete`` gets it back. Raises: NotFound."""
+        """Deletes one. Its commits stay, and ``undelete`` gets it back. Raises: NotFound."""
         check_ref_name(name)
         with opened(**where) as settings:
             settings.store.require_repo(repo)
@@ -76,8 +78,8 @@ class Refs:
             return RefChange(name, None, entry.commit.hex())
 
     def move(self, repo: str, name: str, to: str, **where: Unpack[Where]) -> RefChange:
-        """Gives one another name: makes that, then deletes the old one. If it moves in between,
-        both stay. Raises: NotFound, AlreadyExists, Conflict, InvalidInput."""
+        """Renames one: creates the new name, then deletes the old one. If it moves in between, both
+        stay. Raises: NotFound, AlreadyExists, Conflict, InvalidInput."""
         check_ref_name(name)
         check_ref_name(to)
         with opened(**where) as settings:
@@ -90,13 +92,13 @@ class Refs:
             if name != to:
                 latest = refs.latest(self.kind, to)
                 if latest is not None and latest.commit is not None:
-                    raise AlreadyExists(f"{repo} has a {singular(self.kind)} {to} already")
+                    raise AlreadyExists(f"{repo} already has a {singular(self.kind)} {to}")
                 _create(found, self.kind, target, to, force=False)
                 refs.advance(self.kind, name, None, expected_sequence=entry.sequence)
             return RefChange(to, entry.commit.hex(), None)
 
     def reset(self, spec: str | Spec, name: str, **where: Unpack[Where]) -> RefChange:
-        """Moves one that exists to ``REPO[@REV]``. Raises: NotFound, Conflict."""
+        """Moves an existing one to ``REPO[@REV]``. Raises: NotFound, Conflict."""
         target = revision_of(spec)
         check_ref_name(name)
         with opened(**where) as settings:
@@ -131,7 +133,7 @@ def _create(store: Store, kind: str, target: Spec, name: str, *, force: bool) ->
     now = latest.commit if latest else None
     if now not in (None, commit_id) and not force:
         raise AlreadyExists(
-            f"{name} exists already, at {now.hex()[:12]}; --force moves it (in Python force=True)"
+            f"{name} already exists, at {now.hex()[:12]}; --force moves it (in Python force=True)"
         )
     if now is None:
         store.check_new_ref(target.repo, kind, name)

@@ -1,4 +1,4 @@
-"""``lodefs.fork`` and ``lodefs.rename``: whole repositories under another name."""
+"""``lodefs.fork`` and ``lodefs.rename``: give whole repositories another name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OLD_NAME_S = 90 * 24 * 3600
 
 
 class Forked(NamedTuple):
-    """A new repository. ``commit``: where its branch main is, 64 hex digits; ``commits``: how many
-    it has."""
+    """A new repository. ``commit``: the head of its branch main, 64 hex digits; ``commits``: their
+    number."""
 
     repo: str
     commit: str
@@ -27,11 +27,11 @@ class Forked(NamedTuple):
 def fork(
     spec: str | Spec, new: str, *, progress: Progress | None = None, **where: Unpack[Where]
 ) -> Forked:
-    """Makes the repository ``new``, whose branch main is at ``REPO[@REV]``, with its history and
-    the same ids. No bytes of files move. Policies and quotas of REPO do not come along.
+    """Creates the repository ``new``, whose branch main is at ``REPO[@REV]``, with its history and
+    the same ids. No bytes of files move. Policies and quotas of REPO are not copied.
 
-    ``progress`` is counted up meanwhile. ``store`` and ``session``: as of ``push``. Raises:
-    AlreadyExists if the name is not free, NotFound, InvalidInput, Conflict.
+    ``progress`` is updated during the call. ``store`` and ``session``: as for ``push``. Raises:
+    AlreadyExists if the name is taken, NotFound, InvalidInput, Conflict.
     """
     from lodefs.chunkstore.transfer.fork import fork as make
 
@@ -45,8 +45,8 @@ def fork(
 
 
 class RenamedRepo(NamedTuple):
-    """A repository with its new name. ``refs``: those that came there with this call; ``until_s``:
-    the Unix time up to which the old name leads to the new one."""
+    """A repository with its new name. ``refs``: the refs that this call moved; ``until_s``: the
+    Unix time until which the old name leads to the new one."""
 
     repo: str
     refs: list[NamedRef]
@@ -62,13 +62,13 @@ def rename(
     **where: Unpack[Where],
 ) -> RenamedRepo:
     """Renames a repository, with its branches, tags, retention policy and quota. Its reflogs begin
-    anew. For ``old_name_s`` seconds the old name leads to the new one: for who reads, mounts and
-    pushes. No bytes of files move.
+    anew. For ``old_name_s`` seconds the old name leads to the new one for reads, mounts and pushes.
+    No bytes of files move.
 
-    After an error, or if it was killed, the same call goes on; a push beside it loses nothing.
-    ``progress`` is counted up meanwhile. ``store`` and ``session``: as of ``push``. Raises:
-    NotFound; AlreadyExists if the name is not free; Diverged for what was pushed to both names;
-    Conflict, InvalidInput.
+    After an error or a crash, the same call continues. A push at the same time loses nothing.
+    ``progress`` is updated during the call. ``store`` and ``session``: as for ``push``. Raises:
+    NotFound; AlreadyExists if the name is taken; Diverged for pushes to both names; Conflict,
+    InvalidInput.
     """
     from lodefs.chunkstore.transfer.rename import RenameOptions
     from lodefs.chunkstore.transfer.rename import rename as move_refs

@@ -1,4 +1,4 @@
-"""``lodefs.snapshot`` and ``lodefs.open``: reading a version from a program."""
+"""``lodefs.snapshot`` and ``lodefs.open``: read a version from a program."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def snapshot(
     token: str | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Snapshot:
-    """The commit that ``REPO[@REV]`` is now; it stays that commit.
+    """The commit that ``REPO[@REV]`` is now; the snapshot stays at that commit.
 
-    ``proxy``, ``store``, ``token``: else those of the settings; a proxy is started if none runs.
+    ``proxy``, ``store`` and ``token`` default to the settings; a proxy is started if none runs.
     ``timeout_s``: of a request, a restart of the proxy included. Raises: NotFound, Unavailable,
     Denied, InvalidInput.
     """
@@ -37,14 +37,14 @@ def snapshot(
 
 
 class _Opened:
-    """What one call of ``open`` leaves for the next: connections, and snapshots by commit."""
+    """What calls of ``open`` share: connections, and snapshots by commit."""
 
     def __init__(self) -> None:
         self._clients: dict[object, ProxyClients] = {}
-        self._snapshots: dict[object, Snapshot] = {}  # no lock: a fork could find it held
+        self._snapshots: dict[object, Snapshot] = {}  # no lock, since a fork could find it held
 
     def snapshot(self, spec: Spec, options: ProxyOptions) -> Snapshot:
-        """The commit that a revision is now."""
+        """The snapshot of the commit that a revision is now."""
         settings = (options, *map(os.environ.get, _VARIABLES))
         clients = self._clients.get(settings)
         if clients is None:
@@ -75,10 +75,10 @@ def open(  # noqa: A001 - lodefs.open
     token: str | None = None,
     **text: Any,
 ) -> IO[Any]:
-    """A file, ``lodefs://REPO@REV/PATH``, for reading: bytes with "rb", text with "r"
-    (``encoding``, ``errors``, ``newline``). A branch is looked up anew by each call.
+    """Opens a file, ``lodefs://REPO@REV/PATH``, for reading: bytes with "rb", text with "r"
+    (``encoding``, ``errors``, ``newline``). Each call looks a branch up anew.
 
-    Many files are opened faster from a ``snapshot``. Raises: NotFound, InvalidInput, Unavailable.
+    A ``snapshot`` opens many files faster. Raises: NotFound, InvalidInput, Unavailable.
     """
     check_mode(mode)
     spec = parse_url(url)

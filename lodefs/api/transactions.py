@@ -1,4 +1,4 @@
-"""``lodefs.transaction``: files that a program writes become one commit."""
+"""``lodefs.transaction``: the files that a program writes become one commit."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from lodefs.settings.session import Session
 
 _WAY_OUT = (
-    ". What is staged stays: `with tx: tx.rebase(ours=[...], theirs=[...])` says for each of them "
-    "whose side is taken, and commits"
+    ". Staged changes stay: `with tx: tx.rebase(ours=[...], theirs=[...])` decides for each path "
+    "which side wins, and commits"
 )
 
 
@@ -51,12 +51,12 @@ def transaction(
     session: Session | None = None,
     progress: Progress | None = None,
 ) -> Transaction:
-    """Changes of a branch, ``REPO[@BRANCH]``, that become one commit at the end of a ``with``
-    block; none if the block raises an error. A branch that does not exist is created.
+    """Changes to a branch, ``REPO[@BRANCH]``, that become one commit at the end of a ``with``
+    block, or none if the block raises an error. A missing branch is created.
 
-    ``base``: the revision that the changes are meant for; by default where the branch is when the
-    block begins. What others commit meanwhile is kept, as long as the paths are disjoint. The rest:
-    as of ``push``.
+    ``base``: the revision that the changes are meant for; by default the head of the branch when
+    the block begins. What others commit meanwhile is kept, if the paths are disjoint. The rest: as
+    for ``push``.
     """
     spec = revision_of(repo)
     check_repo(spec.repo)
@@ -74,11 +74,11 @@ def transaction(
 
 
 class Staged:
-    """What a transaction and its parts can do. Paths are relative to the root of the branch. Any
-    thread may call its methods; one is served at a time.
+    """The methods of a transaction and its parts. Paths are relative to the root of the branch. Any
+    thread may call a method; one runs at a time.
 
     Methods raise InvalidInput outside of the ``with`` block; NotFound, NotADirectory and
-    InvalidInput for paths; OverQuota, Purged, Unavailable and what else the store raises.
+    InvalidInput for paths; OverQuota, Purged, Unavailable and other errors of the store.
     """
 
     def __init__(self) -> None:
@@ -108,12 +108,12 @@ class Staged:
     def open(
         self, path: str, mode: str = "wb", *, executable: bool = False, **text: Any
     ) -> StagedFile | io.TextIOWrapper:
-        """A file to write, as of ``open``: bytes with "wb", else text (``encoding``, ``errors``,
-        ``newline``); "x" in place of "w" refuses a file that exists. It is cut and stored while it
-        is written, and is there when it is closed; an error in its block leaves the path as it was.
+        """Opens a file for writing: bytes with "wb", text with "w" (``encoding``, ``errors``,
+        ``newline``); "x" instead of "w" refuses an existing file. The file is stored while it is
+        written, and exists when it is closed. An error in its block leaves the path as it was.
         """
         if mode not in ("wb", "xb", "w", "x", "wt", "xt"):
-            raise InvalidInput(f"mode {mode!r}: a transaction has 'wb', 'xb', 'w' and 'x'")
+            raise InvalidInput(f"mode {mode!r}: a transaction takes 'wb', 'xb', 'w' and 'x'")
         names = names_of(path)
         if "x" in mode and self.exists(path):
             raise InvalidInput(f"{path} exists")
@@ -129,50 +129,50 @@ class Staged:
         *,
         executable: bool | None = None,
     ) -> None:
-        """A file with this content: bytes, a local file (pathlib.Path), or an open binary file,
-        which is read to its end. ``executable`` None: as the local file is."""
+        """Stores a file with this content: bytes, a local file (pathlib.Path), or an open binary
+        file, which is read to its end. ``executable`` None: as the local file is."""
         self.staging.put(names_of(path), content, executable=executable)
 
     def link(self, path: str, target: str) -> None:
-        """A symlink."""
+        """Creates a symlink."""
         self.staging.put_link(names_of(path), os.fsencode(target))
 
     def mkdir(self, path: str) -> None:
-        """An empty directory, if there is none. Directories above a file need not be made."""
+        """Creates an empty directory, if it is missing. A file needs no directory made for it."""
         self.staging.make_directory(names_of(path))
 
     def remove(self, path: str) -> None:
-        """Removes a file, or a directory with all that is in it."""
+        """Removes a file, or a directory and everything in it."""
         self.staging.remove(names_of(path))
 
     def rename(self, path: str, to: str) -> None:
-        """Gives a file or directory another path. A file that is there is replaced."""
+        """Moves a file or directory to another path. It replaces a file there."""
         self.staging.rename(names_of(path), names_of(to))
 
     def copy(self, path: str, to: str) -> None:
-        """Gives a file or directory a second path, in place of whatever is there."""
+        """Copies a file or directory to a second path, and replaces whatever is there."""
         self.staging.copy(names_of(path), names_of(to))
 
     def copy_from(self, source: str | Spec, to: str) -> None:
-        """Puts what ``REPO@REV:PATH`` is, of any repository, to a path. No byte is read."""
+        """Copies ``REPO@REV:PATH``, of any repository, to a path. No byte is read."""
         self.staging.copy_from(spec_of(source), names_of(to))
 
     def read(self, path: str, first: int = 0, end: int | None = None) -> bytes:
-        """A file as it is staged, or the bytes [first, end) of it, from the store. A file that was
-        just written ends a pack early: do not read back each of many."""
+        """A file as it is staged, or its bytes [first, end), from the store. Reading a file that
+        was just written ends a pack early: do not read back each of many."""
         entry = self.staging.item(names_of(path))
         if not isinstance(entry, TreeEntry) or entry.kind is not Kind.FILE:
             raise InvalidInput(f"{path} is not a file")
         return self.staging.read(entry, first, entry.size_bytes if end is None else end)
 
     def exists(self, path: str) -> bool:
-        """Whether something is at a path now."""
+        """Whether something is staged at a path now."""
         with self.staging.in_use():
             return self.staging.overlay.get(names_of(path, is_root_fine=True)) is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether its block has begun, and has not ended."""
+        """Whether its block has begun and not ended."""
         return self._area is not None
 
     @property
@@ -185,9 +185,9 @@ class Staged:
     def _open(
         self, spec: Spec, options: SourceOptions, *, allow_removals: bool | AllowRemovals = True
     ) -> None:
-        """Opens the session of a block."""
+        """Opens the staging area of a block."""
         if self._area is not None:
-            raise InvalidInput(f"{self} is open already")
+            raise InvalidInput(f"{self} is already open")
         with ExitStack() as stack:
             settings = stack.enter_context(opened_for(options))
             core = push_options(settings, {**options, "workers": 0}, allow_removals=allow_removals)
@@ -203,8 +203,8 @@ class Staged:
 
     @contextmanager
     def _left(self, kind: Any, error: Any, trace: Any) -> Iterator[Staging | None]:
-        """The end of a block: gives what there is to commit, and closes all. In a process that was
-        forked in the block nothing happens: it is the parent's."""
+        """Ends the block: returns what there is to commit, and closes all. In a process that was
+        forked within the block it does nothing, since the block is the parent's."""
         area, stack = self._area, self._stack
         if area is None or not area.is_own:
             yield None
@@ -221,10 +221,10 @@ class Staged:
 
 
 class Transaction(Staged):
-    """Made by ``lodefs.transaction``. ``result`` is what came of the last commit, None before.
+    """Made by ``lodefs.transaction``. ``result``: that of the last commit, None before the first.
 
-    The block commits at its end. If that fails, what is staged stays: another block of the same
-    transaction goes on with it. An error that the block raises discards it.
+    The block commits at its end. If that fails, staged changes stay, and another block of the same
+    transaction continues with them. An error that the block raises discards them.
     """
 
     def __init__(
@@ -241,12 +241,14 @@ class Transaction(Staged):
         self._job = CommitJob(way_out=_WAY_OUT)
         self._options = options
         self._allow_removals = allow_removals
-        self._kept: tuple[CommitBase, Item] | None = None  # what a failed commit has left
+        self._kept: tuple[CommitBase, Item] | None = (
+            None  # the staged changes after a failed commit
+        )
         self._id = token_hex(8)
 
     def commit(self, message: str | None = None) -> ChangesResult:
-        """Commits what is staged so far, and goes on: the next changes are another commit. Raises:
-        Conflict that names paths which others changed too, and all stays staged; InvalidInput if a
+        """Commits what is staged so far, and continues: later changes are another commit. Raises:
+        Conflict, with the paths that others changed too, and all stays staged; InvalidInput if a
         file is open; TooManyRemovals, OverQuota."""
         with self.staging.in_use():
             result = self._commit(message)
@@ -255,31 +257,31 @@ class Transaction(Staged):
             return result
 
     def rebase(self, ours: Iterable[str | bytes] = (), theirs: Iterable[str | bytes] = ()) -> None:
-        """Stages the same changes on the commit where the branch is now. A path that others changed
-        too, or one below it, stays as it is staged if it is one of ``ours``, and becomes what the
-        branch has with ``theirs``; "" is all of them. Raises: Conflict that names such paths which
-        are in neither, and nothing has changed then."""
+        """Stages the same changes on the present head of the branch. A path that others changed too
+        stays as it is staged if it is one of ``ours`` or below one, and becomes as in the branch
+        with ``theirs``; "" is everything. Raises: Conflict, with such paths that neither decides;
+        then nothing has changed."""
         choices = {path: not taken for path, taken in choices_of(ours, theirs).items()}
         self.staging.rebase(replace(self._job, choices=choices))
 
     def discard(self) -> None:
-        """Gives up what is staged, and ends the transaction."""
+        """Discards what is staged, and ends the transaction."""
         with self.staging.in_use():
             self.__exit__(InvalidInput, InvalidInput("discarded"), None)
 
     def fork(self) -> Part:
-        """A part for another process, on this machine or another one, to write. It begins with what
-        is staged now."""
+        """A part of the transaction for another process, on this machine or another one. It begins
+        with what is staged now."""
         with self.staging.in_use():
             root = self.staging.store_root()
             self._push_session.begin()
             return Part(self._id, self._store_url, self.spec, root)
 
     def merge(self, parts: Iterable[Part]) -> None:
-        """Stages what parts have written, as their processes gave them back. Raises: Conflict that
-        names paths which two of them changed, or one and the transaction; those before it are
-        staged, and it is not."""
-        job = replace(self._job, way_out=". Let each part write paths of its own")
+        """Stages what parts have written, as their processes returned them. Raises: Conflict, with
+        the paths that two parts changed, or a part and the transaction. The parts before that one
+        are staged, and it is not."""
+        job = replace(self._job, way_out=": let each part write paths of its own")
         with self.staging.in_use():
             for part in parts:
                 before, after = part.written(self._id)
@@ -334,9 +336,9 @@ class Transaction(Staged):
 
 
 class Part(Staged):
-    """Made by ``Transaction.fork``, for another process: pickled, it goes there, is written in a
-    ``with`` block, and is given back, for ``Transaction.merge``. It is small, whatever was written.
-    It needs the store's credentials there, as a push does.
+    """Made by ``Transaction.fork``, for another process. Pickle it and send it there, write to it
+    in a ``with`` block, and return it for ``Transaction.merge``. It stays small, whatever was
+    written. The process needs credentials for the store, as for a push.
     """
 
     def __init__(
@@ -351,12 +353,12 @@ class Part(Staged):
         self._is_written = False
 
     def written(self, transaction: str) -> tuple[TreeEntry | None, TreeEntry | None]:
-        """Of ``Transaction.merge``: the root before and after it. Raises: InvalidInput."""
+        """For ``Transaction.merge``: the root before and after it. Raises: InvalidInput."""
         if self._transaction != transaction:
             raise InvalidInput("this part is of another transaction")
         if not self._is_written:
             raise InvalidInput(
-                "this part is not written: merge what the other process gave back, after its "
+                "this part was not written: merge what the other process returned, after its "
                 "`with` block"
             )
         return self._before, self._after
@@ -376,7 +378,7 @@ class Part(Staged):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._area is not None:
-            raise InvalidInput("a part is pickled before its `with` block, or after it")
+            raise InvalidInput("pickle a part before its `with` block or after it, not within")
         state = {"_after": self._after, "_is_written": self._is_written}
         return Part, (self._transaction, self._store_url, self.spec, self._before), state
 
@@ -385,7 +387,7 @@ class Part(Staged):
 
 
 class _StagedText(io.TextIOWrapper):
-    """Text of a file, which is given up after an error in its block."""
+    """A text file that is discarded if its block raises an error."""
 
     def __init__(self, file: StagedFile, **text: Any) -> None:
         super().__init__(file, **text)

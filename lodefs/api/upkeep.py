@@ -1,4 +1,4 @@
-"""What a store keeps, and what that takes: ``rm``, ``undelete``, ``du``, ``retain``, ``quota``."""
+"""``rm``, ``undelete``, ``du``, ``retain``, ``quota``: what a store keeps, and its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NamedRef(NamedTuple):
-    """A branch or tag (``kind``: "branch", "tag") that went or came back; its commit's 64 hex
+    """A branch or tag (``kind``: "branch", "tag") that was deleted or restored; ``commit``: 64 hex
     digits."""
 
     repo: str
@@ -33,7 +33,7 @@ class NamedRef(NamedTuple):
 
 
 class LostRef(NamedTuple):
-    """A branch or tag that cannot be got back."""
+    """A branch or tag that cannot be restored."""
 
     repo: str
     kind: str
@@ -42,15 +42,15 @@ class LostRef(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What ``undelete`` got back, and what it could not."""
+    """What ``undelete`` restored, and what it could not restore."""
 
     refs: list[NamedRef]
     lost: list[LostRef]
 
 
 class DeletedItem(NamedTuple):
-    """A repository (``kind`` "repository"), branch or tag that is deleted. ``by``: who deleted a
-    repository; ``is_there``: its data is, so that it can be got back."""
+    """A deleted repository (``kind`` "repository"), branch or tag. ``by``: who deleted a
+    repository; ``is_there``: its data exists, so that it can be restored."""
 
     repo: str
     kind: str
@@ -63,8 +63,8 @@ class DeletedItem(NamedTuple):
 def rm(target: str | Target, **where: Unpack[Where]) -> list[NamedRef]:
     """Deletes a repository (``REPO``), or one branch or tag of it (``REPO@NAME``).
 
-    Its data goes with ``lodefs gc``, the grace time later; until then ``undelete`` gets it back.
-    ``store`` and ``session``: as of ``push``. Raises: NotFound, Conflict.
+    ``lodefs gc`` deletes its data after the grace time; until then ``undelete`` gets it back.
+    ``store`` and ``session``: as for ``push``. Raises: NotFound, Conflict.
     """
     found = parse_target(target) if isinstance(target, str) else target
     with opened(**where) as settings:
@@ -90,7 +90,7 @@ def _delete(store: Store, target: Target) -> list[NamedRef]:
 
 
 def _forget(store: Store, target: Target) -> list[NamedRef]:
-    """What of it was removed in the bucket itself, and a gc run still knows of."""
+    """Forgets refs that were removed in the bucket by hand, and that a gc run still knows."""
     from lodefs.chunkstore.maintenance.writers import forget_removed
 
     gone = forget_removed(store, target.repo, target.rev)
@@ -98,8 +98,8 @@ def _forget(store: Store, target: Target) -> list[NamedRef]:
 
 
 def undelete(target: str | Target, *, empty: bool = False, **where: Unpack[Where]) -> Restored:
-    """Gets a deleted repository, branch or tag back; with ``empty`` only the repository's name, so
-    that it can be pushed to. ``store`` and ``session``: as of ``push``. Raises: NotFound,
+    """Gets a deleted repository, branch or tag back. ``empty``: free only the repository's name, so
+    that it can be pushed to. ``store`` and ``session``: as for ``push``. Raises: NotFound,
     AlreadyExists."""
     found = parse_target(target) if isinstance(target, str) else target
     with opened(**where) as settings:
@@ -125,7 +125,7 @@ def undelete(target: str | Target, *, empty: bool = False, **where: Unpack[Where
 
 def deleted(**where: Unpack[Where]) -> list[DeletedItem]:
     """Everything that is deleted, as far as the store remembers it: repositories, and branches and
-    tags of the others. Some requests for each. ``store`` and ``session``: as of ``push``."""
+    tags of the others. Takes some requests for each. ``store`` and ``session``: as for ``push``."""
     found: list[DeletedItem] = []
     with opened(**where) as settings:
         place = settings.store
@@ -149,11 +149,11 @@ def deleted(**where: Unpack[Where]) -> list[DeletedItem]:
 def du(
     target: str | Target | None = None, *, progress: Progress | None = None, **where: Unpack[Where]
 ) -> StoreAccount | RevisionAccount:
-    """What the store's repositories take, the one first whose deletion would free most; with
-    ``REPO`` that one alone; of ``REPO@REV`` what that revision takes. Sizes are in bytes.
+    """The size of each repository of the store, with the one whose deletion frees most first; with
+    ``REPO``, of that one alone; with ``REPO@REV``, of that revision. Sizes are in bytes.
 
-    ``progress`` is counted up meanwhile. ``store`` and ``session``: as of ``push``. It reads all
-    commits and directories of the store, and no data. Raises: NotFound, Corrupt, InvalidInput.
+    ``progress`` is updated during the call. ``store`` and ``session``: as for ``push``. It reads
+    all commits and directories of the store, and no data. Raises: NotFound, Corrupt, InvalidInput.
     """
     from lodefs.chunkstore.maintenance.accounts import revision_account, store_account
 
@@ -167,7 +167,7 @@ def du(
         account = store_account(settings.store, progress)
         account.repos[:] = [one for one in account.repos if one.repo == found.repo]
         if not account.repos:
-            raise NotFound(f"{found.repo} has no branches and tags")
+            raise NotFound(f"{found.repo} has no branches or tags")
         return account
 
 
@@ -183,8 +183,8 @@ class ExpiringCommit(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """A policy (None: all history is kept), and what it does: so many commits are kept, those in
-    ``expiring`` go, oldest first. ``in_future``: kept ones whose time is yet to come."""
+    """A policy (None: all history is kept) and its effect: the number of commits that it keeps, and
+    those that expire, oldest first. ``in_future``: kept commits whose time is in the future."""
 
     repo: str
     policy: Retention | None
@@ -203,12 +203,13 @@ def retain(
     dry_run: bool = False,
     **where: Unpack[Where],
 ) -> RetentionPlan:
-    """Sets what of a repository's history is kept, or with nothing to set says what is.
+    """Sets how much of a repository's history is kept; without settings, returns the policy.
 
-    A commit stays if a branch or tag names it, or it is one of the ``keep_last`` newest along first
-    parents of a branch, or younger than ``keep_within_s`` seconds. ``keep_tagged``: nothing else.
-    ``clear``: all is kept from now on; ``dry_run``: only say what would go. Other commits go with
-    ``lodefs gc``, the grace time later. ``store`` and ``session``: as of ``push``.
+    A commit stays if a branch or tag names it, if it is one of the ``keep_last`` newest along the
+    first parents of a branch, or if it is younger than ``keep_within_s`` seconds. ``keep_tagged``:
+    keep nothing else. ``clear``: keep everything from now on; ``dry_run``: only return what would
+    expire. ``lodefs gc`` deletes other commits after the grace time. ``store`` and ``session``: as
+    for ``push``.
 
     Raises: NotFound, InvalidInput.
     """
@@ -254,12 +255,12 @@ def _plan(store: Store, repo: str, policy: Retention | None) -> RetentionPlan:
 def quota(
     repo: str, size_bytes_max: int | None = None, *, clear: bool = False, **where: Unpack[Where]
 ) -> int | None:
-    """Sets how many bytes the files of a version of a repository may have, or with ``clear`` any
-    number; gives what is set (None: no quota). Pushes that do not grow are allowed all the same.
-    ``store`` and ``session``: as of ``push``. Raises: NotFound, InvalidInput."""
+    """Limits the bytes of the files of a version of a repository; ``clear``: removes the limit.
+    Returns the limit (None: no quota). Pushes that do not grow the branch are always allowed.
+    ``store`` and ``session``: as for ``push``. Raises: NotFound, InvalidInput."""
     check_repo(repo)
     if size_bytes_max is not None and size_bytes_max < 1:
-        raise InvalidInput(f"a quota of {size_bytes_max} bytes is none: 1 or more")
+        raise InvalidInput(f"a quota must be at least 1 byte, not {size_bytes_max}")
     with opened(**where) as settings:
         settings.store.require_repo(repo)
         log = settings.store.settings_log(repo)

@@ -1,4 +1,4 @@
-"""``lodefs.warm``: data into the node's cache before it is used."""
+"""``lodefs.warm``: fetches data into the node's cache before it is used."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Warn = Callable[[str], None]
 
 
 class Warm:
-    """``lodefs.warm("vision/flickr30k@v1.0")``, and the jobs of the node's proxy.
+    """``lodefs.warm("vision/flickr30k@v1.0")``, and methods for the warm jobs of the node's proxy.
 
-    ``proxy`` and ``store``: else those of the settings; ``session``: the settings themselves.
-    ``progress`` is counted up while a job is waited for, and ``warn`` told of nodes that are.
+    ``proxy`` and ``store`` default to the settings; ``session``: the settings themselves.
+    ``progress`` is updated while the call waits; ``warn`` is called for nodes that it waits for.
     """
 
     def __call__(
@@ -53,14 +53,14 @@ class Warm:
         warn: Warn = lambda _line: None,
         **where: Unpack[NodeWhere],
     ) -> WarmStatus:
-        """Brings ``REPO[@REV][:PATH]``, or ``paths`` below it, into the cache; PATH may be a
+        """Fetches ``REPO[@REV][:PATH]``, or ``paths`` below it, into the cache. PATH may be a
         pattern.
 
-        ``pin_s``: protect it from eviction for so long. ``all_nodes``: of the cluster;
-        ``skip_missing``: go on without those that do not answer. ``nodes``: of the cluster, these
-        alone, by their hosts. ``owner``: who holds the pin. Not ``wait``: only begin the job;
-        not ``check``: return a job that failed. An exception while it waits ends the job.
-        Raises: NotFound, Unavailable, InvalidInput, and what a job failed with.
+        ``pin_s``: protect the data from eviction for this time. ``all_nodes``: warm all nodes of
+        the cluster; ``skip_missing``: go on without nodes that do not answer. ``nodes``: warm only
+        these nodes, given by host. ``owner``: the owner of the pin. Without ``wait`` the job only
+        starts; without ``check`` a failed job is returned. An exception during the wait ends the
+        job. Raises: NotFound, Unavailable, InvalidInput, and the error of the job.
         """
         found = request_of(spec_of(spec), paths, pin_s=pin_s, all_nodes=all_nodes)
         found = msgspec.structs.replace(
@@ -88,7 +88,7 @@ class Warm:
         warn: Warn = lambda _line: None,
         **where: Unpack[NodeWhere],
     ) -> WarmStatus:
-        """Waits for a job. Raises: NotFound, Unavailable, and what it failed with."""
+        """Waits for a job. Raises: NotFound, Unavailable, and the error of the job."""
         with opened(**where) as settings:
             follower = Follower(_client(settings, running_proxy(settings)), None, warn=warn)
             status = follower.follow(job_id, progress or Progress())
@@ -114,11 +114,12 @@ warm = Warm()
 def request_of(
     spec: Spec, paths: Sequence[str | bytes] | None, *, pin_s: int = 0, all_nodes: bool = False
 ) -> WarmRequest:
-    """The request to the proxy. Raises: InvalidInput for an empty list or one below a pattern."""
+    """The request to the proxy. Raises: InvalidInput for an empty list, or a list with a
+    pattern."""
     from lodefs.proxy.warm.path_patterns import is_glob
 
     if pin_s > PIN_S_MAX:
-        raise InvalidInput(f"--pin: {PIN_S_MAX // 86400}d at most")
+        raise InvalidInput(f"--pin: the limit is {PIN_S_MAX // 86400}d")
     globs: list[bytes] = []
     names = [_bytes(path) for path in paths or ()]
     if paths is None:
@@ -141,7 +142,7 @@ def request_of(
 
 
 def checked(status: WarmStatus) -> WarmStatus:
-    """The status of a job that is done. Raises: what it failed with first."""
+    """The status of a job that has ended well. Raises: the first error of a failed job."""
     if status.state == "done":
         return status
     if not status.errors:
@@ -165,8 +166,8 @@ STARTS_MAX = 10
 
 
 class Follower:
-    """Polls one job until it is over. If its proxy was restarted, starts the job again, which goes
-    on where it was."""
+    """Polls one job until it ends. If its proxy was restarted, starts the job again, which
+    continues where it was."""
 
     def __init__(
         self,
@@ -177,8 +178,8 @@ class Follower:
         sleep: Callable[[float], None] = time.sleep,
         warn: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """``request``: what to ask for; None for a job of others. ``warn`` is called once for
-        each node that cannot be asked."""
+        """``request``: what to ask for; None for a job that somebody else started. ``warn`` is
+        called once for each node that cannot be asked."""
         self._calls = calls
         self._request = request
         self._clock_s = clock_s
@@ -189,7 +190,7 @@ class Follower:
         self._starts = 0
 
     def start(self) -> WarmStatus:
-        """Starts the job. Raises: errors of the proxy."""
+        """Starts the job. Raises: the proxy's errors."""
         self._starts += 1
         status = self._calls.call(WarmStatus, "POST", WARM, self._request)
         self.job_id = status.id

@@ -1,4 +1,4 @@
-"""Writable mounts, by settings: which place has the changes of a mountpoint, and what it is of."""
+"""Writable mounts: finds the place with the changes of a mountpoint, and mounts and unmounts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MOUNTER_SOCKET = "LODEFS_MOUNTER_SOCKET"
 
 
 class WritableMounted(NamedTuple):
-    """A writable mount that can be read and written. ``is_resumed``: with changes that were kept in
-    its place. ``is_mended``: it was there, and takes changes again after a commit that was
-    interrupted. ``untagged``: why nothing keeps its base from the retention policy."""
+    """A writable mount that is ready. ``is_resumed``: it shows changes that were kept in its place.
+    ``is_mended``: it existed, and accepts changes again after an interrupted commit. ``untagged``:
+    why nothing keeps its base from the retention policy."""
 
     record: Record
     place: UpperPlace
@@ -42,7 +42,7 @@ class WritableMounted(NamedTuple):
 
 
 class Uncommitted(NamedTuple):
-    """A place with changes that are in no commit."""
+    """A place with uncommitted changes."""
 
     record: Record
     place: UpperPlace
@@ -50,7 +50,7 @@ class Uncommitted(NamedTuple):
 
 
 class WritableMount(Mount):
-    """A mount that can be read and written. As a context it keeps its changes at the end."""
+    """A writable mount that is ready. As a context manager it keeps its changes at the end."""
 
     def __init__(self, session: Session, made: WritableMounted) -> None:
         self._session = session
@@ -59,8 +59,8 @@ class WritableMount(Mount):
         self.commit = made.record.commit
 
     def unmount(self, *, keep: bool = True, discard: bool = False) -> Unmounted:
-        """Ends it; in use, it goes out of sight and ends with its last user. Its changes are kept
-        for the next mount there, or ``discard``ed. Raises: NotFound, Denied."""
+        """Unmounts it. A mount in use disappears, and ends when its last user closes its files. Its
+        changes are kept for the next mount there, or ``discard``ed. Raises: NotFound, Denied."""
         done = unmount_writable(self._session, self.mountpoint, keep=keep, discard=discard)
         return Unmounted(self.mountpoint, done.is_lazy, done.users)
 
@@ -74,20 +74,20 @@ def mount_writable(
     fork: bool = False,
     ends_with: int = 0,
 ) -> WritableMounted:
-    """Mount a revision on an empty directory for reading and writing. The changes lie in ``upper``,
-    a directory of a local disk, or in one of the state directory; those of an earlier mount there
-    are gone on with, from their base. Starts a proxy if none runs. ``fork`` as of
-    ``mounter.mount``. ``ends_with``: a process with which the snapshot below it ends, and with the
-    mount namespace; 0: with neither.
+    """Mounts a revision on an empty directory for reading and writing. The changes lie in
+    ``upper``, a directory of a local disk, or below the state directory. Kept changes of an earlier
+    mount there are used, with their base. Starts a proxy if none runs. ``fork``: as for
+    ``mounter.mount``. ``ends_with``: a process; the snapshot below the mount ends with it and with
+    the mount namespace; 0: with neither.
 
-    As ``lodefs.mount``, and: InvalidInput (``upper`` is unfit; there are changes of something
-    else), InUse, Conflict, NoSpace.
+    Raises what ``lodefs.mount`` raises, and: InvalidInput (``upper`` cannot be used, or there are
+    changes to something else), InUse, Conflict, NoSpace.
     """
     check_device()
     mountpoint = canonical(requested.directory)
     on_top = mount_table.on_top(mountpoint)
     if on_top is None or not on_top.is_writable:
-        check_mountpoint(mountpoint)  # before a proxy is started for nothing
+        check_mountpoint(mountpoint)  # before a proxy is started in vain
     state = upper_place.state_directory(session.environment)
     place = _place(state, mountpoint, upper)
     with place.locked():
@@ -123,20 +123,20 @@ def mount_writable(
 
 
 def place_of(session: Session, directory: str) -> UpperPlace:
-    """The place of a writable mount, mounted or not. NotFound where there is none."""
+    """The place of a writable mount, mounted or not. Raises: NotFound."""
     mountpoint = canonical(directory)
     state = upper_place.state_directory(session.environment)
     found = upper_place.find(state, mountpoint)
     if found is None:
         raise NotFound(
-            f"{directory}: there is no writable mount here, and no changes of one are kept in "
-            f"{state}; `lodefs mounts --uncommitted` lists those of this user"
+            f"{directory}: there is no writable mount here, and no kept changes in "
+            f"{state}; `lodefs mounts --uncommitted` lists this user's changes"
         )
     return found
 
 
 def is_writable(session: Session, directory: str) -> bool:
-    """Whether a writable mount is, or was, on a directory: it has a place."""
+    """Whether a directory is, or was, a writable mount: it has a place."""
     try:
         place_of(session, directory)
     except NotFound:
@@ -147,16 +147,16 @@ def is_writable(session: Session, directory: str) -> bool:
 def unmount_writable(
     session: Session, directory: str, *, keep: bool = False, discard: bool = False
 ) -> WritableUnmounted:
-    """Take a writable mount away, and ``keep`` or ``discard`` its changes, mounted or not.
-    NotFound; InvalidInput where there are changes and neither is asked for."""
+    """Unmounts a writable mount, and ``keep``s or ``discard``s its changes, mounted or not. Raises:
+    NotFound; InvalidInput if there are changes and neither is asked for."""
     place = place_of(session, directory)
     with place.locked():
         record = writable_mount.recorded(place)
         if not keep and not discard and place.has_changes(record.generation):
             raise InvalidInput(
-                f"{directory} has changes that are in no commit: `lodefs commit {directory}` makes "
-                "one of them; or unmount with --commit, with --keep (the next `lodefs mount "
-                "--writable` there goes on with them), or with --discard"
+                f"{directory} has changes that are in no commit: `lodefs commit {directory}` "
+                "commits them; or unmount with --commit, with --keep (for the next `lodefs mount "
+                "--writable` there), or with --discard"
             )
         return take_away(session, place, record, discard=discard)
 
@@ -164,7 +164,7 @@ def unmount_writable(
 def take_away(
     session: Session, place: UpperPlace, record: Record, *, discard: bool
 ) -> WritableUnmounted:
-    """The same, of a place that the caller has locked; changes that are not discarded are kept."""
+    """Unmounts it; the caller has locked its place. Changes that are not discarded are kept."""
     done = writable_mount.unmount(place, discard=discard)
     if not done.kept:
         base_tags.remove(session, record)
@@ -173,7 +173,7 @@ def take_away(
 
 
 def uncommitted(session: Session) -> list[Uncommitted]:
-    """Changes of this user that are in no commit, mounted or not. What cannot be read is left out.
+    """Uncommitted changes of this user, mounted or not. Places that cannot be read are left out.
     Raises: OSError."""
     found = []
     for place in upper_place.all_places(upper_place.state_directory(session.environment)):
@@ -186,28 +186,28 @@ def uncommitted(session: Session) -> list[Uncommitted]:
 
 
 def _place(state: Path, mountpoint: str, upper: str | None) -> UpperPlace:
-    """Where the changes of a mountpoint lie, or are to lie. InvalidInput."""
+    """The place for the changes of a mountpoint. Raises: InvalidInput."""
     former = upper_place.find(state, mountpoint)
     chosen = upper_checks.chosen(upper, mountpoint) if upper is not None else None
     if former is not None:
         if chosen not in (None, former.directory):
             raise InvalidInput(
-                f"{mountpoint} has its changes in {former.directory}: mount it without --upper, or "
-                f"give them up first (`lodefs unmount --discard {mountpoint}`)"
+                f"{mountpoint} keeps its changes in {former.directory}: mount it without --upper, "
+                f"or discard them first (`lodefs unmount --discard {mountpoint}`)"
             )
         return former
     place = UpperPlace(chosen) if chosen else upper_place.default_place(state, mountpoint)
     if upper_checks.overlap(str(place.directory), mountpoint):
         raise InvalidInput(
-            f"{mountpoint} has the directory of its own changes in it, {place.directory}: name "
+            f"{mountpoint} contains the directory for its own changes, {place.directory}: name "
             "another one by --upper"
         )
-    upper_place.forget(state, mountpoint)  # of a place that was removed
+    upper_place.forget(state, mountpoint)  # the record of a removed place
     return place
 
 
 def _wanted(session: Session, options: MountOptions, former: Record | None) -> Record:
-    """What is to be mounted. What goes on need not be asked for: its base counts."""
+    """What to mount. Kept changes decide this: their base counts, not the argument."""
     service = _service(session, options)
     if former is not None and former.branch == options.rev and former.repo == options.repo:
         return msgspec.structs.replace(former, options=options, service=former.service or service)
@@ -220,8 +220,8 @@ def _wanted(session: Session, options: MountOptions, former: Record | None) -> R
 
 
 def _branch(session: Session, options: MountOptions, commit: str) -> str:
-    """The branch that a revision is; "" of a tag or a commit. Who cannot ask the store takes it for
-    a branch: a commit will say otherwise."""
+    """The branch that a revision is; "" for a tag or a commit. If the store cannot be asked, it is
+    taken for a branch: a commit will report it otherwise."""
     rev = options.rev
     if len(rev) >= ID_HEX_CHARS_MIN and commit.startswith(rev):
         return ""
@@ -235,8 +235,8 @@ def _branch(session: Session, options: MountOptions, commit: str) -> str:
 
 
 def _service(session: Session, options: MountOptions) -> str:
-    """The socket of the mount service that may hold the snapshot; "": none. One that is shared has
-    no limit and no log of one mount's."""
+    """The socket of the mount service, if it may hold the snapshot, else "". A shared mount has no
+    read limit and no log of a single mount."""
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
     plain = (options.read_timeout_s, options.log_path, options.passthrough, options.without)
     if not is_root or plain != (READ_TIMEOUT_S, "", "auto", frozenset()):

@@ -1,4 +1,4 @@
-"""``lodefs.commit``, ``status``, ``restore``: what was changed in a writable mount."""
+"""``lodefs.commit``, ``status`` and ``restore``: the changes in a writable mount."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ POLL_S = 0.2
 
 
 class WritableStatus(NamedTuple):
-    """What is changed in a writable mount. ``commit``: its base; ``head``: where its branch is now,
-    "" if there is none. ``skipped``: what no commit can hold."""
+    """The changes in a writable mount. ``commit``: its base; ``head``: the present head of its
+    branch, "" if there is none. ``skipped``: what no commit can hold."""
 
     mountpoint: str
     repo: str
-    branch: str  # "" of a tag or a commit that was mounted
-    path: bytes  # of the repository, that is mounted
+    branch: str  # "" if a tag or a commit was mounted
+    path: bytes  # the mounted path in the repository
     commit: str
     head: str
     is_mounted: bool
@@ -70,7 +70,7 @@ def commit(
     directory: str | os.PathLike[str],
     *,
     branch: Annotated[
-        str | None, option("Commit to this branch, and to it from then on.", metavar="NAME")
+        str | None, option("Commit to this branch, now and later.", metavar="NAME")
     ] = None,
     base: Annotated[
         str | None,
@@ -79,17 +79,17 @@ def commit(
     wait_s: float = 0.0,
     **options: Unpack[ReaderOptions],
 ) -> ChangesResult:
-    """Commits what was changed in a writable mount, mounted or kept. The mount shows the new commit
-    then, without changes; what others have committed to the branch since is in it.
+    """Commits the changes in a writable mount, mounted or kept. The mount then shows the new commit
+    without changes, with what others have committed to the branch since.
 
-    ``branch``: another branch, which is made if there is none. ``base``: the revision to take for
-    the base, if that is gone (a retention policy, a deleted branch); what was changed replaces what
-    it has. ``wait_s``: how long to wait for files that are open for writing. ``message``,
-    ``author``, ``dry_run``, ``workers``, ``progress``, ``store`` and ``session``: as of ``push``.
+    ``branch``: another branch, which is created if it is missing. ``base``: the revision to use as
+    the base, if that is gone (a retention policy, a deleted branch); changed paths replace its own.
+    ``wait_s``: how long to wait for files that are open for writing. ``message``, ``author``,
+    ``dry_run``, ``workers``, ``progress``, ``store`` and ``session``: as for ``push``.
 
-    All or nothing is committed, and changes stay until they are. Raises: InUse that names who has
-    files open for writing; Diverged that names paths which others changed too; NotFound,
-    InvalidInput, NoSpace, Denied, Unavailable.
+    The call commits all or nothing, and changes stay until they are committed. Raises: InUse, with
+    the processes that have files open for writing; Diverged, with the paths that others changed
+    too; NotFound, InvalidInput, NoSpace, Denied, Unavailable.
     """
     with opened(options.get("session"), store=options.get("store")) as session:
         place = writable.place_of(session, os.fspath(directory))
@@ -114,8 +114,8 @@ def commit_and_unmount(
     branch: str | None = None,
     **options: Unpack[ReaderOptions],
 ) -> tuple[ChangesResult, WritableUnmounted]:
-    """The same, and takes the mount away, with nothing left of it. InUse where something was
-    changed after the commit: it is mounted still."""
+    """Commits the changes, unmounts the mount, and leaves nothing of it. Raises: InUse if something
+    was changed after the commit; the mount then stays."""
     result = commit(directory, branch=branch, **options)
     with opened(options.get("session"), store=options.get("store")) as session:
         place = writable.place_of(session, os.fspath(directory))
@@ -124,17 +124,17 @@ def commit_and_unmount(
             with _resting(session, place, record, 0):
                 if next(_changes_of(session, place, record).listed(), None) is not None:
                     raise InUse(
-                        f"{directory} was changed after the commit {result.commit[:12]}, and is "
-                        "mounted still: repeat the command"
+                        f"{directory} was changed after the commit {result.commit[:12]}, and "
+                        "stays mounted: repeat the command"
                     )
                 done = writable.take_away(session, place, record, discard=True)
     return result, done
 
 
 def status(directory: str | os.PathLike[str], **where: Unpack[Where]) -> WritableStatus:
-    """What was changed in a writable mount, mounted or kept, and would be committed. Files are read
-    only where their size does not tell. ``store`` and ``session``: as of ``push``. Raises:
-    NotFound, Denied, Unavailable; SourceChanged for what changes meanwhile."""
+    """The changes in a writable mount, mounted or kept, that would be committed. Files are read
+    only if their size does not decide. ``store`` and ``session``: as for ``push``. Raises:
+    NotFound, Denied, Unavailable; SourceChanged for files that change meanwhile."""
     with opened(**where) as session:
         place = writable.place_of(session, os.fspath(directory))
         record = writable_mount.recorded(place)
@@ -162,9 +162,9 @@ def restore(
     **where: Unpack[Where],
 ) -> None:
     """Puts files and directories of a writable mount back as they are in its base. ``paths`` are
-    relative to it. Each is replaced when its bytes are there, and those of an interrupted call are
-    used again. ``store`` and ``session``: as of ``push``. Raises: NotFound for a path that is not
-    in the base; InvalidInput, NoSpace, Denied, Corrupt, Unavailable."""
+    relative to the mount. Each is replaced when its bytes are there; the bytes of an interrupted
+    call are used again. ``store`` and ``session``: as for ``push``. Raises: NotFound for a path
+    that is not in the base; InvalidInput, NoSpace, Denied, Corrupt, Unavailable."""
     with opened(**where) as session:
         place = writable.place_of(session, os.fspath(directory))
         with place.locked():
@@ -172,7 +172,7 @@ def restore(
             record, _ = commit_ends.mended(session, place, record)
             if writable_mount.mounted_on(record) is None:
                 raise InvalidInput(
-                    f"{directory} is not mounted: `lodefs mount --writable` it first"
+                    f"{directory} is not mounted: mount it first (`lodefs mount --writable`)"
                 )
             wanted = [_below(record, os.fsencode(path)) for path in paths]
             for path in wanted:
@@ -187,7 +187,7 @@ def _committed(
     base: str | None,
     options: ReaderOptions,
 ) -> tuple[ChangesResult, bool]:
-    """What comes of the changes, and whether there are any (True also if that is not known)."""
+    """The result of a commit, and whether there are changes (True also if that is unknown)."""
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 
     def note(commit: CommitId) -> None:
@@ -204,7 +204,7 @@ def _committed(
     except Conflict as error:
         raise Diverged(
             f"{error}; the changes stay in {record.mountpoint}: commit them to another branch "
-            f"(`lodefs commit --branch NAME`), and merge that (`lodefs merge`)"
+            f"(`lodefs commit --branch NAME`), and merge it (`lodefs merge`)"
         ) from error
     has_changes = next(found.listed(), None) is not None if result.unchanged else True
     _note(result, found, record)
@@ -252,13 +252,13 @@ def _base(session: Session, record: Record, instead: str | None) -> tuple[Spec, 
 
 
 def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
-    """The branch that a commit of a writable mount goes to: ``branch``, or its own. InvalidInput,
-    NotFound."""
+    """The branch that a commit of a writable mount goes to: ``branch``, or its own. Raises:
+    InvalidInput, NotFound."""
     name = record.branch if branch is None else branch
     if not name:
         raise InvalidInput(
-            f"{record.mountpoint} is of {record.repo}@{record.options.rev}, which is no branch: "
-            "name one by --branch, which is made if there is none"
+            f"{record.mountpoint} shows {record.repo}@{record.options.rev}, which is not a branch: "
+            "name one by --branch, which is created if it is missing"
         )
     if branch is not None:
         check_new_ref_name(branch)
@@ -267,14 +267,14 @@ def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
         raise InvalidInput(f"{name} is a tag of {repo}: name a branch by --branch")
     if branch is None and head is None:
         raise NotFound(
-            f"{repo} has no branch {name} any more: `lodefs undelete` brings it back, or --branch "
-            "NAME commits to another one"
+            f"{repo} no longer has the branch {name}: `lodefs undelete` brings it back, or "
+            "--branch NAME commits to another one"
         )
     return Spec(repo, name)
 
 
 def _located(session: Session, repo: str, branch: str) -> tuple[str, CommitId | None]:
-    """The name that a repository has now, and where its branch is."""
+    """The present name of a repository, and the head of its branch."""
     head = session.store.refs(repo).head(BRANCHES, branch)
     if head is None and (to := session.store.new_name(repo)) is not None:
         session.store.on_renamed(to)
@@ -284,8 +284,8 @@ def _located(session: Session, repo: str, branch: str) -> tuple[str, CommitId | 
 
 @contextmanager
 def _resting(session: Session, place: UpperPlace, record: Record, wait_s: float) -> Iterator[None]:
-    """The mount takes no changes meanwhile, and after an error takes them again, unless a commit
-    has them. InUse."""
+    """The mount accepts no changes during the block, and accepts them again after an error, unless
+    a commit has them. Raises: InUse."""
     deadline_s = time.monotonic() + wait_s
     while writers := writable_mount.set_read_only(place, record, read_only=True):
         if time.monotonic() >= deadline_s:
@@ -305,7 +305,7 @@ def _resting(session: Session, place: UpperPlace, record: Record, wait_s: float)
 
 
 def _note(result: ChangesResult, found: UpperChanges, record: Record) -> None:
-    """Tells of what a commit does not keep by the names that a user knows."""
+    """Names what a commit does not keep, in the words of users."""
     head = found.upper + b"/"
     mountpoint = os.fsencode(record.mountpoint) + b"/"
     result.skipped += found.skipped
@@ -316,7 +316,7 @@ def _note(result: ChangesResult, found: UpperChanges, record: Record) -> None:
 
 
 def _below(record: Record, path: bytes) -> bytes:
-    """A path in the mount as one relative to it. InvalidInput."""
+    """A path in the mount, relative to it. Raises: InvalidInput."""
     root = os.fsencode(record.mountpoint)
     if path.startswith(b"/"):
         if not path.startswith(root + b"/"):
@@ -325,13 +325,13 @@ def _below(record: Record, path: bytes) -> bytes:
     names = split_path(path)
     if not names:
         raise InvalidInput(
-            f"{record.mountpoint} as a whole: `lodefs unmount --discard` gives up all changes"
+            f"{record.mountpoint} is the whole mount: `lodefs unmount --discard` drops all changes"
         )
     return b"/".join(names)
 
 
 def _restore(session: Session, place: UpperPlace, record: Record, path: bytes) -> None:
-    """Pulls it beside its place, which the upper place notes meanwhile, and puts it there."""
+    """Pulls the path next to its place, which the upper place records, and moves it there."""
     from lodefs.chunkstore.format.tree import Kind
     from lodefs.chunkstore.pull.pull import pull
     from lodefs.chunkstore.repo.history import find
@@ -365,7 +365,7 @@ def _note_restoring(place: UpperPlace, record: Record, path: bytes) -> None:
 
 @contextmanager
 def _made(mountpoint: str, directory: str) -> Iterator[int]:
-    """A descriptor of a directory of the mount, which is made if it is missing. InvalidInput."""
+    """A descriptor of a directory of the mount, created if it is missing. Raises: InvalidInput."""
     try:
         with safe_open.closing(safe_open.open_plain(mountpoint, safe_open.PLACE)) as root_fd:
             fd = safe_open.make_within(root_fd, directory)
@@ -373,7 +373,8 @@ def _made(mountpoint: str, directory: str) -> Iterator[int]:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         raise InvalidInput(
-            f"{directory} leads through what is no directory now: restore {error.filename} first"
+            f"{directory} leads through {error.filename}, which is no longer a directory: "
+            "restore that first"
         ) from error
     with safe_open.closing(fd):
         yield fd

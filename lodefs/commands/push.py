@@ -339,7 +339,7 @@ def _show_commit(result: CommitResult, spec: Spec, *, dry_run: bool) -> None:
     if getattr(result, "rebased", 0):
         cli.write_line(f"{spec} had moved: this commit follows those of others")
     if result.unchanged:
-        cli.write_line(f"nothing changed: {spec} is still at {result.commit}")
+        cli.write_line(f"nothing changed: {spec} stays at {result.commit}")
     elif dry_run:
         cli.write_line("a dry run: nothing was written to the store")
     else:

@@ -1,6 +1,6 @@
-"""fsspec's file system for ``lodefs://REPO@REV/PATH``, and what pandas and others open by it.
+"""fsspec's file system for ``lodefs://REPO@REV/PATH``, which pandas and others use.
 
-Installed with ``pip install lodefs[fsspec]``; fsspec finds it by its entry point.
+Install it with ``pip install lodefs[fsspec]``. fsspec finds it by its entry point.
 """
 
 import fsspec
@@ -8,6 +8,6 @@ import fsspec
 from lodefs.fs.filesystem import LodefsFileSystem as LodefsFileSystem
 from lodefs.reading.urls import SCHEME
 
-# From 0.3 on universal_pathlib takes paths apart by the rules of the file system if it is among
-# those that are loaded; else by others, which cut the first letter off each name.
+# From 0.3 on universal_pathlib splits paths by the rules of the file system, if that is loaded.
+# Otherwise it uses other rules, which cut the first letter off each name.
 fsspec.register_implementation(SCHEME, LodefsFileSystem, clobber=True)

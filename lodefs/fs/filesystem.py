@@ -1,7 +1,7 @@
-"""``LodefsFileSystem``: datasets as fsspec sees files. Synchronous; writing.py has what writes.
+"""``LodefsFileSystem``: datasets as files of fsspec. It is synchronous; writing.py writes.
 
-A revision is resolved once: from then on this file system, its copies in forked processes and
-those that travel by pickle read the same commit, whatever happens to the branch.
+A revision is resolved once. From then on this file system, its copies in forked processes and its
+pickled copies read the same commit, whatever happens to the branch.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from lodefs.reading.urls import SCHEME, decoded_path, encoded_path, parse_url, s
 if TYPE_CHECKING:
     from lodefs.api.transactions import Transaction
 
-BLOCK_BYTES = 64 << 10  # what reading by lines reads at once
+BLOCK_BYTES = 64 << 10  # read at once when lines are read
 COPY_BYTES = 8 << 20
-SNAPSHOTS_MAX = 32  # that are kept open
+SNAPSHOTS_MAX = 32  # snapshots that are kept open
 _OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}
 _MISSING = (FileNotFoundError, NotADirectoryError)
 _FILE, _DIRECTORY = int(Kind.FILE), int(Kind.DIRECTORY)
-_commits_of: dict[ProxyOptions, dict[str, str]] = {}  # by REPO@REV, for all of this process
+_commits_of: dict[ProxyOptions, dict[str, str]] = {}  # by REPO@REV, for the whole process
 
 
 class _OneCommit(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec has no types
-    """fsspec makes an instance for each thread, and forgets them in a child that was forked: they
-    share what they know of revisions, unless an instance of its own is asked for."""
+    """fsspec makes an instance for each thread, and forgets all in a forked child. Instances share
+    the commits of revisions, unless a separate instance is asked for."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         fs = super().__call__(*args, **kwargs)
@@ -52,11 +52,11 @@ class _OneCommit(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec has 
 
 
 class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
-    """``proxy`` (unix:/PATH or http://HOST:PORT), ``store`` and ``token``: as of the commands, and
-    found as by these if they are not given. ``timeout_s``: of a request, a proxy's restart
-    included. ``autocommit``: each call that writes outside of a transaction, and each file that is
-    closed, is a commit; otherwise it is refused. Raises: TypeError for an option that neither it
-    nor every file system of fsspec has."""
+    """``proxy`` (unix:/PATH or http://HOST:PORT), ``store`` and ``token``: as for commands, with
+    the same defaults. ``timeout_s``: of a request, a restart of the proxy included. ``autocommit``:
+    each writing call outside of a transaction, and each closed file, is a commit; without it they
+    are refused. Raises: TypeError for an option that neither this nor every file system of fsspec
+    has."""
 
     protocol = SCHEME
     root_marker = ""
@@ -80,7 +80,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         super().__init__(**storage_options)
         self._autocommit = autocommit
         self._clients = ProxyClients(ProxyOptions(proxy, store, token, timeout_s))
-        self._commits: dict[str, str] = {}  # by REPO@REV: what travels with a pickle
+        self._commits: dict[str, str] = {}  # by REPO@REV; part of a pickle
         self._snapshots: dict[str, Snapshot] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -105,12 +105,12 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
     @property
     def fsid(self) -> str:
-        """Names where the data comes from."""
+        """The store that the data comes from."""
         return f"{SCHEME}-{self._clients.url}"
 
     @raising_os_errors
     def resolve(self, path: str) -> str:
-        """The same URL with the commit in the place of its revision: it means the same for ever."""
+        """The same URL with the commit instead of its revision, which always means the same."""
         head, inner = split_head(self._strip_protocol(path))
         snapshot = self._snapshot(head)
         tail = f"/{inner}" if inner else ""
@@ -118,11 +118,11 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
     @raising_os_errors
     def snapshot(self, path: str) -> Snapshot:
-        """The snapshot that a path lies in."""
+        """The snapshot that contains a path."""
         return self._snapshot(split_head(self._strip_protocol(path))[0])
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Revisions are looked up anew: those of ``path``, or all."""
+        """Forgets the commits of revisions: of ``path``, or all."""
         if path is None:
             self._commits.clear()
             self._snapshots.clear()
@@ -133,7 +133,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         super().invalidate_cache(path)
 
     def _begin(self, head: str, message: str) -> Transaction:
-        """A transaction of a branch, on the commit that this file system has read of it."""
+        """A transaction on a branch, based on the commit that this file system has read."""
         from lodefs.api.transactions import transaction
 
         spec = parse_url(head)
@@ -141,28 +141,28 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         return transaction(spec, message=message, base=base, store=store)
 
     def _committed(self, head: str, done: Transaction) -> None:
-        """From now on the branch is read as it was committed."""
+        """Makes reads of the branch see a new commit."""
         if done.result is not None:
             self._commits[head] = done.result.commit
             self._snapshots.pop(head, None)
 
     def _snapshot(self, head: str) -> Snapshot:
         if self._intrans and (staged := self.transaction.snapshot(head)) is not None:
-            return staged  # type: ignore[no-any-return]  # a StagedSnapshot, which reads alike
+            return staged  # type: ignore[no-any-return]  # a StagedSnapshot, which has the same methods
         found = self._snapshots.get(head)
         if found is not None:
             return found
         spec = parse_url(head)
         found = open_snapshot(spec.repo, self._commits.get(head, spec.rev), self._clients)
         commit = self._commits.setdefault(head, found.commit)
-        if commit != found.commit:  # another thread was first, and the branch has moved meanwhile
+        if commit != found.commit:  # another thread was first, and the branch has moved
             found = open_snapshot(spec.repo, commit, self._clients)
         while len(self._snapshots) >= SNAPSHOTS_MAX:
             self._snapshots.pop(next(iter(self._snapshots)), None)
         return self._snapshots.setdefault(head, found)
 
     def _at(self, path: str) -> tuple[Snapshot, bytes]:
-        """The snapshot that a path lies in, and the path there."""
+        """The snapshot that contains a path, and the path in it."""
         head, inner = split_head(self._strip_protocol(path))
         return self._snapshot(head), encoded_path(inner)
 
@@ -178,7 +178,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
     @raising_os_errors
     def info(self, path: str, **kwargs: Any) -> Info:
         """``name``, ``size``, ``type``, ``ETag`` (the content's digest), ``executable``,
-        ``islink``, ``destination``, ``commit``, ``mtime``. Asks nobody after the first time."""
+        ``islink``, ``destination``, ``commit``, ``mtime``. Repeated calls need no request."""
         path = self._strip_protocol(path)
         if kwargs.get("refresh"):
             self.invalidate_cache(path)
@@ -187,7 +187,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
     @raising_os_errors
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: FBT002
-        """The entries of a directory; of a file, itself."""
+        """The entries of a directory, or the file itself."""
         path = self._strip_protocol(path)
         if kwargs.get("refresh"):
             self.invalidate_cache(path)
@@ -208,7 +208,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         detail: bool = False,  # noqa: FBT002
         **_: Any,
     ) -> Any:
-        """All files below a path, in one walk; symlinks to directories are not walked into."""
+        """All files below a path, in one walk, which does not follow symlinks to directories."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         path = self._strip_protocol(path)
@@ -240,7 +240,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         on_error: Any = "omit",
         **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """As of fsspec; symlinks to directories are listed, and not walked into."""
+        """Like fsspec's. Symlinks to directories are listed, and not followed."""
         detail = kwargs.pop("detail", False)
         path = self._strip_protocol(path)
         try:
@@ -251,7 +251,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
             if callable(on_error):
                 on_error(error)
             return
-        if [info["name"] for info in infos] == [path]:  # it is a file
+        if [info["name"] for info in infos] == [path]:  # the path is a file
             yield path, {} if detail else [], {"": infos[0]} if detail else [""]
             return
         dirs = {_last(info["name"]): info for info in infos if info["type"] == "directory"}
@@ -263,7 +263,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
             yield level
         if maxdepth is None or maxdepth > 1:
             deeper = None if maxdepth is None else maxdepth - 1
-            for name in level[1]:  # the caller may have taken some out
+            for name in level[1]:  # the caller may have removed some
                 if name in dirs and not dirs[name]["islink"]:
                     more = {"topdown": topdown, "on_error": on_error, "detail": detail}
                     yield from self.walk(f"{path}/{name}", deeper, **more)
@@ -288,8 +288,8 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         return self._type(path) == "file"
 
     def _type(self, path: str) -> str:
-        """Of the entry at a path; "" for none, and for a name without a revision, which others
-        ask for when they go up from a path."""
+        """The type of the entry at a path. "" if there is none, and for a name without a revision,
+        which fsspec asks for when it goes up from a path."""
         try:
             return str(self.info(path)["type"])
         except OSError as error:
@@ -298,7 +298,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
             raise
 
     def ukey(self, path: str) -> str:
-        """The digest of the content: the same for equal files of all commits."""
+        """The digest of the content, which is the same for equal files of all commits."""
         return str(self.info(path)["ETag"])
 
     def checksum(self, path: str) -> int:
@@ -307,7 +307,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
     @raising_os_errors
     def modified(self, path: str) -> datetime:
-        """The time of the commit: that of a file is not kept."""
+        """The time of the commit, since files have no times."""
         snapshot, inner = self._at(path)
         snapshot.entries.entry(inner)
         return snapshot.time.astimezone(UTC)
@@ -331,8 +331,8 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         on_error: str = "raise",
         **kwargs: Any,
     ) -> Any:
-        """As of fsspec, ``start`` and ``end`` of each file included; several files are read in
-        parallel if they are not on the node."""
+        """Like fsspec's; ``start`` and ``end`` apply to each file. Several files that are not on
+        the node are read in parallel."""
         start, end = kwargs.pop("start", None), kwargs.pop("end", None)
         paths = self.expand_path(path, recursive=recursive, **kwargs)
         if len(paths) == 1 and isinstance(path, str) and paths[0] == self._strip_protocol(path):
@@ -357,13 +357,14 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         on_error: str = "return",
         **kwargs: Any,  # noqa: ARG002
     ) -> list[Any]:
-        """Slices of files: those on the node at once, the others merged and in parallel."""
+        """Slices of files. Those on the node are read at once, the others merged and in
+        parallel."""
         if not isinstance(paths, list):
             raise TypeError("paths must be a list")
         firsts: list[int | None] = starts if isinstance(starts, list) else [starts] * len(paths)
         lasts: list[int | None] = ends if isinstance(ends, list) else [ends] * len(paths)
         if not len(paths) == len(firsts) == len(lasts):
-            raise ValueError("paths, starts and ends must have one length")
+            raise ValueError("paths, starts and ends must have the same length")
         results: list[Any] = [None] * len(paths)
         wanted: dict[Snapshot, list[tuple[int, Entry, Span]]] = {}
         for number, path in enumerate(paths):
@@ -420,7 +421,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         outfile: Any = None,
         **_: Any,
     ) -> None:
-        """Copies a file. A local one gets its name when it is complete."""
+        """Copies a file. The local file gets its name when it is complete."""
         if outfile is None and isfilelike(lpath):
             outfile = lpath
         if outfile is None and self.isdir(rpath):
@@ -446,7 +447,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
 
 class LodefsFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """An open file. Reads go on when the proxy is started anew, or the branch is deleted."""
+    """An open file. Reads continue if the proxy is restarted, or the branch is deleted."""
 
     source: tuple[Snapshot, Entry] | None = None
 
@@ -461,8 +462,8 @@ class LodefsFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no t
 def _restored(
     kind: type[LodefsFileSystem], args: Any, options: dict[str, Any], commits: dict[str, str]
 ) -> LodefsFileSystem:
-    """A file system that travelled. If this process has another commit for one of its revisions,
-    it gets an instance of its own: a job reads one commit."""
+    """A file system from a pickle. If this process has another commit for one of its revisions, it
+    becomes a separate instance, since a job must read one commit."""
     fs = kind(*args, **options)
     if any(fs._commits.get(head, commit) != commit for head, commit in commits.items()):
         fs = kind(*args, **options, skip_instance_cache=True)
@@ -487,7 +488,7 @@ Info = dict[str, Any]
 
 
 def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Entry]) -> Iterator[Info]:
-    """Of the entries of a directory."""
+    """fsspec's records for the entries of a directory."""
     prefix = inner + b"/" if inner else b""
     for node in nodes:
         name = f"{path}/{node.name.decode('utf-8', 'surrogateescape')}"
@@ -498,8 +499,8 @@ def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Entry]) ->
 
 
 def info_of(snapshot: Snapshot, name: str, inner: bytes, node: Entry) -> Info:
-    """Of any entry. A symlink looks like what it leads to; one that leads out of the snapshot is
-    of the type "other"."""
+    """fsspec's record for an entry. A symlink looks like its target; one that leads out of the
+    snapshot has the type "other"."""
     if node.kind != _SYMLINK:
         return _plain_info(snapshot, name, node)
     target = snapshot.entries.target(inner, node)

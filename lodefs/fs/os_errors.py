@@ -1,4 +1,4 @@
-"""What programs that know files expect: errors of lodefs as OSErrors of the same meaning."""
+"""Turns errors of lodefs into the OSErrors that programs expect of files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lodefs.reading.snapshot import READ_ONLY
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The first class that fits counts, so a subclass stands before its base. OSError makes the class
-# that belongs to a number: FileNotFoundError for ENOENT.
+# The first class that matches counts, so a subclass stands before its base. OSError picks the
+# class that belongs to a number: FileNotFoundError for ENOENT.
 _NUMBERS: tuple[tuple[type[LodefsError], int], ...] = (
     (errors.NotADirectory, errno.ENOTDIR),
     (errors.NotFound, errno.ENOENT),
@@ -28,7 +28,7 @@ _NUMBERS: tuple[tuple[type[LodefsError], int], ...] = (
 
 
 def os_error(error: LodefsError, path: str | None = None) -> OSError:
-    """The OSError for an error of lodefs, with its words."""
+    """The OSError for an error of lodefs, with its message."""
     number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), errno.EIO)
     if isinstance(error, errors.Unavailable) and number == errno.EAGAIN:
         return ConnectionError(number, str(error), path)
@@ -36,7 +36,7 @@ def os_error(error: LodefsError, path: str | None = None) -> OSError:
 
 
 def raising_os_errors(function: F) -> F:
-    """A method whose errors are OSErrors."""
+    """Makes a method raise OSErrors."""
 
     @wraps(function)
     def translated(*args: Any, **kwargs: Any) -> Any:
@@ -50,5 +50,5 @@ def raising_os_errors(function: F) -> F:
 
 
 def read_only(path: Any) -> NoReturn:
-    """Raises: OSError with EROFS, which says how to write."""
+    """Raises: OSError with EROFS, whose message says how to write."""
     raise OSError(errno.EROFS, READ_ONLY, str(path))

@@ -1,18 +1,18 @@
-"""The read-ahead of an open file: none where reads jump, some where they run on.
+"""Read-ahead for an open file: none for jumping reads, some for reads in order.
 
-fsspec's own reads 5 MiB ahead of each read, and so brings the columns of a Parquet file that nobody
-asked for. This one reads exactly what is asked for until a run of reads is long, and then an
-eighth of the run: what it brings in vain stays below that share.
+fsspec's own cache reads 5 MiB ahead of each read, and so fetches columns of a Parquet file that
+nobody asked for. This one reads exactly what is asked for until a run of reads is long, and then an
+eighth of the run ahead: what it fetches in vain stays below that share.
 """
 
 from __future__ import annotations
 
 from fsspec.caching import BaseCache, register_cache
 
-SMALL_READ_BYTES = 32 << 10  # these are taken from a buffer of so much
+SMALL_READ_BYTES = 32 << 10  # smaller reads come from a buffer of this size
 AHEAD_SHARE = 8
 AHEAD_BYTES_MAX = 4 << 20
-LARGE_READ_BYTES = 1 << 20  # read as they come: a buffer would only cost a copy
+LARGE_READ_BYTES = 1 << 20  # larger reads bypass the buffer, which would cost a copy
 
 
 class RunningCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
@@ -23,8 +23,8 @@ class RunningCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
     def __init__(self, blocksize: int, fetcher: object, size: int, **_: object) -> None:
         super().__init__(blocksize, fetcher, size)
         self._data = b""
-        self._first = 0  # of the data
-        self._run_first = 0  # where the run of reads began
+        self._first = 0  # offset of the data
+        self._run_first = 0  # offset at which the run of reads began
         self._run_end = 0
 
     def _fetch(self, start: int | None, stop: int | None) -> bytes:
@@ -48,7 +48,7 @@ class RunningCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
         return self._data[: stop - start]
 
     def _ahead_bytes(self, start: int, stop: int) -> int:
-        """How much to read beyond what is asked for."""
+        """How much to read beyond the request."""
         run_bytes = start - self._run_first
         ahead_bytes = min(run_bytes // AHEAD_SHARE, AHEAD_BYTES_MAX)
         if run_bytes and stop - start < SMALL_READ_BYTES:

@@ -1,4 +1,4 @@
-"""What is staged in a transaction, as a file system reads a snapshot."""
+"""The staged changes of a transaction, as a snapshot that a file system reads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lodefs.reading.urls import decoded_path
 
 
 class StagedSnapshot:
-    """The branch of a transaction as it is now: of Snapshot, what a file system asks for."""
+    """The present state of a transaction, with the methods of Snapshot that a file system uses."""
 
-    commit = ""  # there is none yet
+    commit = ""  # there is no commit yet
 
     def __init__(self, transaction: Transaction) -> None:
         self.repo = transaction.spec.repo
@@ -35,13 +35,13 @@ class StagedSnapshot:
 
 
 class StagedNode(Entry, frozen=True):
-    """An entry, and what is staged there."""
+    """An entry, and the staged item that it shows."""
 
     entry: TreeEntry | None = None
 
 
 class StagedEntries(Entries):
-    """Entries of which nothing is remembered but the root, as any may change."""
+    """Entries of which only the root is cached, since any other may change."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -75,12 +75,12 @@ class StagedBytes:
         self._transaction = transaction
 
     def read(self, node: Entry, first: int, end: int) -> bytes:
-        """As of FileBytes."""
+        """See FileBytes."""
         assert isinstance(node, StagedNode) and node.entry is not None
         return self._transaction.staging.read(node.entry, first, end)
 
     def tried_many(self, wanted: Sequence[tuple[Entry, Span]]) -> list[bytes | LodefsError]:
-        """As of FileBytes."""
+        """See FileBytes."""
         results: list[bytes | LodefsError] = []
         for node, span in wanted:
             try:

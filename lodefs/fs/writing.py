@@ -1,5 +1,5 @@
-"""How fsspec's file system writes: in ``with fs.transaction``, which makes one commit of each
-branch that is written to; or, with the option ``autocommit``, one of each call."""
+"""How fsspec's file system writes. ``with fs.transaction`` makes one commit for each branch that is
+written to; the option ``autocommit`` makes one for each call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.fs.os_errors import raising_os_errors, read_only
 from lodefs.reading.urls import encoded_path, parse_url
 
-if TYPE_CHECKING:  # a program that reads does not need them
+if TYPE_CHECKING:  # a program that only reads does not need them
     from lodefs.api.transactions import Transaction
     from lodefs.chunkstore.push.changes.overlay import Names
     from lodefs.chunkstore.push.changes.staged_file import StagedFile
@@ -35,24 +35,24 @@ _MODES = ("wb", "xb")
 
 
 class Writes(FsspecTransaction):  # type: ignore[misc]  # fsspec has no types
-    """``fs.transaction``. ``message``: of its commits. ``branches``: the transaction of each branch
-    that was written to, by REPO@BRANCH; of one whose commit failed it still has what is staged."""
+    """``fs.transaction``. ``message``: of its commits. ``branches``: by REPO@BRANCH, the
+    transaction of each branch that was written to; after a failed commit it keeps its changes."""
 
     def __init__(self, fs: WritingFileSystem, message: str = "") -> None:
         super().__init__(fs)
-        self.fs: Any = fs  # None when it is over
+        self.fs: Any = fs  # None after the end
         self.message = message
         self.branches: dict[str, Transaction] = {}
         self._staged: dict[str, StagedSnapshot] = {}
         self._lock = Lock()
 
     def start(self) -> None:
-        """Of fsspec. It keeps no files: they are in the transactions."""
+        """Called by fsspec. It keeps no files: they are in the transactions."""
         super().start()
         self.files: deque[object] = deque(maxlen=0)
 
     def branch(self, head: str) -> Transaction:
-        """The transaction of REPO@BRANCH, begun at its first write."""
+        """The transaction of REPO@BRANCH, which begins with the first write."""
         from lodefs.fs.staged_snapshot import StagedSnapshot
 
         with self._lock:
@@ -65,13 +65,13 @@ class Writes(FsspecTransaction):  # type: ignore[misc]  # fsspec has no types
             return found
 
     def snapshot(self, head: str) -> StagedSnapshot | None:
-        """What is staged of REPO@BRANCH; None if nothing was written there."""
+        """The staged state of REPO@BRANCH; None if nothing was written there."""
         return self._staged.get(head)
 
     @raising_os_errors
     def complete(self, commit: bool = True) -> None:  # noqa: FBT002
-        """Commits all branches, one after the other; after an error, or with ``commit`` False, what
-        is left is discarded."""
+        """Commits all branches, one after the other. After an error, or with ``commit`` False, it
+        discards the rest."""
         fs, self.fs = self.fs, None
         fs._intrans, fs._transaction = False, None
         with ExitStack() as left:
@@ -88,7 +88,7 @@ def _discard(one: Transaction) -> None:
 
 
 class WrittenFile(io.BufferedIOBase):
-    """A file that is written through fsspec; errors are OSErrors. ``after``: what is left then."""
+    """A file that is written through fsspec; errors are OSErrors. ``after``: called at the end."""
 
     def __init__(self, file: StagedFile, after: ExitStack) -> None:
         self._file = file
@@ -107,18 +107,18 @@ class WrittenFile(io.BufferedIOBase):
 
     @raising_os_errors
     def close(self) -> None:
-        """Stages it; with ``autocommit``, commits."""
+        """Stages the file; with ``autocommit``, commits it."""
         if not self.closed:
             super().close()
             with self._after:
                 self._file.close()
 
     def commit(self) -> None:
-        """Of fsspec: the transaction does it."""
+        """Called by fsspec; does nothing, since the transaction commits."""
 
     @raising_os_errors
     def discard(self) -> None:
-        """Gives it up: what was there stays."""
+        """Discards the file: the path stays as it was."""
         if not self.closed:
             super().close()
             self._file.discard()
@@ -131,11 +131,11 @@ class WrittenFile(io.BufferedIOBase):
             self.discard()
 
     def __del__(self) -> None:
-        """A file that nobody closed is not staged."""
+        """Does not stage a file that nobody closed."""
 
 
 class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """The methods that write. Each raises OSError with EROFS outside of a transaction."""
+    """The methods that write. Outside of a transaction each raises OSError with EROFS."""
 
     transaction_type = Writes
     _autocommit = False
@@ -148,7 +148,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @contextmanager
     def _staged(self, path: Any) -> Iterator[tuple[Staging, Names]]:
-        """The staging area that a path lies in, and the path there."""
+        """The staging area that contains a path, and the path in it."""
         head, inner = split_head(self._strip_protocol(path))
         parse_url(head)
         names = names_of(encoded_path(inner), is_root_fine=True)
@@ -163,7 +163,11 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def _create(self, path: str, mode: str) -> WrittenFile:
         if mode not in _MODES:
-            raise OSError(errno.EINVAL, f"mode {mode!r}: files are written anew, by 'wb'", path)
+            raise OSError(
+                errno.EINVAL,
+                f"mode {mode!r}: files can only be written as a whole, with 'wb'",
+                path,
+            )
         if mode == "xb":
             self._refuse_existing(path)
         with ExitStack() as stack:
@@ -172,7 +176,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @raising_os_errors
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        """A file with these bytes."""
+        """Writes a file with these bytes."""
         if mode == "create":
             self._refuse_existing(path)
         with self._staged(path) as (staging, names):
@@ -187,7 +191,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         mode: str = "overwrite",
         **_: Any,
     ) -> None:
-        """Copies a local file, or makes a directory if that is one."""
+        """Copies a local file; for a local directory, makes a directory."""
         if mode == "create":
             self._refuse_existing(rpath)
         if isfilelike(lpath):
@@ -205,7 +209,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @raising_os_errors
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        """Copies a file, of any snapshot, without its bytes; of a directory only itself."""
+        """Copies a file of any snapshot without its bytes; for a directory, makes a directory."""
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
             return
@@ -221,7 +225,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @raising_os_errors
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: FBT002
-        """An empty directory. Raises: FileExistsError."""
+        """Makes an empty directory. Raises: FileExistsError."""
         self._refuse_existing(path)
         if not create_parents and not self.isdir(self._parent(path)):
             raise FileNotFoundError(errno.ENOENT, "the directory above does not exist", path)
@@ -230,7 +234,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @raising_os_errors
     def makedirs(self, path: str, exist_ok: bool = False) -> None:  # noqa: FBT002
-        """As ``mkdir``; ``exist_ok``: it may be there."""
+        """Like ``mkdir``; ``exist_ok``: the directory may exist."""
         if not exist_ok:
             self._refuse_existing(path)
         with self._staged(path) as (staging, names):
@@ -249,7 +253,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @raising_os_errors
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: FBT002
-        """Removes files; ``recursive``: directories with all that is in them."""
+        """Removes files; ``recursive``: also directories with everything in them."""
         if not recursive or maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
@@ -259,10 +263,10 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def _refuse_existing(self, path: str) -> None:
         if self.exists(path):
-            raise FileExistsError(errno.EEXIST, "it exists", path)
+            raise FileExistsError(errno.EEXIST, "the path exists", path)
 
 
 def split_head(path: str) -> tuple[str, str]:
-    """``REPO@REV`` and the path there."""
+    """Splits a path into ``REPO@REV`` and the path in it."""
     slash = path.find("/", path.find("@") + 1 or len(path))
     return (path, "") if slash < 0 else (path[:slash], path[slash + 1 :])

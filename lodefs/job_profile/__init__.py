@@ -1,1 +1,1 @@
-"""What a job does on a mount, and what it waits for."""
+"""Shows what a job does on a mount, and what it waits for."""

@@ -1,7 +1,7 @@
-"""What a job waited for: from looks at its threads and the requests of its mount. Pure.
+"""Finds what a job waited for, from samples of its threads and the requests of its mount. Pure.
 
-At each of many looks the job's threads are blocked, running, or asleep; requests that were in work
-then say for what it was blocked, in the proportion of what each of them waited for.
+In each sample the job's threads are blocked, running or asleep. The requests in progress at that
+time say what blocked them, in proportion to what each request waited for.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lodefs.mount.shm.request_trace import Record
 
 
 class Layer(StrEnum):
-    """What a job can wait for."""
+    """The layers that a job can wait for."""
 
     STORE = "store"
     PEERS = "peers"
     DISK = "cache disk"
     CPU = "cpu"  # the proxy, the mount's workers, and processors for both
-    JOB = "job"  # its own work, or whatever else it waits for
+    JOB = "job"  # its own work, and anything else that it waits for
 
 
 class Tick(NamedTuple):
-    """A look at the job's threads (CLOCK_MONOTONIC): how many are blocked in the kernel, and how
-    many run or could. ``seen``: False where no thread of the job can be seen."""
+    """A sample of the job's threads (CLOCK_MONOTONIC): how many are blocked in the kernel, and how
+    many run or could run. ``seen``: False if no thread of the job can be seen."""
 
     at_s: float
     blocked: int
@@ -61,8 +61,8 @@ def waiting(
     passed_through: bool = False,
     names_from_store: bool = False,
 ) -> Shares:
-    """The share of time of each layer; together 1. ``passed_through``: the kernel reads files by
-    itself, so that who is blocked without a request waits for the cache's disk."""
+    """The share of time of each layer; the sum is 1. ``passed_through``: the kernel reads files by
+    itself, so that a thread blocked without a request waits for the cache's disk."""
     total = dict.fromkeys(Layer, 0.0)
     if not ticks:
         return {**total, Layer.JOB: 1.0}
@@ -71,7 +71,7 @@ def waiting(
         shares = in_work.get(number)
         share = _blocked_share(tick, in_work=shares is not None)
         total[Layer.JOB] += 1.0 - share
-        if shares is None:  # nobody has begun with its request yet, or the kernel reads by itself
+        if shares is None:  # its request is not yet being served, or the kernel reads by itself
             total[Layer.DISK if passed_through else Layer.CPU] += share
         else:
             weight = share / sum(shares.values())
@@ -81,7 +81,7 @@ def waiting(
 
 
 def _blocked_share(tick: Tick, *, in_work: bool) -> float:
-    """How much of the job waits at a look: of its threads that do not sleep, those blocked."""
+    """The share of the job that waits: of the threads that do not sleep, those blocked."""
     if not tick.seen:
         return 1.0 if in_work else 0.0
     awake = tick.blocked + tick.running
@@ -91,7 +91,7 @@ def _blocked_share(tick: Tick, *, in_work: bool) -> float:
 def _in_work(
     ticks: Sequence[Tick], records: Iterable[Record], *, names_from_store: bool
 ) -> Mapping[int, Shares]:
-    """By the number of each look: what requests that were in work then waited for, summed."""
+    """By sample number: what the requests in progress at that time waited for, summed."""
     times_s = [tick.at_s for tick in ticks]
     found: dict[int, Shares] = {}
     for record in records:
@@ -107,8 +107,8 @@ def _in_work(
 
 
 def named(shares: Shares) -> Layer:
-    """The layer that a job is slow for: its own, if it waits for data less than half of the time,
-    else the one that it waits for most."""
+    """The layer that makes a job slow: the job itself if it waits for data less than half of the
+    time, else the layer that it waits for most."""
     if shares[Layer.JOB] >= 0.5:
         return Layer.JOB
     return max((layer for layer in Layer if layer != Layer.JOB), key=lambda one: shares[one])

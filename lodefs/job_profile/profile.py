@@ -1,4 +1,4 @@
-"""A profile of a mount: watched, and what follows, with figures."""
+"""Watches a mount, and makes a profile with advice and numbers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DEPTH_MAX = 256  # of a path
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """``waiting``: the share of the time that the job waited for each layer (``job``: it did not
-    wait). ``layer``: the one that matters. ``lost_requests``: they came too fast to be read."""
+    """``waiting``: the share of time that the job waited for each layer (``job``: it did not wait).
+    ``layer``: the one that matters. ``lost_requests``: requests too fast to be traced."""
 
     mountpoint: str
     repo: str
@@ -45,8 +45,8 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def mount_of(directory: str) -> mount_table.Mount:
-    """The lodefs mount that a directory or file lies in. NotFound; InvalidInput if it is on
-    anything else."""
+    """The lodefs mount that contains a directory or file. Raises: NotFound; InvalidInput if it is
+    not on a lodefs mount."""
     if not os.path.lexists(directory):
         raise NotFound(f"{directory}: no such file or directory")
     place = os.path.realpath(directory)
@@ -56,11 +56,13 @@ def mount_of(directory: str) -> mount_table.Mount:
         if place == mount.mountpoint or place.startswith(mount.mountpoint.rstrip("/") + "/")
     ]
     found = max(holding, key=lambda mount: len(mount.mountpoint), default=None)
-    if found is not None:  # of two on one directory the later one is on top
+    if found is not None:  # of two mounts on one directory the later is on top
         found = [mount for mount in holding if mount.mountpoint == found.mountpoint][-1]
     if found is None or not found.is_lodefs:
         kind = "" if found is None else f", but on {found.fs_type} ({found.mountpoint})"
-        raise InvalidInput(f"{directory} is in no lodefs mount{kind}; `lodefs mounts` lists them")
+        raise InvalidInput(
+            f"{directory} is not in a lodefs mount{kind}; `lodefs mounts` lists them"
+        )
     return found
 
 
@@ -71,8 +73,8 @@ def profile(
     *,
     on_progress: Callable[[float], None] = lambda _done_s: None,
 ) -> Profile:
-    """Watches the mount of a directory. NotFound, InvalidInput (no lodefs mount), Denied (another
-    user's), Unavailable."""
+    """Watches the mount that contains a directory. Raises: NotFound, InvalidInput (no lodefs
+    mount), Denied (another user's mount), Unavailable."""
     mount = mount_of(directory)
     trace = trace_of(mount.mountpoint)
     users = [user.pid for user in processes_using(mount.mountpoint)]
@@ -127,7 +129,7 @@ class _Figures(msgspec.Struct, frozen=True):
 
 
 def _figures(mountpoint: str, token: str | None) -> _Figures:
-    """What mount and proxy have counted so far, as far as they say."""
+    """The counters of the mount and the proxy, if they answer."""
     proxy, opens, trees = "", 0, 0
     with suppress(LodefsError):
         state = state_of(mountpoint)
@@ -153,7 +155,7 @@ def _client(proxy: str, mount: mount_table.Mount, token: str | None) -> Client |
 
 
 def _name(client: Client | None, mount: mount_table.Mount, files: Iterable[SlowFile]) -> int | None:
-    """Gives files their paths; the bytes of all of the snapshot. As far as the proxy tells."""
+    """Adds paths to files, and returns the size of the whole snapshot, if the proxy answers."""
     if client is None:
         return None
     with suppress(LodefsError):
@@ -175,16 +177,16 @@ def _path(client: Client, ino: int) -> str:
     return percent_encoded(b"/".join(reversed(names)))
 
 
-WARM_PARTS = 8  # that `lodefs warm` fetches at a time
+WARM_PARTS = 8  # fetched by `lodefs warm` in parallel
 WARM_PART_BYTES = 8 << 20
-CONNECTION_BYTES_PER_S = 50e6  # of one connection to S3: what is usual, where it was not seen
-SEEN_SHARE = 0.1  # less is no matter
+CONNECTION_BYTES_PER_S = 50e6  # usual for one connection to S3; used if none was seen
+SEEN_SHARE = 0.1  # a smaller share does not matter
 SMALL_READ_BYTES = 256 << 10
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """What else matters. ``dataset_bytes``: of all of the snapshot; None: not known.
-    ``store_bytes_per_s``: how fast the store sent while somebody waited for it."""
+    """Other facts that matter. ``dataset_bytes``: the size of the whole snapshot; None: unknown.
+    ``store_bytes_per_s``: the store's rate while somebody waited for it."""
 
     target: str  # REPO@COMMIT, as `lodefs warm` takes it
     dataset_bytes: int | None = None
@@ -194,11 +196,11 @@ class Circumstances(msgspec.Struct, frozen=True):
 
 
 def advice(shares: Shares, reads: ReadPattern, around: Circumstances) -> list[str]:
-    """Sentences, the most important one first."""
+    """Advice as sentences, the most important one first."""
     layer = named(shares)
     waits = 1.0 - shares[Layer.JOB]
     if not around.requests and not around.passthrough_opens and waits < SEEN_SHARE:
-        return ["nothing was read through this mount meanwhile"]
+        return ["nothing was read through this mount during this time"]
     if layer == Layer.JOB:
         found = [f"{_percent(shares[Layer.JOB])} of the time the job did not wait for its data"]
     else:
@@ -208,13 +210,13 @@ def advice(shares: Shares, reads: ReadPattern, around: Circumstances) -> list[st
     if layer != Layer.JOB and reads.reads and _is_scattered(reads):
         mean = text.size(reads.read_bytes // reads.reads)
         found.append(
-            f"its reads are scattered ({mean} in the mean, {_percent(reads.sequential_share)} in "
+            f"its reads are scattered (mean size {mean}, {_percent(reads.sequential_share)} in "
             "order): larger ones, or files in the order of packs (lodefs.torch), wait less"
         )
     if around.passthrough_opens:
         opens = text.count(around.passthrough_opens, "file")
         found.append(
-            f"the kernel read {opens} by itself (passthrough), which is not among the reads below"
+            f"the kernel read {opens} by itself (passthrough), which the reads below do not include"
         )
     return found
 
@@ -232,21 +234,21 @@ def _way_out(layer: Layer, around: Circumstances, reads: ReadPattern) -> str:
         case Layer.STORE:
             seconds = warm_s(around, reads)
             takes = "" if seconds is None else f" would take about {_duration(seconds)}"
-            return f"`lodefs warm {around.target}`{takes or ' brings the data before the job'}"
+            return f"`lodefs warm {around.target}`{takes or ' fetches the data before the job'}"
         case Layer.PEERS:
-            return (
-                "`lodefs status` shows how each answers; look at peer_upload_bytes_per_s_max there"
-            )
+            return "`lodefs status` shows how each answers; check peer_upload_bytes_per_s_max there"
         case Layer.DISK:
             return "`lodefs doctor` measures the disk: NVMe, or more memory for the page cache"
         case _:
-            return "give them processors (`lodefs mount --workers`, data_processes, CPU limits)"
+            return (
+                "give them more processors (`lodefs mount --workers`, data_processes, CPU limits)"
+            )
 
 
 def warm_s(around: Circumstances, reads: ReadPattern) -> float | None:
-    """About how long `lodefs warm` would take for the part of the dataset that is likely to be
-    missing, as of what was read. Of reads in order, at the rate that was seen; scattered ones show
-    how long the store takes to begin, and no rate. None where it is not known."""
+    """Roughly how long `lodefs warm` takes for the part of the dataset that is probably missing,
+    judged by what was read. Reads in order show the store's rate; scattered reads only show how
+    long the store takes to begin. None if it is unknown."""
     if not around.dataset_bytes or not around.store_bytes_per_s or not reads.store_reads:
         return None
     missing_bytes = around.dataset_bytes * reads.store_bytes / reads.read_bytes

@@ -1,4 +1,4 @@
-"""What a job did: operations, sizes of reads, their order, the files that took longest. Pure."""
+"""Summarises operations, sizes and order of reads, and the slowest files of a job. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lodefs.mount.kernel.fuse_abi import Opcode
 from lodefs.mount.shm.request_trace import Record
 
 SLOWEST_MAX = 5
-NEAR_BYTES = 4 << 20  # the kernel reads ahead so far, in several requests at once
+NEAR_BYTES = 4 << 20  # the kernel reads ahead this far, in several parallel requests
 SIZES = ((4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (256 << 10, "256 KiB"), (1 << 62, "larger"))
 
 
 class Operation(msgspec.Struct):
-    """Requests of one kind. ``seconds``: of all of them together."""
+    """Requests of one kind. ``seconds``: their sum."""
 
     operation: str
     requests: int = 0
@@ -25,8 +25,8 @@ class Operation(msgspec.Struct):
 
 
 class SlowFile(msgspec.Struct):
-    """A file, and what its reads took. ``path``: percent-encoded; "" where it is not known.
-    ``layer``: what they waited for most."""
+    """A file and the time of its reads. ``path``: percent-encoded, "" if it is unknown. ``layer``:
+    what they waited for most."""
 
     ino: int
     path: str = ""
@@ -37,9 +37,9 @@ class SlowFile(msgspec.Struct):
 
 
 class ReadPattern(msgspec.Struct):
-    """Reads of files as the kernel asked for them. ``sizes``: how many are at most so large.
-    ``sequential_share``: of the bytes, those that follow what was read of that file before.
-    ``store_reads``, ``store_bytes``, ``store_seconds``: of those that waited for the store."""
+    """Reads of files as the kernel asked for them. ``sizes``: the number of reads up to each size.
+    ``sequential_share``: the share of bytes that follow an earlier read of the same file.
+    ``store_reads``, ``store_bytes``, ``store_seconds``: the reads that waited for the store."""
 
     reads: int = 0
     read_bytes: int = 0
@@ -52,7 +52,7 @@ class ReadPattern(msgspec.Struct):
 
 
 def operations(records: Iterable[Record]) -> list[Operation]:
-    """By kind, those first that took longest."""
+    """Operations by kind, the ones that took longest first."""
     found: dict[int, Operation] = {}
     for record in records:
         one = found.get(record.opcode)
@@ -72,7 +72,7 @@ def _name(opcode: int) -> str:
 
 
 def pattern(records: Sequence[Record]) -> ReadPattern:
-    """Sizes and order of reads."""
+    """The sizes and the order of reads."""
     reads = sorted(
         (one for one in records if one.opcode == Opcode.READ), key=lambda one: one.start_s
     )

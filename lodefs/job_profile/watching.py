@@ -12,22 +12,22 @@ from typing import NamedTuple
 from lodefs.job_profile.layers import Tick
 from lodefs.mount.shm.request_trace import Record, RequestTrace
 
-THREADS_MAX = 128  # that are looked at
+THREADS_MAX = 128  # threads that are sampled
 BLOCKED, RUNNING = "D", "R"
 
 
 class JobThreads:
-    """A job's threads as /proc shows them (proc_pid_stat(5)): of the processes that are told;
-    threads that end are forgotten."""
+    """Samples a job's threads through /proc (proc_pid_stat(5)): those of the processes that were
+    added. Threads that end are forgotten."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._known = {0, os.getpid()}  # who asked for themselves, and ourselves
+        self._known = {0, os.getpid()}  # requests without a process, and this process
         self._processes: set[int] = set()
         self._threads: list[int] = []
 
     def add(self, threads: Iterable[int]) -> None:
-        """Threads or processes that are of the job, with all threads of their process."""
+        """Adds threads or processes of the job, with all threads of their process."""
         new = set(threads) - self._known
         self._known |= new
         for thread in new:
@@ -60,12 +60,12 @@ class JobThreads:
 TICK_S = 0.02
 DRAIN_S = 0.1  # a busy process fills its ring in a quarter of a second
 REFRESH_S = 0.5
-LEASE_S = 3.0  # the trace is off so long after this process is gone
-RECORDS_MAX = 1_000_000  # kept; further ones are counted as lost
+LEASE_S = 3.0  # the trace stops this long after this process has ended
+RECORDS_MAX = 1_000_000  # more are counted as lost
 
 
 class Watched(NamedTuple):
-    """What was seen. ``lost``: requests that came too fast to be read."""
+    """What was seen. ``lost``: requests that came too fast to be traced."""
 
     seconds: float
     records: list[Record]
@@ -80,8 +80,8 @@ def watch(
     *,
     on_progress: Callable[[float], None] = lambda _done_s: None,
 ) -> Watched:
-    """Watches for so long; ``users``: processes that are known to use the mount. KeyboardInterrupt
-    ends it early, with what was seen."""
+    """Watches for a time; ``users``: processes that are known to use the mount. KeyboardInterrupt
+    ends it early, and what was seen is returned."""
     threads = JobThreads()
     threads.add(users)
     reader, records, ticks = trace.reader(), list[Record](), list[Tick]()

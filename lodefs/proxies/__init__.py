@@ -1,1 +1,1 @@
-"""Proxies that commands find, start and keep."""
+"""Finds, starts and keeps the proxies that commands use."""

@@ -1,9 +1,9 @@
-"""The proxy that a command talks to: the one asked for, the node's, or one started for the user.
+"""The proxy that a command uses: the one asked for, the node's, or one started for the user.
 
-A proxy that is started for a user lies in ``~/.cache/lodefs/proxy-<store>``: its socket, cache, log
-and process id. It keeps running when the command ends, serves all mounts of that store, and ends
-when nobody has used it for a while. Its starter has a lease of it (chunkstore.protocol.lease)
-until the command ends; by then its mount has one.
+A proxy that is started for a user has its socket, cache, log and process id in
+``~/.cache/lodefs/proxy-<store>``. It keeps running when the command ends, serves all mounts of that
+store, and ends when it has been unused for a while. Its starter holds a lease on it
+(chunkstore.protocol.lease) until the command ends; by then the mount holds one.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     import subprocess
 
 START_TIMEOUT_S = 60.0
-UNUSED_TIMEOUT_S = 600.0  # of a user's own proxy, unless the settings say another
+UNUSED_TIMEOUT_S = 600.0  # for a user's own proxy, unless settings say otherwise
 ASK_TIMEOUT_S = 10.0
 POLL_S = 0.02
 LOG_TAIL_BYTES = 2000
-NO_STORE_CODE = 3  # a proxy's exit code (lodefs.cli.exit_codes) where its store is not there
+NO_STORE_CODE = 3  # exit code of a proxy whose store does not exist (lodefs.cli.exit_codes)
 _RUNS_ON = {"unused_timeout_s", "listen", "peer_listen", "peers", "peers_file", "peers_dns"}
 
 
 class OwnProxy(msgspec.Struct, frozen=True):
-    """Where a proxy that is started for a user has its files."""
+    """The files of a proxy that is started for a user."""
 
     directory: Path
 
@@ -56,37 +56,37 @@ class OwnProxy(msgspec.Struct, frozen=True):
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
+        """The socket at which it listens."""
         return self.directory / "sock"
 
     @property
     def log(self) -> Path:
-        """What it writes to standard output and error."""
+        """The file with its standard output and error."""
         return self.directory / "log"
 
     @property
     def store_file(self) -> Path:
-        """The URL of its store, by which it can be started again."""
+        """A file with the URL of its store, from which it can be started again."""
         return self.directory / "store"
 
     @property
     def pid_file(self) -> Path:
-        """Its process id, for people who want to end it."""
+        """A file with its process id, for people who want to end it."""
         return self.directory / "pid"
 
 
 def proxy_url(session: Session, unused_timeout_s: float = UNUSED_TIMEOUT_S) -> str:
-    """A proxy that is ready: the one that the settings name, else the node's where it serves the
-    same store, else the user's own, which is started, and ends when it is unused for so long.
+    """The URL of a proxy that is ready: the one that the settings name, else the node's if it
+    serves the same store, else the user's own, which is started, and ends after a time without use.
 
-    InvalidInput where neither proxy nor store are given, NotFound where there is no such store,
-    Denied where the node's is not for this user; Unavailable.
+    Raises: InvalidInput if neither a proxy nor a store is given, NotFound if the store does not
+    exist, Denied if this user may not use the node's proxy; Unavailable.
     """
     found, store = _found(session)
     if found:
         return found
     if store is None:
-        with suppress(Unavailable):  # one that runs may not be for this user: Denied says so
+        with suppress(Unavailable):  # Denied is raised for a proxy that this user may not use
             _get(node_proxy(session), "/readyz", None, ASK_TIMEOUT_S)
         raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
     own = own_proxy(session.make_home_cache(), store)
@@ -96,12 +96,12 @@ def proxy_url(session: Session, unused_timeout_s: float = UNUSED_TIMEOUT_S) -> s
 
 
 def is_own(session: Session, url: str) -> bool:
-    """Whether a proxy is one that was started for this user."""
+    """Whether a proxy was started for this user."""
     return _own_at(session, url) is not None
 
 
 def start_again(session: Session, url: str) -> None:
-    """Starts the user's own proxy at ``url`` unless it runs. Those of others are left to them.
+    """Starts the user's own proxy at ``url`` unless it runs; ignores other proxies. Raises:
     Unavailable, Denied, NotFound."""
     own = _own_at(session, url)
     if own is not None:
@@ -112,7 +112,7 @@ def start_again(session: Session, url: str) -> None:
 def _start_for(
     session: Session, own: OwnProxy, store: str, unused_timeout_s: float = UNUSED_TIMEOUT_S
 ) -> None:
-    """Starts a user's own proxy unless it runs; it stays until the session is closed."""
+    """Starts a user's own proxy unless it runs. It stays until the session is closed."""
     _make(own)
     taken = lease.take(own.socket, START_TIMEOUT_S, create=True)
     session.keep_open(str(own.socket), taken)
@@ -123,8 +123,8 @@ def _start_for(
 
 
 def may_end(serve: Mapping[str, object]) -> bool:
-    """Whether a user's own proxy with these settings ends by itself: they do not say it, and
-    nobody uses it over TCP."""
+    """Whether a user's own proxy with these settings may end by itself: they do not decide this,
+    and nobody uses it over TCP."""
     return not _RUNS_ON & serve.keys()
 
 
@@ -135,7 +135,8 @@ def _own_at(session: Session, url: str) -> OwnProxy | None:
 
 
 def running_proxy(session: Session) -> str:
-    """A proxy that runs: asked for, of the node, or of the user. None is started. Unavailable."""
+    """A proxy that runs: the one asked for, the node's, or the user's. Starts none. Raises:
+    Unavailable."""
     found, store = _found(session)
     if found:
         return found
@@ -146,34 +147,34 @@ def running_proxy(session: Session) -> str:
         raise Unavailable(why)
     if own:
         raise Unavailable(
-            f"no proxy for {store} runs here: `lodefs mount` starts one, and `lodefs serve` is one"
+            f"no proxy for {store} runs here: start one with `lodefs mount` or `lodefs serve`"
         )
     raise Unavailable(
-        "the node's proxy does not run, and to find one of yours its store must be known; "
+        "the node's proxy does not run, and finding your own proxy needs the store; "
         f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY"
     )
 
 
 def node_proxy(session: Session) -> str:
-    """The proxy that the settings name, else where the node's listens."""
+    """The proxy that the settings name, else the address of the node's."""
     return session.proxy_url or f"unix:{SOCKET_DEFAULT}"
 
 
 def node_figures(session: Session) -> tuple[Path, ...]:
-    """Where a component counts for ``node_proxy`` (``directories_for``); nowhere where that is
-    another machine's, or the settings are of no use: who needs these says so."""
+    """The directories in which a component counts for ``node_proxy`` (``directories_for``). None if
+    that proxy is on another machine, or the settings are unusable, which their user will report."""
     socket = _node_socket(session)
     return directories_for(socket, os.geteuid()) if socket else ()
 
 
 def node_job_figures(session: Session) -> Path | None:
-    """Where mounts count what jobs read; None as ``node_figures``."""
+    """Where mounts count what jobs read; nowhere under the conditions of ``node_figures``."""
     socket = _node_socket(session)
     return private_directory_of(socket) if socket else None
 
 
 def _node_socket(session: Session) -> str:
-    """ "" where there is none."""
+    """The socket of the node's proxy; "" if there is none."""
     with suppress(InvalidInput):
         return parse_address(node_proxy(session)).path or ""
     return ""
@@ -181,7 +182,7 @@ def _node_socket(session: Session) -> str:
 
 def _found(session: Session) -> tuple[str | None, str | None]:
     """A proxy that need not be started, and the store that the settings name."""
-    if session.proxy_option:  # no settings need to be read then
+    if session.proxy_option:  # the settings need not be read
         return session.proxy_option, None
     store = session.store_url if session.has_store else None
     node = node_proxy(session)
@@ -189,7 +190,7 @@ def _found(session: Session) -> tuple[str | None, str | None]:
 
 
 def _node_serves(node: str, store: str | None) -> bool:
-    """As ``serves``; a node's proxy that systemd starts, also again, is waited for."""
+    """Like ``serves``, but waits for a node's proxy that systemd is starting or restarting."""
     ends_s = time.monotonic() + START_TIMEOUT_S
     while not serves(node, store):
         if time.monotonic() > ends_s or not _is_starting(node):
@@ -209,7 +210,7 @@ def serve_command(own: OwnProxy, store: str) -> list[str]:
 
 
 def serves(url: str, store: str | None, timeout_s: float = ASK_TIMEOUT_S) -> bool:
-    """Whether a proxy is ready there, for ``store`` where one is given."""
+    """Whether a proxy is ready at the URL and, if ``store`` is given, serves it."""
     try:
         if not ready(url, timeout_s):
             return False
@@ -222,7 +223,7 @@ def serves(url: str, store: str | None, timeout_s: float = ASK_TIMEOUT_S) -> boo
 
 
 def plain_store(url: str) -> str:
-    """A store's URL for comparing: settings in it (endpoint, region) do not count."""
+    """A store's URL for comparison, without settings such as endpoint and region."""
     return split_settings(url)[0].removeprefix("file://").rstrip("/")
 
 
@@ -232,10 +233,10 @@ def served_store(status: Mapping[str, object]) -> object:
 
 
 def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Starts a proxy unless it runs, and returns when it is ready. NotFound if its store is not
-    there, and nothing stays of it then; Unavailable with its words.
+    """Starts a proxy unless it runs, and returns when it is ready. Raises: NotFound if its store
+    does not exist, and leaves nothing of the proxy then; Unavailable with the proxy's message.
 
-    Of several that start one at once, one does and the others wait for it.
+    If several processes start one at once, one starts it and the others wait.
     """
     import subprocess  # here: mostly a proxy runs already
 
@@ -245,7 +246,7 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
     with _locked(own.directory / "starting"):
         if ready(own.url):
             return
-        _make(own)  # another one may have removed it, whose store was not there
+        _make(own)  # another start may have removed it, because its store did not exist
         leave = None if namespaces.in_first_user_namespace() else _leave_namespace
         with own.log.open("ab") as log:
             begin = log.tell()
@@ -254,18 +255,18 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=own.directory,  # not where the user is: that could not be unmounted
+                cwd=own.directory,  # the user's directory could not be unmounted
                 env=python_process.environment(inheritable(environment)),
                 start_new_session=True,
                 preexec_fn=leave,  # noqa: PLW1509 - commands in containers have no threads
             )
         own.pid_file.write_text(f"{process.pid}\n")
         _await(own, process, begin)
-        process.returncode = 0  # it outlives us on purpose: Popen need not warn
+        process.returncode = 0  # it outlives this process on purpose: Popen must not warn
 
 
 def _leave_namespace() -> None:
-    """In the proxy's process: a container's mounts do not wait for its end."""
+    """Runs in the proxy's process, so that a container's mounts can end before it."""
     with suppress(OSError):
         namespaces.leave()
 
@@ -274,7 +275,9 @@ def _make(own: OwnProxy) -> None:
     try:
         own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Denied(f"{own.directory}: {error.strerror}: no place for a proxy's cache") from error
+        raise Denied(
+            f"{own.directory}: {error.strerror}: the proxy's cache cannot be created"
+        ) from error
 
 
 def _await(own: OwnProxy, process: subprocess.Popen[bytes], log_begin: int) -> None:
@@ -304,7 +307,8 @@ def _last_words(own: OwnProxy, log_begin: int) -> str:
 
 
 def _remove_unused(own: OwnProxy) -> None:
-    """What a proxy left whose store is not there, unless it ran once. Called under its lock."""
+    """Removes the files of a proxy whose store does not exist, unless it ran before. Called under
+    its lock."""
     if not own.store_file.exists():
         shutil.rmtree(own.directory, ignore_errors=True)
 
@@ -319,15 +323,15 @@ def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:
 def ask(
     url: str, path: str, token: str | None = None, *, timeout_s: float = ASK_TIMEOUT_S
 ) -> dict[str, object]:
-    """The JSON object that a proxy answers with. Unavailable, Denied."""
+    """The JSON object in a proxy's answer. Raises: Unavailable, Denied."""
     try:
         answer = _get(url, path, token, timeout_s)
     except Unavailable as error:
         raise Unavailable(why_not_started(url) or str(error)) from error
     if answer.status in (401, 403):
         if not token:
-            raise Denied(f"{url}: the proxy wants a token; LODEFS_TOKEN holds none")
-        raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
+            raise Denied(f"{url}: the proxy needs a token; put one into LODEFS_TOKEN")
+        raise Denied(f"{url}: the proxy refuses the token in LODEFS_TOKEN")
     try:
         found = from_json(answer.body, dict[str, object])
     except InvalidInput:
@@ -360,20 +364,20 @@ _IS_BOOTED = "/run/systemd/system"  # sd_booted(3)
 
 
 def why_not_started(url: str) -> str | None:
-    """What the node's proxy said when it could not start, how often, and where there is more; None
-    unless ``url`` is where that service listens, and systemd says so."""
+    """Why the node's proxy could not start, how often it was tried, and where to read more. None
+    unless ``url`` is where that service listens, and systemd reports a failure."""
     if not _is_of_systemd(url):
         return None
     ends_s = time.monotonic() + LOOK_S
     while (shown := _shown()) and (why := told(shown)) is None:
         if not _is_tried_again(shown) or time.monotonic() > ends_s:
             return None
-        time.sleep(PAUSE_S)  # systemd forgets what it said before while it is started again
+        time.sleep(PAUSE_S)  # systemd forgets the last status during a restart
     return why if shown else None
 
 
 def _is_starting(url: str) -> bool:
-    """Whether systemd starts the node's proxy, which has not said that it cannot start."""
+    """Whether systemd is starting the node's proxy, and has not reported a failure."""
     if not _is_of_systemd(url):
         return False
     shown = _shown()
@@ -385,7 +389,7 @@ def _is_of_systemd(url: str) -> bool:
 
 
 def told(shown: str) -> str | None:
-    """The same, of what ``systemctl show`` writes of the unit."""
+    """The same, parsed from the output of ``systemctl show``."""
     found = _properties(shown)
     status = found.get("StatusText", "")
     if found.get("ActiveState") == "active" or not status.startswith(PREFIX):
@@ -393,7 +397,7 @@ def told(shown: str) -> str | None:
     tries = f" (tried {int(found['NRestarts']) + 1:,} times)" if found.get("NRestarts") else ""
     return (
         f"the node's proxy {status}{tries}; journalctl -u lodefs-proxy has more. "
-        "It is tried again by itself; at once: systemctl restart lodefs-proxy"
+        "systemd tries again; to try now: systemctl restart lodefs-proxy"
     )
 
 

@@ -1,8 +1,8 @@
-"""Proxies for volumes of other stores than the node's: found, or started and kept running.
+"""Proxies for volumes of stores other than the node's: found, or started and kept running.
 
-Each lies in a directory of its own (own_proxy.OwnProxy), with a file ``store`` that says what it
-serves; as long as that is there, the proxy is started again when it has died. They outlive the
-process that started them, and end when nobody has read from them for a day.
+Each has a directory of its own (own_proxy.OwnProxy), in which a file ``store`` names its store. As
+long as that file exists, a proxy that has died is started again. The proxies outlive the process
+that started them, and end when nobody has read from them for a day.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from lodefs.proxies.own_proxy import (
 from lodefs.settings.session import Session, absolute
 
 ASK_TIMEOUT_S = 0.5
-KEEP_S = 2.0  # how often proxies are looked at
-IDLE_S = 86400.0  # without a connection but ours; then a proxy is ended
-RETRY_S = 30.0  # after one did not start
-_SERVED = ("cache_size_bytes_max", "log_level")  # settings of the node's proxy that are for all
+KEEP_S = 2.0  # how often proxies are checked
+IDLE_S = 86400.0  # a proxy without other connections than ours ends after this
+RETRY_S = 30.0  # wait after a failed start
+_SERVED = ("cache_size_bytes_max", "log_level")  # settings of the node's proxy that apply to all
 
 
 class StoreProxies:
-    """Proxies below ``directory``. For any thread; threads of its own begin with the first proxy.
+    """The proxies below ``directory``. For any thread; its own threads start with the first proxy.
     ``say`` logs a line."""
 
     def __init__(self, session: Session, directory: Path, say: Callable[[str], None]) -> None:
@@ -57,14 +57,14 @@ class StoreProxies:
         self._node = node_proxy(session)
         self._lock = Lock()
         self._starts: dict[str, Future[None]] = {}
-        self._busy_s: dict[str, float] = {}  # when each that is kept was last used
-        self._retry_s: dict[str, float] = {}  # when one that did not start is tried again
+        self._busy_s: dict[str, float] = {}  # when each proxy was last used
+        self._retry_s: dict[str, float] = {}  # when each failed start is tried again
         self._closing = Event()
         self._keeper: Thread | None = None
 
     def proxy_for(self, store: str, timeout_s: float) -> str:
-        """The address of the proxy for a store, "" for the node's own. Unavailable while one is
-        being started, or where it does not start."""
+        """The address of the proxy for a store; "" for the node's own. Raises: Unavailable while
+        the proxy is being started, or if it does not start."""
         if not store:
             return self._node
         store = absolute(store)
@@ -78,20 +78,20 @@ class StoreProxies:
         return own.url
 
     def adopt(self) -> None:
-        """Keep those running that an earlier process kept."""
+        """Keeps proxies running that an earlier process kept."""
         for file in self._directory.glob("proxy-*/store"):
-            with suppress(OSError, ValueError):  # damaged: the next volume of it writes it anew
+            with suppress(OSError, ValueError):  # damaged: the next volume writes it again
                 if store := file.read_text().strip():
                     self._keep(store)
 
     def close(self) -> None:
-        """Keep them no longer; they run on."""
+        """Stops keeping them; they continue to run."""
         self._closing.set()
         if self._keeper is not None:
             self._keeper.join()
 
     def _begin(self, own: OwnProxy, store: str) -> Future[None]:
-        """One start at a time of each."""
+        """Starts each proxy at most once at a time."""
         with self._lock:
             found = self._starts.get(store)
             if found is None or found.done():
@@ -106,7 +106,7 @@ class StoreProxies:
         try:
             self._run(own, store)
             self._keep(store)
-        except Exception as error:  # noqa: BLE001 - the caller must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the caller must get any error
             self._retry_s[store] = time.monotonic() + RETRY_S
             why = str(error) if isinstance(error, LodefsError | OSError) else repr(error)
             failure = f"the proxy for {_shown(store)} does not start: {why}"
@@ -116,7 +116,7 @@ class StoreProxies:
             started.set_result(None)
 
     def _run(self, own: OwnProxy, store: str) -> None:
-        """Start it unless it runs. Unavailable, Denied, OSError."""
+        """Starts a proxy unless it runs. Raises: Unavailable, Denied, OSError."""
         if not ready(own.url, ASK_TIMEOUT_S):
             _reap(own)
             own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,26 +142,26 @@ class StoreProxies:
                     self._look_after(own_proxy(self._directory, store), store)
 
     def _look_after(self, own: OwnProxy, store: str) -> None:
-        """Start it again where it has died; end it where nobody uses it."""
+        """Restarts a proxy that has died; ends one that nobody uses."""
         with self._lock:
             start = self._starts.get(store)
         if start is not None and not start.done():
-            return  # what it serves is yet to be noted
+            return  # its store is not recorded yet
         now_s = time.monotonic()
         if not ready(own.url, ASK_TIMEOUT_S):
             if now_s >= self._retry_s.get(store, now_s):
                 self._begin(own, store)
             return
         connections = ask(own.url, "/status", timeout_s=ASK_TIMEOUT_S).get("connections")
-        if not isinstance(connections, int) or connections > 1:  # one is ours
+        if not isinstance(connections, int) or connections > 1:  # one connection is ours
             self._busy_s[store] = now_s
         elif now_s - self._busy_s[store] > IDLE_S:
             del self._busy_s[store]
             _end(own)
-            self._say(f"the proxy for {_shown(store)} is ended: nobody used it for a day")
+            self._say(f"the proxy for {_shown(store)} ends: nobody used it for a day")
 
     def _settings(self) -> str:
-        """Of the node's settings those that are not its proxy's alone, as its addresses are."""
+        """The node's settings, without those for its proxy alone, such as addresses."""
         s3, serve = self._session.config.s3, self._session.config.serve
         tables: dict[str, dict[str, object]] = {
             "s3": {
@@ -179,12 +179,12 @@ class StoreProxies:
 
 
 def _shown(store: str) -> str:
-    """A store in logs and errors: without settings, where people may put secrets."""
+    """A store for logs and errors, without settings, which may contain secrets."""
     return plain_store(store)
 
 
 def _note(own: OwnProxy, store: str) -> None:
-    """Write down what a proxy serves: the whole of it, or nothing."""
+    """Records the store of a proxy, completely or not at all."""
     file, unfinished = own.directory / "store", own.directory / "store.new"
     line = f"{store}\n".encode()
     with suppress(OSError):
@@ -199,11 +199,13 @@ def _end(own: OwnProxy) -> None:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(ASK_TIMEOUT_S)
         asking.connect(str(own.socket))
-        os.kill(peer_of(asking).pid, signal.SIGTERM)  # nobody else can have its number meanwhile
+        os.kill(
+            peer_of(asking).pid, signal.SIGTERM
+        )  # its connection is open, so the number is not reused
 
 
 def _reap(own: OwnProxy) -> None:
-    """A proxy that was started by this process and has died waits for that."""
+    """Reaps a dead proxy that this process started."""
     with suppress(OSError, ValueError):
         os.waitpid(int(own.pid_file.read_text()), os.WNOHANG)
 
@@ -212,10 +214,10 @@ def _reap(own: OwnProxy) -> None:
 def open_node_mounts(
     session: Session, state: Path, owner: str, log: logging.Logger
 ) -> Iterator[NodeMounts]:
-    """Mounts through the node's proxy, and through proxies of their own for other stores.
+    """Mounts that use the node's proxy, and separate proxies for other stores.
 
-    ``state``: the service's directory; the other proxies' state lies in it. ``owner``: what the
-    mounts say that they were made for ("docker", "csi"). The end touches no mount. Unavailable.
+    ``state``: the service's directory, which also holds the state of other proxies. ``owner``: what
+    the mounts are labelled with ("docker", "csi"). The end touches no mount. Raises: Unavailable.
     """
     say = partial(log.warning, "%s")
     with MountHelper() as helper, store_proxies(session, state, log) as proxies:
@@ -226,7 +228,7 @@ def open_node_mounts(
 
 @contextmanager
 def store_proxies(session: Session, state: Path, log: logging.Logger) -> Iterator[StoreProxies]:
-    """The proxies of other stores whose state lies in ``state``, kept running inside the block."""
+    """The proxies of other stores with their state in ``state``, kept running within the block."""
     proxies = StoreProxies(session, state / "proxies", partial(log.warning, "%s"))
     proxies.adopt()
     try:

@@ -1,4 +1,4 @@
-"""A URL of a repository in a store, and which part of it is the store's."""
+"""Splits the URL of a repository in a store into store and repository."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.proxies.own_proxy import ask, plain_store, served_store
 from lodefs.settings.session import Session, absolute, split_settings
 
-ASK_TIMEOUT_S = 2.0  # of the node's proxy
-STORE_TIMEOUT_S = 5.0  # of each place where a store may be
+ASK_TIMEOUT_S = 2.0  # for the node's proxy
+STORE_TIMEOUT_S = 5.0  # for each place that may hold a store
 
 
 def split_url(session: Session, node: str, url: str) -> tuple[str, str]:
     """The store and the repository of s3://BUCKET/PREFIX/REPO, file:///DIR/REPO or /DIR/REPO.
 
-    The store of the proxy ``node`` where the URL begins with it (its name is "" then), else the
-    first place on the way that holds a store.json. InvalidInput, NotFound (with what was tried),
-    Unavailable.
+    If the URL begins with the store of the proxy ``node``, the store is "". Otherwise it is the
+    first place along the path that holds a store.json. Raises: InvalidInput, NotFound (with the
+    places that were tried), Unavailable.
     """
     url = absolute(url)
     head, settings = split_settings(url)
@@ -35,8 +35,8 @@ def split_url(session: Session, node: str, url: str) -> tuple[str, str]:
             return store, _repo(url, repo)
         tried.append(f"{store} ({found})")
     if not tried:
-        raise InvalidInput(f"{url!r} names a store, and no repository in it: add its name")
-    raise NotFound(f"{url}: there is no store on the way to it; looked at {', '.join(tried)}")
+        raise InvalidInput(f"{url!r} names a store but no repository in it: add its name")
+    raise NotFound(f"{url}: no part of it is a store; tried {', '.join(tried)}")
 
 
 def _splits(url: str) -> Iterator[tuple[str, str]]:
@@ -54,12 +54,12 @@ def _splits(url: str) -> Iterator[tuple[str, str]]:
 def _repo(url: str, name: str) -> str:
     name = name.strip("/")
     if not name:
-        raise InvalidInput(f"{url!r} names a store, and no repository in it: add its name")
+        raise InvalidInput(f"{url!r} names a store but no repository in it: add its name")
     return check_repo(name)
 
 
 def _store_of(node: str) -> str:
-    """What the node's proxy serves; "" where it does not say."""
+    """The store of the node's proxy; "" if it does not answer."""
     try:
         return str(served_store(ask(node, "/status", timeout_s=ASK_TIMEOUT_S)) or "")
     except LodefsError:
@@ -67,7 +67,7 @@ def _store_of(node: str) -> str:
 
 
 def _look(session: Session, store: str) -> str:
-    """Why there is no store; "" where there is one. InvalidInput, Unavailable."""
+    """Why there is no store; "" if there is one. Raises: InvalidInput, Unavailable."""
     s3 = session.config.s3
     options = StoreOptions(
         endpoint_url=s3.endpoint_url,

@@ -1,4 +1,4 @@
-"""Whether the proxies of this machine let in whom a tokens file names, as it is now."""
+"""Checks that the proxies of this machine use the present tokens of a tokens file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lodefs.proxies.own_proxy import ask, own_proxy
 from lodefs.proxy.http.tokens import TokensTaken, file_digest
 from lodefs.settings.session import Session
 
-TAKEN_TIMEOUT_S = 10.0  # a proxy looks once a second
+TAKEN_TIMEOUT_S = 10.0  # a proxy reads the file once a second
 ASK_TIMEOUT_S = 3.0
 POLL_S = 0.1
-UNREAD = "it has not read the file as it is now"
-_NOBODY = (errno.ENOENT, errno.ECONNREFUSED)  # nobody is let in, and who starts reads the file
+UNREAD = "it has not read the present file"
+_NOBODY = (errno.ENOENT, errno.ECONNREFUSED)  # no proxy runs, and one that starts reads the file
 
 
 def digest_or_none(path: Path) -> str | None:
-    """The ``file_digest`` of a file; None if there is none, or it cannot be read."""
+    """The ``file_digest`` of a file; None if it does not exist or cannot be read."""
     try:
         return file_digest(path) or None
     except InvalidInput:
@@ -35,12 +35,12 @@ def digest_or_none(path: Path) -> str | None:
 def await_taken(
     session: Session, path: Path, before: str | None, timeout_s: float | None = None
 ) -> bool:
-    """Waits until each proxy here that uses a tokens file has read it as it is now; False if no
-    proxy here uses it. ``before``: the ``digest_or_none`` of the file until it was changed, by
-    which a proxy is known that sees it at another path.
+    """Waits until each proxy here that uses a tokens file has read its present content. False if no
+    proxy here uses it. ``before``: the ``digest_or_none`` of the file before the change, which
+    identifies a proxy that sees the file at another path.
 
-    Raises: Unavailable that names the proxies that have not by then, and why. Whether one has that
-    does not answer, or does not say, is not known: no better, if the settings name it or the file.
+    Raises: Unavailable, with the proxies that have not read it in time, and why. A proxy that does
+    not answer, or does not say what it has read, counts if the settings name it or the file.
     """
     ends_s = time.monotonic() + (TAKEN_TIMEOUT_S if timeout_s is None else timeout_s)
     while True:
@@ -50,13 +50,15 @@ def await_taken(
             return "" in found.values()
         if time.monotonic() > ends_s:
             named = "; ".join(f"{url}: {why}" for url, why in late.items())
-            raise Unavailable(f"the proxy may still let in whom {path} does not name: {named}")
+            raise Unavailable(
+                f"the proxy may still accept tokens that {path} does not have: {named}"
+            )
         time.sleep(POLL_S)
 
 
 def _proxies(session: Session) -> Sequence[str]:
-    """The addresses at which a proxy may answer: of the settings, else the node's and the user's
-    own."""
+    """The addresses at which a proxy may answer: that of the settings, else the node's and the
+    user's own."""
     if session.proxy_url:
         return [session.proxy_url]
     node = str(session.config.serve.get("socket_path") or SOCKET_DEFAULT)
@@ -65,8 +67,8 @@ def _proxies(session: Session) -> Sequence[str]:
 
 
 def _told(session: Session, url: str, path: Path, before: str | None) -> str | None:
-    """Why a proxy has not read the file; "" if it has, None if it uses another one or none, or
-    nobody is there."""
+    """Why a proxy has not read the file; "" if it has; None if it uses another file or none, or if
+    no proxy is there."""
     try:
         token = session.environment.get("LODEFS_TOKEN")
         status = ask(url, "/status", token, timeout_s=ASK_TIMEOUT_S)
@@ -78,14 +80,14 @@ def _told(session: Session, url: str, path: Path, before: str | None) -> str | N
 
 
 def _is_nobody(error: BaseException | None) -> bool:
-    """Whether an error is that nobody listens, however often it was told in other words."""
+    """Whether an error means that nobody listens, even if it was wrapped."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__
     return error is not None and error.errno in _NOBODY
 
 
 def _is_meant(session: Session, path: Path) -> bool:
-    """Whether the settings name the proxy that is asked, or this file."""
+    """Whether the settings name this proxy, or this file."""
     named = session.config.serve.get("tokens_file")
     return bool(session.proxy_url or (named and _same(str(named), path)))
 
@@ -95,11 +97,11 @@ def _same(one: str, path: Path) -> bool:
 
 
 def untaken(status: Mapping[str, object], path: Path, before: str | None) -> str | None:
-    """The same of a proxy that answered with this ``/status``."""
+    """Why a proxy has not read the file, given its ``/status``."""
     try:
         taken = from_json(msgspec.json.encode(status.get("tokens")), list[TokensTaken])
     except InvalidInput:
-        return "it does not say which tokens it has read: restart it if it is of another version"
+        return "it does not report which tokens it has read: restart it if its version differs"
     try:
         now = file_digest(path)
     except InvalidInput as error:

@@ -1,1 +1,1 @@
-"""Reading snapshots from a program: the node's cache files first, then its proxy. Synchronous."""
+"""Reads snapshots for a program, from the node's cache files first, then from its proxy."""

@@ -1,7 +1,7 @@
-"""The entries of a snapshot by path. They never change: what was found is remembered, and what was
-not found, too.
+"""The entries of a snapshot by path. Entries never change, so both found and missing ones are
+cached.
 
-Symlinks are followed inside the snapshot, as by open(2); one that leads out of it leads nowhere.
+Symlinks are followed within the snapshot, as by open(2). One that leads out of it is an error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lodefs.chunkstore.protocol.wire import CHILDREN_MAX, Entry, Page
 from lodefs.reading.proxy_clients import ProxyClients
 from lodefs.reading.urls import decoded_path
 
-LINKS_MAX = 40  # followed for one path, as by Linux
-REMEMBERED_MAX = 1_000_000  # paths; then all are forgotten
+LINKS_MAX = 40  # followed for one path, as in Linux
+REMEMBERED_MAX = 1_000_000  # cached paths; beyond this the cache is emptied
 
 _DIRECTORY, _SYMLINK = int(Kind.DIRECTORY), int(Kind.SYMLINK)
 _UNKNOWN = object()
@@ -26,8 +26,8 @@ _UNKNOWN = object()
 class Entries:
     """The entries of one snapshot. For any thread; without locks, so that a fork finds none held.
 
-    Paths are bytes, relative to the root, without slashes at their ends; b"" is the root.
-    Raises: NotFound, NotADirectory, and the errors of reading.
+    Paths are bytes, relative to the root, without slashes at their ends; b"" is the root. Methods
+    raise NotFound, NotADirectory, and errors of reading.
     """
 
     def __init__(self, clients: ProxyClients, cache: CachedSnapshot) -> None:
@@ -37,13 +37,13 @@ class Entries:
         self.forget()
 
     def forget(self) -> None:
-        """Remembers nothing but the root."""
+        """Forgets everything but the root."""
         self._known: dict[bytes, Entry | None] = {b"": self._snapshot.root}
         self._followed: dict[bytes, Entry] = {}
         self._listed: dict[bytes, list[Entry]] = {}
 
     def entry(self, path: bytes) -> Entry:
-        """The entry at a path. Symlinks on the way are followed; one at its end is not."""
+        """The entry at a path. Follows symlinks on the way, but not at the end."""
         found = self._known.get(path, _UNKNOWN)
         if isinstance(found, Entry):
             return found
@@ -53,7 +53,7 @@ class Entries:
         return self._child(self._real_path(parent), name, path)
 
     def followed(self, path: bytes) -> Entry:
-        """The entry at a path, with a symlink at its end followed, too."""
+        """The entry at a path. Follows symlinks on the way and at the end."""
         node = self._known.get(path)
         if node is not None and node.kind != _SYMLINK:
             return node
@@ -64,14 +64,14 @@ class Entries:
         return node
 
     def target(self, path: bytes, node: Entry) -> Entry | None:
-        """What a symlink at ``path`` leads to; None if that is nothing of the snapshot."""
+        """The target of a symlink at ``path``; None if it is not in the snapshot."""
         try:
             return self.followed(path) if node.kind == _SYMLINK else node
         except (NotFound, InvalidInput):
             return None
 
     def children(self, path: bytes) -> list[Entry]:
-        """The entries of a directory, by name. They are the caller's to read, not to change."""
+        """The entries of a directory, by name. Callers must not change them."""
         found = self._listed.get(path)
         if found is not None:
             return found
@@ -91,8 +91,8 @@ class Entries:
     def walk(
         self, path: bytes, depth_max: int | None = None
     ) -> Iterator[tuple[bytes, list[Entry]]]:
-        """All directories at and below ``path`` with their entries, parents first and by name; at
-        most so many levels. Symlinks to directories are not walked into."""
+        """All directories at and below ``path`` with their entries, parents first and by name, down
+        to a number of levels. Does not follow symlinks to directories."""
         pending = [(path, 1)]
         while pending:
             directory, depth = pending.pop()
@@ -116,7 +116,7 @@ class Entries:
         try:
             if known is None:
                 raise self._missing(path)
-            listed = self._listed.get(directory)  # another thread may have forgotten `_known`
+            listed = self._listed.get(directory)  # another thread may have emptied `_known`
             node = self._lookup(parent.ino, name) if listed is None else _of(listed, name)
         except NotFound:
             self._known[real] = None
@@ -132,10 +132,10 @@ class Entries:
         return node
 
     def _real_path(self, path: bytes) -> bytes:
-        """The path without symlinks."""
+        """The path with its symlinks resolved."""
         node = self._known.get(path)
         if node is not None and node.kind != _SYMLINK:
-            return path  # only paths without symlinks are known
+            return path  # only resolved paths are known
         left = path.split(b"/")[::-1]
         real: list[bytes] = []
         links = 0
@@ -188,8 +188,8 @@ class Entries:
 
 
 def _of(listed: list[Entry], name: bytes) -> Entry:
-    """The entry of a whole directory. Raises: NotFound."""
+    """The entry that stands for a whole directory. Raises: NotFound."""
     at = bisect_left(listed, name, key=lambda node: node.name)
     if at == len(listed) or listed[at].name != name:
-        raise NotFound("it is not there")
+        raise NotFound("it does not exist")
     return listed[at]

@@ -1,7 +1,8 @@
-"""The bytes of a snapshot's files: from the node's cache where they are there, else by its proxy.
+"""Reads the bytes of a snapshot's files, from the node's cache if they are there, else by its
+proxy.
 
-Many ranges at once: those that the cache has are read first; the others are merged where they lie
-close together, and asked for in parallel.
+Many ranges at once: those in the cache are read first. The others are merged if they lie close
+together, and requested in parallel.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.cached_snapshot import Piece
     from lodefs.chunkstore.nodecache.view import OpenFile
 
-READ_BYTES_MAX = 1 << 30  # of one pread: the kernel gives no more than 2 GiB at once
-REQUEST_BYTES_MAX = 8 << 20  # of one request to the proxy
-GAP_BYTES_MAX = 64 << 10  # between two ranges that are asked for as one
+READ_BYTES_MAX = 1 << 30  # for one pread: the kernel returns at most 2 GiB
+REQUEST_BYTES_MAX = 8 << 20  # for one request to the proxy
+GAP_BYTES_MAX = 64 << 10  # between two ranges that are merged
 PARALLEL_MAX = 16
 
-Span = tuple[int | None, int | None]  # as of a slice: first, and end
+Span = tuple[int | None, int | None]  # first and end, as in a slice
 
 
 class _Request(NamedTuple):
-    """One range of the proxy, and the wanted ranges that lie in it: (number, first, end)."""
+    """One range for the proxy, and the wanted ranges in it: (number, first, end)."""
 
     node: Entry
     first: int
@@ -46,7 +47,7 @@ class FileBytes:
         self._cache = cache
 
     def read(self, node: Entry, first: int, end: int) -> bytes:
-        """The bytes [first, end) of a file, fewer only at its end.
+        """The bytes [first, end) of a file; fewer only at its end.
 
         Raises: Unavailable, DeadlineExceeded, Corrupt.
         """
@@ -57,7 +58,7 @@ class FileBytes:
         return self._fetched(node, first, end) if found is None else found
 
     def read_into(self, node: Entry, first: int, buffer: memoryview) -> int:
-        """Fills ``buffer``; how many bytes there were, fewer only at the file's end."""
+        """Fills ``buffer``, and returns the number of bytes; fewer only at the file's end."""
         end = min(first + len(buffer), node.size_bytes)
         if first >= end:
             return 0
@@ -71,14 +72,14 @@ class FileBytes:
         return len(part)
 
     def read_many(self, wanted: Sequence[tuple[Entry, Span]]) -> list[bytes]:
-        """The bytes of each range, in their order. Raises: as ``read``, the first error."""
+        """The bytes of each range, in order. Raises the first error, as ``read`` does."""
         for found in (results := self.tried_many(wanted)):
             if isinstance(found, LodefsError):
                 raise found
         return [found for found in results if isinstance(found, bytes)]
 
     def tried_many(self, wanted: Sequence[tuple[Entry, Span]]) -> list[bytes | LodefsError]:
-        """The same, with an error in the place of each range that could not be read."""
+        """Like ``read_many``, with an error in place of each range that could not be read."""
         results: list[bytes | LodefsError] = [b""] * len(wanted)
         missing: list[tuple[int, Entry, int, int]] = []
         for number, (node, span) in enumerate(wanted):
@@ -110,7 +111,7 @@ class FileBytes:
             results[number] = data[first - request.first : end - request.first]
 
     def _cached(self, node: Entry, first: int, end: int) -> bytes | None:
-        """Bytes of a file, if the cache is known to have them all."""
+        """Bytes of a file, if the cache is known to have all of them."""
         cache, size_bytes = self._cache, end - first
         extents = cache.find(node.ino, first, size_bytes, node)
         if extents is None:
@@ -119,7 +120,7 @@ class FileBytes:
             file, offset, _ = extents[0]
             try:
                 data = os.pread(file.fd, size_bytes, offset)
-            except OSError:  # as of one that is too short
+            except OSError:  # treated like a file that is too short
                 data = b""
             if len(data) == size_bytes:
                 cache.count(size_bytes, file)
@@ -128,7 +129,7 @@ class FileBytes:
         return bytes(self._rendered(node, first, extents))
 
     def _fetched(self, node: Entry, first: int, end: int) -> bytes:
-        """Bytes of a file that the proxy has to bring."""
+        """Bytes of a file that the proxy must fetch."""
 
         def located(client: Client, at: int, size_bytes: int) -> bytes:
             pieces = self._cache.fetch(client, node.ino, at, size_bytes)
@@ -137,7 +138,7 @@ class FileBytes:
         return self._asked(node, first, end, located)
 
     def _sent(self, node: Entry, first: int, end: int) -> bytes:
-        """The same, of which the cache's files have turned out to be damaged."""
+        """Bytes of a file whose cache files have turned out to be damaged."""
         return self._asked(
             node, first, end, lambda client, at, size: bytes(client.read(node.ino, at, size))
         )
@@ -145,7 +146,7 @@ class FileBytes:
     def _asked(
         self, node: Entry, first: int, end: int, ask: Callable[[Client, int, int], bytes]
     ) -> bytes:
-        """Bytes by as many requests as they take."""
+        """Bytes of a file, by as many requests as needed."""
         pieces = []
         with self._clients.client() as client:
             client.mounted(self._cache.snapshot)
@@ -170,7 +171,7 @@ class FileBytes:
 
 
 def _fill(part: memoryview, file: OpenFile, offset: int) -> bool:
-    """Reads until ``part`` is full; False if the file does not have so much."""
+    """Reads until ``part`` is full; False if the file is too short."""
     try:
         while part:
             count = os.preadv(file.fd, (part[:READ_BYTES_MAX],), offset)
@@ -178,18 +179,18 @@ def _fill(part: memoryview, file: OpenFile, offset: int) -> bool:
                 return False
             part, offset = part[count:], offset + count
     except OSError:
-        return False  # the disk's: the proxy may have the bytes from elsewhere
+        return False  # a disk error: the proxy may get the bytes elsewhere
     return True
 
 
 def bounds(span: Span, size_bytes: int) -> tuple[int, int]:
-    """Where a range begins and ends in a file, as of a slice."""
+    """First byte and end of a range in a file, as for a slice."""
     first, end, _ = slice(*span).indices(size_bytes)
     return first, end
 
 
 def _merged(missing: list[tuple[int, Entry, int, int]]) -> Iterator[_Request]:
-    """The fewest requests that bring all ranges, of a bounded size unless one range is larger."""
+    """The fewest requests for all ranges, each of limited size unless one range is larger."""
     request: _Request | None = None
     for number, node, first, end in sorted(missing, key=lambda one: (one[1].ino, one[2], one[3])):
         if (

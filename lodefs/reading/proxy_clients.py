@@ -1,8 +1,8 @@
-"""The clients of one program to the node's proxy: one for each thread that reads at a time.
+"""The connections of one program to the node's proxy, one for each thread that reads.
 
-The proxy is found as the commands find it: what the program names, the environment, the settings
-files, the node's own, else the user's own, which is started. Nothing is asked before the first
-request, and no thread is started. A child that was forked makes connections of its own.
+The proxy is found as commands find it: the one that the program names, then the environment, the
+settings files, the node's proxy, and the user's own, which is started. Nothing is asked before the
+first request, and no thread is started. A forked child makes connections of its own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lodefs.chunkstore.system import after_fork
 from lodefs.proxies.own_proxy import is_own, proxy_url, start_again
 from lodefs.settings.session import Session
 
-TIMEOUT_S = 60.0  # of a request, repetitions and a proxy's restart included
+TIMEOUT_S = 60.0  # for a request, retries and a restart of the proxy included
 ASK_S = 1.0  # for the proxy, which may be gone while its cache is read
 REVIVE_PAUSE_S = 1.0
 
 
 class ProxyOptions(NamedTuple):
-    """What a program says of the proxy; None: as the settings say. ``token``: else that of
+    """A program's options for the proxy; None: as in the settings. ``token`` defaults to
     LODEFS_TOKEN."""
 
     proxy: str | None = None
@@ -53,16 +53,16 @@ class ProxyClients:
         after_fork.renew(self)
 
     def reset(self) -> None:
-        """Without connections, as in a child that was forked: its parent's are not its own."""
+        """Drops connections, as in a forked child: they belong to its parent."""
         self._finding = Lock()
         self._outage = Outage()
         self._idle: list[Client] = []
 
     @property
     def url(self) -> str:
-        """The proxy's address; it is found, and perhaps started, at the first call.
+        """The proxy's address. The first call finds it, and may start a proxy.
 
-        Raises: InvalidInput if nothing says where a proxy or a store is; Unavailable.
+        Raises: InvalidInput if nothing names a proxy or a store; Unavailable.
         """
         if not self._url:
             with self._finding:
@@ -74,28 +74,28 @@ class ProxyClients:
 
     @property
     def is_beside(self) -> bool:
-        """Whether the proxy may be of this machine: it is asked over a Unix socket."""
+        """Whether the proxy may be on this machine: its address is a Unix socket."""
         return self.url.startswith("unix:")
 
     @contextmanager
     def client(self, timeout_s: float | None = None) -> Iterator[Client]:
-        """A client for this thread alone until the end of the block. ``timeout_s``: less than the
-        usual, for all its requests together."""
+        """A client for this thread alone, until the end of the block. ``timeout_s``: a shorter
+        limit for all its requests together."""
         try:
             client = self._idle.pop()
         except IndexError:
             client = self._made()
         client.begin(0.0 if timeout_s is None else self.options.timeout_s - timeout_s)
         idle = self._idle
-        yield client  # after an error it is dropped: its connection may be in the middle of things
+        yield client  # after an error it is dropped, since its connection may be mid-request
         idle.append(client)
 
     @contextmanager
     def beside(self) -> Iterator[Client]:
-        """A client for questions about the node's cache, which nobody waits for. Raises: NotFound
-        if the proxy is of another machine."""
+        """A client for questions about the node's cache that no reader waits for. Raises: NotFound
+        if the proxy is on another machine."""
         if not self.is_beside:
-            raise NotFound(f"{self.url} may be of another machine")
+            raise NotFound(f"{self.url} may be on another machine")
         with self.client(ASK_S) as client:
             yield client
 
@@ -104,13 +104,13 @@ class ProxyClients:
         return ControlClient(self.url, self._token)
 
     def close(self) -> None:
-        """Ends the connections, and the lease of a proxy that was started."""
+        """Closes the connections, and the lease of a proxy that was started."""
         while self._idle:
             self._idle.pop().close()
         self._session.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # it was not made to the end
+        with suppress(AttributeError):  # __init__ failed
             self.close()
 
     def _made(self) -> Client:
@@ -128,5 +128,5 @@ class ProxyClients:
         if now_s < self._revive_s:
             return
         self._revive_s = now_s + REVIVE_PAUSE_S
-        with suppress(LodefsError, OSError):  # the request itself says what is wrong
+        with suppress(LodefsError, OSError):  # the request itself reports the error
             start_again(self._session, self._url)

@@ -1,4 +1,4 @@
-"""One commit of a repository, as programs read it: ``lodefs.snapshot("vision/flickr30k@v1.0")``."""
+"""One commit of a repository, which programs read: ``lodefs.snapshot("vision/flickr30k@v1.0")``."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _KINDS: dict[int, Literal["file", "directory", "symlink"]] = {
 
 
 class SnapshotEntry(NamedTuple):
-    """A file, directory or symlink of a snapshot. ``path`` is relative to the snapshot's root;
-    ``digest`` is hex, of a file what ``b3sum`` prints; ``target`` is a symlink's."""
+    """A file, directory or symlink of a snapshot. ``path`` is relative to the root; ``digest`` is
+    hex, for a file as ``b3sum`` prints it; ``target`` is where a symlink leads."""
 
     path: str
     kind: Literal["file", "directory", "symlink"]
@@ -48,12 +48,12 @@ class SnapshotEntry(NamedTuple):
 
 
 class Snapshot:
-    """A commit of a repository: it never changes, and neither does what was found in it.
+    """A commit of a repository. It never changes, so what was found in it is cached.
 
-    For any thread; works on in processes that are forked, and travels to others by pickle. Made by
-    ``lodefs.snapshot``. ``commit`` is its id, 64 hex digits: what to write down for a model;
-    ``time_s`` is Unix. Paths are relative to the root, with "/" between names; bytes of names that
-    are not UTF-8 are surrogate escapes, as everywhere in Python.
+    Made by ``lodefs.snapshot``. For any thread; it works in forked processes, and can be pickled
+    for others. ``commit``: its id, 64 hex digits, to be recorded with a model; ``time_s``: Unix.
+    Paths are relative to the root, with "/" between names. Bytes that are not UTF-8 become
+    surrogate escapes, as usual in Python.
     """
 
     def __init__(self, clients: ProxyClients, commit: Commit) -> None:
@@ -68,21 +68,21 @@ class Snapshot:
 
     @property
     def time(self) -> datetime:
-        """When the commit was made."""
+        """The time of the commit."""
         return datetime.fromtimestamp(self._commit.time_s, UTC)
 
     @property
     def files_total(self) -> int:
-        """How many files it has."""
+        """The number of its files."""
         return self._commit.files
 
     @property
     def size_bytes(self) -> int:
-        """The sizes of all its files together."""
+        """The sum of the sizes of its files."""
         return self._commit.size_bytes
 
     def files(self, path: str = "") -> Iterator[SnapshotEntry]:
-        """All files at and below ``path``, directory by directory. Symlinks are among them.
+        """All files at and below ``path``, directory by directory, symlinks included.
 
         Raises: NotFound, Unavailable.
         """
@@ -91,7 +91,7 @@ class Snapshot:
                 yield entry
 
     def list(self, path: str = "", *, recursive: bool = False) -> Iterator[SnapshotEntry]:
-        """The entries of a directory, by name; ``recursive``: of all below it, too.
+        """The entries of a directory, by name; ``recursive``: also those of all directories below.
 
         Raises: NotFound, NotADirectory, Unavailable.
         """
@@ -104,20 +104,20 @@ class Snapshot:
                 return
 
     def entry(self, path: str) -> SnapshotEntry:
-        """The entry at a path; a symlink at its end is not followed. Raises: NotFound."""
+        """The entry at a path. A symlink at the end is not followed. Raises: NotFound."""
         name = _path(path)
         return _shown(name, self.entries.entry(name))
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at a path."""
+        """Whether something exists at a path."""
         try:
             return bool(self.entries.followed(_path(path)))
         except NotFound:
             return False
 
     def digest(self, path: str) -> str:
-        """The BLAKE3 of a file's content, as its pusher said (hex, what ``b3sum`` prints); of a
-        directory, of its entries. Nothing is read for it. Raises: NotFound."""
+        """The BLAKE3 of a file's content, as recorded at its push (hex, like ``b3sum``); for a
+        directory, of its entries. Reads nothing. Raises: NotFound."""
         return self.entries.followed(_path(path)).digest.hex()
 
     @overload
@@ -127,9 +127,9 @@ class Snapshot:
     def read(self, path: str, ranges: Sequence[Span]) -> builtins.list[bytes]: ...
 
     def read(self, path: str, ranges: Sequence[Span] | None = None) -> bytes | builtins.list[bytes]:
-        """A whole file; or of each range ``(first, end)`` its bytes, as of a slice.
+        """A whole file, or the bytes of each range ``(first, end)``, as for a slice.
 
-        Raises: NotFound, InvalidInput if it is no file, Unavailable, Corrupt.
+        Raises: NotFound, InvalidInput if it is not a file, Unavailable, Corrupt.
         """
         node = self.file(path)
         if ranges is None:
@@ -137,9 +137,9 @@ class Snapshot:
         return self.bytes.read_many([(node, span) for span in ranges])
 
     def read_files(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """Several whole files at once: what is not on the node is fetched in parallel.
+        """Several whole files. What is not on the node is fetched in parallel.
 
-        Raises: as ``read``.
+        Raises what ``read`` raises.
         """
         nodes = [self.file(path) for path in paths]
         return self.bytes.read_many([(node, (0, node.size_bytes)) for node in nodes])
@@ -156,10 +156,10 @@ class Snapshot:
     def open(self, path: str, mode: str = "rb", **text: Any) -> IO[Any]: ...
 
     def open(self, path: str, mode: str = "rb", **text: Any) -> IO[Any]:
-        """A file for reading, as of ``open``: bytes with "rb", else text (``encoding``, ``errors``,
-        ``newline``).
+        """Opens a file for reading, like the builtin ``open``: bytes with "rb", text with "r"
+        (``encoding``, ``errors``, ``newline``).
 
-        Raises: NotFound, InvalidInput for a mode that writes: a snapshot never changes.
+        Raises: NotFound; InvalidInput for modes that write, since a snapshot never changes.
         """
 
         check_mode(mode)
@@ -181,7 +181,8 @@ class Snapshot:
         return node
 
     def control(self) -> ControlClient | None:
-        """What asks the proxy to fetch ahead; None for a proxy that takes no such requests."""
+        """The client that asks the proxy to fetch ahead; None if the proxy takes no such
+        requests."""
         return self._clients.control() if self._clients.is_beside else None
 
     def __str__(self) -> str:
@@ -200,7 +201,7 @@ class Snapshot:
         return (_unpickled, (self._commit, self._clients.options))
 
     def close(self) -> None:
-        """Ends its connections. It can be used again: they are made anew."""
+        """Closes its connections. They are opened again when it is used again."""
         self.cache.close()
         self._clients.close()
 
@@ -212,8 +213,8 @@ class Snapshot:
 
 
 class SnapshotFile(io.RawIOBase):
-    """A file of a snapshot as Python's ``io`` has files. It goes on when the proxy is started
-    anew."""
+    """A file of a snapshot for Python's ``io``. It continues to work when the proxy is
+    restarted."""
 
     def __init__(self, snapshot: Snapshot, node: Entry, name: str) -> None:
         super().__init__()
@@ -234,10 +235,10 @@ class SnapshotFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._node.size_bytes}
         if whence not in base:
-            raise ValueError(f"whence {whence} is not known")
+            raise ValueError(f"whence {whence} is invalid")
         at = base[whence] + offset
         if at < 0:
-            raise ValueError(f"there is no place {at} in a file")
+            raise ValueError(f"a file has no position {at}")
         self._at = at
         return at
 
@@ -250,18 +251,18 @@ class SnapshotFile(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """All from here to the end, in one piece."""
+        """All bytes from the position to the end, in one piece."""
         data = self._snapshot.bytes.read(self._node, self._at, self._node.size_bytes)
         self._at += len(data)
         return data
 
 
 def check_mode(mode: str) -> None:
-    """Raises InvalidInput unless a mode of ``open`` reads."""
+    """Raises InvalidInput unless a mode of ``open`` only reads."""
     if set(mode) & set("wax+"):
         raise InvalidInput(f"mode {mode!r}: {READ_ONLY}")
     if mode not in ("r", "rt", "tr", "rb", "br"):
-        raise InvalidInput(f"mode {mode!r} is not known: use 'rb' or 'r'")
+        raise InvalidInput(f"mode {mode!r} is invalid: use 'rb' or 'r'")
 
 
 def open_snapshot(repo: str, rev: str, clients: ProxyClients) -> Snapshot:

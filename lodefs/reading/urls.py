@@ -1,7 +1,7 @@
-"""``lodefs://REPO@REV/PATH``: taken apart and put together by hand, since names of repositories
+"""Splits and builds ``lodefs://REPO@REV/PATH`` without a URL parser, since names of repositories
 have slashes, and paths any byte.
 
-Nothing is percent-encoded. Bytes of a path that are not UTF-8 stand as surrogate escapes, as in
+Nothing is percent-encoded. Bytes of a path that are not UTF-8 become surrogate escapes, as in
 ``os.fsdecode``.
 """
 
@@ -15,7 +15,7 @@ _PREFIXES = (f"{SCHEME}://", f"{SCHEME}::")
 
 
 def stripped(url: str) -> str:
-    """``REPO@REV/PATH`` of a URL: without scheme, and without slashes at its ends."""
+    """``REPO@REV/PATH`` of a URL, without scheme and slashes at the ends."""
     for prefix in _PREFIXES:
         url = url.removeprefix(prefix)
     return url.strip("/")
@@ -29,7 +29,7 @@ def parse_url(url: str) -> Spec:
     tail = stripped(url)
     repo, at, rest = tail.partition("@")
     if "://" in repo:
-        raise InvalidInput(f"{url!r} is no {SCHEME} URL: write {SCHEME}://REPO@REV/PATH")
+        raise InvalidInput(f"{url!r} is not a {SCHEME} URL: write {SCHEME}://REPO@REV/PATH")
     if not at:
         raise InvalidInput(
             f"{url!r} names no revision: write {SCHEME}://REPO@REV/PATH, "
@@ -47,5 +47,5 @@ def encoded_path(path: str) -> bytes:
 
 
 def decoded_path(path: bytes) -> str:
-    """The text of a path, from which its bytes can be had again."""
+    """The text of a path, from which ``encoded_path`` gets its bytes back."""
     return path.decode("utf-8", "surrogateescape")

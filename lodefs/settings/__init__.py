@@ -1,1 +1,1 @@
-"""Settings: of the environment, of files, of one run."""
+"""Settings from the environment, from files, and for one run."""

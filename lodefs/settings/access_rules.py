@@ -1,4 +1,4 @@
-"""Rules of access from the settings, with the groups of this machine."""
+"""Access rules from the settings, with the groups of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lodefs.settings.session import Session
 
 
 def current_rules(session: Session, say: Callable[[str], None]) -> CurrentRules:
-    """The same for a service: groups that are missing when it starts may come later."""
+    """Access rules for a service: groups that are missing when it starts may appear later."""
     return CurrentRules(session.config.access, gid_of, say=say)
 
 
@@ -22,7 +22,7 @@ def access_rules(session: Session, say: Callable[[str], None] = lambda _line: No
 
 
 def user_of(uid: int) -> Peer:
-    """A user with all groups that the machine's tables give it; none where it has no account."""
+    """A user with all groups from the machine's tables; no groups without an account."""
     try:
         user = pwd.getpwuid(uid)
         return Peer(uid, frozenset(os.getgrouplist(user.pw_name, user.pw_gid)))

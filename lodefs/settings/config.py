@@ -1,4 +1,4 @@
-"""Settings of the command line: TOML files and the environment become one Config.
+"""Settings of the command line: TOML files and the environment make one Config.
 
 Only this module reads the environment. Later sources win, key by key: /etc/lodefs/lodefs.toml,
 ~/.config/lodefs/lodefs.toml (or, instead of both, the file that LODEFS_CONFIG names), then
@@ -32,7 +32,7 @@ class S3Config(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """All settings. None: not set."""
+    """All settings. None means not set."""
 
     store: str | None = None
     proxy: str | None = None
@@ -44,13 +44,13 @@ class Config(msgspec.Struct, frozen=True):
 
 
 _TABLES = ("s3", "serve")
-_S3_PREFIX = "s3_"  # of the proxy's settings that stand in [serve.s3]
+_S3_PREFIX = "s3_"  # the proxy's settings in [serve.s3] have this prefix
 _NOT_SERVED = ("store", "access", "endpoint_url", "region", "transfer_timeout_s")  # set elsewhere
 
 
 def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> Config:
-    """The settings of this machine, user and environment. Raises: InvalidInput with every mistake
-    of a file and its line; NotFound and Denied if the file of LODEFS_CONFIG cannot be read."""
+    """The settings for this machine, user and environment. Raises: InvalidInput with every mistake
+    in a file and its line; NotFound and Denied if the file of LODEFS_CONFIG cannot be read."""
     config = Config()
     named = environment.get("LODEFS_CONFIG")
     if named:
@@ -77,7 +77,8 @@ def home(environment: Mapping[str, str]) -> str:
 
 
 def parse(text: str, path: str = "lodefs.toml", base: Config | None = None) -> Config:
-    """``base`` with the settings of one file's text; Raises: InvalidInput, with all mistakes."""
+    """``base`` with the settings from the text of a file. Raises: InvalidInput, with all
+    mistakes."""
     values, mistakes = _read(toml_file.parse_document(text, path))
     if mistakes:
         raise toml_file.error_for(text, path, mistakes)
@@ -106,7 +107,7 @@ def _merged(config: Config, path: Path, *, required: bool) -> Config:
 
 
 def _read(document: Mapping[str, object]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The valid settings by dotted key, and (key, what is wrong) for the others."""
+    """The valid settings by dotted key, and (key, what is wrong) for each other setting."""
     found, mistakes = toml_file.read_values(document, _TOP_READERS)
     for table in _TABLES:
         inner = found.pop(table, None)
@@ -143,10 +144,10 @@ _S3_READERS: dict[str, toml_file.Reader] = {
 
 
 def _serve_readers(prefix: str = "") -> dict[str, toml_file.Reader]:
-    """Readers of the proxy's settings: with a prefix, of those that have it, by the rest of their
-    names. The proxy also parses texts, for options; in a file a value has its own type."""
+    """Readers of the proxy's settings; with a prefix, of the settings that have it, by the rest of
+    their names. The proxy also parses texts, for options; in a file a value has its own type."""
     from lodefs.proxy.config import (
-        Config as ProxyConfig,  # here: most commands need no proxy's settings
+        Config as ProxyConfig,  # imported here: most commands do not need it
     )
 
     def reader(parse: toml_file.Reader, types: tuple[type, ...]) -> toml_file.Reader:
@@ -164,4 +165,4 @@ def _serve_readers(prefix: str = "") -> dict[str, toml_file.Reader]:
     return found if prefix else {**found, "s3": _table}
 
 
-_NO_VALUE = object()  # no setting can have it: its parser raises, and says what is wanted
+_NO_VALUE = object()  # no setting accepts it: its parser raises, and says what it expects

@@ -1,5 +1,5 @@
-"""Datasets and their places, as jobs name them, ``REPO[@REV][:PATH]:DIR[:rw]``, and lists of
-these."""
+"""Datasets and their directories in the form that jobs use, ``REPO[@REV][:PATH]:DIR[:rw]``, and
+lists of them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import msgspec
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
 
-DATASETS_MAX = 64  # of one job: each has processes of its own
+DATASETS_MAX = 64  # for one job, since each has processes of its own
 VARIABLE = "LODEFS_DATASETS"
 FORM = "REPO[@REV][:PATH]:DIR[:rw], with a DIR that begins with /, ./ or ../"
 _WRITABLE = ":rw"
-_DIR = re.compile(r":(?=/|\.\.?/|\.\.?(?::rw)?\Z)")  # what follows the first such colon is DIR
+_DIR = re.compile(r":(?=/|\.\.?/|\.\.?(?::rw)?\Z)")  # DIR follows the first such colon
 _PARTS = re.compile(r"(?:[^\\,\n]|\\.)+")
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """What to mount, the directory as it was written, and whether it is to take changes."""
+    """What to mount, the directory as it was written, and whether it accepts changes."""
 
     spec: Spec
     directory: str
@@ -32,26 +32,26 @@ class Dataset(msgspec.Struct, frozen=True):
 
 
 def is_dataset(words: str) -> bool:
-    """Whether it has the form of one; a command mostly has not."""
+    """Whether a word has the form of a dataset, which a command rarely has."""
     return bool(_DIR.search(words)) and not words.startswith(("/", "."))
 
 
 def parse(words: str) -> Dataset:
-    """One dataset. Raises: InvalidInput."""
+    """Parses one dataset. Raises: InvalidInput."""
     found = _DIR.search(words)
     if found is None:
         raise InvalidInput(f"{words!r} names no directory: write {FORM}")
     directory = words[found.end() :].removesuffix(_WRITABLE)
     if "\0" in directory or "\n" in directory:
-        raise InvalidInput(f"{words!r}: a directory's name with a line break or NUL")
+        raise InvalidInput(f"{words!r}: the name of the directory contains a line break or NUL")
     spec = parse_spec(os.fsencode(words[: found.start()]))
     return Dataset(spec, directory, words.endswith(_WRITABLE))
 
 
 def parse_list(words: str) -> list[Dataset]:
-    """A list, separated by commas or line breaks; ``\\,`` is a comma and ``\\\\`` a backslash of a
-    name. Blanks around each do not count. Raises: InvalidInput, also for a DIR that is relative,
-    and for one that is to take changes."""
+    """Parses a list separated by commas or line breaks. In a name, ``\\,`` is a comma and ``\\\\``
+    a backslash. Blanks around each dataset are ignored. Raises: InvalidInput, also for a relative
+    DIR and for a dataset that accepts changes."""
     parts = (re.sub(r"\\(.)", r"\1", part.strip()) for part in _PARTS.findall(words))
     found = [parse(part) for part in parts if part]
     for dataset in found:
@@ -59,23 +59,23 @@ def parse_list(words: str) -> list[Dataset]:
             raise InvalidInput(f"{VARIABLE}: {dataset}: the directory must begin with /")
         if dataset.is_writable:
             raise InvalidInput(
-                f"{dataset}: only `lodefs run` shows datasets that take changes ({_WRITABLE})"
+                f"{dataset}: only `lodefs run` accepts changes to datasets ({_WRITABLE})"
             )
     return found
 
 
 def check_places(places: Sequence[tuple[str, Dataset]]) -> None:
-    """InvalidInput where a dataset's place, an absolute path without symlinks, is the same as
-    another's, or lies in it, or there are too many."""
+    """Raises InvalidInput if there are too many datasets, or if the directory of one is that of
+    another or lies in it. Directories are absolute paths without symlinks."""
     if len(places) > DATASETS_MAX:
         raise InvalidInput(
-            f"{len(places)} datasets for one job: at most {DATASETS_MAX}; mount a directory that "
-            "holds several, or push them as one repository"
+            f"{len(places)} datasets for one job: the limit is {DATASETS_MAX}; mount a directory "
+            "that holds several, or push them as one repository"
         )
     for number, (one, dataset) in enumerate(places):
         for other, former in places[:number]:
             if one == other:
-                raise InvalidInput(f"{dataset} has the directory of {former}: {one}")
+                raise InvalidInput(f"{dataset} and {former} have the same directory: {one}")
             if one.startswith(f"{other}/") or other.startswith(f"{one}/"):
                 raise InvalidInput(
                     f"{dataset} and {former}: one directory lies in the other, and a mount hides "

@@ -1,4 +1,4 @@
-"""Mounts described by files: /etc/lodefs/mounts.d/NAME.toml, for ``lodefs mount --from FILE``."""
+"""Mounts that files describe: /etc/lodefs/mounts.d/NAME.toml, for ``lodefs mount --from FILE``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ_TIMEOUT_S_MIN, READ_TIMEOUT_S_MAX = 0.1, 3600.0
 
 
 class MountFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What to mount and where. None: the default."""
+    """What to mount and where. None means the default."""
 
     spec: Spec
     directory: str
@@ -33,34 +33,34 @@ class MountFile(msgspec.Struct, frozen=True, kw_only=True):
     create_dir: bool = False
 
     def token(self) -> str | None:
-        """The token for the proxy, of a file; None without one. Raises: InvalidInput if the file
-        cannot be read, is empty, or others may read it."""
+        """The token for the proxy from its file; None without one. Raises: InvalidInput if the file
+        cannot be read, is empty, or can be read by others."""
         if self.token_file is None:
             return None
         from lodefs.chunkstore.system.private_file import (
-            check_private,  # here: most mounts have no token
+            check_private,  # imported here: most mounts have no token
         )
 
         what = f"token_file {self.token_file}"
         check_private(self.token_file, what)
         token = toml_file.read_text(self.token_file).strip()
         if not token or not token.isascii() or not token.isprintable():
-            raise InvalidInput(f"{what}: holds no token")
+            raise InvalidInput(f"{what}: the file is empty")
         return token
 
 
 def on_off(wanted: bool) -> Wanted:
-    """The value of passthrough for a flag."""
+    """The value of ``passthrough`` for a flag."""
     return "on" if wanted else "off"
 
 
 def read(path: Path) -> MountFile:
-    """The mount of a file. Raises: InvalidInput, with every mistake's line; NotFound, Denied."""
+    """Reads a file. Raises: InvalidInput, with the line of every mistake; NotFound, Denied."""
     return parse(toml_file.read_text(path), str(path))
 
 
 def parse(text: str, path: str) -> MountFile:
-    """The mount of a file's text. Raises: InvalidInput, with all mistakes."""
+    """Parses the text of a file. Raises: InvalidInput, with all mistakes."""
     document = toml_file.parse_document(text, path)
     values, mistakes = toml_file.read_values(document, _READERS)
     mistakes += _inconsistent_keys(document)
@@ -73,15 +73,15 @@ def parse(text: str, path: str) -> MountFile:
 
 
 def _inconsistent_keys(document: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Keys that contradict each other, and missing ones, each with the reason."""
+    """Keys that contradict each other, and missing keys, each with the reason."""
     found = []
     parts = [name for name in _PARTS if name in document]
     if "spec" in document and parts:
-        found.append((parts[0], "spec says it already"))
+        found.append((parts[0], "spec already sets it"))
     if "spec" not in document and "repo" not in document:
-        found.append(("spec", 'is missing: what to mount, as in spec = "REPO@REV:PATH"'))
+        found.append(("spec", 'is missing: it names what to mount, as in spec = "REPO@REV:PATH"'))
     if "dir" not in document:
-        found.append(("dir", 'is missing: where to mount, as in dir = "/data/cats"'))
+        found.append(("dir", 'is missing: it names where to mount, as in dir = "/data/cats"'))
     return found
 
 

@@ -1,4 +1,4 @@
-"""One run of the command line: its settings, and the store and files that it has open."""
+"""One run of the command line: its settings, and the stores and files that it has open."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.repo.store import Store
 
 
-# For the first answer of a store, whose address may be wrong: time for two attempts
+# For the first answer of a store, whose address may be wrong. There is time for two attempts.
 FIRST_TIMEOUT_S = 8.0
-FIRST_TIME_S_MAX = 10.0  # until the beginning of the last attempt
-ATTEMPTS_MAX = 10  # of a call to a store that has answered before: about 20 s
+FIRST_TIME_S_MAX = 10.0  # until the last attempt begins
+ATTEMPTS_MAX = 10  # at a call to a store that has answered before, in about 20 s
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_COLON = re.compile(r"(s3|file|https?)//[^/]", re.IGNORECASE)  # s3//bucket
 NO_STORE = (
     "no store is given: use --store URL, LODEFS_STORE or `store` in ~/.config/lodefs/lodefs.toml"
 )
-PROXY_IS_NOT_ENOUGH = "; this command reads the store itself, so --proxy is not enough"
+PROXY_IS_NOT_ENOUGH = "; this command reads the store directly, so --proxy is not enough"
 
 
 class Session:
     """What commands share. The entry point makes one; the store is opened on first use."""
 
     def __init__(self, environment: Mapping[str, str], *, umask: int | None = None) -> None:
-        """Both as the process was started with them, for the command that it may become."""
+        """``environment`` and ``umask`` of this process's start, for a program that replaces it."""
         self.environment = environment
         self.umask = umask
         self.debug = bool(environment.get("LODEFS_DEBUG"))
         self.exit_code = 0
-        self.on_renamed: Callable[[str], object] = lambda _to: None  # told of new names
+        self.on_renamed: Callable[[str], object] = lambda _to: None  # called with the new name
         self.command_options: Mapping[
             str, str | None
         ] = {}  # --store and --proxy of the command itself
         self._store_option: str | None = None
         self._proxy_option: str | None = None
         self._opened: list[ObjectStore | ServerCopy] = []
-        self._kept_fds: dict[str, int] = {}  # by what they are for
+        self._kept_fds: dict[str, int] = {}  # by purpose
 
     def apply_options(self, *, store: str | None = None, proxy: str | None = None) -> None:
         """Applies options of the command line, which override all other settings."""
@@ -62,7 +62,7 @@ class Session:
 
     @property
     def store_url(self) -> str:
-        """Where the store is; a directory as an absolute path. Raises: InvalidInput if none is
+        """The URL of the store; a directory as an absolute path. Raises: InvalidInput if none is
         configured."""
         url = self._store_option or self.config.store
         if not url:
@@ -79,7 +79,7 @@ class Session:
 
     @property
     def proxy_url(self) -> str | None:
-        """The proxy that options or settings name; None: the node's, or the user's own."""
+        """The proxy that options or settings name; None for the node's, or the user's own."""
         return self._proxy_option or self.config.proxy
 
     @cached_property
@@ -91,7 +91,7 @@ class Session:
         return found
 
     def objects(self, url: str) -> ObjectStore:
-        """The object store at ``url``; closed with the session."""
+        """The object store at ``url``, closed with the session."""
         from lodefs.chunkstore.objects.open_url import open_objects  # boto3 comes with this
 
         objects = open_objects(url, self._store_options())
@@ -99,8 +99,7 @@ class Session:
         return objects
 
     def server_copy(self, source_url: str, destination_url: str) -> ServerCopy | None:
-        """Copies that the server of two stores makes itself, if it is one; closed with the
-        session."""
+        """Copies by the server, if two stores are on one server; closed with the session."""
         from lodefs.chunkstore.objects.open_url import open_server_copy
 
         options = self._store_options()
@@ -133,21 +132,21 @@ class Session:
         return open_store(self.objects(absolute(url)))
 
     def home_cache(self) -> Path:
-        """``~/.cache/lodefs``: the push index, and the proxy that is started for a user."""
+        """``~/.cache/lodefs``, for the push index and proxies that are started for a user."""
         base = self.environment.get("XDG_CACHE_HOME")
         return Path(base or os.path.join(config.home(self.environment), ".cache")) / "lodefs"
 
     def make_home_cache(self) -> Path:
-        """``home_cache``, made, and this user's alone. Raises: Denied."""
+        """Creates ``home_cache``, for this user alone. Raises: Denied."""
         directory = self.home_cache()
         try:
             safe_open.make_own(directory)
         except OSError as error:
-            raise Denied(f"{directory}: {error.strerror}: no place for a cache") from error
+            raise Denied(f"{directory}: {error.strerror}: the cache cannot be created") from error
         return directory
 
     def keep_open(self, name: str, fd: int) -> None:
-        """Keeps a descriptor open until there is another one for the same, or the session is
+        """Keeps a descriptor open until another one has the same purpose, or the session is
         closed."""
         former = self._kept_fds.pop(name, None)
         self._kept_fds[name] = fd
@@ -162,10 +161,10 @@ class Session:
 
 
 def absolute(url: str) -> str:
-    """A store's URL that means the same from any working directory. Raises: InvalidInput if it is
-    empty, or is a URL whose colon is missing."""
+    """A store's URL that is valid in any working directory. Raises: InvalidInput if it is empty, or
+    is a URL without its colon."""
     if not url:
-        raise InvalidInput("the store's URL is empty: is a variable not set?")
+        raise InvalidInput("the store's URL is empty: perhaps a variable is not set")
     if _SCHEME.match(url):
         return url
     if _NO_COLON.match(url):
@@ -176,8 +175,8 @@ def absolute(url: str) -> str:
 
 
 def split_settings(url: str) -> tuple[str, str]:
-    """A store's URL without its settings, and these with their '?'. A path has no settings: there
-    '?' is an ordinary character."""
+    """A store's URL without its settings, and the settings with their '?'. In a path '?' is an
+    ordinary character."""
     if not _SCHEME.match(url):
         return url, ""
     head, mark, settings = url.partition("?")
@@ -185,15 +184,15 @@ def split_settings(url: str) -> tuple[str, str]:
 
 
 class Where(TypedDict, total=False):
-    """Which store. ``store``: its URL, else that of the settings; ``session``: the settings
-    themselves, else those of environment and files."""
+    """The store of a call. ``store``: its URL, by default from the settings; ``session``: the
+    settings themselves, by default from environment and files."""
 
     store: str | None
     session: Session | None
 
 
 class NodeWhere(Where, total=False):
-    """Also which proxy."""
+    """The store and the proxy of a call."""
 
     proxy: str | None
 
@@ -202,8 +201,8 @@ class NodeWhere(Where, total=False):
 def opened(
     session: Session | None = None, *, store: str | None = None, proxy: str | None = None
 ) -> Iterator[Session]:
-    """``session`` if there is one. Else one of the environment and the settings files, where
-    ``store`` and ``proxy`` win, closed at the end of the block."""
+    """``session`` if there is one. Otherwise a new one from environment and settings files,
+    overridden by ``store`` and ``proxy``, which is closed at the end of the block."""
     if session is not None:
         yield session
         return
@@ -216,13 +215,13 @@ def opened(
 
 
 def spec_of(spec: str | Spec) -> Spec:
-    """``REPO[@REV][:PATH]``. Raises: InvalidInput."""
+    """Parses ``REPO[@REV][:PATH]``. Raises: InvalidInput."""
     return spec if isinstance(spec, Spec) else parse_spec(spec)
 
 
 def revision_of(spec: str | Spec) -> Spec:
-    """The same for what takes whole revisions. Raises: InvalidInput if there is a path."""
+    """Parses ``REPO[@REV]`` for calls on whole revisions. Raises: InvalidInput for a path."""
     found = spec_of(spec)
     if found.path:
-        raise InvalidInput(f"{found}: this takes REPO[@REV], without a path")
+        raise InvalidInput(f"{found}: this call takes REPO[@REV], without a path")
     return found

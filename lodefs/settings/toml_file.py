@@ -1,7 +1,7 @@
 """Reads TOML files of settings, checks their values, and reports mistakes with file and line.
 
-Each setting has one Reader, which checks its value. TOML has types: "7" is not a number, and "yes"
-is not a truth value.
+Each setting has one Reader, which checks its value. Values keep their TOML types: "7" is not a
+number, and "yes" is not a truth value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises: NotFound, Denied, InvalidInput, with its name."""
+    """The text of a file. Raises: NotFound, Denied, InvalidInput, with the file's name."""
     try:
         return path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError):
@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_document(text: str, path: str) -> dict[str, object]:
-    """The tables and values of a text. Raises: InvalidInput."""
+    """The tables and values in a text. Raises: InvalidInput."""
     import tomllib  # here: most machines that run a command have no file
 
     try:
@@ -41,7 +41,7 @@ def parse_document(text: str, path: str) -> dict[str, object]:
 
 
 def _quoting_hint(text: str, error: str) -> str:
-    """How to write the value of a line that tomllib cannot read because its quotes are missing."""
+    """How to write the value of a line that tomllib rejects because its quotes are missing."""
     place = re.search(r"at line (\d+)", error)
     if place is None:
         return ""
@@ -61,7 +61,7 @@ _UNQUOTED = re.compile(r"\s*([\w.-]+)\s*=\s*([^\s\"'\[{#][^\"'#]*?)\s*(?:#.*)?$"
 def read_values(
     table: Mapping[str, object], readers: Mapping[str, Reader], prefix: str = ""
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The valid settings of a table, and (key, what is wrong) of the others. Keys have
+    """The valid settings of a table, and (key, what is wrong) for each other setting. Keys get
     ``prefix``."""
     found: dict[str, Any] = {}
     mistakes: list[tuple[str, str]] = []
@@ -81,7 +81,7 @@ def read_values(
 
 
 def formatted(value: object) -> str:
-    """A value as a file has it, shortened."""
+    """A value as it stands in a file, shortened."""
     import json
 
     message = json.dumps(value, ensure_ascii=False, default=str)
@@ -96,7 +96,7 @@ def _did_you_mean(name: str, readers: Iterable[str]) -> str:
 
 
 def text(value: object) -> str:
-    """A Reader of texts that are not empty."""
+    """A Reader of texts that must not be empty."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidInput("must be a text that is not empty")
     return value
@@ -122,7 +122,7 @@ def seconds(least: float, most: float) -> Callable[[object], float]:
 
 
 def error_for(text: str, path: str, mistakes: Iterable[tuple[str, str]]) -> InvalidInput:
-    """One error for all mistakes, each a key and what is wrong with it."""
+    """One error for all mistakes; each is a key and what is wrong with it."""
     places = [f"{path}:{line_of(text, key)}: {key}: {what}" for key, what in mistakes]
     return InvalidInput("; ".join(places))
 

@@ -1,13 +1,13 @@
-"""Training data from snapshots, for PyTorch's DataLoader and whatever takes such datasets.
+"""Training data from snapshots, for PyTorch's DataLoader and similar loaders.
 
-torch is used where it is installed, and not needed: the classes have what DataLoader calls. Forked
-workers, those of forkserver and spawn, and their repetitions all read the one commit that the
-dataset was made of. ``FileDataset`` is map-style, with ``PackSampler`` for its order;
-``TarDataset`` is iterable, over the shards of a WebDataset.
+torch is used if it is installed, and not required: the classes have the methods that DataLoader
+calls. Workers of all start methods, and their restarts, read the one commit that the dataset was
+made of. ``FileDataset`` is map-style, with ``PackSampler`` for its order; ``TarDataset`` is
+iterable, over the shards of a WebDataset.
 
-Checkpoints go the other way: ``CheckpointWriter`` and ``CheckpointReader`` are storage of
-torch.distributed.checkpoint; ``TrainerPush``, ``LightningPush`` and ``SavePush`` push what trainers
-have saved; ``latest`` finds the newest one.
+For checkpoints, ``CheckpointWriter`` and ``CheckpointReader`` are storage for
+torch.distributed.checkpoint. ``TrainerPush``, ``LightningPush`` and ``SavePush`` push what trainers
+have saved. ``latest`` finds the newest checkpoint.
 """
 
 from lodefs.torch.checkpoint_step import Checkpoint as Checkpoint

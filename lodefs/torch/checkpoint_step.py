@@ -1,4 +1,4 @@
-"""Checkpoints of a training: each is one commit of a branch, which has the step as metadata."""
+"""Checkpoints of a training. Each is one commit of a branch, with the step as metadata."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lodefs.settings.session import Where, opened, revision_of
 if TYPE_CHECKING:
     from lodefs.api.transactions import Part
 
-KEY = "step"  # of the metadata, and the file that says the same
+KEY = "step"  # a key of the metadata, and a file with the same content
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that is whole: ``REPO@COMMIT``, which ``lodefs.snapshot``, ``lodefs.pull`` and
-    ``lodefs.mount`` take, and its step."""
+    """A complete checkpoint: ``REPO@COMMIT``, which ``lodefs.snapshot``, ``lodefs.pull`` and
+    ``lodefs.mount`` accept, and its step."""
 
     spec: str
     step: int
 
 
 def latest(repo: str | Spec, step: int | None = None, **where: Unpack[Where]) -> Checkpoint | None:
-    """The newest checkpoint of ``REPO[@BRANCH]``, or the newest of one step; None if there is none.
-    Commits that have no step are passed over. ``store`` and ``session``: as of ``push``. Raises:
+    """The newest checkpoint of ``REPO[@BRANCH]``, or the newest one of a step; None if there is
+    none. Commits without a step are skipped. ``store`` and ``session``: as for ``push``. Raises:
     Corrupt, Unavailable."""
     spec = revision_of(repo)
     wanted = KEY if step is None else f"{KEY}={step}"
@@ -45,19 +45,19 @@ def latest(repo: str | Spec, step: int | None = None, **where: Unpack[Where]) ->
 
 
 def step_metadata(step: int, metadata: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
-    """The metadata of a checkpoint's commit: what is given, and the step. Raises: InvalidInput."""
+    """The metadata of a checkpoint's commit: the given one, and the step. Raises: InvalidInput."""
     if step < 0:
-        raise InvalidInput(f"a step is a whole number from 0 on, not {step}")
+        raise InvalidInput(f"a step must be a whole number from 0 on, not {step}")
     return {**dict(new_metadata(metadata)), KEY: str(step)}
 
 
 class StepCommit:
-    """A checkpoint that is being saved, in the process that coordinates it: a transaction, and a
-    part of it for each rank. It becomes all of the branch. A process that dies, any of them, leaves
-    the branch as it was.
+    """A checkpoint that is being saved, in the coordinating process: a transaction, and a part of
+    it for each rank. It replaces the content of the branch. If any process dies, the branch stays
+    as it was.
 
-    ``message``: of the commit, by default "step N". ``metadata`` of the commit, besides the step.
-    ``author``, ``store``: as of ``push``.
+    ``message``: of the commit, by default "step N". ``metadata``: of the commit, besides the step.
+    ``author``, ``store``: as for ``push``.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class StepCommit:
         )
 
     def parts(self, ranks: int) -> list[Part]:
-        """Begins, with nothing: a part for each rank, to write paths of its own. Raises what a
-        transaction does."""
+        """Begins with no content, and returns a part for each rank, which writes paths of its own.
+        Raises what a transaction raises."""
         with ExitStack() as block:
             tx = block.enter_context(self._transaction)
             for name in tx.staging.children(()):
@@ -94,18 +94,18 @@ class StepCommit:
         return parts
 
     def commit(self, parts: Iterable[Part], files: Mapping[str, bytes]) -> Checkpoint:
-        """Commits what ranks have written, as their processes gave it back, and ``files``. After an
-        error nothing is committed. Raises what a transaction does."""
+        """Commits what ranks have written, as their processes returned it, and ``files``. After an
+        error nothing is committed. Raises what a transaction raises."""
         tx = self._transaction
         with self._block:
             tx.merge(parts)
             for path, content in {**files, KEY: b"%d\n" % self._step}.items():
                 tx.put(path, content)
         if tx.result is None:
-            raise InvalidInput("this checkpoint has not begun, or was given up")
+            raise InvalidInput("this checkpoint has not begun, or was discarded")
         return Checkpoint(f"{tx.spec.repo}@{tx.result.commit}", self._step)
 
     def discard(self) -> None:
-        """Gives it up, if it has begun."""
+        """Discards the checkpoint, if it has begun."""
         if self._transaction.is_open:
             self._transaction.discard()

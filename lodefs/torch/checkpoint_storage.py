@@ -1,9 +1,9 @@
 """Storage of torch.distributed.checkpoint: ``CheckpointWriter`` and ``CheckpointReader``.
 
-The coordinator hands a part of its transaction to each rank with the global plan, gets it back with
-the results, and commits when it finishes. Files and ``.metadata`` are as torch's own
-FileSystemWriter makes them, so its readers read a mount or a copy of a checkpoint. Both classes
-have what torch calls, and import it when they are called.
+The coordinator sends each rank a part of its transaction with the global plan, gets it back with
+the results, and commits at the end. Files and ``.metadata`` are as torch's own FileSystemWriter
+writes them, so that its readers can read a mount or a copy of a checkpoint. Both classes have the
+methods that torch calls, and import torch when they are called.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ METADATA = ".metadata"
 SUFFIX = ".distcp"
 TOGETHER = f"small{SUFFIX}"  # the file of a rank's small items
 OWN_FILE_BYTES_MIN = 1 << 20  # smaller items of a rank lie in one file
-NAME_CHARS_MAX = 150  # of an item's name in that of its file
+NAME_CHARS_MAX = 150  # of an item's name, in the name of its file
 
 
 @dataclass
 class RankPart:
-    """What a rank gets: its part of the transaction, and the directory that is its own in it."""
+    """What a rank gets: its part of the transaction, and its own directory in it."""
 
     part: Part
     folder: str
@@ -44,49 +44,49 @@ class RankPart:
 
 
 class StoredItem(NamedTuple):
-    """What a rank gives back for each item: where it lies, as torch's readers know it, and the part
-    that has it, which is one object for all of them."""
+    """What a rank returns for each item: where it lies, as torch's readers know it, and the part
+    that contains it. All items share one part object."""
 
     place: Any
     part: Part
 
 
 class _Storage:
-    """What writer and reader have in common: the repository, and which step is meant."""
+    """The common base of writer and reader: the repository, and the step."""
 
     def __init__(self, repo: str | Spec, step: int | None) -> None:
         self._repo = repo
         self._step = step
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | int | None = None) -> None:
-        """Another checkpoint begins; with an id it is that of another step."""
+        """Begins another checkpoint; an id names its step."""
         if checkpoint_id is not None:
             if not self.validate_checkpoint_id(checkpoint_id):
                 raise InvalidInput(
-                    f"checkpoint_id {checkpoint_id!r}: it is a step here, a whole number from 0 on"
+                    f"checkpoint_id {checkpoint_id!r}must be a step, a whole number from 0 on"
                 )
             self._step = int(str(checkpoint_id))
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str] | int) -> bool:
-        """Whether it is a step."""
+        """Whether the id is a step."""
         return str(checkpoint_id).isdecimal()
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """The plan as it is."""
+        """Returns the plan unchanged."""
         return plan
 
 
 class CheckpointWriter(_Storage):
-    """A StorageWriter that makes one commit of ``REPO[@BRANCH]`` for each checkpoint; it becomes
-    all of the branch.
+    """A StorageWriter that makes one commit of ``REPO[@BRANCH]`` for each checkpoint, which
+    replaces the content of the branch.
 
-    ``step``: of the next checkpoint, or torch's ``checkpoint_id`` says it. The rest is as of
-    StepCommit. One object is for one checkpoint at a time, and all ranks have one. ``checkpoint``:
-    what the coordinator has committed last, as ``latest`` gives it.
+    ``step``: of the next checkpoint, unless torch's ``checkpoint_id`` names it. The rest is as for
+    StepCommit. An object saves one checkpoint at a time, and each rank has one. ``checkpoint``: the
+    last one that the coordinator has committed, as ``latest`` returns it.
 
     Its methods raise InvalidInput, Conflict if others changed the branch, OverQuota, Unavailable
-    and what else a transaction does; nothing is committed then.
+    and other errors of a transaction. After an error nothing is committed.
     """
 
     def __init__(
@@ -110,18 +110,18 @@ class CheckpointWriter(_Storage):
         self._commit: StepCommit | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | int | None = None) -> None:
-        """Another checkpoint begins; with an id it is that of another step."""
+        """Begins another checkpoint; an id names its step."""
         self._give_up()
         super().reset(checkpoint_id)
 
     def set_up_storage_writer(self, *_: Any, **_more: Any) -> None:
-        """Nothing: the plans say all."""
+        """Does nothing, since plans contain everything."""
 
     def storage_meta(self) -> None:
-        """Nothing that a planner needs."""
+        """Returns nothing that a planner needs."""
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """Of the coordinator: begins a transaction, and gives each rank a part of it."""
+        """On the coordinator: begins a transaction, and gives each rank a part of it."""
         if self._step is None:
             raise InvalidInput(
                 'which step is this? CheckpointWriter("REPO@BRANCH", step=1000), or '
@@ -136,7 +136,7 @@ class CheckpointWriter(_Storage):
         ]
 
     def write_data(self, plan: Any, planner: Any) -> Any:
-        """Writes and sends the items of a rank; a torch.futures.Future of their WriteResults."""
+        """Writes the items of a rank. Returns a torch.futures.Future of their WriteResults."""
         try:
             return _done(_write(plan, planner))
         except BaseException:
@@ -144,10 +144,10 @@ class CheckpointWriter(_Storage):
             raise
 
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
-        """Of the coordinator: commits what all ranks have written."""
+        """On the coordinator: commits what all ranks have written."""
         step_commit, self._commit = self._commit, None
         if step_commit is None:
-            raise InvalidInput("this checkpoint has not begun, or was given up")
+            raise InvalidInput("this checkpoint has not begun, or was discarded")
         try:
             written = [result for of_rank in results for result in of_rank]
             metadata.storage_data = {one.index: one.storage_data.place for one in written}
@@ -157,19 +157,19 @@ class CheckpointWriter(_Storage):
             step_commit.discard()
 
     def _give_up(self) -> None:
-        """Ends a transaction that a failed save has left."""
+        """Discards a transaction that a failed save has left."""
         if self._commit is not None:
             self._commit.discard()
             self._commit = None
 
 
 class CheckpointReader(_Storage):
-    """A StorageReader of what CheckpointWriter has saved: the newest checkpoint of
-    ``REPO[@BRANCH]``, or the newest of ``step``, or of the step that is torch's ``checkpoint_id``.
-    ``proxy``, ``store``, ``token``: as of ``lodefs.snapshot``.
+    """A StorageReader for what CheckpointWriter has saved: the newest checkpoint of
+    ``REPO[@BRANCH]``, or the newest one of ``step``, or of the step that torch's ``checkpoint_id``
+    names. ``proxy``, ``store``, ``token``: as for ``lodefs.snapshot``.
 
-    ``.metadata`` is a pickle, as torch writes it: read checkpoints of people whom you trust. Its
-    methods raise NotFound if there is no such checkpoint, and what ``lodefs.snapshot`` does.
+    ``.metadata`` is a pickle, as torch writes it: read only checkpoints of people whom you trust.
+    Methods raise NotFound if there is no such checkpoint, and what ``lodefs.snapshot`` raises.
     """
 
     def __init__(
@@ -188,25 +188,25 @@ class CheckpointReader(_Storage):
         self._places: dict[Any, Any] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | int | None = None) -> None:
-        """Another checkpoint is read, or what is the newest one by now."""
+        """Begins to read another checkpoint, or the newest one by now."""
         self._spec = None
         super().reset(checkpoint_id)
 
     def read_metadata(self, *_: Any, **_more: Any) -> Any:
-        """What torch has written about the checkpoint."""
+        """The metadata that torch has written with the checkpoint."""
         with self._snapshot() as found:
             return pickle.loads(found.read(METADATA))
 
     def set_up_storage_reader(self, metadata: Any, *_: Any, **_more: Any) -> None:
-        """Learns where items lie."""
+        """Learns where the items lie."""
         self._places = metadata.storage_data
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """The plans as they are."""
+        """Returns the plans unchanged."""
         return plans
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """Reads the items of a rank, each once: a torch.futures.Future of None."""
+        """Reads each item of a rank once. Returns a torch.futures.Future of None."""
         places = [(item, self._places[item.storage_index]) for item in plan.items]
         places.sort(key=lambda one: (one[1].relative_path, one[1].offset))
         with self._snapshot() as found:
@@ -236,8 +236,8 @@ def _done(value: Any) -> Any:
 
 
 def _write(plan: Any, planner: Any) -> list[Any]:
-    """The items of a plan, as WriteResults. A large one gets a file of its own, so that it is
-    stored once as long as it does not change; small ones lie together."""
+    """Writes the items of a plan, and returns their WriteResults. A large item gets its own file,
+    so that it is stored once as long as it does not change; small items share a file."""
     rank = plan.storage_data
     if not isinstance(rank, RankPart) or rank.is_used:
         raise InvalidInput(
@@ -261,7 +261,7 @@ def _write(plan: Any, planner: Any) -> list[Any]:
 
 
 def _size_bytes(data: Any) -> int:
-    """Of what a planner gives: a BytesIO or a tensor."""
+    """The size of what a planner returns: a BytesIO or a tensor."""
     if isinstance(data, io.BytesIO):
         return data.getbuffer().nbytes
     return int(data.numel() * data.element_size())
@@ -278,7 +278,7 @@ def _write_item(file: StagedFile, item: Any, data: Any, part: Part) -> Any:
     else:
         tensor = data.detach().cpu()
         if tensor.untyped_storage().nbytes() != _size_bytes(tensor):
-            tensor = tensor.clone()  # it is a view: torch would save all that it is a view of
+            tensor = tensor.clone()  # of a view, torch would save the whole underlying tensor
         torch.save(tensor, file)
     size_bytes = file.tell() - first
     place = _StorageInfo(file.name, first, size_bytes)

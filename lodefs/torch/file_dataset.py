@@ -1,5 +1,5 @@
-"""A map-style dataset, sample number N of which is file number N of a snapshot, and which files
-those are."""
+"""A map-style dataset whose sample number N is file number N of a snapshot, and the choice of these
+files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Transform = Callable[[str, bytes], Any]
 
 
 class FileDataset(MapDataset):
-    """Files of a snapshot; ``transform(path, data)`` makes a sample of each, else it is
-    ``(path, data)``.
+    """Files of a snapshot; ``transform(path, data)`` makes a sample of each. Without it, a sample
+    is ``(path, data)``.
 
-    ``files``: None for all, a pattern, a directory, or a list of these (``chosen_files``). A
-    DataLoader's batch is read at once: what is not on the node is fetched in parallel. The commit
-    is resolved here, once for all workers.
+    ``files``: None for all, a pattern, a directory, or a list of these (``chosen_files``). A batch
+    of a DataLoader is read at once: files that are not on the node are fetched in parallel. The
+    commit is resolved here, once for all workers.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FileDataset(MapDataset):
         return self.transform(path, self.snapshot.read(path))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples of a batch: torch's DataLoader asks for all of them at once."""
+        """The samples of a batch, which torch's DataLoader asks for together."""
         paths = [self.paths[index] for index in indices]
         found = self.snapshot.read_files(paths)
         return [self.transform(path, data) for path, data in zip(paths, found, strict=True)]
@@ -65,10 +65,10 @@ Chosen = tuple[str, int]  # path and size in bytes
 def chosen_files(snapshot: Snapshot, files: str | Sequence[str] | None) -> list[Chosen]:
     """The files of a dataset, in an order that does not depend on the machine.
 
-    ``files``: None for all; a pattern (``train/**/*.jpg``, as of ``lodefs warm``), a directory or
-    a file; or a list of these. What exists under a name that looks like a pattern (``a[1].jpg``)
-    is meant by it. Paths keep the order of the list; what patterns match comes after them, sorted.
-    Raises: NotFound if something matches nothing, InvalidInput for an empty list.
+    ``files``: None for all; a pattern (``train/**/*.jpg``, as in ``lodefs warm``), a directory or a
+    file; or a list of these. A name that looks like a pattern (``a[1].jpg``) means the file of that
+    name if it exists. Paths keep the order of the list; matches of patterns come after them,
+    sorted. Raises: NotFound if something matches nothing, InvalidInput for an empty list.
     """
     names = [encoded_path(name) for name in ([files] if isinstance(files, str) else files or [""])]
     if files is not None and not len(files):
@@ -88,7 +88,7 @@ def chosen_files(snapshot: Snapshot, files: str | Sequence[str] | None) -> list[
         for pattern in selection.unmatched():
             raise NotFound(f"nothing of {snapshot} matches {decoded_path(pattern)}")
     if not found:
-        raise NotFound(f"{snapshot} has no files there")
+        raise NotFound(f"{snapshot} has no files at this path")
     return [(decoded_path(path), size_bytes) for path, size_bytes in found.items()]
 
 
@@ -121,6 +121,6 @@ def _matching(
 
 
 def _file(snapshot: Snapshot, path: bytes, node: Entry) -> list[tuple[bytes, int]]:
-    """Path and size of a file, or of a symlink to one; nothing for all else."""
+    """Path and size of a file, or of a symlink to one; nothing for other entries."""
     target = node if node.kind == _FILE else snapshot.entries.target(path, node)
     return [(path, target.size_bytes)] if target is not None and target.kind == _FILE else []

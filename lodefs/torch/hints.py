@@ -1,4 +1,4 @@
-"""Tells the node's proxy what will be read next, so that it is there by then."""
+"""Tells the node's proxy what will be read next, so that it can fetch it ahead."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.reading.snapshot import Snapshot
 from lodefs.reading.urls import encoded_path
 
-PATHS_MAX = 100_000  # of one hint; the rest is left to reading
+PATHS_MAX = 100_000  # in one hint; further files are fetched when they are read
 TIMEOUT_S = 5.0
-KEPT_MAX = 8  # jobs that are remembered, to be cancelled
+KEPT_MAX = 8  # jobs that are remembered, so that they can be cancelled
 
 
 class WarmHints:
-    """Warm jobs for what comes next. Nothing that fails here stops a training: it is told once.
+    """Starts warm jobs for what comes next. A failure warns once, and never stops a training.
 
-    Only a proxy on a Unix socket takes jobs; with another one hints do nothing.
+    Only a proxy on a Unix socket accepts jobs; with any other proxy hints do nothing.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -30,7 +30,7 @@ class WarmHints:
         self._is_off = False
 
     def want(self, paths: Iterable[str]) -> None:
-        """These files will be read soon."""
+        """Says that these files will be read soon."""
         names = [encoded(encoded_path(path)) for path in paths][:PATHS_MAX]
         if self._is_off or not names:
             return
@@ -48,7 +48,7 @@ class WarmHints:
             self._jobs.pop(0)
 
     def cancel(self) -> None:
-        """Nothing more is wanted: jobs that still run end."""
+        """Says that nothing more is wanted: running jobs end."""
         while self._jobs and self._calls is not None:
             with suppress(LodefsError):
                 path = f"{WARM}/{self._jobs.pop()}"
@@ -64,4 +64,4 @@ class WarmHints:
         return self._calls
 
     def __reduce__(self) -> tuple[type[WarmHints], tuple[Snapshot]]:
-        return (type(self), (self._snapshot,))  # jobs are those of the process that began them
+        return (type(self), (self._snapshot,))  # jobs belong to the process that started them

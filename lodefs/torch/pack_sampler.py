@@ -1,12 +1,11 @@
-"""A shuffled order of files that reads the store's packs, and the cache, a part at a time.
+"""A shuffled order of files that reads packs, and the cache, one part at a time.
 
-Packs are filled in the order of paths, so that a run of neighbouring paths of a pack's size lies in
-one or two packs. The runs are shuffled; a window of them is then shuffled file by file. What two
-files have in common is thus random only in part: neighbours by path (of one class, perhaps) are at
-most a window apart within an epoch, though in another order and company each time. The larger the
-window, the closer to a full shuffle, and the more data must be in the cache at a time. If
-neighbours are alike and the window is small, batches are alike, too: push files in an order that
-mixes them, or take a larger window.
+Packs are filled in the order of paths, so that a run of neighbouring paths with the size of a pack
+lies in one or two packs. The runs are shuffled, and the files of a window of runs are shuffled
+again. Two neighbours by path, perhaps of one class, are therefore at most a window apart in an
+epoch, though in another order each time. A larger window is closer to a full shuffle, and needs
+more data in the cache at a time. If neighbours are alike and the window is small, batches are
+alike, too: push files in an order that mixes them, or use a larger window.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from lodefs.torch.file_dataset import FileDataset
 from lodefs.torch.hints import WarmHints
 from lodefs.torch.torch_types import rank_share
 
-RUN_BYTES = 64 << 20  # a pack's
+RUN_BYTES = 64 << 20  # the size of a pack
 WINDOW_BYTES = 1 << 30
-VERSION = 1  # of the order: another one would spoil what was saved
+VERSION = 1  # of the order; saved states depend on it
 
 
 class PackSampler(EpochPosition):
-    """Indices of a FileDataset for ``DataLoader(sampler=...)``: all of them once an epoch.
+    """Indices of a FileDataset for ``DataLoader(sampler=...)``: all of them once in an epoch.
 
-    ``window_bytes``: what is shuffled at a time; ``rank``, ``ranks``: which part this process gets
-    of equally many (else as torch.distributed says; the remainder is dropped). ``hints``: have the
-    proxy fetch a window ahead. The order depends on seed, epoch, ranks and windows alone. Each
-    iteration is an epoch further; ``set_epoch`` and ``load_state_dict`` set it.
+    ``window_bytes``: how much is shuffled at a time. ``rank``, ``ranks``: the part of this process,
+    among equally many; by default from torch.distributed. The remainder is dropped. ``hints``: let
+    the proxy fetch a window ahead. The order depends only on seed, epoch, ranks and windows. Each
+    iteration is the next epoch; ``set_epoch`` and ``load_state_dict`` set it.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class PackSampler(EpochPosition):
         super().__init__()
 
     def __len__(self) -> int:
-        """How many files this process gets in an epoch."""
+        """The number of files that this process gets in an epoch."""
         return len(self._paths) // self._share.total
 
     def __iter__(self) -> Iterator[int]:
@@ -79,7 +78,7 @@ class PackSampler(EpochPosition):
                     self._yielded += 1
                     yield index
                 left_out = 0
-        finally:  # also where the training leaves the epoch
+        finally:  # also if the training leaves the epoch
             if self._hints is not None:
                 self._hints.cancel()
 
@@ -99,14 +98,14 @@ class PackSampler(EpochPosition):
         return windows
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Where it is. A DataLoader with workers asks for indices ahead of what the training has
-        seen: ``consumed`` is then how many samples of this epoch the training has."""
+        """The position. A DataLoader with workers asks for indices ahead of what the training has
+        seen; then ``consumed`` is the number of samples of this epoch that the training has."""
         position = self._yielded if consumed is None else consumed
         return {**self._order(), "epoch": self.epoch, "position": position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there. Raises: InvalidInput if that was another order: of another commit,
-        seed, window or number of processes."""
+        """Continues from a state. Raises: InvalidInput for another order: another commit, seed,
+        window or number of processes."""
         check_order(state, self._order())
         epoch, position = state["epoch"], state["position"]
         is_over = position >= len(self)
@@ -123,9 +122,9 @@ class PackSampler(EpochPosition):
 
 
 def runs_of(sizes_bytes: Sequence[int], run_bytes: int) -> list[tuple[int, int]]:
-    """Consecutive files as runs of about so many bytes: (first, end)."""
+    """Groups consecutive files into runs of about this many bytes: (first, end)."""
     if run_bytes < 1:
-        raise InvalidInput("a window has at least one byte")
+        raise InvalidInput("a window must have at least one byte")
     runs: list[tuple[int, int]] = []
     first = 0
     ends = list(accumulate(sizes_bytes))

@@ -1,6 +1,6 @@
-"""Callbacks that push what a trainer has saved: of Hugging Face's Trainer, and of Lightning.
+"""Callbacks that push what a trainer has saved, for Hugging Face's Trainer and for Lightning.
 
-They have what these call, and import neither of them.
+They have the methods that these call, and import neither of them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from lodefs.torch.checkpoint_step import step_metadata
 
 
 class SavePush:
-    """Pushes a directory as a checkpoint, ``latest``'s kind, of ``REPO[@BRANCH]``. Training waits
-    meanwhile. A store that cannot be reached is a warning, since the files are there still, and the
-    next checkpoint is pushed again; other errors are raised. ``options``: as of ``push``."""
+    """Pushes a directory as a checkpoint of ``REPO[@BRANCH]``, which ``latest`` finds. Training
+    waits for it. An unreachable store is a warning, since the files still exist and the next
+    checkpoint is pushed again; other errors are raised. ``options``: as for ``push``."""
 
     def __init__(self, repo: str | Spec, **options: Unpack[SourceOptions]) -> None:
         self._repo = repo
         self._options: dict[str, Any] = dict(options)
 
     def push(self, directory: str | os.PathLike[str], step: int) -> None:
-        """Pushes it. Raises what ``lodefs.push`` does, but Unavailable."""
+        """Pushes the directory. Raises what ``lodefs.push`` raises, except Unavailable."""
         metadata = step_metadata(step, self._options.get("metadata", ()))
         options = {"message": f"step {step}", **self._options, "metadata": metadata}
         try:
             push(directory, self._repo, allow_removals=True, **options)
         except Unavailable as error:
-            warnings.warn(f"lodefs: step {step} is not pushed: {error}", stacklevel=2)
+            warnings.warn(f"lodefs: step {step} was not pushed: {error}", stacklevel=2)
 
 
 class TrainerPush(SavePush):
-    """A callback of transformers.Trainer: the directory ``checkpoint-STEP`` becomes a checkpoint
-    when all processes have saved. It must be one that process 0 sees all of."""
+    """A callback for transformers.Trainer: the directory ``checkpoint-STEP`` becomes a checkpoint
+    when all processes have saved. Process 0 must see all of the directory."""
 
     def on_save(self, args: Any, state: Any, _control: Any = None, **_: Any) -> None:
-        """Of TrainerCallback."""
+        """An event of TrainerCallback."""
         distributed = sys.modules.get("torch.distributed")
         if distributed and distributed.is_available() and distributed.is_initialized():
             distributed.barrier()
@@ -50,7 +50,7 @@ class TrainerPush(SavePush):
             self.push(Path(args.output_dir) / f"checkpoint-{step}", step)
 
     def __getattr__(self, name: str) -> Any:
-        """Other events of TrainerCallback: nothing is done."""
+        """Other events of TrainerCallback do nothing."""
         if name.startswith("on_"):
             return _nothing
         raise AttributeError(name)
@@ -58,17 +58,17 @@ class TrainerPush(SavePush):
 
 class LightningPush(SavePush):
     """For a callback of Lightning: ``class Push(LightningPush, lightning.pytorch.Callback)``. The
-    directory of the trainer's ModelCheckpoint, with all that it keeps, becomes a checkpoint when it
-    has saved: before the next batch, or at the end."""
+    directory of the trainer's ModelCheckpoint, with all its files, becomes a checkpoint after each
+    save: before the next batch, or at the end."""
 
     _pushed_step = 0
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        """Of Lightning's Callback."""
+        """An event of Lightning's Callback."""
         self._push_saved(trainer)
 
     def on_fit_end(self, trainer: Any, *_: Any) -> None:
-        """Of Lightning's Callback."""
+        """An event of Lightning's Callback."""
         self._push_saved(trainer)
 
     def _push_saved(self, trainer: Any) -> None:
@@ -82,4 +82,4 @@ class LightningPush(SavePush):
 
 
 def _nothing(*_: Any, **_more: Any) -> None:
-    """What a callback does with an event that is not its own."""
+    """Handles an event that the callback does not use."""

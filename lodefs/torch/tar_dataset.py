@@ -1,4 +1,4 @@
-"""An iterable dataset over the shards of a WebDataset: tars in a snapshot."""
+"""An iterable dataset over the shards of a WebDataset, which are tar files in a snapshot."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from lodefs.torch.torch_types import IterableBase, rank_share, worker_share
 
 VERSION = 1
 WINDOW_SHARDS = 4
-READ_SAMPLES = 32  # at once
+READ_SAMPLES = 32  # read at once
 
 Sample = dict[str, Any]
 T = TypeVar("T")
 
 
 class TarDataset(EpochPosition, IterableBase):
-    """Samples as dictionaries: ``__key__``, ``__url__``, and the bytes of each field by its name
-    (``jpg``, ``cls``, ...); ``transform`` makes of each what is yielded.
+    """Samples as dictionaries: ``__key__``, ``__url__``, and the bytes of each field under its name
+    (``jpg``, ``cls``, ...); ``transform`` turns each into what is yielded.
 
-    ``shards``: a pattern or a list, as of FileDataset. Each process (``rank`` of ``ranks``, else as
-    torch.distributed says) and each worker of a DataLoader reads shards of its own: have at least
-    as many. ``shuffle``: shards in another order each epoch, and samples shuffled within a window
-    of ``window_shards``; two samples of one shard are never further apart than a window. The order
-    depends on seed, epoch and shares alone. ``hints``: have the proxy fetch a window ahead.
+    ``shards``: a pattern or a list, as for FileDataset. Each process (``rank`` of ``ranks``, by
+    default from torch.distributed) and each worker of a DataLoader reads shards of its own: have at
+    least as many shards. ``shuffle``: shuffle the shards in each epoch, and the samples within a
+    window of ``window_shards``; two samples of one shard are never further apart than a window. The
+    order depends only on seed, epoch and shares. ``hints``: let the proxy fetch a window ahead.
 
-    ``set_epoch`` before each epoch: workers that DataLoader makes anew do not know of the last one.
+    Call ``set_epoch`` before each epoch: new workers of a DataLoader do not know the last one.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TarDataset(EpochPosition, IterableBase):
         hints: bool = True,
     ) -> None:
         if window_shards < 1:
-            raise InvalidInput("a window has at least one shard")
+            raise InvalidInput("a window must have at least one shard")
         self.snapshot = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
         self.shards = [path for path, _ in chosen_files(self.snapshot, shards)]
         self.transform = transform
@@ -62,7 +62,7 @@ class TarDataset(EpochPosition, IterableBase):
         self._resumed_worker = worker_share()
 
     def set_rank(self, rank: int, ranks: int) -> None:
-        """Which part of the shards this process reads, if torch.distributed does not say."""
+        """Sets the part of the shards that this process reads, without torch.distributed."""
         rank_share(rank, ranks)
         self._rank = (rank, ranks)
 
@@ -73,7 +73,7 @@ class TarDataset(EpochPosition, IterableBase):
         if left_out and worker_share() != self._resumed_worker:
             raise InvalidInput(
                 "a state that was loaded outside of a DataLoader's workers does not say what each "
-                "of them has read; use torchdata's StatefulDataLoader, which asks each of them"
+                "worker has read; use torchdata's StatefulDataLoader, which asks each of them"
             )
         windows = list(_batches(self.my_shards(), self._window_shards))
         try:
@@ -94,7 +94,7 @@ class TarDataset(EpochPosition, IterableBase):
                 self._hints.cancel()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker that is a new program, where torch.distributed says nothing."""
+        """For a worker that is a new program, in which torch.distributed knows nothing."""
         rank = rank_share(*self._rank)
         return {
             **self.__dict__,
@@ -110,18 +110,18 @@ class TarDataset(EpochPosition, IterableBase):
         return shards[rank.number :: rank.total][worker.number :: worker.total]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process, or this worker, is: torchdata's StatefulDataLoader asks for it."""
+        """The position of this process or worker; torchdata's StatefulDataLoader asks for it."""
         return {**self._order(), "epoch": self.epoch, "position": self._yielded}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there; no sample before it is read. Raises: InvalidInput if it is of
-        another order: of other shards, windows, ranks or workers, too."""
+        """Continues from a state without reading earlier samples. Raises: InvalidInput for another
+        order: other shards, windows, ranks or workers."""
         check_order(state, self._order())
         self._go_to(state["epoch"], state["position"])
         self._resumed_worker = worker_share()
 
     def _order(self) -> dict[str, Any]:
-        """All that the order of this process and worker depends on, but for the epoch."""
+        """All that the order of this process and worker depends on, except the epoch."""
         shards = "\0".join(self.shards).encode(errors="surrogateescape")
         return {
             "version": VERSION,
@@ -160,7 +160,7 @@ def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
 
 
 class TarSample(NamedTuple):
-    """Where a sample's fields lie in its shard: (name, first byte, end)."""
+    """Where the fields of a sample lie in its shard: (name, first byte, end)."""
 
     shard: str
     key: str
@@ -168,8 +168,8 @@ class TarSample(NamedTuple):
 
 
 def samples_of(snapshot: Snapshot, shard: str) -> list[TarSample]:
-    """The samples of a shard, in their order: neighbouring members with one name are one sample.
-    Only headers are read. Raises: NotFound, Corrupt if it is no tar."""
+    """The samples of a shard in their order; neighbouring members with one name are one sample.
+    Reads only headers. Raises: NotFound, Corrupt if it is not a tar file."""
     samples: list[TarSample] = []
     key, fields = "", list[tuple[str, int, int]]()
     try:
@@ -178,7 +178,7 @@ def samples_of(snapshot: Snapshot, shard: str) -> list[TarSample]:
             tarfile.open(fileobj=raw, mode="r:") as tar,
         ):
             while (member := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+                tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all members
                 if not member.isfile():
                     continue
                 name, field = split_name(member.name)
@@ -196,8 +196,8 @@ def samples_of(snapshot: Snapshot, shard: str) -> list[TarSample]:
 
 
 def split_name(path: str) -> tuple[str, str]:
-    """The sample and the field of a member: ``a/b/000`` and ``seg.png`` of ``a/b/000.seg.png``, as
-    in the webdataset package."""
+    """Splits the name of a member into sample and field: ``a/b/000.seg.png`` into ``a/b/000`` and
+    ``seg.png``, as in the webdataset package."""
     folder, slash, name = path.rpartition("/")
     stem, _, field = name.partition(".")
     return f"{folder}{slash}{stem}", field.lower()

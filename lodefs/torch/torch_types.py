@@ -1,4 +1,4 @@
-"""What torch's DataLoader looks for, without importing torch where it is not in use."""
+"""The types that torch's DataLoader looks for, without an import of torch if it is not in use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
 
     class MapDataset:
-        """torch.utils.data.Dataset, which has nothing that a dataset must have."""
+        """torch.utils.data.Dataset, which has no methods that a dataset needs."""
 
     class IterableBase:
-        """torch.utils.data.IterableDataset: DataLoader tells by it how to iterate."""
+        """torch.utils.data.IterableDataset, by which DataLoader decides how to iterate."""
 
 elif importlib.util.find_spec("torch") is None:
     MapDataset = IterableBase = object
@@ -24,21 +24,21 @@ else:
 
 
 class Share(NamedTuple):
-    """The part of the work that is this process': number ``number`` of ``total``."""
+    """The share of this process in the work: number ``number`` of ``total``."""
 
     number: int
     total: int
 
 
 def worker_share() -> Share:
-    """Among the workers of a DataLoader; all of it outside of one."""
+    """The share among the workers of a DataLoader; everything outside of one."""
     data: Any = sys.modules.get("torch.utils.data")
     info = None if data is None else data.get_worker_info()
     return Share(0, 1) if info is None else Share(info.id, info.num_workers)
 
 
 def rank_share(rank: int | None, ranks: int | None) -> Share:
-    """Among the processes of a distributed job: as given, else as torch.distributed says."""
+    """The share among the processes of a job: as given, else from torch.distributed."""
     if rank is not None and ranks is not None:
         if not 0 <= rank < ranks:
             raise ValueError(f"rank {rank} is not one of {ranks}")

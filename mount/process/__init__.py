@@ -1,1 +1,1 @@
-"""How a mount starts, lives on without any one process, and ends."""
+"""Starts a mount, keeps it alive whatever process dies, and ends it."""

@@ -1,7 +1,7 @@
-"""Where the processes of a mount are reached: a Unix socket for each, in a directory of the user's.
+"""The Unix sockets at which the processes of a mount are reached, in a directory of the user's.
 
-``MAJOR-MINOR.sock`` in the directory, named after the mount's device, which no two mounts of a
-machine share. Who may open the directory may take the mounts in it over, so it is the user's alone.
+A socket is ``MAJOR-MINOR.sock``, after the mount's device, which no two mounts of a machine share.
+Everyone who can open the directory can take over its mounts, so it belongs to the user alone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def own_folders() -> list[Path]:
-    """Where sockets of this process's user may lie."""
+    """The directories for sockets of this process's user."""
     return folders(os.environ, os.geteuid())
 
 
 def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Where sockets of a user's mounts may lie; the first that can be used is."""
+    """The directories for sockets of a user's mounts; the first usable one holds them."""
     found = [ROOT] if uid == 0 else []
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and (uid != 0 or _is_of(runtime, uid)):
@@ -38,29 +38,29 @@ def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def _is_of(folder: str, uid: int) -> bool:
-    """Whether a directory is a user's: root may have the environment of another one (sudo -E)."""
+    """Whether a directory is this user's: root may have the environment of another (sudo -E)."""
     with contextlib.suppress(OSError):
         return os.lstat(folder).st_uid == uid
     return False
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The socket of one mount. ``inode``: of the socket's file, so that only that is removed."""
+    """The socket of one mount. ``inode``: of the socket's file, so that no other is removed."""
 
     path: Path
     inode: int = 0
 
     def remove(self) -> None:
-        """Remove the socket and its lock, unless another mount has taken the name."""
+        """Removes the socket and its lock, unless another mount has taken the name."""
         with contextlib.suppress(OSError):
             if self.path.lstat().st_ino == self.inode:
                 self.path.unlink()
                 self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def lock(self) -> int:
-        """Be the only one who takes this mount over, until the descriptor is closed. InUse.
+        """Lets nobody else take over this mount until the descriptor is closed. Raises: InUse.
 
-        A lock of the process: its children do not hold it.
+        The lock belongs to the process: its children do not hold it.
         """
         fd = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -72,11 +72,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def listen(device: str, places: list[Path]) -> tuple[socket.socket, Place]:
-    """Listen for those who want to take the mount over. Unavailable where no directory will do.
+    """Listens for processes that want to take over the mount. Raises: Unavailable without a usable
+    directory.
 
-    Sockets that mounts left behind there are removed.
+    Also removes sockets that ended mounts have left there.
     """
-    why = "no directory for it"
+    why = "there is no directory for it"
     for folder in places:
         try:
             _own(folder)
@@ -90,8 +91,8 @@ def listen(device: str, places: list[Path]) -> tuple[socket.socket, Place]:
 
 
 def find(device: str, places: list[Path] | None = None) -> Place | None:
-    """The socket of a living or dead mount, among the user's own or in ``places``; None without
-    any."""
+    """The socket of a living or dead mount, in the user's own directories or in ``places``; None
+    without one."""
     for folder in own_folders() if places is None else places:
         path = folder / name_of(device)
         with contextlib.suppress(OSError):
@@ -102,7 +103,7 @@ def find(device: str, places: list[Path] | None = None) -> Place | None:
 
 
 def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket:
-    """A connection to the process that answers for the mount. Unavailable when nobody does."""
+    """A connection to the process that answers for the mount. Raises: Unavailable."""
     try:
         return rpc.connect(place.path, timeout_s)
     except OSError as error:
@@ -110,12 +111,12 @@ def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket
 
 
 def sweep(folder: Path) -> None:
-    """Remove the sockets of mounts whose processes are all gone."""
+    """Removes the sockets of mounts whose processes have all ended."""
     for path in folder.glob("*.sock"):
         try:
             place = Place(path, path.lstat().st_ino)
         except FileNotFoundError:
-            continue  # another mount that begins sweeps, too
+            continue  # another new mount sweeps, too
         try:
             rpc.connect(path, 0).close()
         except ConnectionRefusedError:
@@ -125,14 +126,14 @@ def sweep(folder: Path) -> None:
 
 
 def name_of(device: str) -> str:
-    """The socket's name, of a device MAJOR:MINOR."""
+    """The name of the socket for a device MAJOR:MINOR."""
     return f"{device.replace(':', '-')}.sock"
 
 
 def _own(folder: Path) -> None:
-    """Make the directory; it must be the user's alone."""
+    """Creates the directory, which must be the user's alone."""
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        raise Unavailable("it belongs to somebody else, or others may enter it")
+        raise Unavailable("it belongs to another user, or others may enter it")

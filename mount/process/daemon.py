@@ -1,7 +1,7 @@
-"""The mount process: from a request to a served mount, in the foreground or detached.
+"""The mount process: turns a request into a served mount, in the foreground or detached.
 
-``main``, with FD as argument, receives the request from the socket FD (so that a token is in no
-argument list) and answers there (mount.process.startup).
+``main``, with the argument FD, receives the request from the socket FD, so that no argument list
+has a token, and answers there (mount.process.startup).
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def serve(
     requester: Requester | None = None,
     timeout_s: float | None = None,
 ) -> bool:
-    """Mount and answer for the mount until it is unmounted (False) or left to others (True).
+    """Mounts, and answers for the mount until it is unmounted (False) or left to others (True).
 
-    ``on_ready`` is called once the mount's root has been read through it, ``on_held`` with what
-    the mount can be held with: whether it is kept so. A ``requester`` acknowledges the mount then,
-    all within ``timeout_s``; without an acknowledgement it is unmounted. The process must have no
+    ``on_ready`` is called when the mount's root has been read through it; ``on_held`` with all that
+    holds the mount, and returns whether that is kept elsewhere. A ``requester`` must then
+    acknowledge the mount within ``timeout_s``, or it is unmounted. The process must have no
     threads.
     Raises: errors of errors.py before the mount counts as made.
     """
@@ -81,7 +81,7 @@ def _serve(
     options = job.options
     # Before the mount is there: it may ask the proxy
     objection = agreement.passthrough_objection(job)
-    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on the supervisor minds the time
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on the supervisor keeps the time
     fd, mounted = _attach(job)
     supervisor: Supervisor | None = None
     place: control_socket.Place | None = None
@@ -93,7 +93,7 @@ def _serve(
             on_ready()
             return True
         if code < 0 and timeout_s is not None:
-            failures.append(DeadlineExceeded("not done in time"))
+            failures.append(DeadlineExceeded("the mount was not ready in time"))
             return False
         reason = os.strerror(code) if code > 0 else "no answer in time"
         failures.append(Unavailable(f"{options.mountpoint}: its root cannot be read: {reason}"))
@@ -120,15 +120,15 @@ def _serve(
     if failures:
         raise failures[0]
     if not supervisor.made:
-        raise Unavailable(f"{options.mountpoint}: nobody waits for this mount any more")
+        raise Unavailable(f"{options.mountpoint}: the requester of this mount has gone")
     return supervisor.left
 
 
 def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
-    """The device of a new mount, and how the table shows it; an error leaves no mount behind."""
+    """The device of a new mount, and its line in the mount table. An error leaves no mount."""
     options = job.options
     passed_fd = passed_device.passed(options.mountpoint)
-    if passed_fd is not None:  # mounted by somebody else, where this process may not see it
+    if passed_fd is not None:  # another process mounted it, perhaps where this one cannot see it
         return passed_device.take(passed_fd), None
     fd = mount_syscalls.attach(
         options.mountpoint, mount_resources.source_of(job), allow_other=options.allow_other
@@ -142,7 +142,7 @@ def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
 
 
 def _departure(options: MountOptions, mounted: mount_table.Mount | None) -> Departure | None:
-    """Out of the mount namespace, where that is wanted. Unavailable."""
+    """Leaves the mount namespace if the options say so. Raises: Unavailable."""
     if not options.leaves_namespace or mounted is None:
         return None
     try:
@@ -163,11 +163,11 @@ def go_on(
     kept: bool = False,
     private: Sequence[Private] = (),
 ) -> bool:
-    """The same for a mount that is there already, in the place of another supervisor.
+    """Serves an existing mount in place of another supervisor.
 
-    ``confirm`` is called when the new workers serve; before that, the mount is not touched, and
-    an error leaves it to those who have it. ``kept``: what holds it is kept elsewhere, too.
-    ``private``: what workers are not to hold. The process must have no threads.
+    ``confirm`` is called when the new workers serve. Before that the mount is not touched, and an
+    error leaves it to its present processes. ``kept``: all that holds the mount is also kept
+    elsewhere. ``private``: what workers must not hold. The process must have no threads.
     """
     raise_limit("a mount")
     with mount_resources.leased(resources.job.options.proxy, required=False):
@@ -185,7 +185,7 @@ def _go_on(
 ) -> bool:
     mounted = mount_resources.mounted(resources)
     if resources.job.options.leaves_namespace:
-        with suppress(OSError):  # then the mount lives for as long as this process
+        with suppress(OSError):  # without it the mount lives only as long as this process
             namespaces.leave()
     resources = mount_resources.add_clones(resources, log)
     supervisor = _supervisor(resources, log, None, kept=kept, private=private)
@@ -205,10 +205,10 @@ def _go_on(
 def _take_away(
     job: Job, mounted: mount_table.Mount | None, place: control_socket.Place | None, *, over: bool
 ) -> None:
-    """Unmount, where that has not happened, and leave no socket behind.
+    """Unmounts, unless that has happened, and removes the socket.
 
-    ``over``: our connection has ended. What lives there then is a mount that was made since, even
-    if it looks the same: the kernel soon gives device numbers to others.
+    ``over``: our connection has ended. A mount that lives there then is a newer one, even if it
+    looks the same: the kernel soon reuses device numbers.
     """
     here = job.options.mountpoint
     still_there = mounted is not None and mount_table.on_top(here) == mounted
@@ -232,7 +232,7 @@ def _supervisor(
     view = MountView(
         job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode
     )
-    workers = options.worker_count()  # once: the processors of a process may become others
+    workers = options.worker_count()  # read once, since the processors of a process may change
     interrupts, events = InterruptPipes(workers), ReadEvents()
     stores = session.stores and bool(parse_address(options.proxy).path)
     emit = events.emit if stores else ignore_read
@@ -266,31 +266,31 @@ def _supervisor(
 
 
 def _life_fd(options: MountOptions) -> int:
-    """A pidfd of the process with which the mount ends; -1 without one. Unavailable."""
+    """A pidfd of the process with which the mount ends; -1 without one. Raises: Unavailable."""
     try:
         return os.pidfd_open(options.ends_with) if options.ends_with else -1
     except OSError as error:
         raise Unavailable(
-            f"{options.mountpoint}: process {options.ends_with}, for which it was made, has ended"
+            f"{options.mountpoint}: process {options.ends_with}, which it was made for, has ended"
         ) from error
 
 
 def main() -> None:
-    """The mount process, as a program."""
+    """Runs the mount process as a program."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     request = msgpack_decoder(MountRequest | TakeOver).decode(rpc.receive(channel).data)
     if os.fork():
-        os._exit(0)  # who started this program waits for it to end, and not for the mount
+        os._exit(0)  # the starter waits for this program to end, and not for the mount
     run(request, Requester(channel, startup.new_done_fd()))
 
 
 def run(
     request: MountRequest | TakeOver, requester: Requester, timeout_s: float | None = None
 ) -> None:
-    """Become the process that answers for a mount, and return when that has ended. Exits with 1
-    if it fails, which the requester is told.
+    """Becomes the process that answers for a mount, and returns when the mount has ended. Exits
+    with 1 on failure, which the requester is told.
 
-    ``timeout_s``: until the requester has acknowledged a new mount.
+    ``timeout_s``: how long the requester may take to acknowledge a new mount.
     """
     os.umask(0o022)
     logs = Logs()
@@ -299,7 +299,7 @@ def run(
             _mount(request, requester, logs, timeout_s)
         else:
             _take_over(request, requester, logs)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the requester must hear of it
+    except Exception as error:  # noqa: BLE001 - the requester must get any error
         logs.log(f"{type(error).__name__}: {error}")
         requester.fail(error)
         sys.exit(1)
@@ -327,7 +327,7 @@ def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
     resources = _with_token(taken.resources, request.token)
     job = resources.job
     logs.redirect(request.log_path or job.options.log_path)
-    requester.done()  # its waiter may go: the new supervisor stays
+    requester.done()  # the requester may go: the new supervisor stays
 
     def on_ready() -> None:
         taken.unlock()
@@ -340,7 +340,7 @@ def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
 
 
 def _with_token(resources: MountResources, token: str | None) -> MountResources:
-    """The same mount, with another token for its proxy; None: with the one that it has."""
+    """The same mount with another token for its proxy; None: with its present one."""
     if token is None:
         return resources
     options = msgspec.structs.replace(resources.job.options, token=token)
@@ -358,5 +358,5 @@ def _line(what: str, job: Job) -> str:
 
 
 def farewell(job: Job, *, left: bool) -> str:
-    """The last line of a supervisor."""
+    """The last line in a supervisor's log."""
     return f"{job.options.mountpoint} is {'left to another process' if left else 'unmounted'}"

@@ -1,9 +1,9 @@
-"""How a mount goes from one supervisor to the next: its descriptors and its job, over a socket.
+"""Hands a mount from one supervisor to the next: its descriptors and its job, over a socket.
 
-The socket's directory is the user's alone, and both sides look whose process the other is. One
-packet asks (STATE or TAKE_OVER), one answers; a TAKE_OVER is answered with descriptors too
-(SCM_RIGHTS, unix(7)). A living supervisor goes when it then hears TAKEN, and stays when it does
-not. Workers whose supervisor is gone answer in its place.
+Only the user can enter the socket's directory, and both sides check the user of the other. One
+packet asks (STATE or TAKE_OVER), and one answers; the answer to TAKE_OVER also has descriptors
+(SCM_RIGHTS, unix(7)). A living supervisor ends when it then receives TAKEN, and otherwise stays.
+Workers without a supervisor answer in its place.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ VERSION = 1
 STATE, TAKE_OVER, TAKEN, TRACE = b"state", b"take over", b"taken", b"trace"
 ASK_BYTES_MAX = 64
 FDS_MAX = 253  # SCM_MAX_FD
-SERVE_TIMEOUT_S = 2.0  # for one who asks to say what
-LEAVE_TIMEOUT_S = 10.0  # for a supervisor that was relieved to end
+SERVE_TIMEOUT_S = 2.0  # for a client to send its request
+LEAVE_TIMEOUT_S = 10.0  # for a replaced supervisor to end
 
 DEVICE, CLONE, LISTENER, MEMORY = "device", "clone", "listener", "memory."
 
 
 class HandoverState(msgspec.Struct, frozen=True):
-    """What a supervisor has to know besides the descriptors."""
+    """All that a supervisor must know besides the descriptors."""
 
     version: int
     job: Job
@@ -50,12 +50,12 @@ class HandoverState(msgspec.Struct, frozen=True):
 
 
 class MountResources(msgspec.Struct, frozen=True):
-    """What holds a mount: a process that has it can answer for the mount.
+    """All that holds a mount: a process that has it can answer for the mount.
 
-    ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
-    ``memories``: named memory files that workers share, whatever they keep in them.
-    ``listener``: -1 where the mount cannot be taken over. ``number``: MAJOR:MINOR of the mount,
-    which no other has while it lives; "" where it was not found in the table of mounts.
+    ``device``: the connection's first descriptor; ``clones``: those that workers read.
+    ``memories``: named memory files that workers share. ``listener``: -1 if the mount cannot be
+    taken over. ``number``: MAJOR:MINOR of the mount, which is unique while it lives; "" if it was
+    not found in the mount table.
     """
 
     job: Job
@@ -68,17 +68,17 @@ class MountResources(msgspec.Struct, frozen=True):
     number: str = ""
 
     def handover_state(self) -> bytes:
-        """The part that is no descriptor."""
+        """The part without descriptors."""
         return msgspec.msgpack.encode(HandoverState(VERSION, self.job, self.session, self.number))
 
     def named_fds(self) -> list[tuple[str, int]]:
-        """The other part."""
+        """The descriptors, by name."""
         found = [(DEVICE, self.device), *((CLONE, fd) for fd in self.clones)]
         found += [(MEMORY + name, fd) for name, fd in self.memories.items()]
         return [*found, (LISTENER, self.listener)] if self.listener >= 0 else found
 
     def close(self) -> None:
-        """Let go of it. The mount ends with the last process that holds it."""
+        """Closes all. The mount ends with the last process that holds it."""
         for _, fd in self.named_fds():
             os.close(fd)
 
@@ -88,17 +88,17 @@ def resources_of(
     named_fds: Iterable[tuple[str, int]],
     place: control_socket.Place | None = None,
 ) -> MountResources:
-    """Put the two parts together. UnknownFormat, Unavailable where the device is not among them."""
+    """Joins the two parts. Raises: UnknownFormat; Unavailable without a device."""
     try:
         version = from_msgpack(handover_state, _Versioned).version
         if version != VERSION:
             raise UnknownFormat(
-                f"the mount is served by another version of lodefs (hand-over {version}, this one "
+                f"another version of lodefs serves the mount (hand-over {version}, this one "
                 f"speaks {VERSION}): unmount it and mount it again"
             )
         papers = from_msgpack(handover_state, HandoverState)
     except InvalidInput as error:
-        raise UnknownFormat(f"what the mount handed over cannot be read: {error}") from error
+        raise UnknownFormat(f"the mount's hand-over cannot be read: {error}") from error
     fds = list(named_fds)
     device = next((fd for name, fd in fds if name == DEVICE), -1)
     if device < 0:
@@ -120,9 +120,9 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """Who answers for a mount: its supervisor, or a worker that has lost it. ``traffic``: None
-    where that is not counted. Not ``ready``: nobody who asked for the mount was told yet that its
-    root can be read, so that it may still be taken away. ``proxy``: through which it reads."""
+    """The state of the process that answers for a mount: its supervisor, or a worker that has lost
+    it. ``traffic``: None if it is not counted. Not ``ready``: no requester knows yet that the root
+    can be read, so the mount may still be taken away. ``proxy``: the one that it reads through."""
 
     pid: int
     supervised: bool
@@ -134,13 +134,13 @@ class State(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     state: State
     failure: Failure | None = None
-    handover_state: bytes = msgspec.field(default=b"", name="passport")  # as it has always been
+    handover_state: bytes = msgspec.field(default=b"", name="passport")  # the name in all versions
     names: tuple[str, ...] = ()
 
 
 class ControlServer:
-    """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor.
-    ``traffic`` tells what was read."""
+    """Answers requests at a mount's socket. ``supervised``: the supervisor answers. ``traffic``
+    returns what was read."""
 
     def __init__(
         self,
@@ -155,18 +155,18 @@ class ControlServer:
         self._listener = socket.socket(fileno=os.dup(resources.listener))
 
     def fileno(self) -> int:
-        """Readable when somebody comes."""
+        """A descriptor that is readable when a client connects."""
         return self._listener.fileno()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stops answering."""
         self._listener.close()
 
     def answer(self, *, busy: bool = False, ready: bool = True) -> socket.socket | None:
-        """Answer one. What it returns is to be closed; TAKEN comes over it when all has arrived.
+        """Answers one client. The result, if any, must be closed; TAKEN arrives on it at the end.
 
-        ``busy``: nothing is handed over now. ``ready``: the mount counts as made. Who behaves
-        badly is just not answered.
+        ``busy``: nothing is handed over now. ``ready``: the mount is complete. A client that
+        misbehaves gets no answer.
         """
         try:
             client, _ = self._listener.accept()
@@ -189,7 +189,7 @@ class ControlServer:
     def _answer(
         self, asked: bytes, *, busy: bool, ready: bool
     ) -> tuple[_Answer | None, Sequence[int]]:
-        """What is said, and the descriptors that go with it."""
+        """The answer, and the descriptors to send with it."""
         state, resources = self._state(ready=ready), self._resources
         if asked == STATE:
             return _Answer(state), ()
@@ -222,7 +222,7 @@ class ControlServer:
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What came over the socket, and who gave it."""
+    """What arrived over the socket, and the process that sent it."""
 
     resources: MountResources
     giver: State
@@ -230,11 +230,11 @@ class Taken(msgspec.Struct, frozen=True):
     lock: int
 
     def unlock(self) -> None:
-        """The next may come."""
+        """Lets the next take-over begin."""
         os.close(self.lock)
 
     def confirm(self) -> None:
-        """All of it works: a supervisor that gave it goes now, and is awaited."""
+        """Says that all of it works. The former supervisor then ends, and is awaited."""
         with self.connection as giver:
             giver.settimeout(LEAVE_TIMEOUT_S)
             with contextlib.suppress(OSError):
@@ -245,14 +245,14 @@ class Taken(msgspec.Struct, frozen=True):
 def state_of(
     place: control_socket.Place, timeout_s: float = control_socket.CONNECT_TIMEOUT_S
 ) -> State:
-    """Who answers for a mount. Unavailable where nobody does in time."""
+    """The state of a mount. Raises: Unavailable if no process answers in time."""
     with control_socket.connect(place, timeout_s) as client:
         return _ask(client, STATE, place)[0].state
 
 
 def trace(place: control_socket.Place) -> int:
-    """The memory file of mount.shm.request_trace, the caller's to close. Unavailable, Denied
-    (another user's)."""
+    """The memory file of mount.shm.request_trace, which the caller closes. Raises: Unavailable,
+    Denied (another user's mount)."""
     with control_socket.connect(place) as client:
         _, fds = _ask(client, TRACE, place, fds_max=1)
     if not fds:
@@ -261,9 +261,9 @@ def trace(place: control_socket.Place) -> int:
 
 
 def take(place: control_socket.Place) -> Taken:
-    """Ask for a mount; the giver serves on until ``confirm``.
+    """Asks for a mount; the giver continues to serve until ``confirm``.
 
-    Unavailable, InUse (a take-over is under way), Denied (another user's), UnknownFormat.
+    Raises: Unavailable, InUse (a take-over is under way), Denied (another user's), UnknownFormat.
     """
     lock, fds = place.lock(), list[int]()
     client: socket.socket | None = None
@@ -284,12 +284,12 @@ def _ask(
 ) -> tuple[_Answer, list[int]]:
     try:
         if peer_of(client).uid != os.geteuid():
-            raise Denied(f"{place.path}: its mount is of another user")
+            raise Denied(f"{place.path}: its mount belongs to another user")
         return rpc.ask(client, what, _Answer, fds_max=fds_max)
     except OSError as error:
         raise Unavailable(
             f"{place.path}: the mount's process does not answer ({error.strerror or error}); if it "
-            "hangs, kill it and take over then"
+            "hangs, kill it and then take over"
         ) from error
     except UnknownFormat as error:
         raise UnknownFormat(f"{place.path}: {error}") from error

@@ -1,4 +1,4 @@
-"""Where the processes of a mount log: a file, syslog, standard error or the journal."""
+"""The log of a mount's processes: a file, syslog, standard error or the journal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Log = Callable[[str], None]
 
 
 class Logs:
-    """The log of a mount process in the background. It drops lines until it is redirected: the
-    requester is told the error then."""
+    """The log of a background mount process. It drops lines until it is redirected: until then the
+    requester gets errors."""
 
     def __init__(self) -> None:
         self.log: Log = lambda _text: None
 
     def redirect(self, log_path: str) -> None:
-        """Turn standard input and output to nowhere, and errors to the log file.
+        """Redirects standard input and output to nowhere, and standard error to the log file.
 
         Raises: InvalidInput.
         """
@@ -34,15 +34,15 @@ class Logs:
 
 
 def say_to_stderr(text: str) -> None:
-    """A line for a log file or a terminal."""
+    """Writes a line for a log file or a terminal."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     sys.stderr.write(f"{stamp} lodefs mount[{os.getpid()}] {text}\n")
     sys.stderr.flush()
 
 
 def say_in_foreground(mountpoint: str) -> Log:
-    """How a process of a service, or on a terminal, logs: to the journal, where standard error
-    goes there."""
+    """Logs for a process of a service, or on a terminal: to the journal if standard error goes
+    there."""
     from lodefs.chunkstore.system import journald  # here: mounts in the background need none of it
 
     if journald.is_stderr(os.environ):
@@ -61,12 +61,14 @@ def _redirect(log_path: str) -> Log:
     null = os.open(os.devnull, os.O_RDWR)
     if log_path:
         try:
-            # A FIFO without a reader is an error, and holds nobody up.
+            # A FIFO without a reader is an error, and must not block.
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
             log = open_plain(mountpoints.real(log_path), flags, 0o640)
             os.set_blocking(log, True)
         except OSError as error:
-            raise InvalidInput(f"{log_path}: no log can be written: {error.strerror}") from error
+            raise InvalidInput(
+                f"{log_path}: the log cannot be written: {error.strerror}"
+            ) from error
     else:
         log = null
         syslog.openlog("lodefs mount", syslog.LOG_PID, syslog.LOG_DAEMON)

@@ -1,4 +1,4 @@
-"""What holds a mount, made when it begins: descriptors for workers, shared memory, a socket."""
+"""All that holds a mount, made when it begins: descriptors for workers, shared memory, a socket."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from lodefs.mount.shm.request_trace import RequestTrace
 from lodefs.mount.shm.traffic_counters import TrafficTable
 
 WORKERS = "workers"  # the memory that mount.shm.process_table owns
-HANDLES = "handles"  # the one of mount.shm.open_files
-COUNTS = "counts"  # the one of mount.shm.traffic_counters
-JOBS = "jobs"  # the one of mount.shm.job_counters
-TRACE = "trace"  # the one of mount.shm.request_trace
+HANDLES = "handles"  # the memory of mount.shm.open_files
+COUNTS = "counts"  # the memory of mount.shm.traffic_counters
+JOBS = "jobs"  # the memory of mount.shm.job_counters
+TRACE = "trace"  # the memory of mount.shm.request_trace
 
 
 @contextmanager
 def leased(proxy: str, *, required: bool = True) -> Iterator[None]:
-    """With a lease of a proxy that ends when nobody uses it: this process and the workers that it
-    forks have it, each until its end. Unavailable where the proxy is ending, unless not
+    """Holds a lease on a proxy that ends without users. This process and the workers that it forks
+    hold it, each until its end. Raises: Unavailable if the proxy is ending, unless not
     ``required``."""
     fd = _lease(proxy, required=required)
     try:
@@ -69,8 +69,9 @@ def begin(
     mounted: mount_table.Mount | None,
     log: Callable[[str], None],
 ) -> MountResources:
-    """Of a new connection ``fd``. Where the kernel cannot send requests again (before Linux 6.9),
-    no roster: workers end with their supervisor there, and nobody takes the mount over."""
+    """The resources of a new connection ``fd``. If the kernel cannot send requests again (before
+    Linux 6.9), there is no process table: workers end with their supervisor, and no take-over is
+    possible."""
     memories = {HANDLES: OpenFileTable.create().fd} if session.passthrough else {}
     number = mounted.device if mounted is not None else ""
     resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
@@ -91,7 +92,7 @@ def begin(
 
 
 def _counts(job: Job) -> int:
-    """A new table of counts, beside the proxy's socket if it is there to be seen."""
+    """A new table of counts, next to the proxy's socket if this process can see it."""
     installed = installed_version() or "0+unknown"
     snapshot, where = job.snapshot, os.fsencode(job.options.mountpoint)
     description = MountDescription(where, snapshot.repo, snapshot.commit, installed, time.time())
@@ -101,23 +102,26 @@ def _counts(job: Job) -> int:
 
 
 def _jobs(job: Job, device: str, log: Callable[[str], None]) -> dict[str, int]:
-    """A new table of what the node's jobs read, for a mount of root: others' are one job's alone,
-    and nobody would believe them."""
+    """A new table of what the node's jobs read, for a mount of root. A mount of another user
+    belongs to one job, and its counts would not be trusted."""
     socket = parse_address(job.options.proxy).path
     if not socket or os.geteuid() != 0:
         return {}
     try:
         return {JOBS: JobTable.create(private_directory_of(socket), device)}
-    except (FileNotFoundError, PermissionError):  # its proxy says so, or it is root of a namespace
+    except (
+        FileNotFoundError,
+        PermissionError,
+    ):  # the proxy reports this, or this is root of a user namespace
         return {}
-    except OSError as error:  # no mount depends on it
-        log(f"{job.options.mountpoint}: what jobs read is not counted: {error}")
+    except OSError as error:  # the mount works without it
+        log(f"{job.options.mountpoint}: reads of jobs are not counted: {error}")
         return {}
 
 
 def mounted(resources: MountResources) -> mount_table.Mount | None:
-    """The mount that a grip holds, where it still is on its directory, perhaps under others; None
-    where it lives out of sight, for who has files open in it (umount -l)."""
+    """The mount that these resources hold, if it is still on its directory, perhaps under others.
+    None if it lives out of sight, for processes with files open in it (umount -l)."""
     here, source = resources.job.options.mountpoint, source_of(resources.job)
     for found in reversed(mount_table.read_table()):
         same = found.device == resources.number if resources.number else found.source == source
@@ -127,18 +131,18 @@ def mounted(resources: MountResources) -> mount_table.Mount | None:
 
 
 def source_of(job: Job) -> bytes:
-    """What the table of mounts says of it."""
+    """The source of the mount in the mount table."""
     return mount_table.source_of(job.snapshot.repo, job.snapshot.commit, job.options.path)
 
 
 def process_count(options: MountOptions) -> int:
-    """The workers of a mount, and the process that may store ahead (mount.read.prefetcher)."""
+    """The workers of a mount, and the process that may prefetch (mount.read.prefetcher)."""
     return options.worker_count() + 1
 
 
 def add_clones(resources: MountResources, log: Callable[[str], None]) -> MountResources:
-    """With a descriptor for each process; where none can be had, workers share the first. Where
-    the kernel cannot send requests again, without any: each worker gets its own when it starts."""
+    """Adds a descriptor for each process; if none can be had, workers share the first. If the
+    kernel cannot send requests again, adds none: each worker gets its own when it starts."""
     if not resources.session.resend:
         return resources
     clones = list(resources.clones)
@@ -151,26 +155,26 @@ def add_clones(resources: MountResources, log: Callable[[str], None]) -> MountRe
 
 
 def process_table(resources: MountResources) -> ProcessTable | None:
-    """Who serves the mount; None where workers end with their supervisor."""
+    """The table of the mount's processes; None if workers end with their supervisor."""
     fd = resources.memories.get(WORKERS)
     return None if fd is None else ProcessTable(fd)
 
 
 def handles(resources: MountResources) -> OpenFileTable | None:
-    """Which files are open; None where nothing is passed through."""
+    """The table of open files; None if nothing is passed through."""
     fd = resources.memories.get(HANDLES)
     return None if fd is None else OpenFileTable(fd)
 
 
 def traffic(resources: MountResources) -> TrafficTable | None:
-    """What was read; None where nobody could ask for it, or the table is of another form."""
+    """The counters of reads; None if nobody can ask for them, or the table has another form."""
     fd = resources.memories.get(COUNTS)
     table = None if fd is None else TrafficTable(fd)
     return table if table is not None and table.is_known else None
 
 
 def control_server(resources: MountResources, *, supervised: bool) -> ControlServer | None:
-    """Where others ask for the mount; None where they cannot."""
+    """The server at which others ask for the mount; None if they cannot."""
     if resources.listener < 0:
         return None
     table = traffic(resources)

@@ -1,6 +1,6 @@
-"""Where a mount is to be made, and of what: checks of the directory, and what the proxy says.
+"""Checks the directory of a mount, and asks the proxy what to mount.
 
-Who is handed a mount out by the node needs the first alone, and waits for no import of the rest.
+A process that gets a mount from the node needs only the check, and does not import the rest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def check_mountpoint(mountpoint: str) -> str:
-    """The absolute path of an empty directory that can be mounted on. InvalidInput, InUse.
+    """The absolute path of an empty directory that can be mounted on. Raises: InvalidInput, InUse.
 
-    A dead lodefs mount that was left there (its process was killed) is taken away first.
+    First removes a dead lodefs mount whose process was killed.
     """
     place = canonical(mountpoint)
     found = mount_table.on_top(place)
@@ -36,11 +36,11 @@ def check_mountpoint(mountpoint: str) -> str:
             also = (
                 ""
                 if state.supervised
-                else f", 'lodefs mount --take-over {mountpoint}' goes on with it"
+                else f", 'lodefs mount --take-over {mountpoint}' continues it"
             )
             raise InUse(
                 f"{mountpoint}: {found.repo}@{found.commit} is mounted here; "
-                f"'lodefs unmount {mountpoint}' takes it away{also}"
+                f"'lodefs unmount {mountpoint}' unmounts it{also}"
             )
         from lodefs.mount.kernel import mount_syscalls
 
@@ -59,10 +59,10 @@ def check_mountpoint(mountpoint: str) -> str:
 
 
 def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
-    """Ask the proxy what the revision and the path are now: from here on they are fixed.
+    """Asks the proxy what the revision and the path are now. From here on they are fixed.
 
-    ``timeout_s``: for all of it, ``read_timeout_s`` where that is not given. NotFound,
-    InvalidInput where the path is not a directory or the options are wrong, Unavailable.
+    ``timeout_s``: for all of it, by default ``read_timeout_s``. Raises: NotFound, Unavailable;
+    InvalidInput if the path is not a directory or the options are wrong.
     """
     from lodefs.chunkstore.protocol.connection import parse_address
     from lodefs.chunkstore.protocol.read_client import Client
@@ -90,15 +90,15 @@ def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
     if node.kind != Kind.DIRECTORY:
         path = options.path.decode("utf-8", "backslashreplace")
         raise InvalidInput(
-            f"{path!r} is no directory of the snapshot: only directories are mounted"
+            f"{path!r} is not a directory of the snapshot: only directories can be mounted"
         )
     return Job(options, snapshot, node)
 
 
 def prepare(options: MountOptions) -> Job:
-    """Check the mount point and resolve what is to be mounted there.
+    """Checks the mount point, and resolves what to mount there.
 
-    Raises: as ``check_mountpoint`` and ``resolve``.
+    Raises what ``check_mountpoint`` and ``resolve`` raise.
     """
     from lodefs.mount.kernel import passed_device
 
@@ -111,10 +111,10 @@ def prepare(options: MountOptions) -> Job:
 
 
 def request_handover(mountpoint: str) -> Taken:
-    """Ask the processes of a mount for it; they serve on until ``confirm``.
+    """Asks the processes of a mount for it; they continue to serve until ``confirm``.
 
-    Raises: InvalidInput (no lodefs mount there, or a dead one), Unavailable (it does not answer),
-    InUse (another take-over is under way), Denied, UnknownFormat.
+    Raises: InvalidInput (no lodefs mount, or a dead one), Unavailable (no answer), InUse (another
+    take-over is under way), Denied, UnknownFormat.
     """
     from lodefs.mount.process import control_socket, handover
 
@@ -130,26 +130,26 @@ def request_handover(mountpoint: str) -> Taken:
                 raise
     if place is not None or mount_table.is_dead(found.mountpoint):
         raise InvalidInput(
-            f"{mountpoint}: nobody serves this mount any more; 'lodefs mount' there takes it "
-            "away and mounts anew"
+            f"{mountpoint}: no process serves this mount any more; 'lodefs mount' there removes it "
+            "and mounts again"
         )
     raise Unavailable(
-        f"{mountpoint}: the mount has no socket for this user: it is somebody else's, or was "
-        "made without a directory for it"
+        f"{mountpoint}: this user sees no socket of the mount: it belongs to another user, or was "
+        "made without a directory for sockets"
     )
 
 
 def may_ask(found: mount_table.Mount) -> bool:
-    """Whether a question through the kernel comes back: one who serves their own mount may let root
-    wait for ever, also at the end of the process that asked."""
+    """Whether a question through the kernel would come back. The owner of a mount may let root wait
+    for ever, even at the end of the process that asked."""
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
     return not is_root or found.owner == 0
 
 
 def state_of_mount(found: mount_table.Mount) -> State:
-    """Who answers for a mount: process 0 where nobody does, or root may not ask.
+    """The state of a mount; process 0 if no process answers, or root may not ask.
 
-    Asked at its socket: what is asked through the kernel may have to wait behind reads.
+    Asks at the mount's socket, since a question through the kernel may wait behind reads.
     """
     from lodefs.mount.process import control_socket, handover
 
@@ -163,8 +163,8 @@ def state_of_mount(found: mount_table.Mount) -> State:
 
 
 def canonical(mountpoint: str) -> str:
-    """The absolute path without symlinks, found without touching a mount that may be stuck
-    there. InvalidInput as of ``mountpoints.real``."""
+    """The absolute path without symlinks, found without touching a mount that may be stuck there.
+    Raises: InvalidInput, as ``mountpoints.real`` does."""
     path = mountpoints.plain(mountpoint)
     if mount_table.on_top(path) is not None:
         return path

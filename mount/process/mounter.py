@@ -1,4 +1,4 @@
-"""Mounting and unmounting, as the command line and other programs ask for it."""
+"""Mounts and unmounts for the command line and for other programs."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from lodefs.mount.shm.request_trace import RequestTrace
 from lodefs.mount.shm.traffic_counters import Traffic
 
 END_TIMEOUT_S = 30.0  # for the daemon of a mount to end after unmounting
-LOOK_S = 1.0  # for who only looks at a mount that is taken away, and its processes after that
+LOOK_S = 1.0  # for programs that only look at the mount, and for its processes after that
 REPLY_MARGIN_S = 5.0
 TAKE_OVER_TIMEOUT_S = 60.0
 
 
 class Mounted(NamedTuple):
-    """A mount that can be read. ``pid`` answers for it; not ``supervised``: that is one of
-    workers which have lost their supervisor.
+    """A mount that can be read. ``pid`` answers for it; not ``supervised``: that is a worker
+    without a supervisor.
 
     ``passthrough``: whether the kernel reads complete files of the cache by itself: ``on``, or
-    ``off: `` and why not; "" where that was not asked. ``is_others``: of another user, whom root
-    asks nothing. ``is_writable``: it is an overlay over such a mount.
+    ``off: `` with the reason; "" if it was not asked. ``is_others``: of another user, and root asks
+    it nothing. ``is_writable``: it is an overlay over such a mount.
     """
 
     mountpoint: str
@@ -60,8 +60,8 @@ class Mounted(NamedTuple):
 
 
 class Unmounted(NamedTuple):
-    """``lazy``: it is out of sight but still in use, by ``users`` as far as they can be seen; it
-    ends with its last user."""
+    """The result of unmounting. ``lazy``: the mount is out of sight but still in use, by ``users``
+    as far as they can be seen; it ends with its last user."""
 
     mountpoint: str
     lazy: bool
@@ -69,13 +69,13 @@ class Unmounted(NamedTuple):
 
 
 def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
-    """Mount a snapshot and return when its root has been read through the mount.
+    """Mounts a snapshot, and returns when its root has been read through the mount.
 
-    A process of its own answers for the mount from then on; with ``fork`` a child of this one,
-    which is faster and for programs that end soon. In a user namespace the mount ends with the
-    mount namespace that it is made in.
+    A separate process answers for the mount from then on. With ``fork`` it is a child of this one,
+    which starts faster and suits programs that end soon. In a user namespace the mount ends with
+    its mount namespace.
     Raises: InvalidInput (mount point, options), InUse (a lodefs mount is there), NotFound, Denied,
-    Unsupported, Unavailable (proxy or kernel did not answer). Nothing stays mounted then.
+    Unsupported, Unavailable (proxy or kernel did not answer). After an error nothing is mounted.
     """
     place = canonical(options.mountpoint)
     leaves = options.leaves_namespace or not namespaces.in_first_user_namespace()
@@ -93,10 +93,10 @@ def _mounted(place: str, reply: Reply) -> Mounted:
 
 
 def mount_here(options: MountOptions, on_ready: Callable[[Mounted], None]) -> None:
-    """The same in this process, which answers for the mount until it is unmounted, taken over,
-    or SIGTERM or SIGINT comes. SIGUSR2 leaves the mount to whom takes it over.
+    """Mounts in this process, which answers for the mount until it is unmounted, taken over, or
+    SIGTERM or SIGINT comes. SIGUSR2 leaves the mount to a process that takes it over.
 
-    As a service of systemd that keeps descriptors, it goes on with the mount of its predecessor.
+    A systemd service that keeps descriptors continues the mount of its predecessor.
     Must be called in the main thread of a process without other threads.
     """
     store = FdStore(os.environ)
@@ -123,8 +123,8 @@ def mount_here(options: MountOptions, on_ready: Callable[[Mounted], None]) -> No
 
 
 def _let_go(kept: MountResources, shown: mount_table.Mount | None) -> None:
-    """Of a mount that is not wanted: another is asked for, or somebody took it off its directory,
-    where those who have files open in it are served on by its workers, if there are any."""
+    """Lets go of a mount that is not wanted: another one is asked for, or it was taken off its
+    directory. Its workers, if any, continue to serve processes with files open in it."""
     try:
         if shown is not None and mount_table.on_top(shown.mountpoint) == shown:
             mount_syscalls.detach(shown.mountpoint, lazy=True)
@@ -133,7 +133,7 @@ def _let_go(kept: MountResources, shown: mount_table.Mount | None) -> None:
 
 
 def same_mount(kept: MountOptions, wanted: MountOptions) -> bool:
-    """Whether a mount is what is asked for. A branch that moved since makes no difference."""
+    """Whether a mount is the one asked for. A branch that has moved since makes no difference."""
     place = canonical(wanted.mountpoint)
     return (kept.repo, kept.rev, kept.path, kept.mountpoint) == (
         wanted.repo, wanted.rev, wanted.path, place,
@@ -143,7 +143,7 @@ def same_mount(kept: MountOptions, wanted: MountOptions) -> bool:
 def _go_on_here(
     kept: MountResources, options: MountOptions, on_ready: Callable[[Job], None]
 ) -> bool:
-    """With the limits, proxy and token of now, and the snapshot of then."""
+    """Continues a mount with the present limits, proxy and token, and its own snapshot."""
     job = msgspec.structs.replace(
         kept.job, options=msgspec.structs.replace(options, mountpoint=kept.job.options.mountpoint)
     )
@@ -151,8 +151,8 @@ def _go_on_here(
     taken = None
     process_table = mount_resources.process_table(resources)
     if resources.place is not None and process_table is not None and process_table.has_supervisor():
-        taken = handover.take(resources.place)  # somebody took the mount over meanwhile
-        taken.resources.close()  # the same as what was kept
+        taken = handover.take(resources.place)  # another process took the mount over meanwhile
+        taken.resources.close()  # equal to what was kept
 
     def confirm() -> None:
         if taken is not None:
@@ -165,11 +165,11 @@ def _go_on_here(
 
 
 def take_over(mountpoint: str, *, log_path: str = "", fork: bool = False) -> Mounted:
-    """Start a new supervisor for a mount, whose own was killed or is to be replaced.
+    """Starts a new supervisor for a mount whose own was killed or is to be replaced.
 
-    Readers notice nothing. ``fork`` as of ``mount``. InvalidInput (no lodefs mount there, or a
-    dead one), Unavailable (it does not answer), InUse (another take-over is under way),
-    UnknownFormat (another version).
+    Readers notice nothing. ``fork``: as for ``mount``. Raises: InvalidInput (no lodefs mount, or a
+    dead one), Unavailable (no answer), InUse (another take-over is under way), UnknownFormat
+    (another version).
     """
     place = canonical(mountpoint)
     request = TakeOver(place, log_path)
@@ -177,7 +177,7 @@ def take_over(mountpoint: str, *, log_path: str = "", fork: bool = False) -> Mou
 
 
 def take_over_here(mountpoint: str, on_ready: Callable[[Mounted], None]) -> None:
-    """The same in this process, as mount_here."""
+    """Takes a mount over into this process, as ``mount_here`` mounts."""
     store = FdStore(os.environ)
     taken = request_handover(mountpoint)
     job = taken.resources.job
@@ -200,11 +200,11 @@ def _here(job: Job) -> Mounted:
 
 
 def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
-    """Take a lodefs mount away and wait for its process to end. Works with a dead or stuck mount.
+    """Unmounts a lodefs mount, dead or alive, and waits for its process to end.
 
-    One that is in use, also in another mount namespace, goes out of sight at once and ends with
-    its last user: ``lazy``, unless that is soon, as with one that only looked at it (df,
-    ``lodefs mounts``). InvalidInput where none is.
+    A mount in use, perhaps in another mount namespace, goes out of sight at once and ends with its
+    last user: ``lazy``, unless that is soon, as for a program that only looked at it (df, ``lodefs
+    mounts``). Raises: InvalidInput if there is no lodefs mount.
     """
     place = canonical(mountpoint)
     found = mount_table.on_top(place)
@@ -212,7 +212,7 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
     if os.geteuid() not in (0, found.owner):
         raise Denied(f"{mountpoint} belongs to {_user_name(found.owner)}: unmount it as that user")
-    pid = state_of_mount(found).pid  # a mount of another user says what that user likes
+    pid = state_of_mount(found).pid  # the process of another user's mount is not trusted
     pid_fd = _open_pid(pid) if process_scan.runs_as(pid, found.owner) else -1
     try:
         try:
@@ -222,7 +222,7 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
             mount_syscalls.detach(place, lazy=True)
             return Unmounted(place, pid_fd < 0 or not is_over(pid_fd, LOOK_S), users)
         if pid_fd >= 0 and not is_over(pid_fd, LOOK_S):
-            if _answers(found):  # another mount namespace has it, too
+            if _answers(found):  # it is mounted in another mount namespace, too
                 return Unmounted(place, lazy=True)
             if found.owner == os.geteuid() and not is_over(pid_fd, timeout_s):
                 raise Unavailable(f"{mountpoint} is unmounted, but its process does not end")
@@ -242,7 +242,7 @@ def _user_name(uid: int | None) -> str:
 
 
 def _answers(found: mount_table.Mount) -> bool:
-    """Whether somebody serves a mount, which is not in this mount namespace any more."""
+    """Whether a process serves a mount that is no longer in this mount namespace."""
     place = control_socket.find(found.device)
     with suppress(LodefsError):
         return place is not None and handover.state_of(place).pid != 0
@@ -250,8 +250,8 @@ def _answers(found: mount_table.Mount) -> bool:
 
 
 def list_mounts() -> list[Mounted]:
-    """All lodefs mounts that this process sees; ``pid`` None for those that do not answer, or are
-    not asked."""
+    """All lodefs mounts that this process sees; ``pid`` is None if one does not answer, or is not
+    asked."""
     table = mount_table.read_table()
     found = [(mount, _look(mount)) for mount in table if mount.is_lodefs]
     writable = [mount for mount in table if mount.is_writable]
@@ -264,12 +264,12 @@ def list_mounts() -> list[Mounted]:
 
 
 def _is_own(mount: mount_table.Mount) -> bool:
-    """Whether the mount below a writable one is for that alone (mount.writable.upper_place)."""
+    """Whether the mount below a writable one serves only that (mount.writable.upper_place)."""
     return os.path.basename(mount.mountpoint).startswith("lower-")
 
 
 def _above(mount: mount_table.Mount, lower: Mounted | None) -> Mounted:
-    """A writable mount, and who serves the one below it, if anybody does."""
+    """A writable mount, and the process that serves the one below it, if any."""
     if lower is None:
         lower = Mounted(mount.mountpoint, mount.repo, mount.commit, mount.path, None)
     return lower._replace(mountpoint=mount.mountpoint, is_writable=True)
@@ -289,16 +289,17 @@ def _look(found: mount_table.Mount) -> Mounted:
 def traffic_of(
     mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_S
 ) -> Traffic | None:
-    """What was read through a mount; None where it does not count, or nobody may ask it.
+    """What was read through a mount; None if it does not count, or may not be asked.
 
-    NotFound where there is no lodefs mount, Unavailable where nobody answers for it in time.
+    Raises: NotFound without a lodefs mount; Unavailable if no process answers in time.
     """
     state = state_of(mountpoint, timeout_s)
     return state.traffic if state is not None else None
 
 
 def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_S) -> State | None:
-    """What the process of a mount says of it; None where nobody may ask it. Errors as above."""
+    """The state that a mount's process reports; None if it may not be asked. Raises what
+    ``traffic_of`` raises."""
     found = mount_table.served(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
@@ -307,17 +308,17 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
 
 
 def trace_of(mountpoint: str) -> RequestTrace:
-    """Where the requests of a mount are traced while somebody looks. NotFound where there is no
-    lodefs mount, Denied where it is another user's, Unavailable."""
+    """The trace of a mount's requests, which is written while somebody watches. Raises: NotFound
+    without a lodefs mount, Denied for another user's, Unavailable."""
     found = mount_table.served(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     if os.geteuid() != found.owner:
         owner = _user_name(found.owner)
-        raise Denied(f"{mountpoint} belongs to {owner}: look at it as that user")
+        raise Denied(f"{mountpoint} belongs to {owner}: ask as that user")
     place = control_socket.find(found.device)
     if place is None:
-        raise Unavailable(f"{mountpoint}: its socket is not found: look as the user who mounted it")
+        raise Unavailable(f"{mountpoint}: its socket is not found: ask as the user who mounted it")
     fd = handover.trace(place)
     try:
         return RequestTrace(fd)

@@ -1,4 +1,4 @@
-"""Who on this machine uses a mount, and who serves it, as /proc tells (proc(5))."""
+"""Finds the processes of this machine that use or serve a mount, in /proc (proc(5))."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lodefs.mount.process.supervisor import ended
 
 PROC = Path("/proc")
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, linux/proc_ns.h
-LINE_BYTES_MAX = 64 * 1024  # of a mount: path and source, with each byte escaped
-TABLE_BYTES_MAX = 8 * 1024 * 1024  # of a mount namespace: 20,000 mounts
-USER_BYTES_MAX = 64 * 1024 * 1024  # of all of a user, but root
+LINE_BYTES_MAX = 64 * 1024  # for a mount: path and source, with each byte escaped
+TABLE_BYTES_MAX = 8 * 1024 * 1024  # for a mount namespace: 20,000 mounts
+USER_BYTES_MAX = 64 * 1024 * 1024  # for all namespaces of a user other than root
 _NS_GET_USERNS, _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704  # linux/nsfs.h
-DELETED = " (deleted)"  # the kernel's word behind the path of a file that is removed
+DELETED = " (deleted)"  # the kernel's suffix for the path of a removed file
 _PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alpha
 
 
 def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]:
-    """Whose processes see mounts in other mount namespaces, those of containers above all, by
+    """The users whose processes see mounts in other mount namespaces, mostly of containers, by
     device MAJOR:MINOR; ``places``: where each device is mounted here.
 
-    A mount that is at its own place there, or at that below another directory, only came along with
-    the host's tree (services with mount namespaces of their own; containers that watch the host,
-    which is their /rootfs) and does not count. At another place of this process's own namespace it
-    is root's (`docker cp` puts it there). Unavailable where this process does not see all processes
+    A mount at its own path there, or at that path below another directory, came along with the
+    host's tree and does not count: services with mount namespaces of their own, and containers that
+    watch the host under /rootfs, have it. A mount at another path in this process's own namespace
+    is root's (`docker cp` makes one). Raises: Unavailable if this process cannot see all processes
     of the machine.
     """
     if not sees_all(proc):
@@ -48,20 +48,20 @@ def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]
     if places:
         note(_mounts_of(proc / "self/mountinfo", places)[0], 0)
         for process, mounts in _others(proc, places):
-            with suppress(OSError):  # it ended meanwhile
+            with suppress(OSError):  # the process ended meanwhile
                 note(mounts, _uid(process))
     return found
 
 
 def runs_as(pid: int, uid: int | None, proc: Path = PROC) -> bool:
-    """Whether there is such a process, and it is that user's."""
+    """Whether there is such a process, and it is this user's."""
     with suppress(OSError):
         return _uid(proc / str(pid)) == uid
     return False
 
 
 def _uid(process: Path) -> int:
-    """Whose process it is; its directory may be root's. Raises: OSError."""
+    """The user of a process; its directory in /proc may be root's. Raises: OSError."""
     _, _, rest = (process / "status").read_bytes().partition(b"\nUid:")
     return int(rest.split(maxsplit=1)[0])
 
@@ -83,7 +83,7 @@ class MountUser(NamedTuple):
 
 def processes_using(place: str, proc: Path = PROC) -> list[MountUser]:
     """The processes of this mount namespace that use what lies at or below ``place``, as far as
-    this process may see them. It reads links alone, so that a dead mount cannot block it."""
+    this process may see them. Reads only links, so that a dead mount cannot block it."""
     found = []
     for process in _processes(proc):
         if _uses(process, place):
@@ -111,8 +111,8 @@ def _leads_below(link: Path, place: str) -> bool:
 
 
 class Writer(NamedTuple):
-    """A process that has a file open for writing, or maps it so; or one that is removed, and open
-    however it may be. ``path``: as that process has it; it may end in `` (deleted)``."""
+    """A process that has a file open or mapped for writing, or has a removed file open in any way.
+    ``path``: as that process sees it; it may end with `` (deleted)``."""
 
     pid: int
     name: str  # as ps(1) shows it
@@ -120,13 +120,13 @@ class Writer(NamedTuple):
 
 
 def writers(device: str, proc: Path = PROC) -> list[Writer]:
-    """Who keeps a file system from becoming read-only, in all mount namespaces, as far as this
-    process may see them. ``device``: MAJOR:MINOR. It reads links alone."""
+    """The processes that keep a file system from becoming read-only, in all mount namespaces, as
+    far as this process may see them. ``device``: MAJOR:MINOR. Reads only links."""
     found = set()
     for process, mounts in _others(proc, [device], with_own=True):
         mounts = [mount for mount in mounts if mount.device == device]
         if mounts:
-            with suppress(OSError):  # it ended meanwhile
+            with suppress(OSError):  # the process ended meanwhile
                 name = (process / "comm").read_bytes().decode("utf-8", "replace").strip()
                 for path in (*_written(process, mounts), *_mapped(process, mounts)):
                     found.add(Writer(int(process.name), name, path))
@@ -134,7 +134,7 @@ def writers(device: str, proc: Path = PROC) -> list[Writer]:
 
 
 def _written(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str]:
-    """What a process has open that way in some mounts of its namespace. Raises: OSError."""
+    """The files that a process has open for writing in some mounts. Raises: OSError."""
     lines = {f"\nmnt_id:\t{mount.mount_id}\n" for mount in mounts}
     for fd in os.listdir(process / "fd"):
         with suppress(OSError):
@@ -148,7 +148,7 @@ def _written(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str
 
 
 def _mapped(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str]:
-    """What a process maps that way, whatever it has closed. Raises: OSError."""
+    """The files that a process maps for writing, even after closing them. Raises: OSError."""
     for link in os.scandir(process / "map_files"):
         with suppress(OSError):
             path = os.readlink(link)
@@ -162,14 +162,14 @@ def _mapped(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str]
 def holders(device: str, proc: Path = PROC) -> list[int]:
     """Pidfds of the processes that hold a FUSE connection, by its device; the caller closes them.
 
-    Also of connections that are over, and had this number before. Linux 6.11 and newer tells
-    (fs/fuse/dev.c, fuse_dev_show_fdinfo); before, there are none.
+    Includes connections that have ended and had this number before. Needs Linux 6.11
+    (fs/fuse/dev.c, fuse_dev_show_fdinfo); older kernels show none.
     """
     return [pid_fd for pid_fd, _ in _holders(device, proc)]
 
 
 def orphaned_processes(device: str, proc: Path = PROC) -> list[int]:
-    """Of these, those whose connection is over: they serve nobody any more."""
+    """The processes whose connection has ended: they serve nobody any more."""
     found = []
     for pid_fd, fd in _holders(device, proc):
         if _is_over(pid_fd, fd):
@@ -180,7 +180,7 @@ def orphaned_processes(device: str, proc: Path = PROC) -> list[int]:
 
 
 def _holders(device: str, proc: Path) -> list[tuple[int, int]]:
-    """Pidfd, and the descriptor that is the connection there."""
+    """The pidfd of each process, and its descriptor of the connection."""
     major, _, minor = device.partition(":")
     line = f"fuse_connection:\t{int(major) << 20 | int(minor)}\n"
     found = []
@@ -206,8 +206,8 @@ def _connection(process: Path, line: str) -> int | None:
 
 
 def _is_over(pid_fd: int, fd: int) -> bool:
-    """Whether a FUSE connection that another process holds is over; False where that cannot be
-    seen (it needs CAP_SYS_PTRACE, as debuggers do)."""
+    """Whether a FUSE connection that another process holds has ended. False if that cannot be seen,
+    since it needs CAP_SYS_PTRACE, as debuggers do."""
     import ctypes
 
     copy = ctypes.CDLL(None).syscall(_PIDFD_GETFD, pid_fd, fd, 0)
@@ -222,18 +222,19 @@ def _is_over(pid_fd: int, fd: int) -> bool:
 def _others(
     proc: Path, devices: Collection[str], *, with_own: bool = False
 ) -> Iterator[tuple[Path, Sequence[mount_table.Mount]]]:
-    """Each process of another mount namespace, and the mounts of some devices that are in it.
-    ``with_own``: those of this process's namespace, too.
+    """Each process of another mount namespace, and its mounts of some devices. ``with_own``: also
+    processes of this mount namespace.
 
-    A user may make namespaces in any number, with 100,000 mounts each, at paths of any length. Of
-    one table, and of all that one user made, only so much is read: what comes after it is not seen.
-    Whose processes are in it does not count: containers of root run as any user.
+    A user may make any number of namespaces, with 100,000 mounts each, at paths of any length. So
+    the bytes that are read of one table, and of all tables of the namespaces that one user made,
+    are limited; mounts beyond that are not seen. The user of the processes in a namespace does not
+    matter: containers of root run as any user.
     """
     own = os.stat(proc / "self/ns/mnt").st_ino
     known: dict[int, list[mount_table.Mount]] = {} if with_own else {own: []}
     read_bytes: Counter[int] = Counter()  # by user
     for process in _processes(proc):
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):  # the process ended meanwhile
             namespace = os.stat(process / "ns/mnt").st_ino
             if namespace not in known:
                 uid = _maker(process)
@@ -246,13 +247,13 @@ def _others(
 
 
 def _maker(process: Path) -> int:
-    """Who made a process's mount namespace, and so may mount in it (ioctl_ns(2)): 0 if it belongs
-    to this process's own user namespace, else the user who made the one below that, to whom all in
-    it belong. Raises: OSError."""
+    """The user who made a process's mount namespace, and so may mount in it (ioctl_ns(2)): 0 if it
+    belongs to this process's own user namespace, else the owner of the user namespace directly
+    below that. Raises: OSError."""
     fds = [os.open(process / "ns/mnt", os.O_RDONLY | os.O_CLOEXEC)]
     try:
         fds.append(fcntl.ioctl(fds[0], _NS_GET_USERNS))
-        with suppress(PermissionError):  # this process's own has no parent that it may see
+        with suppress(PermissionError):  # it may not see the parent of its own namespace
             while True:
                 fds.append(fcntl.ioctl(fds[-1], _NS_GET_PARENT))
         if len(fds) == 2:

@@ -1,4 +1,4 @@
-"""Starting the process that becomes a mount, and waiting until it is ready."""
+"""Starts the process that becomes a mount, and waits until it is ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lodefs.mount.kernel import mount_syscalls, mount_table, mountpoints
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 from lodefs.mount.process import daemon, startup
 
-CANCEL_TIMEOUT_S = 5.0  # for a mount process that is not wanted to unmount itself
+CANCEL_TIMEOUT_S = 5.0  # for an unwanted mount process to unmount itself
 DETACH_TIMEOUT_S = 2.0  # for the workers of a killed mount process to end
 DETACH_PAUSE_S = 0.01
 _FD_MAX = 65536
@@ -35,11 +35,11 @@ def start(
     *,
     fork: bool = False,
 ) -> Reply:
-    """Start the mount process and wait for its reply; a new mount that succeeded is acknowledged.
+    """Starts the mount process and waits for its reply; acknowledges a new mount that succeeded.
 
-    ``fork``: it may be a child of this process, with all that this process has loaded, which
-    saves the start of another Python; with threads, it is not.
-    Raises: Unavailable. Nothing stays mounted then, as after an interrupt.
+    ``fork``: the process may be a child of this one, with everything that is loaded here, which
+    saves the start of another Python. A process with threads is not forked.
+    Raises: Unavailable. After that, or an interrupt, nothing is mounted.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     group = mount_pid = 0
@@ -52,16 +52,16 @@ def start(
                     # The request goes over the socket: a token is in no argument list.
                     rpc.send(ours, request)
                     group = spawn("lodefs.mount.process.daemon", theirs.fileno())
-                    os.waitpid(group, 0)  # the mount process is a child of that one
+                    os.waitpid(group, 0)  # the mount process is a child of the group leader
             ours.settimeout(timeout_s)
             reply = _receive(ours, mountpoint, log_path)
             mount_pid = reply.pid
             is_new = isinstance(request, MountRequest) and reply.failure is None
             if is_new and not startup.acknowledge(ours):
-                raise _silent(mountpoint, log_path, "ended without a word")
+                raise _silent(mountpoint, log_path, "ended without an answer")
         except TimeoutError as error:
             _cancel(ours, group, request, mount_pid)
-            raise _silent(mountpoint, log_path, "did not get ready in time") from error
+            raise _silent(mountpoint, log_path, "was not ready in time") from error
         except BaseException:
             _cancel(ours, group, request, mount_pid)
             raise
@@ -69,19 +69,19 @@ def start(
 
 
 def spawn(module: str, fd: int) -> int:
-    """Start a module of ours as a program, with the descriptor ``fd``; its pid, for waitpid(2)."""
+    """Starts a module as a program with the descriptor ``fd``. Returns its pid, for waitpid(2)."""
     import subprocess
 
     started = subprocess.Popen(
         python_process.command(module, str(fd)), pass_fds=[fd], **_settings()
     )
-    started.returncode = 0  # others wait for it: Popen need not
+    started.returncode = 0  # others wait for it: Popen must not
     return started.pid
 
 
 def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process of a mount, from that of its starter: it gets no credentials of
-    S3, which are for proxies alone."""
+    """The environment for a process of a mount, made from that of its starter, without credentials
+    for S3, which only proxies may have."""
     kept = python_process.environment(environ)
     return {name: value for name, value in kept.items() if not name.startswith("AWS_")}
 
@@ -100,7 +100,7 @@ def _fork(request: MountRequest | TakeOver, theirs: socket.socket) -> int:
 
 
 def _become(request: MountRequest | TakeOver, channel: socket.socket) -> NoReturn:
-    """In the child: as if it were a program of its own; nothing of the parent's is run."""
+    """Runs in the child, like a separate program; runs no code of the parent at exit."""
     status = 1
     try:
         detach_from_parent(channel.fileno())
@@ -113,8 +113,8 @@ def _become(request: MountRequest | TakeOver, channel: socket.socket) -> NoRetur
 
 
 def detach_from_parent(*keep: int) -> None:
-    """In a new child: leave the parent's session, signal handlers, directory and descriptors, but
-    for the standard ones and those of ``keep``."""
+    """Makes a new child leave the parent's session, signal handlers, directory and descriptors,
+    except the standard ones and those in ``keep``."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -132,7 +132,7 @@ def _receive(channel: socket.socket, mountpoint: str, log_path: str) -> Reply:
     try:
         return msgpack_decoder(Reply).decode(rpc.receive(channel).data)
     except ConnectionError as error:
-        raise _silent(mountpoint, log_path, "ended without a word") from error
+        raise _silent(mountpoint, log_path, "ended without an answer") from error
 
 
 def _silent(mountpoint: str, log_path: str, what: str) -> Unavailable:
@@ -143,10 +143,10 @@ def _silent(mountpoint: str, log_path: str, what: str) -> Unavailable:
 def _cancel(
     channel: socket.socket, group: int, request: MountRequest | TakeOver, mount_pid: int
 ) -> None:
-    """Return when the mount process has unmounted itself and has ended. One that does not is
-    killed, and the mount that a killed one leaves is taken away.
+    """Returns when the mount process has unmounted itself and ended. If it does not, kills it and
+    removes the mount that it leaves.
 
-    ``mount_pid``: 0 unless its reply has come. A mount that settled meanwhile ends by SIGTERM.
+    ``mount_pid``: 0 until its reply has come. A mount that settled meanwhile ends by SIGTERM.
     """
     with contextlib.suppress(OSError):
         channel.shutdown(socket.SHUT_WR)
@@ -161,7 +161,7 @@ def _cancel(
 
 
 def _drain(channel: socket.socket) -> bytes:
-    """The last packet before the other end of a socket is closed; b"" if it is not in time."""
+    """The last packet before the other end of a socket is closed; b"" if that takes too long."""
     channel.settimeout(CANCEL_TIMEOUT_S)
     last = b""
     try:
@@ -175,22 +175,23 @@ def _drain(channel: socket.socket) -> bytes:
 
 
 def _terminate(pid: int) -> None:
-    """SIGTERM to a mount process; it has unmounted itself when it has ended."""
+    """Sends SIGTERM to a mount process, which unmounts before it ends."""
     with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as pid_fd:
         processes.send(pid_fd, signal.SIGTERM)
         processes.is_over(pid_fd, CANCEL_TIMEOUT_S)
 
 
 def detach_killed(mountpoint: str) -> None:
-    """Take away what a killed mount process left: its workers end with it, and only then the mount
-    is dead. One that lives is another's."""
+    """Removes the mount that a killed mount process left. Its workers end with it, and the mount is
+    dead only after that. A living mount is another's."""
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
     while not detach_dead(mountpoint) and time.monotonic() < deadline_s:
         time.sleep(DETACH_PAUSE_S)
 
 
 def detach_dead(mountpoint: str) -> bool:
-    """Take away the lodefs mount on a directory if it is dead; whether none is left that lives."""
+    """Removes the lodefs mount on a directory if it is dead. Returns whether no dead one is
+    left."""
     place = mountpoints.plain(mountpoint)
     found = mount_table.on_top(place)
     if found is None or not found.is_lodefs:

@@ -1,9 +1,9 @@
 """The socket between a process that asks for a mount and the process that becomes the mount.
 
 The mount process answers on the socket when its root can be read, and waits for one byte (ACK).
-Only then it counts as made: its workers outlive their supervisor from then on, and the requester
-reads SETTLED. End of file instead of ACK, or nobody to send SETTLED to, means that nobody wants the
-mount: it unmounts itself.
+Only then is the mount complete: from then on workers outlive their supervisor, and the requester
+reads SETTLED. End of file instead of ACK, or no reader for SETTLED, means that nobody wants the
+mount, and it unmounts itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ACK, SETTLED = b"a", b"s"
 
 
 class Requester:
-    """The requester, as the process that works for it sees it.
+    """The requester, as the mount process sees it.
 
-    ``done_fd`` is an eventfd (eventfd(2)) that gets readable, for all processes that have it, once
+    ``done_fd``: an eventfd (eventfd(2)) that becomes readable for all processes that have it, once
     the requester has its answer and a new mount was acknowledged.
     """
 
@@ -33,39 +33,39 @@ class Requester:
         self.done_fd = done_fd
 
     def fileno(self) -> int:
-        """Readable when the requester has acknowledged, or has gone."""
+        """A descriptor that is readable when the requester has acknowledged, or has gone."""
         return self._channel.fileno()
 
     def answer(self, reply: Reply) -> None:
-        """Send a reply, if the requester is still there."""
+        """Sends a reply, if the requester is still there."""
         with contextlib.suppress(OSError):
             rpc.send(self._channel, reply, flags=socket.MSG_DONTWAIT)
 
     def finish(self, reply: Reply) -> None:
-        """Send a reply that needs no acknowledgement."""
+        """Sends a reply that needs no acknowledgement."""
         self.answer(reply)
         self.done()
         self.close()
 
     def fail(self, error: Exception) -> None:
-        """Send an error as the reply."""
+        """Sends an error as the reply."""
         if not isinstance(error, LodefsError):
             error = Unavailable(f"{type(error).__name__}: {error}")
         self.finish(Reply(failure=failure_of(error)))
 
     def acknowledged(self) -> bool:
-        """Whether what made the socket readable is an acknowledgement."""
+        """Whether an acknowledgement has made the socket readable."""
         try:
             return self._channel.recv(len(ACK)) == ACK
         except OSError:
             return False
 
     def done(self) -> None:
-        """Make ``done_fd`` readable."""
+        """Makes ``done_fd`` readable."""
         os.eventfd_write(self.done_fd, 1)
 
     def settle(self) -> bool:
-        """Tell the requester that its acknowledgement has arrived; False if it has gone."""
+        """Tells the requester that its acknowledgement has arrived; False if it has gone."""
         try:
             self._channel.send(SETTLED, socket.MSG_DONTWAIT)
         except OSError:
@@ -75,12 +75,12 @@ class Requester:
         return True
 
     def close(self) -> None:
-        """Close this end of the socket."""
+        """Closes this end of the socket."""
         self._channel.close()
 
 
 def acknowledge(channel: socket.socket) -> bool:
-    """Acknowledge a mount that is ready, on the requester's end; whether it stays.
+    """Acknowledges a mount that is ready, on the requester's end. Returns whether it stays.
 
     Raises: TimeoutError, by the socket's time limit.
     """
@@ -94,8 +94,8 @@ def acknowledge(channel: socket.socket) -> bool:
 
 
 def withdraw(channel: socket.socket) -> bool:
-    """End waiting for a mount, on the requester's end; whether the mount had settled before. One
-    that has not cannot any more, and unmounts itself."""
+    """Stops waiting for a mount, on the requester's end. Returns whether the mount had settled. A
+    mount that has not settled never will, and unmounts itself."""
     with contextlib.suppress(OSError):
         channel.shutdown(socket.SHUT_RDWR)
         while data := channel.recv(rpc.PACKET_BYTES_MAX):

@@ -1,14 +1,12 @@
-"""The process that answers for a mount: holds its device descriptors, keeps workers alive on them.
+"""The process that answers for a mount: it holds the device descriptors and keeps workers alive.
 
-Since the descriptors are the supervisor's, a worker that is killed loses nothing: its successor
-gets the same descriptor, and the kernel sends the unanswered requests again
-(FUSE_NOTIFY_RESEND, Linux 6.9). Before 6.9 a worker's descriptor is its alone: it is closed with
-the worker's death, which fails its requests (ECONNABORTED) instead of leaving them without an
-answer.
+Since the supervisor holds the descriptors, nothing is lost when a worker is killed: its successor
+gets the same descriptor, and the kernel sends the unanswered requests again (FUSE_NOTIFY_RESEND,
+Linux 6.9). Before 6.9 only the worker holds its descriptor. It is closed when the worker dies, so
+that its requests fail (ECONNABORTED) instead of waiting for ever.
 
-With RESEND the supervisor can be lost too: workers hold all descriptors, serve on without it, and
-hand the mount to the next supervisor (mount.process.handover), which puts its own workers in
-their place.
+With RESEND the supervisor can be lost, too: workers hold all descriptors, continue to serve, and
+hand the mount to the next supervisor (mount.process.handover), which replaces them by its own.
 """
 
 from __future__ import annotations
@@ -38,19 +36,19 @@ from lodefs.mount.process.worker_place import WorkerPlace
 from lodefs.mount.shm.process_table import ProcessTable
 from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
-CHECK_S = 1.0  # how often workers are looked at
-END_TIMEOUT_S = 5.0  # for workers to end by themselves when the mount is gone
-KILL_S = 0.1  # so long it takes at most, where nothing holds a process
+CHECK_S = 1.0  # how often workers are checked
+END_TIMEOUT_S = 5.0  # for workers to end by themselves after the mount
+KILL_S = 0.1  # a killed process ends within this, unless something holds it
 FAIL_PAUSE_S = 0.01
-START_TIMEOUT_S = 30.0  # for own workers to serve before those of a predecessor are ended
+START_TIMEOUT_S = 30.0  # for its own workers to serve, before it ends those of a predecessor
 
 
 class WorkerContext(msgspec.Struct, frozen=True):
-    """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads; ``slot``
-    is of the roster, -1 without one; ``life_fd`` is the supervisor's.
+    """What a worker gets. ``supervisor_fd``: a pidfd; ``marks``: of its threads; ``slot``: in the
+    process table, -1 without one; ``life_fd``: as for the supervisor.
 
-    ``serving`` is to be called once it serves, in the main thread, and again when ``made_fd`` gets
-    readable: where it can live without its supervisor, it does from then on.
+    The worker calls ``serving`` in its main thread once it serves, and again when ``made_fd`` is
+    readable. If it can live without its supervisor, it does so from then on.
     """
 
     index: int
@@ -67,10 +65,10 @@ WorkerFunction = Callable[[WorkerContext], None]
 
 
 class Private(Protocol):
-    """A socket, or what has one."""
+    """A socket, or an object that has one."""
 
     def close(self) -> None:
-        """Again and again is fine."""
+        """May be called more than once."""
         ...
 
 
@@ -78,16 +76,16 @@ class Private(Protocol):
 class SupervisorConfig:
     """What a supervisor runs: ``workers`` processes of ``work`` on the connection ``fd``.
 
-    ``hang_s``: a thread busy for longer makes its worker count as hanging, and so does a worker
-    that is stopped for longer. ``clones`` are descriptors for workers; those beyond them share
-    ``fd``, unless they get their own (without RESEND). ``call_fd``: one process more, with a
-    clone of its own, is started when that gets readable, to read it; it answers no requests, and
-    nothing waits for it. With a ``process_table`` workers outlive the supervisor;
-    ``control_server`` is where others ask for the mount. ``kept``: the descriptors are also kept
-    elsewhere, so that the mount lives on without any process. ``requester``: acknowledges a new
-    mount when it is ready; None: that is not needed. ``private``: what only the supervisor has, so
-    that its end is seen at the other side. ``on_made`` is called when a new mount was
-    acknowledged. ``life_fd``: the mount ends when that is readable; -1: for no such reason.
+    ``hang_s``: a worker hangs if one of its threads is busy, or it is stopped, for longer.
+    ``clones``: descriptors for workers; further workers share ``fd``, unless they get their own
+    (without RESEND). ``call_fd``: when it is readable, one more process is started to read it, with
+    a clone of its own; it answers no requests, and nothing waits for it. With a ``process_table``
+    workers outlive the supervisor; at ``control_server`` others ask for the mount. ``kept``: the
+    descriptors are also kept elsewhere, so that the mount lives on without any process.
+    ``requester``: acknowledges a new mount when it is ready; None: no acknowledgement is needed.
+    ``private``: what only the supervisor holds, so that the other side sees its end. ``on_made``:
+    called when a new mount was acknowledged. ``life_fd``: the mount ends when it is readable; -1:
+    none.
     """
 
     fd: int
@@ -113,8 +111,8 @@ class Supervisor:
     """Keeps the processes of a SupervisorConfig running until the connection ends.
 
     ``left``: another supervisor has taken the mount, or may. ``settled``: its own workers serve,
-    and others do not any more. ``made``: a new mount was acknowledged. ``over``: the connection had
-    ended when this did. Must be called in a process without threads.
+    and no others. ``made``: a new mount was acknowledged. ``over``: the connection had ended before
+    this process did. Must be used in a process without threads.
     """
 
     def __init__(self, config: SupervisorConfig) -> None:
@@ -149,7 +147,7 @@ class Supervisor:
         self._places = worker_place.make(processes, config.threads, config.fd, clones)
         for place in self._places[workers:]:
             place.call_fd = call_fd
-        self._more = list(clones[processes:])  # what a predecessor with more workers used
+        self._more = list(clones[processes:])  # descriptors of a predecessor with more workers
 
     def run(
         self,
@@ -158,13 +156,13 @@ class Supervisor:
         ready_timeout_s: float,
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
-        """Return when the connection has ended, the mount was taken over, ``on_ready`` said
-        False, the requester has gone or was too slow before the mount was made, or a signal came:
-        SIGTERM, SIGINT, SIGHUP to end, SIGUSR2 to leave it.
+        """Returns when the connection has ended, the mount was taken over, ``on_ready`` returned
+        False, the requester has gone or was too slow before the mount was complete, or a signal
+        came: SIGTERM, SIGINT or SIGHUP end the mount, SIGUSR2 leaves it.
 
-        ``ready`` is run in a child process; what that exits with is given to ``on_ready``. None:
-        that is called with 0 at once.
-        ``confirm`` is called when the workers serve, before those of a predecessor are ended.
+        ``ready`` runs in a child process, and ``on_ready`` gets its exit code; without ``ready`` it
+        gets 0 at once. ``confirm`` is called when the workers serve, before those of a predecessor
+        are ended.
         """
         wakeup, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll.register(wakeup, select.POLLIN)
@@ -198,7 +196,7 @@ class Supervisor:
                 os.close(fd)
 
     def _turn(self, on_ready: Callable[[int], bool], deadline_s: float) -> bool:
-        """Wait for something to happen and deal with it; False at the end."""
+        """Waits for an event and handles it; False at the end."""
         for fd, _ in self._poll.poll(self._pause_s() * 1000):
             if not self._react(fd, on_ready):
                 return False
@@ -219,9 +217,9 @@ class Supervisor:
         return True
 
     def _react(self, fd: int, on_ready: Callable[[int], bool]) -> bool:
-        """Deal with a descriptor that is readable; False at the end."""
+        """Handles a readable descriptor; False at the end."""
         if fd == self._life_fd:
-            self._log("what this mount was made for has ended")
+            self._log("the process that this mount was made for has ended")
             return False
         requester = self._requester
         if requester is not None and fd == requester.fileno() and not self._settle(requester):
@@ -240,7 +238,7 @@ class Supervisor:
         return True
 
     def _pause_s(self) -> float:
-        """How long to wait for events: shorter where a worker is to be started soon."""
+        """How long to wait for events: shorter if a worker is to be started soon."""
         now_s = time.monotonic()
         starts = [
             place.start_at_s - now_s
@@ -260,8 +258,8 @@ class Supervisor:
             self._poll.register(successor, select.POLLIN)
 
     def _hear(self, successor: socket.socket) -> None:
-        """What one says who was given all descriptors: that it goes on, or nothing (it failed, and
-        workers that it left are ended)."""
+        """Reads the message of a process that was given all descriptors: it goes on, or it has
+        failed; workers that a failed one left are ended."""
         self._poll.unregister(successor)
         try:
             told = successor.recv(len(TAKEN))
@@ -273,13 +271,13 @@ class Supervisor:
         self._successor = None
         successor.close()
         if self._process_table is not None:
-            with contextlib.suppress(Unavailable):  # they serve on until the next one
+            with contextlib.suppress(Unavailable):  # they continue to serve until the next one
                 self._replace(self._process_table, list(self._others(self._process_table)))
 
     def _settle(self, requester: Requester) -> bool:
-        """Once the requester has acknowledged the mount, its workers live without us.
+        """Lets the workers live without this process, once the requester has acknowledged.
 
-        False if the requester has gone before or meanwhile, so that nobody wants the mount.
+        Returns False if the requester has gone, so that nobody wants the mount.
         """
         if not requester.acknowledged():
             return False
@@ -294,9 +292,9 @@ class Supervisor:
         return self.made
 
     def _succeed(self, confirm: Callable[[], None]) -> None:
-        """Wait until all own workers serve; then end those that others left, one by one.
+        """Waits until all its own workers serve, then ends those of others, one by one.
 
-        Unavailable where there are others, and the own do not start.
+        Raises: Unavailable if there are others, and its own workers do not start.
         """
         if self._process_table is None:
             self.settled = True
@@ -312,7 +310,7 @@ class Supervisor:
         self._replace(self._process_table, others)
 
     def _others(self, process_table: ProcessTable) -> Iterator[tuple[int, int, int]]:
-        """Slot, pid and pidfd of each worker that is another supervisor's. Unavailable."""
+        """Slot, pid and pidfd of each worker of another supervisor. Raises: Unavailable."""
         own = {place.slot for place in self._places}
         for slot, pid, pid_fd in process_table.living():
             if slot in own:
@@ -321,7 +319,7 @@ class Supervisor:
                 yield slot, pid, pid_fd
 
     def _replace(self, process_table: ProcessTable, others: Sequence[tuple[int, int, int]]) -> None:
-        """End workers of another supervisor, one by one; the own answer what these had."""
+        """Ends workers of another supervisor, one by one; its own answer their requests."""
         for slot, pid, pid_fd in others:
             processes.send(pid_fd)
             is_over(pid_fd, END_TIMEOUT_S)
@@ -331,8 +329,8 @@ class Supervisor:
             self._resend()
 
     def _own_serve(self) -> bool:
-        """Wait until all workers serve, and would go on without this process; False where one
-        ends, or is not there in time, or the requester goes."""
+        """Waits until all workers serve, and could go on without this process. False if one ends,
+        is not ready in time, or the requester goes."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         started = [place for place in self._places if place.pid]
         watched = [place.pid_fd for place in started]
@@ -375,13 +373,13 @@ class Supervisor:
             place.slot,
             self._life_fd,
         )
-        # Who answers nobody must not keep the requests of others alive.
+        # A process that answers no requests must not keep those of others alive.
         is_holder = self._process_table is not None and place.call_fd < 0
         keep = self._fds() if is_holder else {place.fd}
         self._become(supervisor, lambda: self._work(context), keep=keep)
 
     def _restart(self, place: WorkerPlace) -> None:
-        """A process for an empty place; one that is called is only waited for."""
+        """Starts a process in an empty place; a process that is called is only waited for."""
         if place.call_fd >= 0:
             self._poll.register(place.call_fd, select.POLLIN)
             place.listening = True
@@ -389,7 +387,7 @@ class Supervisor:
             self._log("the kernel does not send the requests of the dead worker again")
 
     def _resend(self) -> bool:
-        """Have the kernel send unanswered requests again; whether it does."""
+        """Makes the kernel send unanswered requests again; False if it does not."""
         self._counter.add(Column.RESENDS, 1)
         return device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
 
@@ -397,15 +395,15 @@ class Supervisor:
         self._poll.unregister(place.call_fd)
         place.listening = False
         if ended(self._fd):
-            place.start_at_s = time.monotonic() + CHECK_S  # workers are about to say so too
+            place.start_at_s = time.monotonic() + CHECK_S  # workers are about to report this, too
         else:
             self._try_start(place)
 
     def _try_start(self, place: WorkerPlace) -> bool:
-        """Whether it is started; else that is to be tried again later."""
+        """Starts a process. Returns False if that must be tried again later."""
         try:
             self._start(place)
-        except (OSError, Unavailable) as error:  # no memory or process to be had now
+        except (OSError, Unavailable) as error:  # no memory or process is available now
             self._log(f"no worker can be started: {error}")
             if self._process_table is not None and place.slot >= 0:
                 self._process_table.clear(place.slot)
@@ -421,14 +419,14 @@ class Supervisor:
         self._probe = (pid, self._watch(pid))
 
     def _watch(self, child: int) -> int:
-        """A pidfd by which the end of a new child is seen. OSError; then there is no child."""
+        """A pidfd that shows the end of a new child. Raises: OSError; then there is no child."""
         pid_fd = processes.watch(child)
         self._poll.register(pid_fd, select.POLLIN)
         return pid_fd
 
     def _serving(self, slot: int) -> None:
-        """In a worker, when the mount is made: it is written down, so that any supervisor can find
-        it, and lives on its own then."""
+        """Runs in a worker when the mount is complete: records the worker, so that any supervisor
+        can find it. From then on it lives on its own."""
         if self._process_table is not None and startup.is_done(self._made_fd):
             die_with_parent(None)
             self._process_table.enter(slot)
@@ -439,8 +437,8 @@ class Supervisor:
     def _become(
         self, supervisor: int, main: Callable[[], int | None], *, keep: set[int]
     ) -> NoReturn:
-        """In a new child: run ``main`` and exit with what it returns. A child ends with its
-        supervisor, at first."""
+        """In a new child: runs ``main``, and exits with its result. At first a child ends with its
+        supervisor."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -468,11 +466,13 @@ class Supervisor:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def _reap(self, place: WorkerPlace) -> bool:
-        """A worker ended: plan its successor; False where that is because the connection ended."""
+        """Plans the successor of a worker that ended; False if the connection has ended."""
         code = self._collect(place)
         if ended(self._fd):
             return False
-        if not self._session.resend and not place.own:  # who shares it keeps the requests
+        if (
+            not self._session.resend and not place.own
+        ):  # a process that shares it keeps the requests alive
             self._log("a worker died, and this kernel cannot send its requests again: giving up")
             return False
         self._counter.add(Column.WORKER_RESTARTS, int(place.call_fd < 0))
@@ -491,9 +491,9 @@ class Supervisor:
         return code
 
     def _end(self) -> None:
-        """End all children, gently where the connection has ended, and close the descriptors.
+        """Ends all children, gently if the connection has ended, and closes the descriptors.
 
-        Where the mount was taken over or left, workers go on.
+        If the mount was taken over or left, workers go on.
         """
         self.over = ended(self._fd)
         if self.left:
@@ -520,27 +520,27 @@ class Supervisor:
         for place in living:
             if is_over(place.pid_fd):
                 self._collect(place)
-        # Closing the last descriptor ends the connection, and with it a probe that waits for it.
+        # Closing the last descriptor ends the connection, and so a probe that waits for it.
         for fd in self._fds():
             os.close(fd)
         self._collect_probe()
 
     def _collect_probe(self) -> None:
-        """Reap a killed probe, if any. It may wait on if descriptors are kept elsewhere."""
+        """Reaps a killed probe, if any. It may wait longer if descriptors are kept elsewhere."""
         if not self._probe[0]:
             return
         if is_over(self._probe[1], END_TIMEOUT_S):
             self._reap_probe()
 
     def _await_killed(self, pid_fds: Sequence[int]) -> None:
-        """Until the processes have ended that were killed. One that stores bytes cannot while the
-        page has a reader (mount.read.prefetcher), and a probe not before it has its answer:
-        requests are failed, unless others, which a successor has not replaced, answer them."""
+        """Waits until killed processes have ended. One that stores bytes cannot end while the page
+        has a reader (mount.read.prefetcher), and a probe not before its answer. So requests are
+        failed, unless other workers, which a successor has not replaced, answer them."""
         others_answer = self.made and not self.settled
         deadline_s = time.monotonic() + END_TIMEOUT_S
         is_needed = not all(is_over(pid_fd, KILL_S) for pid_fd in pid_fds) or others_answer
         if pid_fds and self._session.resend and is_needed:
-            self._resend()  # those that dead workers had
+            self._resend()  # the requests of dead workers
         while not all(map(is_over, pid_fds)) and time.monotonic() < deadline_s:
             if others_answer or not device.fail_request(self._fd):
                 left = next((fd for fd in pid_fds if not is_over(fd)), pid_fds[0])
@@ -548,7 +548,7 @@ class Supervisor:
 
 
 def ended(fd: int) -> bool:
-    """Whether a connection is over: unmounted or aborted."""
+    """Whether a connection has ended: it was unmounted or aborted."""
     poll = select.poll()
     poll.register(fd, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

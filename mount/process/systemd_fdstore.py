@@ -1,4 +1,4 @@
-"""What holds a mount, kept by systemd while its service restarts (FileDescriptorStoreMax=).
+"""All that holds a mount, kept by systemd while its service restarts (FileDescriptorStoreMax=).
 
 systemd.service(5), sd_notify(3), sd_listen_fds(3): descriptors are sent with a name, and come back
 from number 3 on when the service is started again. The job lies in a memory file among them.
@@ -25,7 +25,7 @@ PASSPORT_BYTES_MAX = 1 << 20
 
 
 class FdStore:
-    """Of the service that this process runs for; without one it keeps nothing."""
+    """The store of the service that this process runs for; without one it keeps nothing."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -33,7 +33,7 @@ class FdStore:
         self._names: set[str] = set()
 
     def keep(self, resources: MountResources) -> bool:
-        """Store all that holds a mount; False where nothing is kept."""
+        """Stores all that holds a mount; False if nothing is kept."""
         job = os.memfd_create(PREFIX + JOB, os.MFD_CLOEXEC)
         try:
             os.write(job, resources.handover_state())
@@ -48,17 +48,17 @@ class FdStore:
         return bool(self._names)
 
     def ready(self) -> None:
-        """Tell that the mount can be read."""
+        """Tells systemd that the mount can be read."""
         self._notifier.send(READY)
 
     def forget(self) -> None:
-        """Let all of it go."""
+        """Removes everything from the store."""
         for name in sorted(self._names):
             self._notifier.forget(PREFIX + name)
         self._names.clear()
 
     def recover(self) -> MountResources | None:
-        """What an earlier process of this service kept; None without a mount that lives."""
+        """What an earlier process of this service kept; None without a living mount."""
         named = self._received()
         job = next((fd for name, fd in named if name == JOB), -1)
         rest = [(name, fd) for name, fd in named if name != JOB]
@@ -89,7 +89,7 @@ class FdStore:
 
 
 def _place(resources: MountResources) -> control_socket.Place | None:
-    """Where the mount's socket lies, if it has one."""
+    """The path of the mount's socket, if it has one."""
     mounted = mount_table.on_top(resources.job.options.mountpoint)
     if mounted is None or resources.listener < 0:
         return None

@@ -392,7 +392,7 @@ def test_init_where_no_store_belongs(lodefs: Lodefs, tmp_path: Path) -> None:
     before = os.listdir(tmp_path)
     empty = lodefs("init", "")
     assert empty.code == 2
-    assert "is empty: is a variable not set?" in empty.err
+    assert "is empty: perhaps a variable is not set" in empty.err
     full = lodefs("init", str(tmp_path))
     assert full.code == 2
     assert "needs a new or empty directory" in full.err

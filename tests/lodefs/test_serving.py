@@ -74,7 +74,7 @@ def test_deleting_fails_if_the_proxy_cannot_read(
         ran = lodefs("token", "--file", str(file), "delete", "ci", **known)
         assert (ran.code, ran.out) == (7, "")
         assert f"unix:{proxy.socket_path}: " in ran.err
-        assert "may still let in" in ran.err
+        assert "may still accept" in ran.err
         made = lodefs("token", "--file", str(file), "create", "new", "demo", **known)
         assert (made.code, len(made.out.split())) == (0, 1)
         assert "may not be let in yet" in made.err

@@ -1,1 +1,1 @@
-"""What a mount's processes do while it is there: agree with the kernel, answer, and count."""
+"""What a mount's processes do while it exists: agree with the kernel, answer, and count."""

@@ -1,4 +1,4 @@
-"""What a mount and the kernel agree on when it begins, and whether files are passed through."""
+"""What a mount and the kernel agree on at the start, and whether files are passed through."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASK_TIMEOUT_S = 5.0
 
 
 def passthrough_objection(job: Job) -> str | None:
-    """Why the kernel is not to read complete files of the cache by itself; None if it may."""
+    """Why the kernel must not read complete files of the cache by itself; None if it may."""
     options = job.options
     fits = memory_fit.fits(job.snapshot.size_bytes, memory_fit.total_bytes())
     return passthrough.objection(
@@ -32,12 +32,12 @@ def passthrough_objection(job: Job) -> str | None:
 
 
 def agree(fd: int, job: Job, objection: str | None, log: Callable[[str], None]) -> Session:
-    """Answer INIT: what was agreed on, and why there is no passthrough, if there is none."""
+    """Answers INIT. Returns the agreement, and the reason if there is no passthrough."""
     options = job.options
     session = device.handshake(fd, passthrough=objection is None, without=options.without)
     if options.without:
         left_out = ", ".join(sorted(options.without))
-        log(f"{options.mountpoint}: {features.VARIABLE} leaves out {left_out}")
+        log(f"{options.mountpoint}: {features.VARIABLE} disables {left_out}")
     if session.passthrough:
         return session
     reason = objection or (
@@ -49,8 +49,8 @@ def agree(fd: int, job: Job, objection: str | None, log: Callable[[str], None]) 
 
 
 def cache_dir(options: MountOptions) -> Path | None:
-    """The directory of the node's cache; None where the proxy does not tell, or this process
-    cannot read it."""
+    """The directory of the node's cache; None if the proxy does not tell it, or this process cannot
+    read it."""
     address = parse_address(options.proxy)
     if not address.path:
         return None

@@ -1,4 +1,4 @@
-"""When a mount is ready: once its root has been read through the kernel."""
+"""Checks that a mount is ready: its root has been read through the kernel."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _BDI = Path("/sys/class/bdi")
 
 
 def timeout_s(options: MountOptions) -> float:
-    """How long it may take until a mount is ready: two requests at their limits, and the rest."""
+    """How long a mount may take to be ready: two requests at their limits, and the rest."""
     return 2 * options.read_timeout_s + options.ready_margin_s
 
 
 def probe(options: MountOptions, mounted: mount_table.Mount | None) -> int:
-    """Read the root through the kernel, as an application does: 0, or the errno. Run in a child."""
+    """Reads the root through the kernel, as an application does, in a child. Returns 0 or errno."""
     try:
         os.statvfs(options.mountpoint)
         with os.scandir(options.mountpoint) as entries:
@@ -33,10 +33,10 @@ def probe(options: MountOptions, mounted: mount_table.Mount | None) -> int:
 
 
 def raise_read_ahead(bdi: Path, read_ahead_kib: int) -> bool:
-    """Let the kernel read further ahead than the 128 KiB it offers; False where it may not be set.
+    """Lets the kernel read ahead further than the 128 KiB that it offers; False if that fails.
 
-    Only root of the first user namespace may, with a writable /sys; reading works without it,
-    slower.
+    Only root of the first user namespace may do this, with a writable /sys. Reading works without
+    it, but slower.
     """
     try:
         (bdi / "read_ahead_kb").write_text(str(read_ahead_kib))

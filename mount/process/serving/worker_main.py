@@ -1,6 +1,6 @@
-"""The main thread of a worker: it hears of interrupts and of the supervisor's end.
+"""The main thread of a worker, which learns of interrupts and of the supervisor's end.
 
-Whose supervisor is gone serves on, and hands the mount to whom comes for it.
+A worker that has lost its supervisor continues to serve, and hands the mount to the next one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lodefs.mount.process.handover import ControlServer
 from lodefs.mount.process.supervisor import WorkerContext, ended
 from lodefs.mount.shm.process_table import ProcessTable
 
-TICK_S = 0.05  # how often requests are looked at whose interrupt waits
-WATCH_S = 1.0  # how often those without a supervisor look at each other
+TICK_S = 0.05  # how often requests with a waiting interrupt are checked
+WATCH_S = 1.0  # how often workers without a supervisor check each other
 
 
 def is_mount_over(fd: int, life_fd: int) -> bool:
-    """Whether a worker that ends is the last of its mount's: the connection ``fd`` is over, or what
-    the mount lives for is (``life_fd``; -1: nothing). Else its colleagues serve on."""
+    """Whether the mount ends with this worker: the connection ``fd`` has ended, or ``life_fd`` (-1:
+    none) has. Otherwise other workers continue to serve."""
     return ended(fd) or _is_life_over(life_fd)
 
 
@@ -36,7 +36,7 @@ def _is_life_over(life_fd: int) -> bool:
 
 
 class EndEvent(Event):
-    """Set when the connection is over; it wakes the main thread too."""
+    """Set when the connection has ended; wakes the main thread, too."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class EndEvent(Event):
 
 
 class WorkerMain:
-    """Of the worker of ``context``. ``process_table``: None if a worker dies with its
-    supervisor."""
+    """The main thread of the worker of ``context``. ``process_table``: None if a worker dies with
+    its supervisor."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class WorkerMain:
         self._process_table = process_table
         self._colleagues = 0
         self._log = log
-        self._open: set[int] = set()  # interrupted, and not answered
+        self._open: set[int] = set()  # interrupted and not answered
         self._watch_s = 0.0
         self._said = False
         self._is_answering = False
-        self.alone = False  # whether the supervisor is gone
+        self.alone = False  # whether the supervisor has ended
         self._life_fd = context.life_fd
         self._poll = select.poll()
         self._poll.register(interrupts.fileno(self._index), select.POLLIN)
@@ -85,7 +85,7 @@ class WorkerMain:
             self._poll.register(self._made_fd, select.POLLIN)
 
     def run(self, end: Event) -> None:
-        """Return when the connection is over, or is to end and there is no supervisor to do it."""
+        """Returns when the connection has ended, or must end and no supervisor can end it."""
         next_s = 0.0
         while not end.is_set() and not (self.alone and self._is_to_end()):
             fds = {fd for fd, _ in self._poll.poll(self._pause_s() * 1000)}
@@ -116,13 +116,13 @@ class WorkerMain:
         return WATCH_S if self.alone else 3600.0
 
     def _retry_interrupt(self, unique: int, *, again: bool) -> None:
-        """Let go of an interrupted request, or see to it that its interrupt is not lost."""
+        """Lets go of an interrupted request, or makes sure that its interrupt is not lost."""
         found = self._pending.interrupt(unique)
         if found:
             device.write_answer(self._fd, fuse_abi.failure(unique, errno.EINTR), b"")
         if found is None and again:
-            # If it is in work on this descriptor, without waiting for anything that is known
-            # here, the kernel sends the interrupt again; if it is not, it says so.
+            # If the request is in work on this descriptor, and waits for nothing that is known
+            # here, the kernel sends the interrupt again. If it is not, the kernel says so.
             again_later = fuse_abi.failure(unique | fuse_abi.INTERRUPT_BIT, errno.EAGAIN)
             device.write_answer(self._fd, again_later, b"")
         if found is False or (found is None and not again):
@@ -137,22 +137,22 @@ class WorkerMain:
         self._answer_for_mount()
 
     def _answer_for_mount(self) -> None:
-        """At the mount's socket, from when no supervisor does. One that lives, which ours was to
-        relieve when it died, or that relieves ours, answers itself and ends this worker soon."""
+        """Answers at the mount's socket while no supervisor does. A living supervisor that was
+        replacing ours, or that ours was replacing, answers itself and ends this worker soon."""
         if self._control_server is None or self._is_answering:
             return
         try:
             if self._process_table is not None and self._process_table.has_supervisor():
                 return
         except Unavailable:
-            return  # no descriptors are left; it is looked again
+            return  # no descriptors are left; it tries again later
         self._is_answering = True
         self._poll.register(self._control_server, select.POLLIN)
 
     def _watch(self) -> None:
-        """Without a supervisor: see to the requests of workers that die, as it would.
+        """Does a supervisor's work: sends the requests of dead workers again.
 
-        The first time, a while after it has gone, say so: another may just be taking its place.
+        The first time, some time after its end, logs it: another may be taking its place.
         """
         self._watch_s = time.monotonic() + WATCH_S
         self._answer_for_mount()
@@ -164,12 +164,12 @@ class WorkerMain:
                 os.close(pid_fd)
                 left += 1
         except Unavailable:
-            return  # no descriptors are left; it is looked again
+            return  # no descriptors are left; it tries again later
         if left < self._colleagues:
             device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
         self._colleagues = left
         if not self._said:
             self._said = True
-            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # of those that died before
-            self._log("the supervisor is gone; this worker serves on. 'lodefs mount --take-over "
+            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # for workers that died before
+            self._log("the supervisor has ended; this worker continues. 'lodefs mount --take-over "
                       "DIR' starts another supervisor")  # fmt: skip

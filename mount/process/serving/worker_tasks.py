@@ -1,5 +1,5 @@
-"""What the processes of a mount do beside their supervisor: workers answer the kernel, and one more
-stores ahead what they are likely to be asked for."""
+"""The work of a mount's processes besides the supervisor: workers answer the kernel, and one more
+process prefetches what they are likely to be asked for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lodefs.mount.shm.process_table import SUPERVISOR
 from lodefs.mount.shm.request_trace import RequestTrace, TraceWriter
 from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
-CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
+CACHE_TIMEOUT_S = 5.0  # for requests that no reader waits for
 
 
 def serve_requests(
@@ -45,7 +45,7 @@ def serve_requests(
     emit: EmitRead,
     log: Log,
 ) -> None:
-    """What a worker process does."""
+    """Runs a worker process."""
     options = resources.job.options
     pending = PendingRequests(options.threads)
 
@@ -90,10 +90,10 @@ def store_ahead(
     events: ReadEvents,
     log: Log,
 ) -> None:
-    """What the process beside the workers does."""
+    """Runs the process that prefetches, beside the workers."""
     client = Client(parse_address(resources.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
     monitor = CacheMonitor(client, snapshot, log)
-    large = not resources.session.passthrough  # else they have pages of their own
+    large = not resources.session.passthrough  # otherwise large files have pages of their own
     counter = ProcessRows(context, resources).traffic()
     prefetcher = Prefetcher(context.fd, monitor, large=large, count=counter.add)
     context.serving()
@@ -109,18 +109,18 @@ def reader_factory(
     emit: EmitRead = ignore_read,
     jobs: JobCounter | None = None,
 ) -> worker.ReaderFactory:
-    """Makes a reader and a file system for each thread of a worker; what they learn they share.
+    """Makes a reader and a file system for each thread of a worker; all share what they learn.
 
-    Through a Unix socket the proxy is on this machine, and its cache may be read directly, or
-    passed through to the kernel by what ``opens`` makes of a thread's reader. ``counter`` and
-    ``jobs`` count what is read.
+    A proxy on a Unix socket is on this machine. Its cache may be read directly, or passed through
+    to the kernel by what ``opens`` makes from a thread's reader. ``counter`` and ``jobs`` count
+    what is read.
     """
     address = parse_address(options.proxy)
     row = counter or uncounted()
     remembered = Memory()
     outage = Outage()
     monitor: CacheMonitor | None = None
-    says_user = bool(address.path) and os.geteuid() == 0  # whose word counts for the proxy
+    says_user = bool(address.path) and os.geteuid() == 0  # the proxy believes root
     if address.path:
         client = Client(address, timeout_s=CACHE_TIMEOUT_S)
         monitor = CacheMonitor(client, view.snapshot, log, nodes=remembered.nodes)
@@ -152,50 +152,50 @@ def reader_factory(
 
 
 class ProcessRows:
-    """Those of the worker with a context. A table that there is not, or that has another form, has
-    none: then nothing is counted there."""
+    """The rows of a worker in the shared tables. A table that does not exist, or has another form,
+    has no rows, and nothing is counted in it."""
 
     def __init__(self, context: WorkerContext, resources: MountResources) -> None:
-        # Without a roster: those after the supervisor's in turn
+        # Without a process table: the rows after the supervisor's, in turn
         self._slot = context.slot if resources.session.resend else context.index + 1
         self._resources = resources
 
     def traffic(self) -> RowCounter:
-        """For what is counted of the mount, by a process that begins."""
+        """The row for counts of the mount, for a process that begins."""
         counter = traffic_row(self._resources, self._slot)
         counter.begin()
         return counter
 
     def jobs(self) -> JobCounter | None:
-        """For what is counted for jobs, from now on; None where that is not done."""
+        """The row for counts of jobs from now on; None if jobs are not counted."""
         fd = self._resources.memories.get(JOBS)
         if fd is None:
             return None
         try:
             table = JobTable(fd)
-        except (OSError, ValueError):  # of another size
+        except (OSError, ValueError):  # the table has another size
             return None
         counter = table.counter(self._slot)
         try:
             if counter is not None:
                 counter.start()
-        except RuntimeError:  # no room for its thread
+        except RuntimeError:  # no thread can be started
             table.counts_not(self._slot)
             return None
         return counter
 
     def trace(self) -> TraceWriter | None:
-        """For requests."""
+        """The row for traced requests."""
         fd = self._resources.memories.get(TRACE)
         return None if fd is None else RequestTrace(fd).writer(self._slot)
 
 
 def supervisor_row(resources: MountResources) -> RowCounter:
-    """What the supervisor counts of a mount."""
+    """The row of a mount that the supervisor counts in."""
     return traffic_row(resources, SUPERVISOR)
 
 
 def traffic_row(resources: MountResources, slot: int) -> RowCounter:
-    """What the process in a slot counts of a mount."""
+    """The row of a mount that the process in a slot counts in."""
     table = mount_resources.traffic(resources)
     return table.counter(slot) if table is not None else uncounted()

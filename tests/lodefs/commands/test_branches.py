@@ -133,7 +133,7 @@ def test_diff_of_contents(lodefs: Lodefs, tmp_path: Path) -> None:
     ran = lodefs("diff", "-p", "r@main~1", "r")
     assert ran.out.splitlines() == [
         "A  b  (nothing -> 1 B)",
-        "   binary: not shown by line",
+        "   binary: its lines are not shown",
         "M  labels.csv  (21 B -> 26 B)",
         "--- a/labels.csv",
         "+++ b/labels.csv",

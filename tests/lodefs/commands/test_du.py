@@ -41,7 +41,7 @@ def test_one(lodefs: Lodefs) -> None:
     found = lodefs("du", "fine@main", "--json").json
     assert found["freed_bytes"] == found["unique_bytes"] == found["stored_bytes"] > 0
     out = lodefs("du", f"fine@{found['commit'][:8]}").out
-    assert "frees     no branch or tag of that name" in out
+    assert "frees     there is no branch or tag of that name" in out
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_installed_twice_and_by_option(enroot: Enroot) -> None:
 def test_mistakes(enroot: Enroot) -> None:
     """A container whose datasets are wrong does not start, and says why in one line."""
     for datasets, text in [
-        ("demo:/data,demo:/data", "has the directory of"),
+        ("demo:/data,demo:/data", "have the same directory"),
         ("demo", "names no directory"),
         ("demo:./data", "must begin with /"),
         ("demo:/usr", "is not empty"),

@@ -74,7 +74,7 @@ def test_move(lodefs: Lodefs) -> None:
         ("cp r:d s", 2, "name the place, s@main:PATH"),
         ("cp r s:", 2, "has no name: name its place in s:"),
         ("cp r:none s:y", 3, "r@main:none does not exist"),
-        ("mv r s:y", 2, "name what is to move"),
+        ("mv r s:y", 2, "name what to move"),
         ("mv r:d r:d/e", 2, "cannot be moved into itself"),
         ("mv r:d s:x", 2, "s@main:x exists: remove it first"),
         ("mv r@v1:d s:y", 2, "r@v1 is no branch"),
@@ -113,7 +113,7 @@ def test_a_removal_that_fails(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(committing, "commit_changes", fails_second)
     ran = lodefs("mv", "r:d", "s:d")
     assert ran.code == 5
-    assert "s@main:d has it, and r@main:d has it still: repeat the command" in ran.err
+    assert "s@main:d has the copy, and r@main:d still exists: repeat the command" in ran.err
     assert _names(lodefs, "s:d") == _names(lodefs, "r:d") == ["b", "c"]
     assert lodefs("mv", "r:d", "s:d").code == 0
     assert _names(lodefs, "r") == ["a.txt"]
@@ -136,7 +136,7 @@ def test_only_what_was_copied_is_removed(
 
     monkeypatch.setattr(moving, "_commit", and_a_push)
     ran = lodefs("mv", "r:d", "s:d")
-    assert (ran.code, "r@main:d has it still" in ran.err) == (5, True)
+    assert (ran.code, "r@main:d still exists" in ran.err) == (5, True)
     assert lodefs("cat", "r:d/b").out == "another b"
 
 
@@ -165,7 +165,7 @@ def test_rename(lodefs: Lodefs, tmp_path: Path) -> None:
     assert lodefs("ls").out.split() == ["new/r", "s"]
     read = lodefs("cat", "r@v1:a.txt")
     assert (read.code, read.out) == (0, "a\n")
-    assert "lodefs: warning: the repository is called new/r now" in read.err
+    assert "lodefs: warning: the repository is now called new/r" in read.err
     for words in ("log r", "diff r r@v1", "blame r:d", "ls r:d", "verify r@v1", "cp r:d s:d"):
         assert lodefs(*words.split()).code == 0
     (tmp_path / "b").write_text("b")

@@ -99,7 +99,7 @@ def test_a_proxy_with_a_token(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         for pack in Path(store, "packs").glob("*/*"):
             pack.unlink()
         code, _, error = lodefs("repair", "--from", proxy.url)
-        assert (code, "the proxy wants a token" in error) == (6, True)
+        assert (code, "the proxy needs a token" in error) == (6, True)
         code, out, _ = lodefs("repair", "--from", proxy.url, token=other)
         assert (code, "may not read the repository" in out) == (1, True)
         code, out, _ = lodefs("repair", "--from", proxy.url, token=good)

@@ -28,7 +28,7 @@ def test_a_policy(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = lodefs("retain", "r", "--keep-last", "2")
     assert (
         refused.code,
-        "keeps 2 commits of r, and lets 2 commits go: say --yes" in refused.err,
+        "keeps 2 commits of r, and lets 2 commits go: give --yes" in refused.err,
     ) == (
         2,
         True,

@@ -25,7 +25,7 @@ def test_a_repository(lodefs: Lodefs) -> None:
     """It asks, goes, is listed, and comes back."""
     refused = lodefs("rm", "r")
     assert (refused.code, lodefs("ls").out) == (2, "r\n")
-    assert "this deletes r with 2 branches and 1 tag: say --yes" in refused.err
+    assert "this deletes r with 2 branches and 1 tag: give --yes" in refused.err
     assert "undo: lodefs undelete r\n" in lodefs("rm", "r", "--yes").out
     assert lodefs("ls").out == ""
     assert [one["kind"] for one in lodefs("undelete", "--json").json_lines] == ["repository"]

@@ -152,7 +152,7 @@ def clock_that_is_wrong(node: Node) -> Expected:
 @planted
 def old_kernel(node: Node) -> Expected:
     node.environment["LODEFS_FUSE_WITHOUT"] = "passthrough,resend"
-    return Expected("kernel", "warning", "LODEFS_FUSE_WITHOUT leaves out passthrough, resend")
+    return Expected("kernel", "warning", "LODEFS_FUSE_WITHOUT disables passthrough, resend")
 
 
 @planted

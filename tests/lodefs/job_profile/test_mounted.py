@@ -91,7 +91,7 @@ def test_job_that_waits_for_the_store(
 def test_nobody_reads(mounts: Mounts, lodefs: Lodefs) -> None:
     """A mount that nobody uses is said to be so."""
     found = lodefs("profile", str(mounts.place), "--seconds", "0.2", "--json").json
-    assert found["advice"] == ["nothing was read through this mount meanwhile"]
+    assert found["advice"] == ["nothing was read through this mount during this time"]
     assert (found["requests"], found["layer"]) == (0, "job")
 
 

@@ -155,5 +155,5 @@ def test_nothing_happened() -> None:
     """A mount that nobody reads from is not called a job that is fast."""
     idle = Circumstances("r@1")
     assert advice(shares_of(Layer.STORE, 0.0), ReadPattern(), idle) == [
-        "nothing was read through this mount meanwhile"
+        "nothing was read through this mount during this time"
     ]

@@ -177,14 +177,14 @@ def test_the_cache_of_a_home_is_the_users_alone(tmp_path: Path) -> None:
         os.umask(former)
     assert [stat.S_IMODE(one.stat().st_mode) for one in (made, made.parent)] == [0o700] * 2
     (tmp_path / "file").write_text("")
-    with pytest.raises(Denied, match="no place for a cache"):
+    with pytest.raises(Denied, match="the cache cannot be created"):
         Session({"HOME": str(tmp_path / "file")}).make_home_cache()
 
 
 def test_no_place_for_a_proxy(tmp_path: Path) -> None:
     """A cache directory that cannot be made is Denied, and names it."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(Denied, match="no place for a proxy's cache"):
+    with pytest.raises(Denied, match="the proxy's cache cannot be created"):
         start(OwnProxy(tmp_path / "file" / "proxy"), ["false"], {})
 
 
@@ -195,7 +195,7 @@ def test_ask(place: Place) -> None:
     assert ask(place.own.url, "/secret", "s3cret")
     with pytest.raises(Denied, match="LODEFS_TOKEN"):
         ask(place.own.url, "/secret", "wrong")
-    with pytest.raises(Denied, match="wants a token"):
+    with pytest.raises(Denied, match="needs a token"):
         ask(place.own.url, "/secret")
     with pytest.raises(Unavailable, match="answers 404"):
         ask(place.own.url, "/none")

@@ -83,12 +83,12 @@ def test_places_that_hide_each_other() -> None:
     """Two datasets on one directory, or one in the other's, are refused, and too many are."""
     one, two = Dataset(Spec("a"), "/x"), Dataset(Spec("b"), "/x/y")
     check_places([("/x", one), ("/xy", two)])
-    with pytest.raises(InvalidInput, match="has the directory of"):
+    with pytest.raises(InvalidInput, match="have the same directory"):
         check_places([("/x", one), ("/x", two)])
     for places in ([("/x", one), ("/x/y", two)], [("/x/y", two), ("/x", one)]):
         with pytest.raises(InvalidInput, match="lies in the other"):
             check_places(places)
     many = [(f"/{number}", one) for number in range(1000)]
     check_places(many[:DATASETS_MAX])
-    with pytest.raises(InvalidInput, match="1000 datasets for one job: at most 64"):
+    with pytest.raises(InvalidInput, match="1000 datasets for one job: the limit is 64"):
         check_places(many)

@@ -70,8 +70,8 @@ def test_mistakes_are_told_together_with_their_lines() -> None:
         ("3", "repo"),
         ("1", "dir"),
     ]
-    for what in ("there is no such setting", "absolute path", "is missing: where to mount",
-                 "spec says it already", "must be true or false"):  # fmt: skip
+    for what in ("there is no such setting", "absolute path", "is missing: it names where to mount",
+                 "spec already sets it", "must be true or false"):  # fmt: skip
         assert what in told
 
 
@@ -105,7 +105,7 @@ def test_the_token_comes_from_its_file(tmp_path: Path) -> None:
     file.chmod(0o600)
     assert mount.token() == "secret-token"
     file.write_text("two\nsecrets\n")
-    with pytest.raises(InvalidInput, match="holds no token") as caught:
+    with pytest.raises(InvalidInput, match="the file is empty") as caught:
         mount.token()
     assert "secrets" not in str(caught.value)
     assert MountFile(spec=Spec("c"), directory="/d").token() is None

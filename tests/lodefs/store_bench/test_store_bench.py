@@ -47,14 +47,14 @@ def test_advice_follows_the_figures() -> None:
     assert "still grows" in grows.reasons[0]
     flat = advice(measured({1: 50.0, 4: 98.0, 16: 99.0, 64: 100.0}))
     assert flat.fetch_concurrency == 32
-    assert flat.reasons[0].startswith("4 at once reach 90 %")
+    assert flat.reasons[0].startswith("4 in parallel reach 90 %")
     throttled = advice(measured({1: 1.0, 4: 4.0, 16: 16.0, 64: 64.0}, failed=16))
     assert throttled.fetch_concurrency == 8
     far = advice(measured({1: 50.0, 4: 98.0, 16: 99.0, 64: 100.0}, first_byte_s=0.3))
     assert far.fetch_concurrency == 64
     busy = advice(measured({1: 1.0, 4: 4.0}, cpu_share=0.99))
     assert any("data_processes" in reason for reason in busy.reasons)
-    assert any("8 MiB, which lodefs reads, are right" in reason for reason in busy.reasons)
+    assert any("8 MiB, which lodefs reads, suit" in reason for reason in busy.reasons)
 
 
 def test_measures_and_cleans_up() -> None:

@@ -213,7 +213,7 @@ def test_a_save_that_fails_is_given_up(store: Store) -> None:
         if step == 1:
             with pytest.raises(KeyError):
                 writer.write_data(plan, Planner({}))
-            with pytest.raises(InvalidInput, match="was given up"):
+            with pytest.raises(InvalidInput, match="was discarded"):
                 writer.finish(Metadata([]), [[]])
     writer.finish(Metadata([]), [writer.write_data(plan, planner).value()])
     assert writer.checkpoint == latest("runs/llama") != None  # noqa: E711

@@ -248,7 +248,7 @@ def test_a_mount_that_cannot_be_read_is_no_success(mounts: Mounts, proxy: FakePr
 
 def test_mount_into_nowhere_is_an_error(mounts: Mounts, tmp_path: Path) -> None:
     """A daemon that cannot even begin is reported."""
-    with pytest.raises(InvalidInput, match="no log can be written"):
+    with pytest.raises(InvalidInput, match="the log cannot be written"):
         mounts.mount(log_path=str(tmp_path / "no/such/folder/log"))
     assert mount_table.on_top(str(mounts.place)) is None
 

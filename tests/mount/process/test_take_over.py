@@ -192,7 +192,7 @@ def test_what_cannot_be_taken_over(mounts: Mounts, tmp_path: Path) -> None:
     for pid in [mounted.pid, *workers_of(mounted.pid)]:
         kill(pid, signal.SIGKILL)
     until(lambda: mount_table.is_dead(str(mounts.place)))
-    with pytest.raises(InvalidInput, match="mounts anew"):
+    with pytest.raises(InvalidInput, match="mounts again"):
         mounter.take_over(str(mounts.place))
 
 
@@ -209,7 +209,7 @@ def test_without_resend_there_is_no_taking_over(mounts: Mounts) -> None:
     kill(mounted.pid, signal.SIGKILL)
     until(lambda: not any(map(alive, workers)))
     until(lambda: mount_table.is_dead(str(mounts.place)))
-    with pytest.raises(InvalidInput, match="mounts anew"):
+    with pytest.raises(InvalidInput, match="mounts again"):
         mounts.take_over()
     mounts.mount()
     assert (mounts.place / "a").read_bytes() == b"hello"
