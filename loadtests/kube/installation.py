@@ -123,7 +123,7 @@ class Installation:
         container = {"name": "mounter", "startupProbe": never}
         patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
         self.node.kubectl("-n", NAMESPACE, "patch", MOUNTER, "-p", json.dumps(patch))
-        self.node.until(lambda: "waiting for its end" in self.log(old), "the old one has retired")
+        self.node.until(lambda: "waiting until it ends" in self.log(old), "the old one has retired")
         [new] = [name for name in self._mounters() if name != old]
         self.node.until(lambda: "serving" in self.log(new), "the new one serves")
         return str(old)

@@ -1,1 +1,1 @@
-"""The node's mounts for users without privilege, who get them as descriptors over a socket."""
+"""Hands the node's mounts to users without privilege, as descriptors over a socket."""

@@ -1,9 +1,8 @@
-"""Mounts that users hold in mount namespaces of their own, and when they hold them no more.
+"""Mounts that users hold in their own mount namespaces, and when they no longer hold them.
 
-A user holds a mount while one of its connections is open that it came over, and for a moment after
-that; then for as long as the kernel shows it in another mount namespace with a process of that
-user. So there is no release that somebody could send for somebody else, and whatever ends a job
-ends what it holds.
+A user holds a mount while the connection that it came over is open, and for a moment after that;
+then for as long as the kernel shows it in another mount namespace with a process of that user. So
+nobody can release a mount for another user, and whatever ends a job ends what it holds.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from lodefs.mount.service.interface import MountClaim, User
 from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.shared_slot import SharedSlot
 
-REFERENCES_MAX = 256  # mounts of one user: each has processes of its own
-GRACE_S = 5.0  # for a mount that was handed out to be put somewhere
+REFERENCES_MAX = 256  # mounts of one user, since each has processes of its own
+GRACE_S = 5.0  # for the user to put the mount onto a directory
 RELEASE_TIMEOUT_S = 2.0
 PATH_BYTES_MAX = 4096
 _COMMIT = re.compile(r"[0-9a-f]{64}")
@@ -36,7 +35,7 @@ _log = logging.getLogger("lodefs.mounter")
 
 
 class Handed(NamedTuple):
-    """What a user got: for whom the mount service holds it, and where it is."""
+    """What a user got: the holder that the mount service knows, and the mount's path."""
 
     user: User
     place: str
@@ -44,7 +43,7 @@ class Handed(NamedTuple):
 
 
 def attached_user(uid: int, source: Source, commit: str) -> User:
-    """Who holds a mount for a user: one for each snapshot, however often the user has it."""
+    """The holder of a mount for a user: one for each snapshot, however often the user has it."""
     unique = blake3(b"\0".join([source.repo.encode(), commit.encode(), source.path])).hexdigest()
     return User(f"attached-{uid}-{unique[:32]}", "", uid)
 
@@ -52,9 +51,9 @@ def attached_user(uid: int, source: Source, commit: str) -> User:
 def gone(
     held: Mapping[User, str], showing: Mapping[str, Collection[int]], busy: Collection[User]
 ) -> list[User]:
-    """Those who hold their mount no more. Pure. ``held``: where the mounts of users are;
-    ``showing``: whose namespaces show the mount that is there; ``busy``: who was given it just now.
-    What belongs to root is held by anybody: root starts processes of others."""
+    """The holders that no longer hold their mount. Pure. ``held``: the paths of users' mounts;
+    ``showing``: the users whose namespaces show the mount at each path; ``busy``: holders that got
+    it just now. Any user may hold a mount of root, which starts processes of others."""
     return [
         user
         for user, place in held.items()
@@ -65,7 +64,7 @@ def gone(
 
 
 class Attachments:
-    """Those of one mount service. For any thread."""
+    """The attachments of one mount service. For any thread."""
 
     def __init__(
         self,
@@ -84,10 +83,11 @@ class Attachments:
         self._closed_s: dict[User, float] = {}
 
     def attach(self, uid: int, source: Source, rev: str, timeout_s: float) -> Handed:
-        """Have a mount for a user, until ``closed`` is called for what this returns, and its
-        namespaces show it no more.
+        """Holds a mount for a user until ``closed`` was called for the result, and the user's
+        namespaces no longer show it.
 
-        InvalidInput (names), NoSpace (the user has too many); otherwise as MountService.acquire.
+        Raises: InvalidInput (names), NoSpace (too many mounts); else what MountService.acquire
+        does.
         """
         source = _checked(source, rev)
         deadline_s = time.monotonic() + timeout_s
@@ -104,7 +104,7 @@ class Attachments:
         return Handed(user, held.place, held.commit)
 
     def closed(self, user: User) -> None:
-        """The connection that a mount was handed out over is closed."""
+        """Called when the connection that a mount was handed out over is closed."""
         with self._lock:
             self._open[user] -= 1
             if not self._open[user]:
@@ -112,16 +112,16 @@ class Attachments:
             self._closed_s[user] = self._clock()
 
     def sweep(self) -> None:
-        """Release what users hold no more. Unavailable where that cannot be seen."""
+        """Releases what users no longer hold. Raises: Unavailable if that cannot be seen."""
         held = self._held()
         if not held:
             return
         showing = self._mounts.node.showing(set(held.values()))
-        with self._lock:  # nobody is handed anything meanwhile
+        with self._lock:  # nothing is handed out meanwhile
             now_s = self._clock()
             self._closed_s = {u: s for u, s in self._closed_s.items() if now_s - s < GRACE_S}
             if now_s - self._begun_s < GRACE_S:
-                return  # who was handed something by an earlier service is not known
+                return  # users of an earlier service are unknown
             busy = {*self._open, *self._closed_s, *(u for u in held if self._asking[u.uid or 0])}
             for user in gone(held, showing, busy):
                 try:
@@ -141,14 +141,14 @@ class Attachments:
         }
 
     def _check_count(self, user: User) -> None:
-        """NoSpace where a user has as many mounts as it may have: those that it holds, those that
-        it had made and nobody uses any more, and those that are being made for it."""
+        """Raises NoSpace if a user has too many mounts: those that it holds, those that it had made
+        and nobody uses any more, and those that are being made for it."""
         slots = self._mounts.slots()
         if any(slot.mount.usage(user) is not None for slot in slots):
             return
         count = sum(_counts(slot, user.uid) for slot in slots) + self._asking[user.uid or 0]
         if count > self._references_max:
-            raise NoSpace(f"user {user.uid} has {self._references_max} mounts of this node already")
+            raise NoSpace(f"user {user.uid} already has {self._references_max} mounts of this node")
 
     def _note_asker(self, place: str, uid: int) -> None:
         for slot in self._mounts.slots():
@@ -176,7 +176,7 @@ def _counts(slot: SharedSlot, uid: int | None) -> bool:
 
 
 def _checked(source: Source, rev: str) -> Source:
-    """The same with a plain path."""
+    """The same source with a normalised path. Raises: InvalidInput."""
     check_repo(source.repo)
     if not _COMMIT.fullmatch(rev):
         check_revision(rev)

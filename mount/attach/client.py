@@ -1,4 +1,4 @@
-"""The attach socket, as those see it who want a mount of the node in their own namespace."""
+"""A client of the attach socket, for processes that want a node's mount in their own namespace."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
 from lodefs.mount.kernel import detached_mounts
 
-TIMEOUT_S = 8.0  # for a mount; then the caller mounts by itself
+TIMEOUT_S = 8.0  # for a mount; after that the caller mounts by itself
 
 
 class Attached(NamedTuple):
-    """A mount of the node as a descriptor, and the commit that it is of."""
+    """A mount of the node as a descriptor, and its commit."""
 
     fd: int
     commit: str
 
     def put(self, directory: str) -> None:
-        """Mount it on a directory, an absolute path without symlinks, in this process's mount
-        namespace. InvalidInput, Unsupported."""
+        """Mounts it on a directory, an absolute path without symlinks, in this process's mount
+        namespace. Raises: InvalidInput, Unsupported."""
         try:
             with closing(open_plain(directory, PLACE)) as directory_fd:
                 detached_mounts.put(self.fd, directory_fd, directory)
@@ -35,9 +35,9 @@ class Attached(NamedTuple):
 
 
 class AttachClient:
-    """One connection, to be closed when what came over it is mounted. ``proxy`` and ``store``:
-    what the caller's settings name, "" for nothing. ``say`` is told once why the service is of
-    no use; nothing is said where there is none."""
+    """One connection, to be closed when everything from it is mounted. ``proxy`` and ``store``: as
+    in the caller's settings, "" for none. ``say`` is called once with the reason if the service
+    cannot be used, but not if there is none."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AttachClient:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection, and of descriptors."""
+        """Closes the connection, and the descriptors."""
         rpc.close_all(self._fds)
         self._fds.clear()
         if self._socket is not None:
@@ -71,9 +71,9 @@ class AttachClient:
             self._socket = None
 
     def attach(self, spec: Spec) -> Attached | None:
-        """A mount; None where the caller has to mount by itself.
+        """A mount; None if the caller must mount by itself.
 
-        NotFound, InvalidInput, Denied: so it would be by itself, too.
+        Raises: NotFound, InvalidInput, Denied, which mounting by itself would raise, too.
         """
         if self._is_useless:
             return None
@@ -81,11 +81,13 @@ class AttachClient:
         if attached is None:
             self._is_useless = True
             if why:
-                self._say(f"the node's mount service is of no use now; mounting without it: {why}")
+                self._say(
+                    f"the node's mount service cannot be used now; mounting without it: {why}"
+                )
         return attached
 
     def _try(self, spec: Spec) -> tuple[Attached | None, str]:
-        """A mount; or why the service is of no use, "" where there is nothing to say."""
+        """A mount, or the reason why the service cannot be used; "" for no reason to report."""
         try:
             answer, fds = self._ask(spec)
         except (FileNotFoundError, ConnectionRefusedError, PermissionError):

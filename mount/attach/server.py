@@ -1,7 +1,7 @@
 """The attach socket: a connection carries many calls, one after the other.
 
-Anybody may connect, so each user has a few connections at once, each with a time limit; who comes
-beyond that is told to mount without the service.
+Any user may connect, so each has only a few connections at once, each with a time limit. Further
+ones are told to mount without the service.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ from lodefs.mount.service.interface import User
 
 USER_CONNECTIONS_MAX = 32
 CALLS_MAX = 1024  # on one connection
-IDLE_TIMEOUT_S = 30.0  # for the next call; a caller closes when its mounts are in their places
-EMPTY_TIMEOUT_S = 2.0  # likewise while nothing was handed out: a caller asks when it has connected
+IDLE_TIMEOUT_S = (
+    30.0  # for the next call; a caller closes the connection when its mounts are in place
+)
+EMPTY_TIMEOUT_S = 2.0  # before anything was handed out: a caller asks as soon as it has connected
 EMPTY_CALLS_MAX = 16
 ATTACH_TIMEOUT_S_MAX = 15.0
 SWEEP_S = 4.0
-BUSY = AttachAnswer(declined="too many others ask for mounts just now")
+BUSY = AttachAnswer(declined="too many others are asking for mounts now")
 _log = logging.getLogger("lodefs.mounter")
 
 Serves = Callable[[str, str], bool]
-"""Whether the node's proxy is the proxy, and has the store, that a caller's settings name."""
+"""Whether the node's proxy and its store are those of a caller's settings."""
 
 
 class AttachServer(rpc.PacketServer):
-    """Hands out mounts of ``attachments`` on ``listener``, and sweeps what is held no more."""
+    """Hands out mounts of ``attachments`` on ``listener``, and releases what is no longer held."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class AttachServer(rpc.PacketServer):
         )
 
     def start(self) -> None:
-        """Begin to serve, and to sweep."""
+        """Begins to serve and to sweep."""
         super().start()
         self._sweeper.start()
 
@@ -109,19 +111,19 @@ class AttachServer(rpc.PacketServer):
             return AttachAnswer(declined=str(error)), []
         except LodefsError as error:
             return AttachAnswer(failure=failure_of(error)), []
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the service
+        except Exception as error:  # noqa: BLE001 - a bug must not end the service
             _log.exception("attach")
             return AttachAnswer(declined=failure_of(error).message), []
 
     def _carry_out(
         self, data: bytes, peer: Peer, handed: list[User]
     ) -> tuple[AttachAnswer, list[int]]:
-        """An answer, and the mount's descriptor with it; its user is added to ``handed``."""
+        """An answer, and the mount's descriptor with it; adds its user to ``handed``."""
         call = from_msgpack(data, AttachCall)
         if call.version != wire.VERSION:
-            return AttachAnswer(declined=f"the node speaks version {wire.VERSION}"), []
+            return AttachAnswer(declined=f"the node has version {wire.VERSION}"), []
         if "\0" in call.proxy + call.store:
-            raise InvalidInput("a name with NUL")
+            raise InvalidInput("a name contains NUL")
         if not self._serves(call.proxy, call.store):
             return AttachAnswer(is_other_store=True), []
         is_fit = 0 < call.timeout_s < ATTACH_TIMEOUT_S_MAX
@@ -146,6 +148,6 @@ class AttachServer(rpc.PacketServer):
             except LodefsError as error:
                 if str(error) != said:
                     said = str(error)
-                    _log.warning("what users hold cannot be seen: %s", error)
-            except Exception:  # noqa: BLE001 - a mistake of ours must not end all sweeping
+                    _log.warning("cannot see what users hold: %s", error)
+            except Exception:  # noqa: BLE001 - a bug must not end all sweeping
                 _log.exception("sweep")

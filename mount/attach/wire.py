@@ -1,7 +1,7 @@
-"""What goes over the attach socket: packets ask, one answers each (unix(7), MessagePack).
+"""Messages on the attach socket: a packet asks, and one answers it (unix(7), MessagePack).
 
-The answer to a call that went well carries a descriptor of the mount (SCM_RIGHTS). Anybody may
-connect: whatever a call says is checked, and who calls is what the kernel says (SO_PEERCRED).
+A successful answer carries a descriptor of the mount (SCM_RIGHTS). Any user may connect: every call
+is checked, and the kernel says who calls (SO_PEERCRED).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lodefs.chunkstore.protocol.wire import Failure
 
 VERSION = 1
 SOCKET_DEFAULT = Path("/run/lodefs/attach.sock")
-CALL_BYTES_MAX = 16384  # of anybody
+CALL_BYTES_MAX = 16384  # from any user
 
 
 class AttachCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Hand out a mount of a snapshot's directory. ``proxy`` and ``store``: what the caller's own
-    settings name, "" for nothing: the answer is for the very same alone."""
+    """Asks for a mount of a snapshot's directory. ``proxy`` and ``store``: as in the caller's own
+    settings, "" for none: only a mount of exactly these is handed out."""
 
     version: int = VERSION
     repo: str
@@ -31,8 +31,8 @@ class AttachCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call went. ``declined``: why the caller should mount by itself, "" where the mount
-    comes with this; ``failure``: what would fail there, too."""
+    """The result of a call. ``declined``: why the caller should mount by itself, "" if a mount
+    comes with this; ``failure``: an error that mounting by itself would raise, too."""
 
     version: int = VERSION
     failure: Failure | None = None

@@ -1,8 +1,8 @@
-"""HTTP/1.1 on a Unix socket, as dockerd speaks it: POST, small bodies, connections that stay.
+"""HTTP/1.1 on a Unix socket for dockerd: POST, small bodies, persistent connections.
 
 dockerd sends no content type, and reads ``Err`` of any answer. It repeats a call for 30 seconds
-when a connection fails, so one is closed only when it was idle for long, or another one needs its
-place, or at the end. Who comes when all places are taken waits; nobody is refused.
+when a connection fails. So a connection is closed only after a long idle time, when another one
+needs its place, or at the end. A client waits if all places are taken; none is refused.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from lodefs.chunkstore.system.watchdog import Watchdog
 from lodefs.mount.docker.protocol import encode_error
 
 CONTENT_TYPE = "application/vnd.docker.plugins.v1.2+json"
-_DRAIN_BYTES_MAX = 256 << 20  # of a body that is too large, so that its sender reads the answer
+_DRAIN_BYTES_MAX = 256 << 20  # of a too large body are read, so that its sender reads the answer
 _PIECE_BYTES = 64 << 10
 _ACCEPT_PAUSE_S = 0.5  # after an error
-_READ_TIMEOUT_S = 2.0  # for the last answer, of a client that asks no more
-_READ_PAUSE_S = 0.005  # between looks whether it was read
-_TEXTS = {405: "the plugin answers to POST only"}
+_READ_TIMEOUT_S = 2.0  # for a client to read its last answer
+_READ_PAUSE_S = 0.005  # between checks whether it was read
+_TEXTS = {405: "the plugin answers only POST"}
 _log = logging.getLogger("lodefs.docker")
 
 
 class HttpReply(NamedTuple):
-    """HTTP status and JSON. ``unheard`` is called where the client went without reading it."""
+    """HTTP status and JSON. ``unheard`` is called if the client went without reading it."""
 
     status: int
     body: bytes
@@ -48,7 +48,7 @@ Answer = Callable[[str, bytes], HttpReply]
 
 
 class Limits(NamedTuple):
-    """Of one server. ``request_timeout_s``: from a request's first byte to its last."""
+    """Limits of one server. ``request_timeout_s``: from a request's first byte to its last."""
 
     body_bytes_max: int = 1 << 20
     request_timeout_s: float = 10.0
@@ -68,18 +68,18 @@ class Server:
         self._listener = listener
         self._lock = threading.Lock()
         self._open: dict[socket.socket, threading.Thread] = {}
-        self._idle: dict[socket.socket, None] = {}  # those that ask nothing, the longest first
+        self._idle: dict[socket.socket, None] = {}  # idle connections, the longest idle first
         self._left = threading.Condition(self._lock)  # a connection has ended
         self._ended = threading.Event()
         self._wakes, self._sleeps = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="lodefs-accept", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begins to answer."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Accept no more, and let what is asked already be answered."""
+        """Accepts no more connections, and answers the requests that have arrived."""
         self._ended.set()
         self._wakes.close()
         with self._left:
@@ -96,22 +96,22 @@ class Server:
         self.watchdog.close()
 
     def is_ending(self) -> bool:
-        """Whether connections should end after the request that they are at."""
+        """Whether connections should end after their present request."""
         return self._ended.is_set()
 
     def now_idle(self, connection: socket.socket) -> None:
-        """A connection waits for its next request."""
+        """Records that a connection waits for its next request."""
         with self._lock:
             self._idle[connection] = None
 
     def now_busy(self, connection: socket.socket) -> None:
-        """A request has begun to come, or the connection ends."""
+        """Records that a request has begun to arrive, or that the connection ends."""
         with self._lock:
             self._idle.pop(connection, None)
 
     def _wait_for_room(self) -> None:
-        """Returns when there is room for one more connection. Where all is taken, the one that is
-        idle for longest ends; while none is idle, who wants to connect waits in the kernel."""
+        """Returns when there is room for one more connection. If all places are taken, the longest
+        idle connection ends; while none is idle, new clients wait in the kernel."""
         with self._left:
             while len(self._open) >= self.limits.connections_max and not self._ended.is_set():
                 if self._idle:
@@ -154,10 +154,10 @@ class Server:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            _Connection(connection, "", self)  # type: ignore[arg-type] # does all of it
+            _Connection(connection, "", self)  # type: ignore[arg-type] # the constructor does all the work
         except OSError as error:
             _log.debug("a connection broke: %s", error)
-        except Exception:  # noqa: BLE001 - a mistake of ours must not end the server
+        except Exception:  # noqa: BLE001 - a bug must not end the server
             _log.exception("a connection")
         finally:
             self._finish(connection)
@@ -173,22 +173,22 @@ class Server:
 class _Connection(http.server.BaseHTTPRequestHandler):
     """Requests of one connection, one after the other.
 
-    A client that ends without having read an answer shows: while that is sent (EPIPE), or after it
-    (ECONNRESET, which unix(7) has for data that nobody read). The end of what a client sends says
-    nothing: it may still read. It is waited for then until it has read, or goes, for a short time.
+    A client that ends without reading an answer is noticed: while the answer is sent (EPIPE), or
+    after that (ECONNRESET, which unix(7) reports for unread data). If a client only stops sending,
+    it may still read. Then the server waits a short time until it has read, or goes.
     """
 
     protocol_version = "HTTP/1.1"
     server_version = "lodefs"
     sys_version = ""
     wbufsize = _PIECE_BYTES
-    unheard: Callable[[], None] | None = None  # of the last reply
+    unheard: Callable[[], None] | None = None  # callback of the last reply
     server: Server  # type: ignore[assignment]
     rfile: io.BufferedReader
     headers: Message[str, str]
 
     def handle(self) -> None:
-        """Answer until the other side, a limit or the server's end ends it."""
+        """Answers until the client, a limit or the end of the server ends the connection."""
         self.close_connection = False
         self.unheard = None
         is_heard = False
@@ -219,16 +219,16 @@ class _Connection(http.server.BaseHTTPRequestHandler):
                 self.handle_one_request()
 
     def _is_heard(self) -> bool:
-        """Whether the client has all that it must not miss."""
+        """Whether the client has read all that it must not miss."""
         return self.unheard is None or _was_read(self.connection)
 
     def _has_gone(self) -> None:
-        """The client ended, and did not read all that it was sent."""
+        """Handles a client that ended without reading everything."""
         if self.unheard is not None:
             self.unheard()
 
     def do_POST(self) -> None:
-        """One call."""
+        """Answers one call."""
         size_bytes = self._body_bytes()
         if size_bytes is None:
             return
@@ -243,7 +243,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
             self._send(reply.status, reply.body)
 
     def handle_expect_100(self) -> bool:
-        """Ask for a body only when it will be read."""
+        """Asks for a body only if it will be read."""
         if self._body_bytes() is None:
             return False
         self.send_response_only(100)
@@ -252,24 +252,24 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """An error as JSON; the connection ends, since nobody knows where a next request begins."""
+        """Sends an error as JSON and ends the connection: the next request's start is unknown."""
         code = 405 if code == 501 else code
         self.close_connection = True
-        self.request_version = self.protocol_version  # also of a line that was none
+        self.request_version = self.protocol_version  # also for a malformed request line
         self._send(code, encode_error(_TEXTS.get(code) or message or self.responses[code][0]))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing: requests are logged where they are answered."""
+        """Logs nothing: requests are logged where they are answered."""
 
     def _body_bytes(self) -> int | None:
-        """How long the body is; None where that was refused."""
+        """The length of the body; None if it was refused."""
         if "Transfer-Encoding" in self.headers:
             self.send_error(411, "the request's body needs a Content-Length")
             return None
         lengths = set(self.headers.get_all("Content-Length", ["0"]))
         text = lengths.pop()
         if lengths or not (text.isascii() and text.isdigit() and len(text) < 20):
-            self.send_error(400, "the request's Content-Length is no number")
+            self.send_error(400, "the request's Content-Length is not a number")
             return None
         limit = self.server.limits.body_bytes_max
         if int(text) > limit:
@@ -279,7 +279,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         return int(text)
 
     def _type_is_json(self) -> bool:
-        """dockerd does not say it; others may."""
+        """Whether the body is JSON; dockerd sends no type, but other clients may."""
         given = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         kind, _, name = given.partition("/")
         return not given or (kind == "application" and (name == "json" or name.endswith("+json")))
@@ -296,7 +296,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _drain(self, size_bytes: int) -> None:
-        """Throw a body away piece by piece, within the request's time."""
+        """Discards a body piece by piece, within the request's time."""
         left = min(size_bytes, _DRAIN_BYTES_MAX)
         with suppress(OSError):
             while left > 0 and (piece := self.rfile.read1(min(left, _PIECE_BYTES))):
@@ -308,13 +308,13 @@ class _Connection(http.server.BaseHTTPRequestHandler):
 
 
 def _was_read(connection: socket.socket) -> bool:
-    """Whether the client reads all that it was sent, which then ends, in time.
+    """Ends the answer. Returns whether the client reads all of it in time.
 
-    SIOCOUTQ of a Unix socket counts what the other side has not read. A close throws that away, and
+    SIOCOUTQ of a Unix socket counts unread bytes of the other side. A close discards them, and
     leaves ECONNRESET before it does (unix_release_sock in Linux' net/unix/af_unix.c).
     """
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)  # so that it need not wait for the end
+        connection.shutdown(socket.SHUT_WR)  # so that the client need not wait for the end
     ends_s, pause = time.monotonic() + _READ_TIMEOUT_S, threading.Event()
     while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0" * 4))[0]:
         if time.monotonic() >= ends_s:

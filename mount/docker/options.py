@@ -1,7 +1,7 @@
 """Options of ``docker volume create``: what they mean, and everything that is wrong with them.
 
-Pure. dockerd shows options to everybody who may ask it, and keeps them on disk: so no option takes
-a secret, and values that could be one are never repeated.
+Pure. dockerd keeps options on disk and shows them to everybody who may ask it. So no option takes a
+secret, and values that could be secrets are never repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lodefs.mount.helper.interface import Source
 
 T = TypeVar("T")
 SplitUrl = Callable[[str], tuple[str, str]]
-"""A store's URL with the repository's name at its end -> (store, repository). InvalidInput,
+"""Splits a URL with the repository's name at its end into store and repository. InvalidInput,
 NotFound, Unavailable."""
 
 VALID = (
@@ -46,14 +46,14 @@ VALID = (
     "mode",
     "cache_pin",
 )
-ON_LAST, NEVER = "on-last", "never"  # when changes of a volume are committed
+ON_LAST, NEVER = "on-last", "never"  # when the changes of a volume are committed
 MODE_MAX = 0o555
 _ID_MAX = 2**32 - 2  # the last one means "unchanged" to chown(2)
-_ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,99}\Z")  # capitals, which most tokens are not
+_ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,99}\Z")  # only capitals, unlike most tokens
 _MODE = re.compile(r"(?:0?|0o)[0-7]{3}\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
-_BUCKET = re.compile(r"[A-Za-z0-9._-]*\Z")  # and no credentials, escaped ones neither
-STORE_SETTINGS = frozenset({"endpoint_url", "region"})  # in the URL of one in S3
+_BUCKET = re.compile(r"[A-Za-z0-9._-]*\Z")  # excludes credentials, also escaped ones
+STORE_SETTINGS = frozenset({"endpoint_url", "region"})  # allowed in the URL of a store on S3
 
 _SECRET = (
     "is refused: `docker volume inspect` and dockerd's files would show it to others; put the "
@@ -64,22 +64,22 @@ REFUSED = {
     "password": _SECRET,
     "token": _SECRET,
     "secret": _SECRET,
-    "username": "is refused: a token says by itself whose it is; give token_file=/PATH where the "
-    "store's proxy wants one",
-    "cas": "is refused: it named XetHub's server; a store is named with store=URL",
+    "username": "is refused: a token identifies its user; give token_file=/PATH if the "
+    "store's proxy needs one",
+    "cas": "is refused: it named XetHub's server; name a store with store=URL",
 }
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """To be kept in the node's cache for so long; None: while the volume exists."""
+    """Keeps a volume's data in the node's cache for this long; None: while the volume exists."""
 
     pin_s: int | None = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a volume was asked to be. ``rev``: a branch, a tag or a commit; ``follow_s`` None:
-    it stays at the commit that this was at first. ``commits``, of a volume that takes changes: when
-    they are committed, ON_LAST (to ``rev``) or NEVER."""
+    """The options of a volume. ``rev``: a branch, a tag or a commit; ``follow_s`` None: the volume
+    stays at the commit that this was at first. ``commits``: when the changes of a writable volume
+    are committed, ON_LAST (to ``rev``) or NEVER."""
 
     source: Source
     rev: str = DEFAULT_BRANCH
@@ -89,8 +89,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_options(given: Mapping[str, str], split_url: SplitUrl) -> Options:
-    """The options of a volume. InvalidInput names everything that is wrong at once; otherwise what
-    ``split_url`` raises."""
+    """Parses the options of a volume. Raises: InvalidInput, with everything that is wrong at once;
+    otherwise what ``split_url`` raises."""
     return _Parser(given, split_url).options()
 
 
@@ -106,7 +106,7 @@ class _Parser:
             self._put(key.lower(), value)
 
     def options(self) -> Options:
-        """All of them."""
+        """Parses all options."""
         source, commits = self._source(), self._commits()
         name = ("branch", check_ref_name) if commits else ("commit", check_revision)
         rev = self._take(*name) or DEFAULT_BRANCH
@@ -128,7 +128,7 @@ class _Parser:
         return options
 
     def _commits(self) -> str:
-        """When changes are committed; "" of a volume that takes none."""
+        """When changes are committed; "" for a read-only volume."""
         if not self._take("write", _flag):
             return ""
         return self._take("commit", _policy) or ON_LAST
@@ -136,13 +136,17 @@ class _Parser:
     def _check_writing(self, options: Options) -> None:
         if options.commits is msgspec.UNSET:
             if "branch" in self._values:
-                self._problems.append("option branch is for write=true; commit=BRANCH reads it")
+                self._problems.append(
+                    "option branch needs write=true; commit=BRANCH reads a branch"
+                )
             return
         if options.follow_s is not None:
-            self._problems.append("option follow is not for write=true, which begins at the newest")
+            self._problems.append(
+                "option follow does not go with write=true, which begins at the newest"
+            )
         if options.source.store:
             self._problems.append(
-                "write=true is for the store of the node's proxy: name the repository alone"
+                "write=true needs the store of the node's proxy: name only the repository"
             )
 
     def _source(self) -> Source:
@@ -161,7 +165,7 @@ class _Parser:
         )
 
     def _put(self, key: str, value: str) -> None:
-        if key == "watch":  # XetHub's word
+        if key == "watch":  # the name that XetHub used
             key = "follow"
         if key in REFUSED:
             self._problems.append(f"option {key} {REFUSED[key]}")
@@ -176,7 +180,9 @@ class _Parser:
         store = self._take("store", _url) or ""
         value = self._values.get("repo", "")
         if not value:
-            self._problems.append("option repo is missing: repo=NAME, or repo=URL of it in a store")
+            self._problems.append(
+                "option repo is missing: give repo=NAME, or repo=URL with its store"
+            )
             return store, ""
         if "://" not in value and not value.startswith("/"):
             return store, self._take("repo", _repo_name) or ""
@@ -185,25 +191,25 @@ class _Parser:
         return self._take("repo", lambda url: self._split_url(_url(url))) or ("", "")
 
     def _take(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """One option, None where it is missing or wrong."""
+        """Takes one option; None if it is missing or wrong."""
         if key not in self._values:
             return None
         try:
             return parse(self._values[key])
         except InvalidInput as error:
             self._problems.append(f"option {key}: {error}")
-        except LodefsError as error:  # a store that is not there, or does not answer
+        except LodefsError as error:  # a store does not exist, or does not answer
             self._failure = error
         return None
 
 
 def _named(key: str) -> str:
-    """An option's name as it may stand in a message."""
+    """The name of an option in a form that is safe in a message."""
     return repr(key[:60])
 
 
 def _repo_name(text: str) -> str:
-    """A repository's name alone. REPO@REV:PATH is refused with the options to use."""
+    """The name of a repository. REPO@REV:PATH is refused with the options to use instead."""
     try:
         return check_repo(text)
     except InvalidInput:
@@ -219,29 +225,31 @@ def _repo_name(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """A store's URL, or its path. What is refused may hold a secret, and is not repeated."""
+    """A store's URL or path. A refused value may contain a secret, and is not repeated."""
     if not text:
-        raise InvalidInput("it is empty")
+        raise InvalidInput("the value is empty")
     if not text.isprintable():
-        raise InvalidInput("it has characters that cannot be printed")
+        raise InvalidInput("the value has characters that cannot be printed")
     if text.startswith("/"):
         return text
     try:
         parts = urlsplit(text)
         settings = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
-        raise InvalidInput("it is no URL") from None
+        raise InvalidInput("it is not a URL") from None
     if not _BUCKET.match(parts.netloc) or any("@" in part for pair in settings for part in pair):
         raise InvalidInput(
             "a URL must not carry credentials: `docker volume inspect` would show them; "
-            "they belong into the proxy's settings. A bucket has letters, digits, '.', '_', '-'"
+            "they belong in the proxy's settings. A bucket has letters, digits, '.', '_', '-'"
         )
     if not text.startswith(("s3://", "file://")):
         raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
     if text.startswith("file:") and (parts.query or parts.fragment):
         raise InvalidInput("file:///DIR takes no settings; a '?' or '#' in DIR is %3F or %23")
     if parts.fragment or not STORE_SETTINGS.issuperset(name for name, _ in settings):
-        raise InvalidInput(f"a store's URL takes {' and '.join(sorted(STORE_SETTINGS))}, no more")
+        raise InvalidInput(
+            f"a store's URL takes {' and '.join(sorted(STORE_SETTINGS))}, and no others"
+        )
     return text
 
 
@@ -249,7 +257,7 @@ def _path(text: str) -> bytes:
     try:
         return b"/".join(split_path(text.encode()))
     except UnicodeEncodeError:
-        raise InvalidInput("it is no UTF-8") from None
+        raise InvalidInput("it is not UTF-8") from None
 
 
 def _token_file(text: str) -> str:
@@ -265,7 +273,7 @@ def _token_env(text: str) -> str:
         )
     if text.startswith("AWS_"):
         raise InvalidInput(
-            "variables AWS_... hold credentials of S3, which no volume may send to a proxy; give "
+            "variables AWS_... hold credentials for S3, which no volume may send to a proxy; give "
             "the token a variable of its own, or token_file=/PATH"
         )
     return text
@@ -273,13 +281,13 @@ def _token_env(text: str) -> str:
 
 def _owner(text: str) -> int:
     if not _NUMBER.match(text) or int(text) > _ID_MAX:
-        raise InvalidInput(f"{text!r} is no number from 0 to {_ID_MAX}")
+        raise InvalidInput(f"{text!r} is not a number from 0 to {_ID_MAX}")
     return int(text)
 
 
 def _mode(text: str) -> int:
     if not _MODE.match(text) or int(text, 8) & ~MODE_MAX:
-        raise InvalidInput(f"{text!r} is no octal mode of at most 0555 (a volume is read-only)")
+        raise InvalidInput(f"{text!r} is not an octal mode up to 0555 (a volume is read-only)")
     return int(text, 8)
 
 
@@ -294,7 +302,7 @@ def _flag(text: str) -> bool:
 def _policy(text: str) -> str:
     if text not in (ON_LAST, NEVER):
         raise InvalidInput(
-            f"with write=true it says when changes are committed, {ON_LAST} or {NEVER}, and not "
+            f"with write=true it says when changes are committed: {ON_LAST} or {NEVER}, not "
             f"{text!r}; branch=NAME names the branch"
         )
     return text
@@ -307,5 +315,5 @@ def _pin(text: str) -> Pin | None:
         return None
     pin_s = parse_duration(text)
     if pin_s > PIN_S_MAX:
-        raise InvalidInput(f"{text!r} is too long: {PIN_S_MAX // 86400}d at most")
+        raise InvalidInput(f"{text!r} is too long: the limit is {PIN_S_MAX // 86400}d")
     return Pin(pin_s)

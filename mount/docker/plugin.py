@@ -1,6 +1,6 @@
-"""The plugin's process: everything put together, from the first message to systemd to the last.
+"""The plugin's process, which puts all parts together, from start to end.
 
-It ends without touching a mount: containers go on reading, and the next one finds everything again.
+It ends without touching a mount: containers read on, and the next plugin finds everything again.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ STATE = Path("/var/lib/lodefs/docker")
 INTERVAL_S = 5.0
 PING_TIMEOUT_S = 1.0
 STOP_TIMEOUT_S = 3.0
-WORK_END_S = 20.0  # for what goes on in the background when the plugin is told to end
+WORK_END_S = 20.0  # for background work to end with the plugin
 SLOW_S = 0.5
 _log = logging.getLogger("lodefs.docker")
 
 OpenService = Callable[[], AbstractContextManager[tuple[MountService, Callable[[], None]]]]
-"""The mount service, and what begins its upkeep, if it is this process's. Its end touches no
-mount."""
+"""The mount service and, if it is in this process, a function that starts its upkeep. Its end
+touches no mount."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one plugin. ``figures``: where it counts for the proxy, as ComponentCounts has it."""
+    """Settings of one plugin. ``figures``: where it counts for the proxy (see ComponentCounts)."""
 
     socket: Path = SOCKET
     state: Path = STATE
@@ -73,9 +73,9 @@ def run(
     environ: Mapping[str, str],
     writer: VolumeWriter | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Must be called in the main thread.
+    """Serves until SIGTERM or SIGINT. Must be called in the main thread.
 
-    InUse (socket or state of another plugin), Denied, InvalidInput, Unavailable.
+    Raises: InUse (socket or state of another plugin), Denied, InvalidInput, Unavailable.
     """
     notifier = SystemdNotifier(environ)
     with asked_to_end() as end, _listening(settings, environ) as listener:
@@ -92,7 +92,7 @@ def run(
                         notifier.alive()
                         plugin.round()
                     notifier.send(STOPPING)
-                    _log.info("told to end; mounts stay")
+                    _log.info("ending on a signal; mounts stay")
         finally:
             records.close()
 
@@ -134,7 +134,7 @@ class _Plugin:
         )
 
     def take_over(self) -> None:
-        """Give the service the mounts of before it had them, once it answers."""
+        """Gives the service the mounts of older plugins, once it answers."""
         try:
             self._service.ping(PING_TIMEOUT_S)
         except LodefsError as error:
@@ -145,7 +145,7 @@ class _Plugin:
         )
 
     def round(self) -> None:
-        """What is to be done every few seconds. Never raises."""
+        """Does the work of every few seconds. Never raises."""
         try:
             if not self._is_taken_over:
                 self.take_over()
@@ -153,16 +153,16 @@ class _Plugin:
             self._counts.publish(by_state(self._volumes.list()))
         except LodefsError as error:
             _log.warning("upkeep: %s", error)
-        except Exception:  # noqa: BLE001 - a mistake of ours must not end the plugin
+        except Exception:  # noqa: BLE001 - a bug must not end the plugin
             _log.exception("upkeep")
 
     def _begin_upkeep(self) -> None:
-        with suppress(Unavailable):  # then the next round is soon enough
+        with suppress(Unavailable):  # the next round is soon enough
             self._chores.begin("upkeep", self._upkeep.round)
 
     @contextmanager
     def serving(self, listener: socket.socket) -> Iterator[None]:
-        """Inside the block dockerd is answered."""
+        """Answers dockerd during the block."""
         server = Server(listener, answering(self._volumes, self._counts))
         server.start()
         count = len(self._volumes.records())
@@ -175,7 +175,7 @@ class _Plugin:
             ends_s = time.monotonic() + WORK_END_S
             for work in (self._calls, self._chores):
                 if not work.wait_idle(max(0.0, ends_s - time.monotonic())):
-                    _log.warning("work that is not done is left to the next start")
+                    _log.warning("unfinished work is left to the next start")
 
 
 def _operation(path: str) -> str:
@@ -183,7 +183,7 @@ def _operation(path: str) -> str:
 
 
 def answering(volumes: Volumes, counts: ComponentCounts | None = None) -> Answer:
-    """How calls are answered: errors of ours as ``Err``, and never with anything that was sent."""
+    """Answers calls. Errors of lodefs become ``Err``; an answer never repeats what was sent."""
     counted = counts or ComponentCounts("docker")
 
     def answer(path: str, body: bytes) -> HttpReply:
@@ -199,11 +199,11 @@ def answering(volumes: Volumes, counts: ComponentCounts | None = None) -> Answer
             return HttpReply(400, encode_error(str(error)))  # dockerd puts the method in front
         except LodefsError as error:
             expected = isinstance(error, NotFound) and name == "VolumeDriver.Get"
-            # dockerd asks for a volume before it makes it
+            # dockerd asks for a volume before it creates it
             level = logging.DEBUG if expected else logging.WARNING
             _log.log(level, "%s: %s", name, told(str(error)), extra=_about(body))
             return HttpReply(200, encode_error(str(error)))
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
+        except Exception as error:  # noqa: BLE001 - a bug must not end the server
             _log.exception("%s", name, extra=_about(body))
             return HttpReply(500, encode_error(f"{type(error).__name__} (a fault of lodefs)"))
         finally:
@@ -216,17 +216,17 @@ def answering(volumes: Volumes, counts: ComponentCounts | None = None) -> Answer
 
 
 def _about(body: bytes) -> dict[str, str] | None:
-    """The ``extra`` of a line about a call, where it names a volume."""
+    """The ``extra`` of a log line about a call, if the call names a volume."""
     name = volume_in(body)
     return about(name) if name else None
 
 
 @contextmanager
 def _listening(settings: Settings, environ: Mapping[str, str]) -> Iterator[socket.socket]:
-    """The socket of systemd where there is one, else our own, whose file goes at the end."""
+    """The socket from systemd if there is one, else our own, whose file is removed at the end."""
     given = sockets.inherited(environ)
     if len(given) > 1 or not all(map(sockets.is_unix, given)):
-        raise InvalidInput("systemd must hand over one Unix socket, and nothing else")
+        raise InvalidInput("systemd must pass exactly one Unix socket")
     inode = 0
     if given:
         [listener] = given

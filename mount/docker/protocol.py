@@ -1,7 +1,7 @@
-"""docker.volumedriver/1.0: what dockerd asks and how it is answered, without HTTP.
+"""docker.volumedriver/1.0: dockerd's requests and their answers, without HTTP.
 
-https://docs.docker.com/engine/extend/plugins_volume/. dockerd reads an error of an answer's ``Err``
-field, whatever the status; any answer to Get without a volume means to it that there is none.
+https://docs.docker.com/engine/extend/plugins_volume/. dockerd reads an error from the ``Err`` field
+of an answer, whatever the status. An answer to Get without a volume means that there is none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Method = Callable[[Volumes, bytes], dict[str, object]]
 
 
 class MalformedError(InvalidInput):
-    """A body that is no request of the method."""
+    """A body that is not a request of the method."""
 
 
 def encode_answer(answer: Mapping[str, object]) -> bytes:
@@ -53,12 +53,12 @@ def encode_answer(answer: Mapping[str, object]) -> bytes:
 
 
 def encode_error(text: str) -> bytes:
-    """The bytes of an answer that says in one line what is wrong."""
-    return msgspec.json.encode({"Err": told(text) or "it failed without a word"})
+    """The bytes of an answer with an error of one line."""
+    return msgspec.json.encode({"Err": told(text) or "it failed without a message"})
 
 
 def volume_in(body: bytes) -> str:
-    """The volume that a request is about; "" where it names none, or is malformed."""
+    """The volume of a request; "" if it names none, or is malformed."""
     try:
         return check_name(_decode(body, NameRequest).name)
     except InvalidInput:
@@ -117,9 +117,11 @@ def _summary(shown: Shown, name: str) -> dict[str, object]:
 
 
 def _decode(body: bytes, kind: type[T]) -> T:
-    """A request. dockerd repeats a call whose connection broke with an empty body."""
+    """Parses a request. dockerd repeats a call whose connection broke with an empty body."""
     if not body:
-        raise MalformedError("the request has no body: its first try was interrupted; try again")
+        raise MalformedError(
+            "the request has no body, since its first try was interrupted; try again"
+        )
     try:
         return from_json(body, kind)
     except InvalidInput as error:
@@ -132,7 +134,7 @@ def _mount_unheard(volumes: Volumes, body: bytes) -> None:
 
 
 UNHEARD: dict[str, Callable[[Volumes, bytes], None]] = {"/VolumeDriver.Mount": _mount_unheard}
-"""What is to be done when the client went before it knew that its call was done."""
+"""Called when the client went before it knew that its call was done."""
 
 METHODS: dict[str, Method] = {
     "/Plugin.Activate": _activate,

@@ -1,4 +1,4 @@
-"""What ``docker volume inspect`` shows of a volume under Status. Pure."""
+"""The Status that ``docker volume inspect`` shows of a volume. Pure."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def state_of(shown: Shown) -> str:
 
 @lru_cache(4096)
 def time_text(time_s: float) -> str:
-    """A Unix time as RFC 3339; the first second where no calendar has it."""
+    """A Unix time as RFC 3339; the first second if no calendar has it."""
     with contextlib.suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(int(time_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return "1970-01-01T00:00:00Z"
 
 
 def by_state(shown: Iterable[Shown]) -> dict[str, int]:
-    """How many volumes are in each state."""
+    """The number of volumes in each state."""
     return {**dict.fromkeys(STATES, 0), **Counter(map(state_of, shown))}
 
 

@@ -1,5 +1,5 @@
-"""What volumes want while dockerd asks nothing: their changes committed, their branch's newest
-commit, their data kept, and the mounts that they had before the mount service had them.
+"""The work for volumes between dockerd's requests: it commits their changes, follows their
+branches, keeps their data, and gives mounts of older plugins to the mount service.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Upkeep:
         self._service = service
         self._calls = calls
         self._now_s = now_s
-        self._said: dict[object, str] = {}  # what was logged last, so that it is once
+        self._said: dict[object, str] = {}  # the last line logged, so that it is not repeated
 
     def round(self) -> None:
-        """Begin what is to be done."""
+        """Begins whatever must be done."""
         held = self._volumes.holdings()
         records = self._volumes.records()
         for volume in records:
@@ -77,7 +77,7 @@ class Upkeep:
         self._said[what, volume.key] = line
 
     def _follow(self, volume: Volume) -> None:
-        """Resolved while others may use the volume: a container that starts does not wait."""
+        """Follows the branch. Resolves it while others may use the volume, so none waits."""
         failure: LodefsError | None = None
         options = volume.options
         try:
@@ -98,14 +98,14 @@ class Upkeep:
             self._let_go(volume.name)
 
     def _close(self, volume: Volume) -> None:
-        """Commit what its containers have changed."""
+        """Commits what its containers have changed."""
         commit = self._volumes.close_unused(volume.name)
         if commit:
             told = (volume.name, volume.options.rev, commit)
-            _log.info("changes of volume %s are in %s: %s", *told, extra=about(volume.name))
+            _log.info("committed changes of volume %s to %s: %s", *told, extra=about(volume.name))
 
     def _pin(self, volume: Volume) -> None:
-        """Keep its data, and no more those of another commit."""
+        """Keeps its data, and no longer the data of another commit."""
         self._let_go(volume.name)
         with self._volumes.using(volume.key):
             if volume in self._volumes.records():

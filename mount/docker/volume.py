@@ -1,7 +1,7 @@
-"""A volume: what is written down of it, and how that changes. Pure.
+"""A volume: its record, and changes of the record. Pure.
 
-Who has it mounted is known to the mount service. Only records of before 0.2 have references: Mounts
-that dockerd has not taken back, a count for each mount ID, of one boot of the machine.
+The mount service knows who has it mounted. Only records from before 0.2 have references: Mounts
+that dockerd has not taken back, with a count for each mount ID, of one boot of the machine.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _MOUNT_ID = re.compile(r"[\x21-\x7e]{1,256}\Z")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Mounts under one ID. ``uptime_s``: when the last one was, since the machine started."""
+    """Mounts under one ID. ``uptime_s``: the machine's uptime at the last one."""
 
     count: int
     uptime_s: float
 
 
 class Volume(msgspec.Struct, frozen=True, kw_only=True):
-    """What the state directory has of a volume. Times are Unix times.
+    """The record of a volume in the state directory. Times are Unix times.
 
-    ``commit`` is what every mount shows; ``files`` and ``size_bytes`` are its. ``looked_at_s``:
-    when the branch was resolved last, ``follow_error``: why that failed. ``references``, of the
-    boot ``boot``, and the pin's fields are those of before the mount service had them.
+    ``commit``: what every mount shows; ``files`` and ``size_bytes``: of that commit.
+    ``looked_at_s``: when the branch was last resolved; ``follow_error``: why that failed.
+    ``references``, of the boot ``boot``, and the pin's fields are from before the mount service.
     ``mount_ids``: of containers that may have written to it, until that is committed or kept.
     """
 
@@ -62,36 +62,38 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str) -> str:
-    """The name of a volume: 1 to 255 bytes of printable characters. InvalidInput."""
+    """Checks a volume's name: 1 to 255 bytes of printable characters. Raises: InvalidInput."""
     try:
         size_bytes = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(f"{name!r} is no volume name: it is no UTF-8") from None
+        raise InvalidInput(f"{name!r} is not a volume name: it is not UTF-8") from None
     if not 1 <= size_bytes <= NAME_BYTES_MAX:
         raise InvalidInput(
-            f"a volume's name has 1 to {NAME_BYTES_MAX} bytes, and this one has {size_bytes}"
+            f"a volume's name must have 1 to {NAME_BYTES_MAX} bytes, and this one has {size_bytes}"
         )
     if not name.isprintable():
-        raise InvalidInput(f"{name!r} is no volume name: it has characters that cannot be printed")
+        raise InvalidInput(
+            f"{name!r} is not a volume name: it has characters that cannot be printed"
+        )
     return name
 
 
 def check_mount_id(mount_id: str) -> str:
-    """The ID of a Mount, as dockerd makes them (64 hex digits) or another word. InvalidInput."""
+    """Checks the ID of a Mount: dockerd uses 64 hex digits, or another word. InvalidInput."""
     if not _MOUNT_ID.match(mount_id):
         raise InvalidInput("ID must be a word of 1 to 256 printable ASCII characters")
     return mount_id
 
 
 def key_of(name: str) -> str:
-    """What the files of a volume are called: up to 64 safe characters of its name, and 16 hex
-    digits of the name's BLAKE3."""
+    """The name of a volume's files: up to 64 safe characters of its name, and 16 hex digits of the
+    name's BLAKE3."""
     safe = "".join(c if c in _SAFE else "_" for c in name[:KEY_NAME_CHARS_MAX]).lstrip(".")
     return f"{safe}-{blake3(name.encode()).hexdigest(length=KEY_DIGEST_BYTES)}"
 
 
 def about(name: str) -> dict[str, str]:
-    """The ``extra`` of a log line about a volume, by which a journal finds it."""
+    """The ``extra`` of a log line about a volume, by which a journal can be searched."""
     return {"volume": name}
 
 
@@ -109,7 +111,7 @@ def created(name: str, options: Options, found: ResolvedCommit, now_s: float) ->
 
 
 def looked(volume: Volume, found: ResolvedCommit, now_s: float) -> Volume:
-    """After its branch was resolved again."""
+    """The volume after its branch was resolved again."""
     return msgspec.structs.replace(
         volume,
         commit=found.commit,
@@ -121,12 +123,12 @@ def looked(volume: Volume, found: ResolvedCommit, now_s: float) -> Volume:
 
 
 def look_failed(volume: Volume, why: str, now_s: float) -> Volume:
-    """After its branch could not be resolved."""
+    """The volume after its branch could not be resolved."""
     return msgspec.structs.replace(volume, looked_at_s=now_s, follow_error=why)
 
 
 def follow_due(volume: Volume, now_s: float) -> bool:
-    """Whether its branch is to be looked at. A clock that was set back makes it so."""
+    """Whether to resolve its branch again; also if the clock was set back."""
     follow_s = volume.options.follow_s
     if follow_s is None:
         return False
@@ -135,7 +137,7 @@ def follow_due(volume: Volume, now_s: float) -> bool:
 
 
 def pin_s(volume: Volume, now_s: float) -> int | None:
-    """For how long from now on its data is to be kept; 0: while it exists; None: not."""
+    """How many seconds from now its data is kept; 0: while it exists; None: not at all."""
     pin = volume.options.pin
     if pin is None or pin.pin_s is None:
         return None if pin is None else 0

@@ -1,8 +1,8 @@
-"""The state directory: one file for each volume, which a crash leaves whole or as it was.
+"""The state directory: one file for each volume, which a crash leaves complete or as it was.
 
-``STATE/volumes/KEY.json`` is ``{"version":1,"name":NAME,"digest":HEX,"volume":{...}}``, ``digest``
-the BLAKE3 of the bytes of ``volume``. A file that cannot be read touches its own volume only.
-All of it is for its owner alone.
+``STATE/volumes/KEY.json`` is ``{"version":1,"name":NAME,"digest":HEX,"volume":{...}}``, where
+``digest`` is the BLAKE3 of the bytes of ``volume``. A file that cannot be read affects only its own
+volume. Only the owner can enter the directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUFFIX, _DAMAGED = ".json", ".damaged"
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """A file that does not say what its volume is. ``name`` "": not even that."""
+    """A file that does not say what its volume is. ``name`` "": it does not even have the name."""
 
     key: str
     name: str
@@ -43,15 +43,15 @@ class _Envelope(msgspec.Struct, kw_only=True):
 
 
 class Records:
-    """The files of one state directory, which is this process's alone until ``close``.
-    ``earlier_mounts``: where volumes were mounted, each on KEY, before the mount service had them.
+    """The files of one state directory, which belongs to this process until ``close``.
+    ``earlier_mounts``: where older plugins mounted volumes, each on KEY.
     """
 
     def __init__(self, directory: Path) -> None:
-        """InUse where another plugin has it; Denied, Unavailable."""
+        """Raises: InUse if another plugin has it; Denied, Unavailable."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = Path(os.path.realpath(directory))  # the kernel lists mounts so
+            directory = Path(os.path.realpath(directory))  # the kernel lists mounts by real paths
             self._volumes = directory / "volumes"
             self.earlier_mounts = directory / "mounts"
             state_files.make_private(self._volumes)
@@ -61,13 +61,13 @@ class Records:
             raise state_files.translated(error, directory) from error
 
     def close(self) -> None:
-        """Let another process have the directory. Nothing happens the second time."""
+        """Lets another process have the directory. A second call does nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def load(self) -> list[Record]:
-        """All volumes, the damaged ones too."""
+        """All volumes, damaged ones included."""
         try:
             paths = sorted(self._volumes.glob(f"*{_SUFFIX}"))
         except OSError as error:
@@ -75,14 +75,14 @@ class Records:
         return [_read(path) for path in paths]
 
     def write(self, volume: Volume) -> None:
-        """Put a volume's new state in the place of the old one: on disk when this returns.
+        """Replaces a volume's record; it is on disk when this returns.
 
-        NoSpace, Denied, Unavailable; the old state stays then.
+        Raises: NoSpace, Denied, Unavailable; the old record then stays.
         """
         state_files.write_whole(self._path(volume.key), encode_record(volume))
 
     def remove(self, key: str) -> None:
-        """Forget a volume; fine where there is none."""
+        """Forgets a volume, if it exists."""
         try:
             self._path(key).unlink(missing_ok=True)
             state_files.sync(self._volumes)
@@ -90,10 +90,10 @@ class Records:
             raise state_files.translated(error, self._path(key)) from error
 
     def set_aside(self, key: str) -> None:
-        """Take a damaged file out of the way, as ``KEY.damaged``, for those who want to see it.
+        """Moves a damaged file out of the way, to ``KEY.damaged``, for inspection.
 
-        A file takes the place of one that was damaged before; a directory takes and leaves no
-        place: then it is ``KEY.damaged.2`` and so on.
+        A file replaces an earlier ``KEY.damaged``. If that or the file is a directory, the name is
+        ``KEY.damaged.2`` and so on.
         """
         path = self._path(key)
         aside = self._volumes / f"{key}{_DAMAGED}"
@@ -126,7 +126,7 @@ def encode_record(volume: Volume) -> bytes:
 
 
 def decode_record(data: bytes) -> Volume:
-    """The volume that a file says. Corrupt, UnknownFormat."""
+    """The volume in a file's content. Raises: Corrupt, UnknownFormat."""
     try:
         envelope = from_json(data, _Envelope)
         if envelope.version != VERSION:
@@ -135,12 +135,12 @@ def decode_record(data: bytes) -> Volume:
                 "install the newer one again, or remove the volume"
             )
         if blake3(envelope.volume).hexdigest() != envelope.digest:
-            raise Corrupt("its digest is wrong: it was changed, or the disk lost something")
+            raise Corrupt("its digest is wrong: the file was changed, or the disk lost data")
         volume = from_json(envelope.volume, Volume)
     except InvalidInput as error:
-        raise Corrupt(f"it is no record of a volume: {error}") from error
+        raise Corrupt(f"it is not a record of a volume: {error}") from error
     if volume.name != envelope.name:
-        raise Corrupt("it has two names")
+        raise Corrupt("the record has two names")
     return volume
 
 
@@ -151,16 +151,16 @@ def _read(path: Path) -> Record:
         data = state_files.read_whole(path, RECORD_BYTES_MAX)
         volume = decode_record(data)
         if volume.key != key:
-            raise Corrupt(f"it is the record of volume {volume.name!r}, under a wrong name")
+            raise Corrupt(f"the file is the record of volume {volume.name!r} under a wrong name")
         return volume
     except OSError as error:
-        return Damaged(key, "", f"it cannot be read: {error.strerror}")
+        return Damaged(key, "", f"the file cannot be read: {error.strerror}")
     except LodefsError as error:
         return Damaged(key, _name_in(data, key), str(error))
 
 
 def _name_in(data: bytes, key: str) -> str:
-    """The name in a file that is damaged otherwise; "" where it is not the one of the key."""
+    """The name in a file that is otherwise damaged; "" if it does not fit the key."""
     try:
         name = from_json(data, _Name).name
         return name if key_of(name) == key else ""

@@ -1,9 +1,9 @@
-"""What dockerd asks of volumes: each call is answered in time, whatever the mount service does.
+"""Answers dockerd's requests about volumes in time, whatever the mount service does.
 
-A Mount ID is a user of the mount service, which mounts, counts and repairs (mount.service). Here is
-what a volume is: its name, its options, its commit. Mounts of a volume go on side by side; what
-changes a volume has it for itself, so that no container gets a mount of what is being removed, or
-moved to another commit.
+A Mount ID is a user of the mount service, which mounts, counts and repairs (mount.service). This
+module knows what a volume is: its name, its options, its commit. Mounts of a volume run in
+parallel. A change of a volume needs it exclusively, so that no container gets a mount of a volume
+that is being removed, or moved to another commit.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.service.interface import DOCKER, Holding, MountClaim, MountService, User
 
 ANSWER_TIMEOUT_S = 0.9
-WORK_TIMEOUT_S = 30.0  # for what goes on after its caller was answered
-FIRST_TRY, WHY_TRY = 0.75, 0.15  # of the caller's time
-LOOK_TIMEOUT_S = 0.1  # for the service to say what is mounted: else what was known last is told
-REMOVE_STALE_S = 5.0  # a Mount that is older, and shown nowhere, keeps no volume from being removed
+WORK_TIMEOUT_S = 30.0  # for work that continues after its caller was answered
+FIRST_TRY, WHY_TRY = 0.75, 0.15  # shares of the caller's time
+LOOK_TIMEOUT_S = 0.1  # for the service to list mounts; after this the last known state is shown
+REMOVE_STALE_S = 5.0  # an older Mount that nobody shows does not prevent a removal
 _STORE_IS_SLOW = "the store is slow or out of reach"
 _BUSY = "the plugin, or the disk of its state directory, is busy"
 _log = logging.getLogger("lodefs.docker")
 
 T = TypeVar("T")
 ReadToken = Callable[[Source], str | None]
-"""The token that a volume's options refer to. InvalidInput."""
+"""The token that a volume's options refer to. Raises: InvalidInput."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -78,8 +78,8 @@ class Volumes:
         writer: VolumeWriter | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """``writer`` None: no volume takes changes. ``on_change`` is told when upkeep may have
-        something to do."""
+        """``writer`` None: no volume is writable. ``on_change`` is called when upkeep may have
+        work."""
         self._files = records
         self._service = service
         self._calls = calls
@@ -91,8 +91,8 @@ class Volumes:
         self._on_change = on_change
         self._locks = VolumeLocks()
         self._records: dict[str, Record] = {}
-        self._held: dict[str, Holding] = {}  # as it was seen last
-        self._failures: dict[str, LodefsError] = {}  # of the last commits, by key
+        self._held: dict[str, Holding] = {}  # as last seen
+        self._failures: dict[str, LodefsError] = {}  # errors of the last commits, by key
         for record in records.load():
             self._records[record.key] = record
             if isinstance(record, Damaged):
@@ -100,9 +100,9 @@ class Volumes:
                 _log.error("volume %s: %s", name, record.why, extra=about(name))
 
     def create(self, name: str, given: Mapping[str, str]) -> None:
-        """Make a volume; fine where there is the same one.
+        """Creates a volume, unless the same one exists.
 
-        InvalidInput (name, options, path), NotFound (repository, revision), Denied,
+        Raises: InvalidInput (name, options, path), NotFound (repository, revision), Denied,
         AlreadyExists (with other options), Unavailable.
         """
         key = key_of(check_name(name))
@@ -113,38 +113,37 @@ class Volumes:
         self._on_change()
 
     def remove(self, name: str) -> None:
-        """Remove a volume that nobody uses. NotFound, InUse, Unavailable."""
+        """Removes a volume without users. Raises: NotFound, InUse, Unavailable."""
         key = key_of(check_name(name))
         work = partial(self._remove, key, name)
         self._answer(("remove", name), f"removing volume {name!r}", lambda _say: work())
         self._on_change()
 
     def mount(self, name: str, mount_id: str) -> str:
-        """Have a volume mounted on the directory that is returned, until ``unmount`` with the same
-        ID was called as often. NotFound, Corrupt, InvalidInput, Denied, Unavailable."""
+        """Mounts a volume on the directory that is returned, until ``unmount`` was called as often
+        with the same ID. Raises: NotFound, Corrupt, InvalidInput, Denied, Unavailable."""
         key = key_of(check_name(name))
         user = User(name, check_mount_id(mount_id), driver=DOCKER)
         return self._answer(
-            ("mount", name, object()),  # each counts
+            ("mount", name, object()),  # each call counts
             f"mounting volume {name!r}",
             partial(self._mount, key, user),
             lambda _place: self._service.release(user, WORK_TIMEOUT_S),
         )
 
     def unheard(self, name: str, mount_id: str) -> None:
-        """The caller of ``mount`` went before it had the answer: it counts as not called. Done in
-        the background."""
+        """Undoes, in the background, a ``mount`` whose caller went before it had the answer."""
         user = User(name, mount_id, driver=DOCKER)
         work = partial(self._service.release, user, WORK_TIMEOUT_S)
         try:
             self._calls.begin(("take back", name, object()), work)
         except Unavailable as error:
             _log.warning(
-                "a mount of %s stays noted for a while: %s", name, error, extra=about(name)
+                "a mount of %s stays recorded for a while: %s", name, error, extra=about(name)
             )
 
     def unmount(self, name: str, mount_id: str) -> None:
-        """Take a mount back; fine for an ID that has none. NotFound, Corrupt, Unavailable."""
+        """Takes a mount back, if the ID has one. Raises: NotFound, Corrupt, Unavailable."""
         key = key_of(check_name(name))
         user = User(name, check_mount_id(mount_id), driver=DOCKER)
 
@@ -157,30 +156,30 @@ class Volumes:
             self._on_change()
 
     def path(self, name: str) -> str:
-        """Where a volume is mounted; "" where it is not. NotFound."""
+        """The path of a volume's mount; "" without one. Raises: NotFound."""
         return self.get(name).held.place
 
     def get(self, name: str) -> Shown:
-        """A volume with all that is known of it. NotFound."""
+        """A volume with all that is known of it. Raises: NotFound."""
         record = self._records.get(key_of(check_name(name)))
         if record is None:
             raise no_such(name)
         return self._shown(record, self.holdings(name))
 
     def list(self) -> list[Shown]:
-        """All volumes whose names are known."""
+        """All volumes with a known name."""
         held = self.holdings()
         named = [record for record in self.records() if record.name]
         found = [self._shown(record, held) for record in named]
         return sorted(found, key=lambda shown: shown.record.name)
 
     def records(self) -> tuple[Record, ...]:
-        """All volumes, also the damaged ones."""
+        """All volumes, damaged ones included."""
         return tuple(self._records.values())
 
     def holdings(self, name: str = "") -> dict[str, Holding]:
-        """What all volumes hold, or one, by name; what was seen last, where the mount service does
-        not say it at once."""
+        """What all volumes hold, or one, by name; if the mount service does not answer at once, as
+        last seen."""
 
         def look() -> None:
             looked = self._service.holdings(DOCKER, name, LOOK_TIMEOUT_S)
@@ -192,7 +191,7 @@ class Volumes:
         try:
             self._calls.run(("look", name), look, LOOK_TIMEOUT_S)
         except LodefsError as error:
-            _log.debug("what is mounted: %s", error)
+            _log.debug("cannot list mounts: %s", error)
         return self._held
 
     def failure(self, volume: Volume) -> LodefsError | None:
@@ -200,9 +199,9 @@ class Volumes:
         return self._failures.get(volume.key)
 
     def close_unused(self, name: str) -> str:
-        """Commit what a volume's containers have changed, if none of them is left, or keep it, as
-        the volume says; the commit, "" without one. As VolumeWriter.close; the failure is told with
-        the volume then."""
+        """Commits or keeps, as the volume says, what its containers have changed, if none of them
+        is left. Returns the commit, "" without one. Raises what VolumeWriter.close raises; the
+        volume then shows the failure."""
         key = key_of(name)
         with self.using(key, alone=True):
             volume = self._volume(key, name)
@@ -212,23 +211,23 @@ class Volumes:
             return self._close(volume).commit
 
     def using(self, key: str, *, alone: bool = False) -> AbstractContextManager[None]:
-        """Inside the block nobody changes a volume; and, ``alone``, nobody mounts it either.
-        Conflict where another call has it for long."""
+        """During the block nobody changes a volume and, if ``alone``, nobody mounts it. Raises:
+        Conflict if another call has it for long."""
         return self._locks.holding(key, alone=alone, timeout_s=WORK_TIMEOUT_S)
 
     def write(self, volume: Volume) -> None:
-        """A volume's new state, on disk and then in memory. The caller has it for itself.
-        NoSpace, Denied, Unavailable."""
+        """Writes a volume's new record to disk, then to memory. The caller holds the volume
+        exclusively. Raises: NoSpace, Denied, Unavailable."""
         if volume != self._records.get(volume.key):
             self._files.write(volume)
             self._records[volume.key] = volume
 
     def resolve(self, source: Source, rev: str, timeout_s: float) -> ResolvedCommit:
-        """The commit that a revision is now. As MountService.resolve; InvalidInput (token)."""
+        """The commit that a revision is now. See MountService.resolve; InvalidInput (token)."""
         return self._service.resolve(wanted_of(source, rev), self._read_token(source), timeout_s)
 
     def acquire(self, user: User, volume: Volume, pin_s: int | None, timeout_s: float) -> str:
-        """Where the volume is mounted, for a user, or its data kept. As MountService.acquire."""
+        """Mounts the volume for a user, or keeps its data. See MountService.acquire."""
         source = volume.options.source
         wanted, token = wanted_of(source, volume.commit, pin_s), self._read_token(source)
         return self._service.acquire(user, wanted, token, timeout_s).place
@@ -240,7 +239,7 @@ class Volumes:
         work: Callable[[Callable[[str], None]], T],
         late: Callable[[T], None] = lambda _result: None,
     ) -> T:
-        """``work`` says what it waits for, when that takes long."""
+        """Runs ``work``, which calls its argument with what it waits for, if that takes long."""
         said: list[str] = []
         try:
             return self._calls.run(call, partial(work, said.append), self._answer_timeout_s, late)
@@ -255,20 +254,20 @@ class Volumes:
         volume: tuple[Source, str],
         say: Callable[[str], None],
     ) -> T:
-        """First within the caller's time, so that it hears what is wrong; what is only slow is
-        then done with more time, in the background."""
+        """Tries within the caller's time, so that errors reach the caller. If that is only too
+        slow, continues in the background with more time."""
         try:
             return work(FIRST_TRY * self._answer_timeout_s)
         except DeadlineExceeded as error:
             say(str(error))
-            with suppress(DeadlineExceeded):  # but not a proxy that is not there
+            with suppress(DeadlineExceeded):  # but not the error of a missing proxy
                 self.resolve(*volume, WHY_TRY * self._answer_timeout_s)
             return work(WORK_TIMEOUT_S)
 
     def _create(
         self, key: str, name: str, given: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
-        options = parse_options(given, self._split_url)  # a URL may need a look at its store
+        options = parse_options(given, self._split_url)  # a URL may need a request to its store
         with self.using(key, alone=True):
             if key in self._records:
                 if self._volume(key, name).options != options:
@@ -292,7 +291,7 @@ class Volumes:
             return self._in_time(acquire, (volume.options.source, volume.commit), say)
 
     def _mount_writable(self, key: str, user: User, say: Callable[[str], None]) -> str:
-        """One after the other: they share a mount."""
+        """Mounts one after the other, since containers share the mount."""
         say("its changes are being committed, or another container mounts it")
         with self.using(key, alone=True):
             volume, writer = self._volume(key, user.volume), self._writing()
@@ -300,7 +299,7 @@ class Volumes:
             source, commit = writer.base(volume)
             token = self._read_token(volume.options.source)
             volume = writing.opened(volume, commit, user.target)
-            self.write(volume)  # before it may be written to
+            self.write(volume)  # recorded before it may be written to
             self._failures.pop(key, None)
             claim = wanted_of(source, commit)
             self._service.acquire(user, claim, token, WORK_TIMEOUT_S)
@@ -311,7 +310,7 @@ class Volumes:
                 raise
 
     def _revision(self, options: Options, say: Callable[[str], None]) -> str:
-        """What a new volume is of: a branch to write to is there then, and can be written."""
+        """The revision of a new volume. A branch to write to is created, and must be writable."""
         if options.commits is msgspec.UNSET:
             return options.rev
         say(_STORE_IS_SLOW)
@@ -320,13 +319,13 @@ class Volumes:
     def _writing(self) -> VolumeWriter:
         if self._writer is None:
             raise InvalidInput(
-                "write=true needs the node's mount service, and this plugin mounts by itself: "
+                "write=true needs the node's mount service, but this plugin mounts by itself: "
                 "start it with --mounter SOCKET"
             )
         return self._writer
 
     def _close(self, volume: Volume) -> writing.Closed:
-        """The caller has it for itself, and nobody uses it."""
+        """Closes an unused volume, which the caller holds exclusively."""
         try:
             done = self._writing().close(volume, writing.message(volume))
         except LodefsError as error:
@@ -361,7 +360,7 @@ class Volumes:
                 place = self._writing().place(record)
                 raise InUse(
                     f"volume {name!r} has changes that are in no commit: `lodefs commit {place}` "
-                    f"makes one, `lodefs unmount --discard {place}` gives them up"
+                    f"commits them, `lodefs unmount --discard {place}` discards them"
                 )
             if isinstance(record, Damaged):
                 self._files.set_aside(key)
@@ -371,7 +370,7 @@ class Volumes:
         _log.info("removed volume %s", name, extra=about(name))
 
     def _volume(self, key: str, name: str) -> Volume:
-        """The volume of that name. NotFound; Corrupt where its file is damaged; InUse."""
+        """The volume with that name. Raises: NotFound; Corrupt if its file is damaged; InUse."""
         record = self._records.get(key)
         if record is None:
             raise no_such(name)
@@ -381,30 +380,32 @@ class Volumes:
                 f"it aside (volumes/{record.key}.damaged); then create the volume again"
             )
         if record.name != name:
-            raise InUse(f"the files of {name!r} would be those of volume {record.name!r}")
+            raise InUse(
+                f"the files of {name!r} would have the names of those of volume {record.name!r}"
+            )
         return record
 
 
 def is_writable(record: Record | None) -> bool:
-    """Whether a volume takes changes. Pure."""
+    """Whether a volume is writable. Pure."""
     return isinstance(record, Volume) and record.options.commits is not msgspec.UNSET
 
 
 def wanted_of(source: Source, rev: str, pin_s: int | None = None) -> MountClaim:
-    """What a volume asks the mount service for. Whoever may speak to dockerd is as good as root, so
-    it may name any store."""
+    """What a volume asks the mount service for. It may name any store, since everyone who may use
+    dockerd is as good as root."""
     plain = msgspec.structs.replace(source, token_file="", token_env="")
     return MountClaim(source=plain, rev=rev, pin_s=pin_s, any_store=True)
 
 
 def with_traffic(now: Holding, last: Holding | None) -> Holding:
-    """What a volume holds now. A mount that does not say in time how much was read through it keeps
-    the counts that were seen ``last``."""
+    """What a volume holds now. A mount that does not report its reads in time keeps the counts that
+    were seen ``last``."""
     if now.traffic is not None or now.is_dead or last is None or last.place != now.place:
         return now
     return msgspec.structs.replace(now, traffic=last.traffic)
 
 
 def no_such(name: str) -> NotFound:
-    """There is no volume of that name."""
+    """The error that there is no volume of that name."""
     return NotFound(f"there is no volume {name!r}")

@@ -1,9 +1,9 @@
-"""The lead of a worker's threads: which of them waits on the device, and when it is passed on.
+"""The lead of a worker's threads: the thread that has it waits on the device.
 
 Passing the lead on wakes another thread, which can cost as much as the read from the disk itself.
 A thread that reads from a disk therefore keeps the lead while no request waits. If requests wait,
-or a read takes longer than DISK_PATIENCE_S (then another thread, of ``DiskWatch``, passes the lead
-on), every read from the disk passes the lead on beforehand, for EAGER_S.
+or a read takes longer than DISK_PATIENCE_S (then the thread of ``DiskWatch`` passes the lead on),
+every read from the disk passes the lead on first, for EAGER_S.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from lodefs.mount.fs.pending_requests import PendingRequests, Waiting
 from lodefs.mount.kernel import fuse_abi
 from lodefs.mount.shm.traffic_counters import Count, ignore_count
 
-DISK_PATIENCE_S = 0.005  # for a read from the disk, with the lead
-EAGER_S = 0.1  # how long the lead is passed on for each read after it was needed during one
-IDLE_TICKS_MAX = 200  # of DISK_PATIENCE_S without a read from the disk; then nothing is watched
+DISK_PATIENCE_S = 0.005  # for a read from the disk by the thread with the lead
+EAGER_S = 0.1  # for this long after a long read, each read passes the lead on
+IDLE_TICKS_MAX = 200  # periods without a read from the disk, after which the watch stops
 
 
 class BeforeBlocking(Protocol):
-    """What a reader calls before it waits."""
+    """The calls that a reader makes before it waits."""
 
     def __call__(self) -> None:
-        """What comes next may take long."""
+        """Says that the next step may take long."""
         ...
 
     def disk(self) -> None:
-        """What comes next is a read from a disk, mostly a short one."""
+        """Says that the next step is a read from a disk, mostly a short one."""
         ...
 
     @property
     def user(self) -> int:
-        """Whose request it is; 0 where that is not known."""
+        """The user whose request it is; 0 if it is unknown."""
         ...
 
     @property
     def pid(self) -> int:
-        """The thread that asks, in the mount's process namespace; 0 where it is not known."""
+        """The thread that asks, in the mount's process namespace; 0 if it is unknown."""
         ...
 
 
 class DeviceTurn:
-    """The right to wait on the device, held by one thread at a time. ``follow`` sees to it that
-    there is one to take it; False where that has to be tried again."""
+    """The right to wait on the device, held by one thread at a time. ``follow`` makes sure that
+    another thread can take it; False if that must be tried again."""
 
     def __init__(self, lock: Lock, follow: Callable[[], bool] = lambda: True) -> None:
         self._lock = lock
@@ -57,13 +57,13 @@ class DeviceTurn:
         self._followed = False
 
     def acquire(self) -> None:
-        """Wait until this thread leads."""
+        """Waits until this thread leads."""
         if not self.is_held:
             self._lock.acquire()
             self.is_held = True
 
     def release(self) -> None:
-        """Let another thread lead; nothing happens in one that does not."""
+        """Lets another thread lead; does nothing in a thread that does not lead."""
         if self.is_held:
             self.is_held = False
             self._lock.release()
@@ -111,7 +111,7 @@ class DiskWatch:
             self._request = None
 
     def close(self) -> None:
-        """The connection is over."""
+        """Stops the watch at the end of the connection."""
         self.end()
         self._over.set()
         self._wanted.set()
@@ -120,7 +120,7 @@ class DiskWatch:
         if not self._is_started:
             try:
                 Thread(target=self._run, name="fuse-disk", daemon=True).start()
-            except RuntimeError:  # the system has no room for a thread now
+            except RuntimeError:  # the system cannot start a thread now
                 return False
             self._is_started = True
         self.is_watching = True
@@ -140,7 +140,7 @@ class DiskWatch:
                     self._wanted.set()
 
     def _look(self, seen: int) -> int:
-        """Pass the lead on if the read that was ``seen`` still lasts; the latest read's number."""
+        """Passes the lead on if the read that was ``seen`` still lasts. Returns the latest read."""
         with self._lock:
             if self._request is not None and self._reads == seen:
                 self._request.pass_on()
@@ -150,8 +150,8 @@ class DiskWatch:
 
 
 class CurrentRequest:
-    """One thread's request: it is entered among those that wait when it first has to. It is what
-    the thread's reader calls before it waits (``BeforeBlocking``)."""
+    """One thread's request. It is entered among the waiting ones when it first has to wait. The
+    thread's reader calls it before it waits (``BeforeBlocking``)."""
 
     def __init__(
         self,
@@ -172,12 +172,12 @@ class CurrentRequest:
         self.cancelled = False
 
     def __call__(self) -> None:
-        """What comes next may take long."""
+        """Says that the next step may take long."""
         self._end_watch()
         self.pass_on()
 
     def disk(self) -> None:
-        """What comes next is a read from a disk: the lead is kept if nobody needs it."""
+        """Says that the next step is a read from a disk: keeps the lead if nobody needs it."""
         self._end_watch()
         if self.turn.is_held and self._disk_watch.begin(self):
             self._is_watched = True
@@ -186,7 +186,7 @@ class CurrentRequest:
 
     @property
     def user(self) -> int:
-        """As of BeforeBlocking."""
+        """See BeforeBlocking."""
         if not self.message:
             return 0
         _, _, _, _, uid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
@@ -194,14 +194,14 @@ class CurrentRequest:
 
     @property
     def pid(self) -> int:
-        """As of BeforeBlocking."""
+        """See BeforeBlocking."""
         if not self.message:
             return 0
         (pid,) = fuse_abi.IN_HEADER_PID.unpack_from(self.message, fuse_abi.IN_HEADER_PID_OFFSET)
         return int(pid)
 
     def pass_on(self) -> None:
-        """Enter the request among those that wait, and let another thread lead. Called by this
+        """Enters the request among the waiting ones, and lets another thread lead. Called by this
         thread, or by the watch of its read from the disk."""
         if self._waiting is None and self.message:
             _, _, self._entered, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
@@ -216,16 +216,16 @@ class CurrentRequest:
             self._disk_watch.end()
 
     def ends_with(self, cancel: Callable[[], None]) -> None:
-        """How the waiting is ended."""
+        """Sets the function that ends the wait."""
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """Called from another thread: this answer is not wanted any more."""
+        """Says, from another thread, that this answer is not wanted any more."""
         self.cancelled = True
         self._cancel()
 
     def done(self) -> None:
-        """The request is answered."""
+        """Says that the request is answered."""
         self._end_watch()
         if self._waiting is not None:
             self._pending.leave(self._entered, self._waiting)

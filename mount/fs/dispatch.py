@@ -1,4 +1,4 @@
-"""From a message of the kernel to the message that answers it. The errno table lives here alone."""
+"""Turns a message of the kernel into its answer. The only errno table is here."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lodefs.mount.kernel.session import Session
 
 Answer = tuple[bytes, Buffer]  # header, body
 
-# No FLUSH on closing: nothing is ever written. KEEP_CACHE is refused together with PASSTHROUGH.
+# No FLUSH on close, since nothing is ever written. KEEP_CACHE is refused together with PASSTHROUGH.
 _CACHED = fuse_abi.FOPEN_KEEP_CACHE | fuse_abi.FOPEN_NOFLUSH
 _PASSTHROUGH = fuse_abi.FOPEN_PASSTHROUGH | fuse_abi.FOPEN_NOFLUSH
 
-# The first class that fits counts. Everything else (Unavailable, DeadlineExceeded, Corrupt,
-# UnknownFormat, NoSpace, a mistake of ours) is EIO: the bytes cannot be had now.
+# The first class that matches counts. Everything else (Unavailable, DeadlineExceeded, Corrupt,
+# UnknownFormat, NoSpace, a bug of lodefs) is EIO: the bytes cannot be had now.
 ERRNO: tuple[tuple[type[LodefsError], int], ...] = (
     (NotADirectory, errno.ENOTDIR),
     (NotFound, errno.ENOENT),
@@ -61,7 +61,7 @@ _OTHER = Operation.OTHER.value
 
 
 class RefusedError(Exception):
-    """An errno that is an answer and no failure."""
+    """An errno that is a normal answer and not a failure."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -69,17 +69,17 @@ class RefusedError(Exception):
 
 
 class SlowError(Exception):
-    """The answer would take long, and who asked does not wait for it now."""
+    """The answer would take long, and the caller must not block."""
 
 
 def errno_of(error: LodefsError) -> int:
-    """The errno of an error; EIO for what a retry by the application may cure."""
+    """The errno of an error; EIO for errors that may be gone at a retry."""
     return next((code for kind, code in ERRNO if isinstance(error, kind)), errno.EIO)
 
 
 class Dispatcher:
-    """Answers messages of one connection. ``on_failure(what, error)`` hears of every EIO and
-    ESTALE, ``on_interrupt`` of the unique numbers of requests that are interrupted."""
+    """Answers messages of one connection. ``on_failure(what, error)`` is called for every EIO and
+    ESTALE, ``on_interrupt`` with the unique numbers of interrupted requests."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Dispatcher:
         self._session = session
         self._on_failure = on_failure
         self._unique = 0
-        self.operation = _OTHER  # an Operation: of the last request
-        self.has_failed = False  # whether it was answered with EIO or ESTALE
+        self.operation = _OTHER  # the Operation of the last request
+        self.has_failed = False  # whether the last request was answered with EIO or ESTALE
         self._on_interrupt = on_interrupt
         self._handlers: dict[int, Callable[[int, memoryview], Buffer]] = {
             Opcode.LOOKUP: self._lookup,
@@ -113,9 +113,9 @@ class Dispatcher:
         }
 
     def answer(self, message: memoryview) -> Answer | None:
-        """Header and body to write, the body good until the next call; None: nothing to write.
+        """Header and body to write, valid until the next call; None: nothing to write.
 
-        SlowError, where the file system's reader raises it.
+        Raises: SlowError, if the file system's reader does.
         """
         _, opcode, unique, node, *_ = fuse_abi.IN_HEADER.unpack_from(message)
         handler = self._handlers.get(opcode)
@@ -136,7 +136,7 @@ class Dispatcher:
             return _failure(unique, self._code(opcode, node, error))
         except SlowError:
             raise
-        except Exception as error:  # noqa: BLE001 - no reader may be left waiting
+        except Exception as error:  # noqa: BLE001 - a reader must not wait for ever
             self._fail(_what(opcode, node), error)
             return _failure(unique, errno.EIO)
         return fuse_abi.OUT_HEADER.pack(fuse_abi.OUT_HEADER_BYTES + len(body), 0, unique), body
@@ -144,7 +144,7 @@ class Dispatcher:
     def _code(self, opcode: int, node: int, error: LodefsError) -> int:
         code = errno_of(error)
         if code == errno.ENOENT and opcode != Opcode.LOOKUP:
-            # The kernel holds a node that the proxy does not know: it has to look the name up
+            # The kernel holds a node that the proxy does not know: it must look the name up
             # again.
             code = errno.ESTALE
         if code in (errno.EIO, errno.ESTALE):
@@ -242,7 +242,7 @@ def _nothing(_node: int, _: memoryview) -> Buffer:
 
 
 def _sized(value: bytes, room_bytes: int) -> Buffer:
-    """An extended attribute in the room that the caller has; without room, its size alone."""
+    """An extended attribute, if the caller's buffer can hold it; without a buffer, its size."""
     if room_bytes == 0:
         return fuse_abi.XATTR_IN.pack(len(value), 0)
     if len(value) > room_bytes:

@@ -1,8 +1,8 @@
-"""The read-only file system over one snapshot: what each question about it is answered with.
+"""The read-only file system over one snapshot: the answer to each question about it.
 
-It knows nothing of FUSE, of HTTP, or of processes. Whatever it remembers can be asked for again.
-Nodes are named by inode numbers; the mount's own root is always 1 (ROOT_INO), also where the
-mount is of a directory inside the snapshot.
+It knows nothing of FUSE, HTTP or processes. Everything that it caches can be asked for again.
+Nodes are named by inode numbers. The mount's own root is always 1 (ROOT_INO), even if the mount
+shows a directory inside the snapshot.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ if TYPE_CHECKING:
     from lodefs.mount.fs.passthrough import PassthroughFiles  # where some files are read past us
 
 ROOT_INO = 1
-# A bit of the numbers by which the kernel names files that may have a flat file of their own: it
-# tells, without a look at anything, that all others are opened in cached mode. Inode numbers have
-# 63 bits.
+# A bit in the numbers by which the kernel names files that may have a flat file of their own. All
+# other files are opened in cached mode without any further check. Inode numbers have 63 bits.
 LARGE = 1 << 63
-NODES_MAX = 8192  # remembered by one worker
+NODES_MAX = 8192  # cached by one worker
 PAGES_MAX = 32
-PAGE_ENTRIES = 1024  # of a directory, asked for at once
+PAGE_ENTRIES = 1024  # of a directory, in one request
 BLOCK_BYTES = 65536  # st_blksize: what programs read at a time
 STATFS_BLOCK_BYTES = 4096
 TARGET_BYTES_MAX = 4095  # PATH_MAX without its NUL
 
-MODE = 0o555  # where nothing else is wanted
+MODE = 0o555  # the default
 EXECUTABLE = 0o111
 SYMLINK_MODE = stat.S_IFLNK | 0o777
 
-# Where to go on in a directory after '.' and '..'. Bit 1 of every derived inode number is set
-# (chunkstore.format.inodes), of these it is not; so a cookie is never both.
+# Cookies for the position after '.' and '..'. Bit 1 of every derived inode number is set
+# (chunkstore.format.inodes), and in these it is not, so a cookie is never both.
 START = 0
 AFTER_SELF = 1
 AFTER_PARENT = 4
@@ -56,11 +55,11 @@ class Reader(Protocol):
     """The proxy, as the file system sees it. Methods raise errors.py's classes."""
 
     def node(self, ino: int) -> Entry:
-        """NotFound for a number that the proxy does not know."""
+        """Raises: NotFound for a number that the proxy does not know."""
         ...
 
     def lookup(self, parent_ino: int, name: bytes) -> Entry:
-        """NotFound only where the directory surely has no such name."""
+        """Raises: NotFound only if the directory certainly has no such name."""
         ...
 
     def children(self, ino: int, after: bytes, limit: int) -> Page:
@@ -68,7 +67,7 @@ class Reader(Protocol):
         ...
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
-        """Bytes of a file, fewer only at its end. Good until the reader's next call."""
+        """Bytes of a file; fewer only at its end. Valid until the reader's next call."""
         ...
 
 
@@ -83,19 +82,19 @@ class Listed(NamedTuple):
 
 
 class MountView(msgspec.Struct, frozen=True):
-    """What is mounted and as whose: fixed for the life of the mount."""
+    """What is mounted, and its owner and modes: fixed for the life of the mount."""
 
     snapshot: Snapshot
     root: Entry
     uid: int
     gid: int
-    pid: int = 0  # of the process that answers for the mount
-    passthrough: str = "off"  # where there are no Opens: why
+    pid: int = 0  # the process that answers for the mount
+    passthrough: str = "off"  # the reason, if nothing is passed through
     mode: int | None = None  # of directories and programs; files have it without executable bits
 
     @property
     def is_below_overlay(self) -> bool:
-        """Whether an overlay above it lets the owner write: permissions alone say so."""
+        """Whether an overlay lies above it and lets the owner write: only permissions tell."""
         return self.mode is not None and bool(self.mode & stat.S_IWUSR)
 
     def mode_of(self, kind: int, *, executable: bool = False) -> int:
@@ -114,7 +113,7 @@ class _Window(NamedTuple):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What the threads of one worker remember together; it may be lost at any time."""
+    """What the threads of one worker cache together; it may be lost at any time."""
 
     nodes: Lru[int, Entry] = msgspec.field(default_factory=lambda: Lru(NODES_MAX))
     windows: Lru[tuple[int, bytes], _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))
@@ -141,24 +140,24 @@ class FileSystem:
         self._memory = memory or Memory()
 
     def lookup(self, parent: int, name: bytes) -> Attributes:
-        """The child of a directory. NotFound, NotADirectory."""
+        """The child of a directory. Raises: NotFound, NotADirectory."""
         node = self._reader.lookup(self._inside(parent), name)
         self._memory.nodes.put(node.ino, node)
         return self.attributes(node)
 
     def getattr(self, ino: int) -> Attributes:
-        """What stat shows of a node."""
+        """The attributes that stat shows for a node."""
         return self.attributes(self._node(ino))
 
     def readlink(self, ino: int) -> bytes:
-        """The target of a symlink. InvalidInput for anything else."""
+        """The target of a symlink. Raises: InvalidInput for anything else."""
         node = self._node(ino)
         if node.kind != Kind.SYMLINK:
             raise InvalidInput(f"inode {ino} is not a symlink")
         return node.target[:TARGET_BYTES_MAX]
 
     def open(self, ino: int, request: int) -> Opened | None:
-        """How a file is opened for the OPEN number ``request``; None: by the kernel alone."""
+        """How to open a file for the OPEN number ``request``; None: by the kernel alone."""
         opens = self._opens
         if opens is None:
             return OPENED_CACHED
@@ -167,18 +166,18 @@ class FileSystem:
         return opens.open(self._inside(ino), request) if ino & LARGE else OPENED_CACHED
 
     def release(self, handle: int) -> None:
-        """A file is closed; ``handle`` is what ``open`` gave for it."""
+        """Closes a file; ``handle`` is what ``open`` returned for it."""
         if handle and self._opens is not None:
             self._opens.release(handle)
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
-        """Bytes of a file; fewer than asked for only at its end. Good until the next call."""
+        """Bytes of a file; fewer than asked for only at its end. Valid until the next call."""
         return self._reader.read(self._inside(ino), first, size_bytes)
 
     def readdir(self, ino: int, cookie: int) -> Iterator[Listed]:
         """The names of a directory after ``cookie``: '.', '..', and the others in byte order.
 
-        A cookie of an entry is its inode number, so that any worker can go on from it at any
+        The cookie of an entry is its inode number, so that any worker can continue from it at any
         time. The iterator asks the proxy for more while it is used; an entry that is not taken
         costs little.
         """
@@ -212,7 +211,7 @@ class FileSystem:
         )
 
     def getxattr(self, ino: int, name: bytes) -> bytes | None:
-        """The value of an extended attribute; None where there is none."""
+        """The value of an extended attribute; None without it."""
         if not name.startswith(XATTR_PREFIX):
             return None
         snapshot = self._view.snapshot
@@ -234,8 +233,8 @@ class FileSystem:
                 return None
 
     def listxattr(self, ino: int) -> list[bytes]:
-        """Names of a node's extended attributes. Below an overlay none are listed: it would copy
-        them with a file that changes. Nor are those of symlinks, which the kernel never reads."""
+        """Names of a node's extended attributes. Below an overlay none are listed, since it would
+        copy them with a changed file; nor are those of symlinks, which the kernel never reads."""
         kind = self._node(ino).kind
         if kind == Kind.SYMLINK or self._view.is_below_overlay:
             return []
@@ -249,7 +248,7 @@ class FileSystem:
         return b"passthrough" if passes else b"daemon"
 
     def attributes(self, node: Entry) -> Attributes:
-        """What stat shows of an entry."""
+        """The attributes that stat shows for an entry."""
         size = 0 if node.kind == Kind.DIRECTORY else node.size_bytes
         view = self._view
         ino = ROOT_INO if node.ino == self._root else node.ino
@@ -260,7 +259,7 @@ class FileSystem:
             -(-size // 512),
             view.snapshot.time_s,
             self._mode(node),
-            1,  # of a directory: "not counted", so that find(1) does not stop early
+            1,  # in a directory this means "not counted", so that find(1) does not stop early
             view.uid,
             view.gid,
             BLOCK_BYTES,
@@ -284,7 +283,7 @@ class FileSystem:
         return node
 
     def _window(self, directory: int, cookie: int) -> tuple[_Window, int]:
-        """Where a listing goes on after ``cookie``: entries, and the place among them."""
+        """Where a listing continues after ``cookie``: entries, and the position among them."""
         if cookie == AFTER_PARENT:
             return self._load(directory, b""), 0
         window = self._memory.latest.get(directory)
@@ -292,7 +291,7 @@ class FileSystem:
             return window, window.positions[cookie] + 1
         node = self._node(cookie)
         if node.parent != directory:
-            raise InvalidInput(f"{cookie} is not a place in the directory {directory}")
+            raise InvalidInput(f"{cookie} is not a position in the directory {directory}")
         return self._load(directory, node.name), 0
 
     def _load(self, directory: int, after: bytes) -> _Window:

@@ -1,8 +1,8 @@
-"""Whether a mount may let the kernel read complete flat files by itself, and how a file is opened.
+"""Decides whether the kernel may read complete flat files by itself, and opens files accordingly.
 
-FOPEN_PASSTHROUGH of Linux 6.9 (fs/fuse/passthrough.c): the answer to OPEN names a file of ours,
-and reads and mmap go to it without us. What the kernel demands is known before INIT is answered,
-except what only the first try shows; then the mount does without from there on.
+FOPEN_PASSTHROUGH of Linux 6.9 (fs/fuse/passthrough.c): the answer to OPEN names a file of the
+cache, which the kernel then reads and maps directly. Most of what the kernel requires is known
+before INIT is answered. The first try shows the rest; if it fails, the mount does without.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lodefs.mount.shm.traffic_counters import Count, ignore_count
 
 MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked as used
 
-# Opening and closing a file costs two more messages than where the kernel opens files by itself,
-# as much time as passthrough saves on about so many bytes that come from the disk, or from memory
-# (docs/decisions/0011-passthrough.md). Only large files can be passed through, but the kernel asks
-# about each open of any file.
+# Opening and closing a file costs two more messages if the kernel does not open files by itself.
+# That is the time that passthrough saves on about this many bytes from the disk, or from memory
+# (docs/decisions/0011-passthrough.md). Only large files can be passed through, but then the kernel
+# asks about each open of any file.
 DISK_BYTES_BY_FILE_MIN = 64 * 1024
 MEMORY_BYTES_BY_FILE_MIN = 256 * 1024
 
@@ -41,18 +41,18 @@ class Flats(Protocol):
     """The complete flat files of the node's cache, as one thread finds them."""
 
     def complete_flat(self, ino: int) -> int | None:
-        """A descriptor of the whole, trusted flat file of an inode, good until the next call; None
-        where there is none. It counts as used now."""
+        """A descriptor of the complete, trusted flat file of an inode, valid until the next call;
+        None without one. It counts as used now."""
         ...
 
     def is_cut(self, ino: int) -> bool:
-        """Whether the flat file of an inode is complete, and has another size than that."""
+        """Whether the flat file of an inode is complete but has the wrong size."""
         ...
 
 
 class PassthroughFiles:
-    """Opens and releases files for one thread of a worker; ``fd`` is the worker's device.
-    ``count`` is told of each open that goes past us."""
+    """Opens and releases files for one thread of a worker; ``fd`` is the worker's device. ``count``
+    is called for each open that the kernel handles by itself."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class PassthroughFiles:
 
     @property
     def given_up(self) -> bool:
-        """Whether the kernel never took a backing file and never will: it may as well open files
-        by itself then."""
+        """Whether the kernel never took a backing file and never will. Then it may as well open
+        files by itself."""
         return self._handles.refused != 0 and not self._handles.granted
 
     def open(self, ino: int, request: int) -> Opened:
-        """How the file is opened for the OPEN number ``request``. A file that cannot be passed
-        through is opened in cached mode. Raises: Corrupt, where the kernel would read a file that
-        was cut."""
+        """How to open the file for the OPEN number ``request``. A file that cannot be passed
+        through is opened in cached mode. Raises: Corrupt, if the kernel would read a file that was
+        cut."""
         opened = self._open(ino, request)
         if opened.backing != CACHED:
             flat = self._flat(ino)
@@ -85,7 +85,7 @@ class PassthroughFiles:
                 self._count(Column.KERNEL_OPENED_BYTES, os.fstat(flat).st_size)
             elif _spoil_if_cut(self._handles, self._flats, ino):
                 self.release(opened.handle)
-                return self._open(ino, request)  # now it is refused, or everybody has closed it
+                return self._open(ino, request)  # now it is refused, or all have closed it
             self._count(Column.KERNEL_OPENS, 1)
         return opened
 
@@ -102,13 +102,13 @@ class PassthroughFiles:
         return opened
 
     def release(self, handle: int) -> None:
-        """The file is closed; its backing file too, where nobody else has it open."""
+        """Closes the file, and its backing file if nobody else has it open."""
         backing = self._handles.leave(handle)
         if backing != CACHED:
             device.close_backing(self._fd, backing)
 
     def passes_through(self, ino: int) -> bool:
-        """Whether the open file is read past us, or would be if it was opened now."""
+        """Whether the kernel reads the open file by itself, or would if it was opened now."""
         backing = self._handles.backing(ino)
         if backing is None:
             return self._flat(ino) is not None
@@ -116,16 +116,16 @@ class PassthroughFiles:
 
     @property
     def state(self) -> str:
-        """What people are told of it: ``on``, or why it is off."""
+        """The state for people: ``on``, or why it is off."""
         code = self._handles.refused
         if code:
             return f"off: the kernel refused a file of the cache: {os.strerror(code)}"
         return "off: too many files were open" if self._handles.is_overflown else "on"
 
     def mark_used(self, *, period_s: float = MARK_PERIOD_S) -> None:
-        """Mark the flat files that the kernel reads past us as used, so that others are evicted.
+        """Marks the flat files that the kernel reads by itself as used, so that others are evicted.
 
-        Every worker calls this now and then; one of them does it each ``period_s``.
+        Every worker calls this now and then; one of them does it in each ``period_s``.
         """
         if not self._handles.turn(time.monotonic(), period_s):
             return
@@ -134,7 +134,7 @@ class PassthroughFiles:
                 if self._flats.complete_flat(ino) is None:
                     _spoil_if_cut(self._handles, self._flats, ino)
             except LodefsError:
-                return  # the index cannot be read now: next time
+                return  # the index cannot be read now: try next time
 
     def _flat(self, ino: int) -> int | None:
         if self._handles.refused or self._handles.is_overflown:
@@ -142,7 +142,7 @@ class PassthroughFiles:
         try:
             return self._flats.complete_flat(ino)
         except LodefsError:
-            return None  # reads will say what is wrong, and where
+            return None  # reads will report what is wrong
 
     def _backing(self, ino: int) -> int:
         flat = self._flat(ino)
@@ -160,12 +160,12 @@ class PassthroughFiles:
 
 
 def _spoil_if_cut(handles: OpenFileTable, flats: Flats, ino: int) -> bool:
-    """Whether the file that the kernel reads for an inode was cut. It is not opened again then
-    before its last close, also when the cache has a good one."""
+    """Whether the file that the kernel reads for an inode was cut. Then it is not opened again
+    before its last close, even if the cache has a good one."""
     try:
         is_cut = flats.is_cut(ino)
     except LodefsError:
-        return False  # as of a file that was evicted: nothing is known
+        return False  # nothing is known, as for an evicted file
     if is_cut:
         handles.spoil(ino)
     return is_cut
@@ -178,27 +178,27 @@ def objection(
     *,
     fits_memory: bool,
 ) -> str | None:
-    """Why a mount of ``snapshot`` is to do without passthrough; None: nothing is known against it.
+    """Why a mount of ``snapshot`` must do without passthrough; None if there is no reason.
 
-    ``cache_dir`` tells where the node's cache lies, None where it cannot be read from here.
-    ``fits_memory``: whether all of it can stay in the page cache.
+    ``cache_dir`` returns the directory of the node's cache, or None if it cannot be read from here.
+    ``fits_memory``: whether the whole dataset can stay in the page cache.
     """
     if wanted == "off":
-        return "not wanted"
+        return "it is switched off"
     if wanted == "auto" and not _pays(snapshot, fits_memory=fits_memory):
         return "most files are small"
     return obstacle(cache_dir())
 
 
 def _pays(snapshot: Snapshot, *, fits_memory: bool) -> bool:
-    """Whether what passthrough saves, if all is read once, is more than what it costs. What fits
-    into memory comes from the disk but once."""
+    """Whether passthrough saves more than it costs if everything is read once. A dataset that fits
+    into memory comes from the disk only once."""
     by_file = MEMORY_BYTES_BY_FILE_MIN if fits_memory else DISK_BYTES_BY_FILE_MIN
     return snapshot.large_size_bytes >= by_file * max(snapshot.files, 1)
 
 
 def obstacle(cache_dir: Path | None) -> str | None:
-    """Why this process cannot have files of the cache passed through."""
+    """Why this process cannot pass files of the cache through; None if it can."""
     if cache_dir is None:
         return "the node's cache is not visible here"
     if not is_admin():
@@ -211,5 +211,5 @@ def obstacle(cache_dir: Path | None) -> str | None:
 
 
 def is_admin(proc: Path = Path("/proc/self")) -> bool:
-    """Whether this process has CAP_SYS_ADMIN where the kernel asks for it."""
+    """Whether this process has CAP_SYS_ADMIN in the namespace that the kernel requires."""
     return namespaces.in_first_user_namespace(proc) and namespaces.may_mount(proc)

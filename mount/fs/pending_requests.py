@@ -1,8 +1,8 @@
-"""The requests of one worker that wait: in a thread for the proxy, or in a queue for a thread.
+"""The waiting requests of one worker: in a thread for the proxy, or in a queue for a thread.
 
 While a thread is free, requests wait in the kernel until it takes them. When all threads of all
-workers wait, requests are queued here nevertheless: so that their time limit runs, interrupts are
-read, and the end of the connection is seen.
+workers wait, requests are queued here, so that their time limit runs, interrupts are read, and the
+end of the connection is seen.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ QUEUE_REQUESTS_MAX = 4096
 
 
 class Waiting(msgspec.Struct, frozen=True, eq=False):
-    """A request that waits; its identity tells it from one that was sent again."""
+    """A waiting request; its identity distinguishes it from one that was sent again."""
 
     pid: int
     cancel: Callable[[], None]
 
 
 class Queued(NamedTuple):
-    """A request that waits for a thread since ``since_s``."""
+    """A request that has waited for a thread since ``since_s``."""
 
     message: bytes
     since_s: float
@@ -36,9 +36,9 @@ class Queued(NamedTuple):
 
 
 class PendingRequests:
-    """Shared by the threads of one worker; ``threads``: how many there are.
+    """Shared by the threads of one worker; ``threads``: their number.
 
-    ``is_doomed`` says whether the thread of an application, by its number, has been killed.
+    ``is_doomed``: whether the thread of an application, given by its number, was killed.
     """
 
     def __init__(
@@ -52,15 +52,17 @@ class PendingRequests:
         self._is_doomed = is_doomed
         self._queue_requests_max = queue_requests_max
         self._changed = Condition()
-        self._known: dict[int, Waiting] = {}  # by unique number, without the mark of a repetition
+        self._known: dict[
+            int, Waiting
+        ] = {}  # by unique number, without the bit for repeated requests
         self._busy = 0
         self._over = False
-        self.queue: deque[Queued] = deque()  # for a cheap look whether there is something
+        self.queue: deque[Queued] = deque()  # read without the lock to see whether it is empty
 
     def enter(self, unique: int, pid: int, cancel: Callable[[], None]) -> Waiting:
-        """A thread begins to wait with a request; ``cancel`` ends that, without an answer.
+        """Enters a request that a thread begins to wait with; ``cancel`` ends the wait, unanswered.
 
-        A thread that waits with the same request, which has been sent again, is free.
+        A thread that waits with the same request, which was sent again, becomes free.
         """
         waiting = Waiting(pid, cancel)
         with self._changed:
@@ -71,16 +73,16 @@ class PendingRequests:
         return waiting
 
     def leave(self, unique: int, waiting: Waiting) -> None:
-        """The thread is done with it."""
+        """Removes a request that the thread has done."""
         with self._changed:
             if self._known.get(unique & ~fuse_abi.UNIQUE_RESEND) is waiting:
                 del self._known[unique & ~fuse_abi.UNIQUE_RESEND]
-            if self._busy >= self._threads:  # else nobody waits for this
+            if self._busy >= self._threads:  # otherwise nobody waits for this
                 self._changed.notify_all()
             self._busy -= 1
 
     def put(self, message: bytes, since_s: float) -> None:
-        """Queue a request for the next thread that gets free."""
+        """Queues a request for the next free thread."""
         _, _, unique, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(message)
         with self._changed:
             queued = Queued(message, since_s, Waiting(pid, lambda: None))
@@ -88,7 +90,7 @@ class PendingRequests:
             self.queue.append(queued)
 
     def take(self) -> Queued | None:
-        """The oldest request of the queue that is still wanted; None without any."""
+        """The oldest queued request that is still wanted; None without one."""
         with self._changed:
             while self.queue:
                 found = self.queue.popleft()
@@ -99,9 +101,9 @@ class PendingRequests:
         return None
 
     def interrupt(self, unique: int) -> bool | None:
-        """Let go of a request whose reader was killed: True, and it is for the caller to answer.
+        """Lets go of a request whose reader was killed: True, and the caller must answer it.
 
-        False where its reader lives; None where no such request waits here.
+        False if its reader lives; None if no such request waits here.
         """
         key = unique & ~fuse_abi.UNIQUE_RESEND
         with self._changed:
@@ -118,19 +120,19 @@ class PendingRequests:
         return True
 
     def end(self) -> None:
-        """The connection is over."""
+        """Ends all waiting at the end of the connection."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def wait_until_full(self) -> bool:
-        """Wait until all threads wait and the queue has room; False at the end."""
+        """Waits until all threads wait and the queue has room; False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._full())
             return not self._over
 
     def stays_full(self, seconds: float) -> bool:
-        """Whether no thread gets free for a while."""
+        """Whether no thread becomes free for a while."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._over or not self._full(), seconds)
 

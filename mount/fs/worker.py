@@ -1,12 +1,12 @@
 """A worker: threads of one process that answer the requests of one device descriptor.
 
-One thread leads: it alone waits on the device, and answers what it reads. Before it would wait for
-something slow (a chunk that is not on the node), it passes the lead on, so that a cold read
-blocks neither hits nor questions for names (mount/fs/device_lead.py). While nothing is slow only
-one thread runs, and the interpreter's lock is never fought for. (Leader/followers: Schmidt et al.,
-PLoP 2000.) A thread that passes the lead on for the first time starts the next one: so there always
-is one that can take it, and a mount that never waits has but one. A worker knows nothing that
-another one could not ask the proxy for.
+One thread leads: it alone waits on the device, and answers what it reads. Before it waits for
+something slow, such as a chunk that is not on the node, it passes the lead on, so that a cold read
+blocks neither hits nor lookups (mount/fs/device_lead.py). While nothing is slow, only one thread
+runs, and threads do not compete for the interpreter's lock. (Leader/followers: Schmidt et al., PLoP
+2000.) A thread that passes the lead on for the first time starts the next thread. So there always
+is one that can take the lead, and a mount that never waits has only one. A worker knows nothing
+that another one could not ask the proxy for.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from lodefs.mount.kernel.session import Session
 from lodefs.mount.shm.request_trace import TraceWriter
 from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
-FAILURES_PER_S = 1.0  # lines in the log
+FAILURES_PER_S = 1.0  # limit for lines in the log
 FAILURES_BURST = 10.0
 EPOCH_PAUSE_S = 10.0
-PATIENCE_S = 0.05  # how long a request is left to other workers
+PATIENCE_S = 0.05  # how long other workers may take a request first
 
 
 class Marks(Protocol):
@@ -42,7 +42,7 @@ class Marks(Protocol):
 
 
 class Failures:
-    """Says what failed, but not more than a few times per second."""
+    """Logs failed requests, but only a few per second."""
 
     def __init__(self, log: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._log = log
@@ -52,7 +52,7 @@ class Failures:
         self._dropped = 0
 
     def __call__(self, what: str, error: Exception) -> None:
-        """Log a failed request."""
+        """Logs a failed request."""
         now_s = self._clock()
         self._tokens = min(FAILURES_BURST, self._tokens + (now_s - self._last_s) * FAILURES_PER_S)
         self._last_s = now_s
@@ -66,9 +66,9 @@ class Failures:
 
 
 class Renewal:
-    """Tells the kernel to look all names up anew, when it holds nodes that the proxy does not know.
+    """Tells the kernel to look all names up again, if it holds nodes that the proxy does not know.
 
-    That happens when the proxy lost its cache while a mount went on. Not more than once in
+    That happens when the proxy lost its cache while a mount went on. Acts at most once in
     EPOCH_PAUSE_S.
     """
 
@@ -79,7 +79,7 @@ class Renewal:
         self._last_s = -EPOCH_PAUSE_S
 
     def __call__(self) -> None:
-        """Ask for it."""
+        """Tells the kernel, unless that was done recently."""
         now_s = self._clock()
         if self._able and now_s - self._last_s >= EPOCH_PAUSE_S:
             self._last_s = now_s
@@ -87,7 +87,7 @@ class Renewal:
 
 
 class ThreadReader(Reader, Protocol):
-    """A reader of one thread, with a time limit for what one request needs."""
+    """A reader of one thread, with a time limit for each request."""
 
     @property
     def waited(self) -> WaitTimes:
@@ -95,11 +95,11 @@ class ThreadReader(Reader, Protocol):
         ...
 
     def begin(self, waited_s: float = 0.0) -> None:
-        """The time for the next request starts now, or ``waited_s`` ago."""
+        """Starts the time of the next request now, or ``waited_s`` ago."""
         ...
 
     def cancel(self) -> None:
-        """Called from another thread: nobody waits for the request any more."""
+        """Says, from another thread, that nobody waits for the request any more."""
         ...
 
 
@@ -108,13 +108,13 @@ ReaderFactory = Callable[[BeforeBlocking], tuple[ThreadReader, FileSystem]]
 
 @dataclass(kw_only=True, slots=True)
 class Worker:
-    """What the threads of one worker share, and what each of them does, until the connection ends;
+    """What the threads of one worker share, and what each of them does until the connection ends;
     then ``ended`` is set.
 
     There are up to ``threads`` of them, and one that looks ahead while all of them wait.
-    ``readers`` makes what one thread reads with; what it is given is to be called before it
-    waits. ``on_interrupt`` hears which request, perhaps of another worker, is interrupted;
-    ``pending`` knows those of this worker. ``trace`` is told of each request while somebody looks.
+    ``readers`` makes a thread's reader; it gets the object to call before it waits.
+    ``on_interrupt`` learns which request, perhaps of another worker, is interrupted; ``pending``
+    knows those of this worker. ``trace`` records each request while somebody watches.
     """
 
     fd: int
@@ -129,7 +129,7 @@ class Worker:
     clock: Callable[[], float] = time.monotonic
     trace: TraceWriter | None = None
     counter: RowCounter = field(default_factory=uncounted)
-    lock: Lock = field(default_factory=Lock)  # its holder leads
+    lock: Lock = field(default_factory=Lock)  # the holder leads
     started: list[Thread] = field(default_factory=list)
     failures: Failures = field(init=False)
     renewal: Renewal = field(init=False)
@@ -146,8 +146,8 @@ class Worker:
             raise Unavailable("no thread can be started")
 
     def start_next(self) -> bool:
-        """One thread more, where there may be one; False where that has to be tried again."""
-        index = len(self.started)  # nobody else is here: each thread starts the one after it
+        """Starts one more thread, if the limit allows it; False if that must be tried again."""
+        index = len(self.started)  # no race: each thread starts the one after it
         if index > self.threads or self.ended.is_set():
             return True
         is_last = index == self.threads
@@ -157,13 +157,13 @@ class Worker:
         self.started.append(thread)
         try:
             thread.start()
-        except RuntimeError:  # the system has no room for one now
+        except RuntimeError:  # the system cannot start one now
             self.started.remove(thread)
             return False
         return True
 
     def answer(self, index: int) -> None:
-        """A thread: answers requests until the connection ends."""
+        """Runs in a thread: answers requests until the connection ends."""
         turn = DeviceTurn(self.lock, self.start_next)
         current = CurrentRequest(turn, self.pending, self.disk_watch, self.counter.add)
         try:
@@ -176,18 +176,18 @@ class Worker:
             self._end(turn)
 
     def _end(self, turn: DeviceTurn) -> None:
-        """A thread ends, with the connection or by an error: so do the others, and the worker.
-        What they had in work goes to its successor, or fails."""
+        """Ends a thread, with the connection or by an error. The others and the worker end, too.
+        The successor gets their requests, or these fail."""
         self.ended.set()
         self.pending.end()
         self.disk_watch.close()
         turn.release()
 
     def answer_ahead(self) -> None:
-        """A thread of its own: while all others wait, it reads what no other worker reads.
+        """Runs in a thread of its own: while all others wait, reads what no other worker reads.
 
-        What can be said at once it answers (umount(8) asks for statfs), so it never waits; the
-        rest (SlowError) is queued.
+        It answers what can be answered at once (umount(8) asks for statfs), so it never waits. It
+        queues the rest (SlowError).
         """
         turn = DeviceTurn(self.lock)
         try:
@@ -211,7 +211,7 @@ class Worker:
                 return
             reader.begin()
             self._answer_or_queue(dispatcher, memoryview(buffer)[:size])
-            turn.release()  # not before it is queued: the next to lead looks into the queue first
+            turn.release()  # only after it is queued: the next leader looks into the queue first
 
     def _answer_or_queue(self, dispatcher: Dispatcher, message: memoryview) -> None:
         try:
@@ -236,7 +236,7 @@ class Worker:
         dispatcher: Dispatcher,
         reader: ThreadReader,
     ) -> None:
-        # Every request comes through here: what it needs is looked up once, before.
+        # Every request comes through here: look up once, before the loop, what it needs.
         fd, turn, pending, ended = self.fd, current.turn, self.pending, self.ended
         marks, clock, begin, trace = self.marks, self.clock, reader.begin, self.trace
         counter = self.counter
@@ -262,7 +262,7 @@ class Worker:
                 begin(now_s - since_s)
                 current.message = memoryview(queued.message)
             answer = dispatcher.answer(current.message)
-            if answer is not None and not current.cancelled:  # else its canceller answers
+            if answer is not None and not current.cancelled:  # otherwise its canceller answers
                 device.write_answer(fd, *answer)
                 counter.answered(dispatcher.operation, int((clock() - since_s) * 1e9))
                 if reader.waited.is_any:
@@ -282,7 +282,7 @@ def add_request(
     message: memoryview,
     answer: Answer | None,
 ) -> None:
-    """Tell the trace of a request that is answered; those that take no answer are left out."""
+    """Adds an answered request to the trace; requests without an answer are left out."""
     if answer is None:
         return
     _, opcode, _, node, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(message)
@@ -299,7 +299,7 @@ def add_request(
 
 
 class _Refusal:
-    """Of the thread that never waits."""
+    """Passed to the reader of the thread that never waits: raises SlowError instead."""
 
     user = 0
     pid = 0

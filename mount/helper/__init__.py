@@ -1,1 +1,1 @@
-"""The mount helper: mounts for programs with threads, such as the mount service."""
+"""The mount helper, which mounts for programs with threads, such as the mount service."""

@@ -1,7 +1,7 @@
-"""Work that its callers do not wait for longer than they have time.
+"""Work whose callers wait only as long as they have time.
 
-Each piece of work is a thread of its own; the same work that is asked for again while it is under
-way is joined. Who waits too long gets LateError, and the work goes on.
+Each piece of work runs in a thread of its own. Callers that ask for work that is under way join it.
+A caller that has waited too long gets LateError, and the work continues.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class LateError(DeadlineExceeded):
-    """The work is not done in its caller's time, and goes on. What work itself raises is none."""
+    """The work is not done in the caller's time, and continues. Work itself never raises this."""
 
 
 class _Call(Generic[T]):
-    """One piece of work. Its fields are guarded by the lock of its Calls."""
+    """One piece of work. The lock of its Calls guards its fields."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -34,13 +34,13 @@ class _Call(Generic[T]):
 
 
 class Calls:
-    """All work under way, by what it is."""
+    """All work under way, by key."""
 
     def __init__(self, calls_max: int = CALLS_MAX) -> None:
         self._calls_max = calls_max
         self._lock = threading.Lock()
         self._running: dict[Hashable, _Call[object]] = {}
-        self._mending = 0  # after calls that nobody waited for
+        self._mending = 0  # works that run ``late`` after their callers have gone
         self._idle = threading.Condition(self._lock)
 
     def run(
@@ -50,33 +50,35 @@ class Calls:
         timeout_s: float,
         late: Callable[[T], None] = lambda _result: None,
     ) -> T:
-        """What ``work`` returns or raises. ``late`` gets the result when nobody waited for it.
+        """The result of ``work``, or its error. ``late`` gets a result that nobody waited for.
 
-        Of callers with one ``key``, the first one's work is done for all. LateError after
-        ``timeout_s``; Unavailable where too much is under way.
+        The first of several callers with one ``key`` has its work done for all. Raises: LateError
+        after ``timeout_s``; Unavailable if too much is under way.
         """
         call = self._join(key, work, late, waiting=1)
         call.done.wait(timeout_s)
         with self._lock:
             call.waiting -= 1
             if not call.done.is_set():
-                raise LateError(f"it is not done after {timeout_s:g} s and goes on; try again")
+                raise LateError(
+                    f"the work is not done after {timeout_s:g} s, and continues; try again"
+                )
         if call.error is not None:
             raise call.error
-        return call.result  # type: ignore[return-value]  # the work's, by its key
+        return call.result  # type: ignore[return-value]  # the key decides the type
 
     def is_wanted(self, key: Hashable) -> bool:
-        """Whether somebody still waits for the work of a key."""
+        """Whether somebody still waits for the work with a key."""
         with self._lock:
             call = self._running.get(key)
             return call is not None and call.waiting > 0
 
     def begin(self, key: Hashable, work: Callable[[], object]) -> None:
-        """Do it without waiting; nothing happens where it is under way already. Unavailable."""
+        """Starts work without waiting, unless it is already under way. Raises: Unavailable."""
         self._join(key, work, lambda _result: None, waiting=0)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is under way; False when something still is."""
+        """Waits until nothing is under way; False if something still is."""
         with self._lock:
             return self._idle.wait_for(lambda: not self._running and not self._mending, timeout_s)
 
@@ -91,7 +93,7 @@ class Calls:
             there = self._running.get(key)
             if there is not None:
                 there.waiting += waiting
-                return there  # type: ignore[return-value]  # the same key: the same work
+                return there  # type: ignore[return-value]  # the same key means the same work
             if len(self._running) >= self._calls_max:
                 raise Unavailable(f"{self._calls_max} calls are under way; try again")
             call: _Call[T] = _Call()
@@ -106,7 +108,7 @@ class Calls:
             with self._lock:
                 del self._running[key]
             call.error = Unavailable(f"no thread can be started: {error}")
-            call.done.set()  # for those who joined meanwhile
+            call.done.set()  # for callers that joined meanwhile
             raise Unavailable(f"no thread can be started: {error}") from error
         return call
 
@@ -119,7 +121,7 @@ class Calls:
     ) -> None:
         try:
             call.result = work()
-        except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the caller gets any error
             call.error = error
         if self._end(key, call):
             return
@@ -127,7 +129,7 @@ class Calls:
             if call.error is None:
                 late(call.result)  # type: ignore[arg-type]
             else:
-                _log.warning("%s, with nobody waiting any more: %s", _name(key), call.error)
+                _log.warning("%s, and no caller waits any more: %s", _name(key), call.error)
         except Exception:  # noqa: BLE001 - nobody waits for it
             _log.exception("after a call that was late")
         finally:
@@ -136,7 +138,7 @@ class Calls:
                 self._idle.notify_all()
 
     def _end(self, key: Hashable, call: _Call[T]) -> bool:
-        """Give the result to those who wait. False when nobody does: then ``late`` is next."""
+        """Gives the result to waiting callers. False if there are none: then ``late`` is next."""
         with self._lock:
             del self._running[key]
             call.done.set()
@@ -146,6 +148,6 @@ class Calls:
 
 
 def _name(key: Hashable) -> str:
-    """What work is about, for a log: the words of its key."""
+    """The name of work for a log: the words of its key."""
     parts = key if isinstance(key, tuple) else (key,)
     return " ".join(part for part in parts if isinstance(part, str))

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as an event, for services of the node that end when they are told to."""
+"""SIGTERM and SIGINT as an event, for services that end on these signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def asked_to_end() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set. Must be entered in the main thread.
 
-    The handlers from before are back when the context ends.
+    The former handlers are restored when the context ends.
     """
     end = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)

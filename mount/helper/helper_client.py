@@ -1,10 +1,10 @@
-"""Mounting and unmounting for a program with threads, which cannot fork: a process that can.
+"""Mounts and unmounts for a program with threads, which cannot fork, by a process that can.
 
-The mount helper (``helper_process``) has loaded all that a mount needs, so that one costs no start
-of a Python; it is started anew should it die. It is a program of its own and no fork of this
-one, since libraries of this one may have left something to be done at forks (libuv closes
-descriptors there). Each order is done by a child of the mount helper within a time limit, so that a
-kernel that hangs never holds up this program. Mounts outlive both.
+The mount helper (``helper_process``) has loaded all that a mount needs, so that a mount starts no
+Python; if it dies, it is started again. It is a separate program and no fork of this one, since
+libraries may have left handlers for forks (libuv closes descriptors there). A child of the mount
+helper does each order within a time limit, so that a hanging kernel never blocks this program.
+Mounts outlive both.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from lodefs.mount.helper.helper_requests import Operation
 from lodefs.mount.mount_spec import MountRequest, Reply
 from lodefs.mount.process import spawn, startup
 
-MARGIN_S = (
-    1.0  # for an answer to come after the time limit, before the mount helper counts as hanging
-)
+MARGIN_S = 1.0  # for an answer after the time limit, before the mount helper counts as hanging
 END_TIMEOUT_S = 5.0
 
 
 class _Process:
-    """A mount helper that runs: ``control`` is our end of its socket. Unavailable where none can be
-    started."""
+    """A running mount helper; ``control``: our end of its socket. Raises: Unavailable if it cannot
+    be started."""
 
     def __init__(self) -> None:
         ours: socket.socket | None = None
@@ -45,12 +43,12 @@ class _Process:
         except OSError as error:
             if ours is not None:
                 ours.close()
-            raise Unavailable(f"no process that mounts can be started: {error}") from error
+            raise Unavailable(f"the mount helper cannot be started: {error}") from error
         self.control = ours
         self.control.settimeout(0)
 
     def end(self, timeout_s: float) -> None:
-        """Let it end, or end it."""
+        """Lets it end, and kills it if it does not."""
         self.control.close()
         if not processes.is_over(self.pid_fd, timeout_s):
             processes.send(self.pid_fd)
@@ -59,7 +57,7 @@ class _Process:
 
 
 class MountHelper:
-    """For any thread. Started at once, so that it is ready when the first order comes."""
+    """Runs orders for any thread. Starts at once, so that it is ready for the first order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,12 +72,12 @@ class MountHelper:
 
     @property
     def pid(self) -> int:
-        """Its process now; 0 where it is to be started anew."""
+        """The helper's present process; 0 if it must be started again."""
         process = self._process
         return process.pid if process is not None else 0
 
     def close(self) -> None:
-        """End it; orders that are at work end by themselves, and mounts stay."""
+        """Ends the helper. Orders under way end by themselves, and mounts stay."""
         with self._lock:
             self._closed = True
             process, self._process = self._process, None
@@ -87,21 +85,21 @@ class MountHelper:
             process.end(END_TIMEOUT_S)
 
     def run(self, operation: Operation, timeout_s: float) -> Reply:
-        """Have an order done. Its errors; DeadlineExceeded; Unavailable where that fails twice."""
+        """Runs an order. Raises its errors; DeadlineExceeded; Unavailable if that fails twice."""
         request = HelperRequest(operation, time.monotonic() + timeout_s)
         answer = self._try(request) or self._try(request)
         if answer is None:
-            raise Unavailable("the process that mounts was killed; try again")
+            raise Unavailable("the mount helper was killed; try again")
         if answer.failure is not None:
             raise error_of(answer.failure)
         return answer
 
     def _try(self, request: HelperRequest) -> Reply | None:
-        """None where the order was lost, with the mount helper or with its child."""
+        """The result; None if the order was lost with the mount helper or its child."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
-            raise Unavailable(f"no order to mount can be given: {error}") from error
+            raise Unavailable(f"cannot send an order to the mount helper: {error}") from error
         with ours:
             with theirs:
                 process = self._send(request, theirs.fileno())
@@ -109,8 +107,8 @@ class MountHelper:
             try:
                 reply = msgpack_decoder(Reply).decode(rpc.receive(ours).data)
             except TimeoutError as error:
-                self._drop(process)  # it did not even say that the time is up
-                raise DeadlineExceeded("not done in time: the process that mounts hangs") from error
+                self._drop(process)  # it did not even report the time-out
+                raise DeadlineExceeded("not done in time: the mount helper hangs") from error
             except ConnectionError:
                 return None
             if reply.failure is None:
@@ -118,8 +116,8 @@ class MountHelper:
         return reply
 
     def _send(self, request: HelperRequest, fd: int) -> _Process:
-        """Give an order to the mount helper, to a new one where it is gone. Unavailable,
-        DeadlineExceeded."""
+        """Sends an order to the mount helper, which is started again if needed. Raises:
+        Unavailable, DeadlineExceeded."""
         for _ in range(2):
             process, control = self._reach(request)
             with control:
@@ -128,19 +126,19 @@ class MountHelper:
                     return process
                 except OSError:
                     self._drop(process)
-        raise Unavailable("the process that mounts does not run; try again")
+        raise Unavailable("the mount helper does not run; try again")
 
     def _reach(self, request: HelperRequest) -> tuple[_Process, socket.socket]:
-        """The mount helper, and a socket to it that stays open when another thread ends it."""
+        """The mount helper, and a socket to it that stays open even if another thread ends it."""
         if not self._lock.acquire(timeout=_left_s(request)):
-            raise DeadlineExceeded("not begun in time: the process that mounts is being started")
+            raise DeadlineExceeded("not begun in time: the mount helper is being started")
         try:
             if self._closed:
-                raise Unavailable("the process that mounts does not run; try again")
+                raise Unavailable("the mount helper does not run; try again")
             process = self._process = self._process or _Process()
             return process, process.control.dup()
         except OSError as error:
-            raise Unavailable(f"no order to mount can be given: {error}") from error
+            raise Unavailable(f"cannot send an order to the mount helper: {error}") from error
         finally:
             self._lock.release()
 
@@ -153,7 +151,7 @@ class MountHelper:
 
 
 def _acknowledge(request: HelperRequest, channel: socket.socket) -> None:
-    """A mount that is ready stays when it is acknowledged in time; other orders need nothing."""
+    """Acknowledges in time a mount that is ready, so that it stays; other orders need nothing."""
     if not isinstance(request.operation, MountRequest):
         return
     channel.settimeout(_left_s(request) + MARGIN_S)
@@ -168,13 +166,13 @@ def _acknowledge(request: HelperRequest, channel: socket.socket) -> None:
 
 
 def _send_in_time(control: socket.socket, fd: int, request: HelperRequest) -> None:
-    """OSError where the mount helper is gone; DeadlineExceeded where it takes no order in time."""
+    """Raises: OSError if the helper is gone; DeadlineExceeded if it accepts no order in time."""
     control.settimeout(max(_left_s(request), 0.001))
     try:
         rpc.send(control, request, [fd])
     except TimeoutError as error:
         raise DeadlineExceeded(
-            "not begun in time: too much is being mounted now; try again"
+            "not begun in time: too many mounts are being made; try again"
         ) from error
 
 

@@ -1,10 +1,9 @@
-"""The mount helper: one thread, everything loaded that a mount needs, a fork for each order.
+"""The mount helper: one thread, with all loaded that a mount needs, and a fork for each order.
 
-``main``, with FD as argument, serves the socket FD. An order comes as one packet
-with one descriptor (SCM_RIGHTS, unix(7)): the socket on which its child answers. The child's time
-is limited by a timer of its own (SIGALRM), so that the limit holds without this process too. A
-child that mounts becomes the mount process: once the requester has acknowledged the mount, this
-process has nothing to do with it any more.
+``main``, with the argument FD, serves the socket FD. An order is one packet with one descriptor
+(SCM_RIGHTS, unix(7)): the socket on which its child answers. The child's own timer (SIGALRM) limits
+its time, so that the limit holds without this process. A child that mounts becomes the mount
+process: once the requester has acknowledged the mount, this process no longer deals with it.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 from lodefs.mount.process import spawn, startup
 from lodefs.mount.process.startup import Requester
 
-CHILDREN_MAX = 32  # at work at a time; further orders wait
-WAITING_MAX = 256  # further ones stay in the socket
-CROWDED_PAUSE_S = 0.02  # while orders wait for children to give their answers
+CHILDREN_MAX = 32  # at work at once; further orders wait
+WAITING_MAX = 256  # waiting orders; further ones stay in the socket
+CROWDED_PAUSE_S = 0.02  # between looks while orders wait for children
 CLEAN_UP_TIMEOUT_S = 10.0
-GRACE_S = 0.2  # for a child whose time is up to answer
-KILL_S = 2.0  # for it to undo what it did and to end
+GRACE_S = 0.2  # for a child to answer after its time limit
+KILL_S = 2.0  # for it to undo its work and end
 PAUSE_S_MAX = 3600.0  # poll(2) takes no more than 2^31 ms
-# Whatever the owner does with these, here they end a process.
+# Whatever the owner does with these signals, here they end a process.
 _DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 class HelperRequest(msgspec.Struct, frozen=True):
-    """An order, and until when it may be worked on (time.monotonic)."""
+    """An order, and the time until which it may run (time.monotonic)."""
 
     operation: Operation
     deadline_s: float
 
     @property
     def place(self) -> str:
-        """The directory that it is about."""
+        """The directory of the order."""
         operation = self.operation
         if isinstance(operation, MountRequest):
             return operation.options.mountpoint
@@ -64,9 +63,9 @@ class HelperRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A process at work. ``answer_fd``: its requester's socket; ``done_fd``: an eventfd that gets
-    readable when the requester has its answer. ``verdict``: of one that cleans up after another,
-    what the requester hears then."""
+    """A process at work. ``answer_fd``: its requester's socket; ``done_fd``: an eventfd that
+    becomes readable when the requester has its answer. ``verdict``: for a child that cleans up
+    after another, the answer that the requester gets at the end."""
 
     pid_fd: int
     request: HelperRequest
@@ -75,25 +74,24 @@ class _Child:
     verdict: Reply | None = None
 
     def close(self) -> None:
-        """Forget it: it has ended, or needs no watching any more."""
+        """Forgets it: it has ended, or need not be watched any more."""
         for fd in (self.pid_fd, self.answer_fd, self.done_fd):
             os.close(fd)
 
 
 class HelperProcess:
-    """Serves ``control`` until the owner has closed its end. Children that are at work then go
-    on."""
+    """Serves ``control`` until the owner has closed its end. Children at work then continue."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: dict[int, _Child] = {}  # by pidfd and by done_fd
-        self._late: set[int] = set()  # pidfds of those whose requester was told so already
+        self._late: set[int] = set()  # pidfds of children whose requester knows that they are late
         self._waiting: list[tuple[HelperRequest, int]] = []  # orders, and their requesters' sockets
         self._poll = select.poll()
         self._listening = False
 
     def run(self) -> None:
-        """Return when the owner has gone."""
+        """Returns when the owner has gone."""
         while True:
             self._listen()
             for fd, _ in self._poll.poll(self._pause_s() * 1000):
@@ -106,7 +104,7 @@ class HelperProcess:
             self._start_waiting()
 
     def _listen(self) -> None:
-        """Hear of new orders, where there is room for them."""
+        """Accepts new orders, if there is room for them."""
         wanted = len(self._waiting) < WAITING_MAX
         if wanted != self._listening:
             self._listening = wanted
@@ -119,7 +117,7 @@ class HelperProcess:
         return [child for fd, child in self._children.items() if fd == child.pid_fd]
 
     def _pause_s(self) -> float:
-        """Until the next child ought to have ended, or an order that waits may be begun."""
+        """The time until the next child should have ended, or a waiting order may begin."""
         if self._waiting:
             return CROWDED_PAUSE_S
         ends_s = [
@@ -130,10 +128,10 @@ class HelperProcess:
         return min(max(left_s, CROWDED_PAUSE_S), PAUSE_S_MAX)
 
     def _end_late(self) -> None:
-        """Children whose time is up have ended by now, unless they are stopped, or the kernel does
-        not let them go: their requesters are told, and they are killed."""
+        """Handles children that should have ended, but are stopped, or held by the kernel: tells
+        their requesters, and kills them."""
         hangs = _failed(
-            "not done in time: it is being undone, or the kernel hangs", "DeadlineExceeded"
+            "not done in time: the order is being undone, or the kernel hangs", "DeadlineExceeded"
         )
         for child in self._at_work():
             late_s = time.monotonic() - child.request.deadline_s
@@ -144,20 +142,20 @@ class HelperProcess:
                 processes.send(child.pid_fd)
 
     def _take(self) -> bool:
-        """Receive the next order; False where no more will come."""
+        """Receives the next order; False if no more will come."""
         try:
             data, fds = rpc.receive(self._control, fds_max=1)
         except ConnectionError:
             return False
         except OSError:
-            return True  # no more descriptors: its requester sees the end of its socket
+            return True  # no descriptors are left: its requester sees the end of its socket
         self._waiting += [(msgpack_decoder(HelperRequest).decode(data), fd) for fd in fds]
         return True
 
     def _start_waiting(self) -> None:
-        """Begin the orders that can be begun now, and refuse those whose time is up.
+        """Begins the orders that can begin now, and refuses those whose time is up.
 
-        While an earlier mount on the same directory is being undone, no other is made there.
+        While an earlier mount on the same directory is being undone, no other begins there.
         """
         at_work = len(self._at_work()) - len(self._late)
         undone = {child.request.place for child in self._at_work() if self._is_undone(child)}
@@ -171,7 +169,9 @@ class HelperProcess:
                 self._waiting.append((request, fd))
             else:
                 why = (
-                    "an earlier mount there is being taken back" if is_barred else "too much to do"
+                    "an earlier mount there is being undone"
+                    if is_barred
+                    else "too much is under way"
                 )
                 _answer(fd, _failed(f"not begun in time: {why}; try again", "DeadlineExceeded"))
                 os.close(fd)
@@ -183,8 +183,8 @@ class HelperProcess:
         )
 
     def _start(self, request: HelperRequest, answer_fd: int, verdict: Reply | None = None) -> None:
-        """A child for an order, or one that cleans up after another, of which ``verdict`` says how
-        it failed."""
+        """Starts a child for an order, or one that cleans up after another, whose failure is
+        ``verdict``."""
         done_fd = startup.new_done_fd()
         pid = 0
         try:
@@ -197,7 +197,7 @@ class HelperProcess:
                     _become(partial(_clean_up, request.place))
                 pid_fd = os.pidfd_open(pid)
         except OSError as error:
-            if pid:  # nobody could watch it
+            if pid:  # nobody could watch the child
                 os.kill(pid, signal.SIGKILL)
             why = _failed(f"no process can be started: {error.strerror}")
             _answer(answer_fd, verdict or why)
@@ -210,8 +210,8 @@ class HelperProcess:
             self._poll.register(fd, select.POLLIN)
 
     def _finish(self, child: _Child, *, ended: bool) -> None:
-        """A child has answered, or has ended: without an answer the requester is told so, when
-        what the child may have mounted is away."""
+        """Handles a child that has answered or ended. Without an answer the requester is told, once
+        whatever the child may have mounted is removed."""
         for fd in (child.pid_fd, child.done_fd):
             self._poll.unregister(fd)
             del self._children[fd]
@@ -231,8 +231,9 @@ class HelperProcess:
 
 @contextlib.contextmanager
 def _gate() -> Iterator[Callable[[], None]]:
-    """What a child calls that is forked in the block: it waits until its parent leaves the block,
-    or has ended. Ended children are reaped at once, and then nobody could watch them any more."""
+    """A function that a child forked within the block calls first: it waits until its parent has
+    left the block, or has ended. Ended children are reaped at once, and then could not be
+    watched."""
     waiting, parents = os.pipe2(os.O_CLOEXEC)
 
     def wait() -> None:
@@ -256,25 +257,25 @@ def _answer(fd: int, reply: Reply) -> None:
 
 
 def _work(request: HelperRequest, answer_fd: int, done_fd: int) -> None:
-    """What a child does; one that mounts becomes the mount process."""
+    """Does the work of a child; one that mounts becomes the mount process."""
     requester = Requester(socket.socket(fileno=answer_fd), done_fd)
     try:
         left_s = request.deadline_s - time.monotonic()
         if left_s <= 0:
             raise DeadlineExceeded("not begun in time")
         helper_requests.perform(request.operation, requester, left_s)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the requester must hear of it
+    except Exception as error:  # noqa: BLE001 - the requester must get any error
         requester.fail(error)
 
 
 def _clean_up(place: str) -> None:
-    """Take away what a mount process left that was killed, in limited time."""
+    """Removes, in limited time, what a killed mount process has left."""
     signal.setitimer(signal.ITIMER_REAL, CLEAN_UP_TIMEOUT_S)
     spawn.detach_killed(place)
 
 
 def _become(main: Callable[[], None], *keep: int) -> NoReturn:
-    """In a new child: run ``main`` with no descriptors but ``keep`` and the standard ones."""
+    """In a new child: runs ``main`` with no descriptors but ``keep`` and the standard ones."""
     status = 1
     try:
         spawn.detach_from_parent(*keep)
@@ -282,7 +283,7 @@ def _become(main: Callable[[], None], *keep: int) -> NoReturn:
         status = 0
     except SystemExit as ending:
         status = ending.code if isinstance(ending.code, int) else 1
-    except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
+    except BaseException as error:  # noqa: BLE001 - no child may continue as its parent
         sys.stderr.write(f"lodefs mount helper[{os.getpid()}]: {type(error).__name__}: {error}\n")
         sys.stderr.flush()
     finally:
@@ -290,7 +291,7 @@ def _become(main: Callable[[], None], *keep: int) -> NoReturn:
 
 
 def _load() -> None:
-    """What children would load else, each of them: to mount, and in workers to read the cache."""
+    """Loads what each child would load otherwise: to mount, and in workers to read the cache."""
     import ctypes  # noqa: F401
 
     with contextlib.suppress(ImportError):
@@ -298,12 +299,12 @@ def _load() -> None:
 
 
 def main() -> None:
-    """The process as a program."""
+    """Runs the process as a program."""
     for number in _DEFAULT:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended mounts leave no zombies
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _load()
     gc.collect()
-    gc.freeze()  # children need no copies of what is theirs only to be read
+    gc.freeze()  # keeps memory that children only read shared with them
     HelperProcess(socket.socket(fileno=int(sys.argv[1]))).run()

@@ -1,7 +1,7 @@
-"""What the mount helper's children are asked to do with mounts, and how they do it.
+"""The orders for children of the mount helper, and how the children carry them out.
 
-Each order is done by a process of its own, which may be killed at any time: a kernel that does not
-answer holds nobody else up.
+A separate process carries out each order, and may be killed at any time: a kernel that does not
+answer blocks nobody else.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 from lodefs.mount.process import control_socket, daemon, handover, process_scan
 from lodefs.mount.process.startup import Requester
 
-STATE_TIMEOUT_S = 0.25  # for the processes of a mount to say who they are
+STATE_TIMEOUT_S = 0.25  # for the processes of a mount to answer
 STACKED_MAX = 16  # mounts on one directory
 END_TRIES = 4
-END_TIMEOUT_S = 5.0  # for the processes of a mount to end by themselves when it is gone
+END_TIMEOUT_S = 5.0  # for the processes of a mount to end by themselves after it
 
 
 class Unmount(msgspec.Struct, frozen=True, tag="unmount"):
-    """Take away all lodefs mounts on a directory. Fine where there are none.
+    """Removes all lodefs mounts on a directory. It is no error if there are none.
 
     ``end_timeout_s``: for their processes to end by themselves, before they are killed. ``abort``:
-    they end whoever holds the mount.
+    end them whatever holds the mount.
     """
 
     place: str
@@ -39,7 +39,7 @@ class Unmount(msgspec.Struct, frozen=True, tag="unmount"):
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """Whether a mount is dead, for which nobody answers at a socket."""
+    """Asks whether a mount is dead, for which no process answers at a socket."""
 
     place: str
 
@@ -48,11 +48,11 @@ Operation = MountRequest | TakeOver | Unmount | Look
 
 
 def perform(operation: Operation, requester: Requester, left_s: float) -> None:
-    """Do it, in a process without threads, and answer the requester; returns when nothing is left
-    to do: of a mount, when that has ended.
+    """Carries an order out, in a process without threads, and answers the requester. Returns when
+    nothing is left to do; for a mount, when it has ended.
 
-    SIGALRM ends the process after ``left_s`` seconds, until what it does needs an end of its own.
-    Raises: errors of errors.py, which the requester is to be told.
+    SIGALRM ends the process after ``left_s`` seconds, until its work needs an end of its own.
+    Raises: errors of errors.py, which the requester is told.
     """
     signal.setitimer(signal.ITIMER_REAL, left_s)
     if isinstance(operation, MountRequest):
@@ -70,14 +70,16 @@ def perform(operation: Operation, requester: Requester, left_s: float) -> None:
 
 
 def _check_place(place: str) -> None:
-    """InvalidInput where a symlink has taken the directory's place: mount(2) would follow it."""
-    with suppress(OSError):  # of nothing, or a dead mount: check_mountpoint tells, or mends it
+    """Raises InvalidInput if a symlink replaced the directory: mount(2) would follow it."""
+    with suppress(
+        OSError
+    ):  # nothing there, or a dead mount: check_mountpoint reports or repairs it
         if stat.S_ISLNK(os.lstat(mountpoints.plain(place)).st_mode):
-            raise InvalidInput(f"{place} is a symlink, and no directory to mount on; remove it")
+            raise InvalidInput(f"{place} is a symlink and not a directory to mount on; remove it")
 
 
 def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
-    """The mounts that were taken away, and a pidfd of each one's supervisor."""
+    """The mounts that were removed, and a pidfd of each one's supervisor."""
     place = operation.place
     path = mountpoints.plain(place)
     left: list[tuple[mount_table.Mount, int]] = []
@@ -86,7 +88,9 @@ def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
         if found is None:
             break
         if not found.is_lodefs:
-            raise InUse(f"{place}: something else ({found.fs_type}) is mounted here; unmount it")
+            raise InUse(
+                f"{place}: another file system ({found.fs_type}) is mounted here; unmount it"
+            )
         pid_fd = _open_pid(found)
         left.append((found, pid_fd))
         try:
@@ -100,7 +104,7 @@ def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
 
 
 def _open_pid(found: mount_table.Mount) -> int:
-    """A pidfd of who answers for a mount; -1 where nobody says so at once."""
+    """A pidfd of the process that answers for a mount; -1 if none answers at once."""
     place = control_socket.find(found.device)
     with suppress(LodefsError, OSError):
         if place is not None:
@@ -109,10 +113,10 @@ def _open_pid(found: mount_table.Mount) -> int:
 
 
 def _await_end(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) -> None:
-    """See to it that the processes of mounts that are gone end, also where they are stopped.
+    """Makes sure that the processes of removed mounts end, even if they are stopped.
 
-    Where others still use a mount, its connection is not over, and they stay: nobody waits for
-    them.
+    If others still use a mount, its connection has not ended, and its processes stay: this does not
+    wait for them.
     """
     waited = [
         pid_fd

@@ -1,4 +1,4 @@
-"""NodeMounts over the kernel: the mount helper mounts; the proxy and the mounts are asked."""
+"""NodeMounts with the kernel: the mount helper mounts; the proxy and the mounts are asked."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from lodefs.mount.process import (
     process_scan,
 )
 
-OWNER = "docker"  # of the plugin's pins: `lodefs warm --pin` has its own
-STATE_TIMEOUT_S = 0.2  # for one mount to say who answers for it
-DEAD_TIMEOUT_S = 1.0  # for the kernel to say that nobody can any more
+OWNER = "docker"  # owner of the plugin's pins; `lodefs warm --pin` has another
+STATE_TIMEOUT_S = 0.2  # for the process of one mount to answer
+DEAD_TIMEOUT_S = 1.0  # for the kernel to say that no process can answer any more
 
 
 class KernelMounts:
     """See NodeMounts.
 
-    ``proxy_for`` gives the address of the proxy for a store, "" for the node's own, within so many
-    seconds; it raises errors of errors.py. ``environ`` is where ``token_env`` looks.
-    ``log_path``: of mounts; "" is syslog. ``log`` logs a line. ``owner``: of pins.
+    ``proxy_for`` returns the address of the proxy for a store, "" for the node's own, within a
+    number of seconds; it raises errors of errors.py. ``environ``: for ``token_env``. ``log_path``:
+    for mounts; "" is syslog. ``log`` logs a line. ``owner``: of pins.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class KernelMounts:
     def list_mounts(
         self, timeout_s: float, is_wanted: Callable[[str], bool] = lambda _place: True
     ) -> list[MountStatus]:
-        """See NodeMounts. What is not known in time to be dead counts as alive: only the kernel's
-        word makes a mount dead."""
+        """See NodeMounts. A mount that is not known in time to be dead counts as alive: only the
+        kernel can say that a mount is dead."""
         deadline_s = time.monotonic() + timeout_s
         folders = control_socket.own_folders()
         return [
@@ -114,13 +114,13 @@ class KernelMounts:
         alive = supervised = ready = True
         try:
             if place is None:
-                ready = False  # its socket may be still to come
-                raise Unavailable("it has no socket")
+                ready = False  # its socket may not exist yet
+                raise Unavailable("the mount has no socket")
             state = handover.state_of(place, max(min(STATE_TIMEOUT_S, left_s), 0.001))
             supervised, ready = state.supervised, state.ready
         except LodefsError as error:
             if isinstance(error.__cause__, ConnectionError):
-                ready = False  # it dies, or whoever made it takes it back
+                ready = False  # it dies, or its maker removes it
             alive = not self._is_dead(mounted.mountpoint, deadline_s)
         return MountStatus(
             mounted.mountpoint,
@@ -137,7 +137,7 @@ class KernelMounts:
         self._helper.run(TakeOver(place, self._log_path), timeout_s)
 
     def renew(self, source: Source, place: str, timeout_s: float) -> None:
-        """See NodeMounts. A proxy at a Unix socket asks for no token."""
+        """See NodeMounts. A proxy at a Unix socket needs no token."""
         deadline_s = time.monotonic() + timeout_s
         options = self._options(source, "", place, timeout_s)
         if not parse_address(options.proxy).path:
@@ -197,7 +197,7 @@ class KernelMounts:
 
     @contextmanager
     def _calls(self, source: Source, timeout_s: float) -> Iterator[tuple[ControlClient, float]]:
-        """Calls to the proxy of a source, and how long they may take."""
+        """A client for the proxy of a source, and its time limit."""
         deadline_s = time.monotonic() + timeout_s
         proxy = self._proxy_for(source.store, timeout_s)
         calls = ControlClient(proxy, read_token(source, self._environ, self._log))
@@ -208,7 +208,7 @@ class KernelMounts:
             calls.close()
 
     def _is_dead(self, place: str, deadline_s: float) -> bool:
-        """Asked in a process of its own, since a mount that hangs would hold the question up."""
+        """Asks in a separate process, since a hanging mount would block the question."""
         left_s = min(deadline_s - time.monotonic(), DEAD_TIMEOUT_S)
         if left_s <= 0:
             return False
@@ -223,7 +223,7 @@ def _left_s(deadline_s: float) -> float:
 
 
 def _on_top(table: list[mount_table.Mount]) -> list[mount_table.Mount]:
-    """The lodefs mounts that are not hidden by another mount on their directory."""
+    """The lodefs mounts that no other mount on their directory hides."""
     return [mounted for mounted in _uppermost(table) if mounted.is_lodefs]
 
 
@@ -233,7 +233,7 @@ def _uppermost(table: list[mount_table.Mount]) -> list[mount_table.Mount]:
 
 @contextmanager
 def _told(proxy: str, timeout_s: float) -> Iterator[None]:
-    """Say in a word who did not answer."""
+    """Turns time-outs into errors that name the party that did not answer."""
     try:
         yield
     except DeadlineExceeded as error:
@@ -244,4 +244,6 @@ def _told(proxy: str, timeout_s: float) -> Iterator[None]:
     except Unavailable as error:
         if proxy not in str(error):
             raise
-        raise Unavailable(f"the node's proxy cannot be reached; does it run? ({error})") from error
+        raise Unavailable(
+            f"the node's proxy cannot be reached: check that it runs ({error})"
+        ) from error

@@ -1,4 +1,4 @@
-"""Files of a state directory: each is whole, or as it was before, whatever ends in between.
+"""Files of a state directory: each is complete, or as it was before, whatever process ends.
 
 A directory belongs to its owner alone, and to one process at a time.
 """
@@ -18,39 +18,40 @@ UNFINISHED = ".new"
 
 
 def make_private(path: Path) -> None:
-    """Make a directory, its owner's alone. InvalidInput where a symlink or a file is; OSError."""
+    """Creates a directory for its owner alone. Raises: InvalidInput for a symlink or file;
+    OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.is_symlink() or not path.is_dir():
-        raise InvalidInput(f"{path} must be a directory, and no symlink")
+        raise InvalidInput(f"{path} must be a directory and not a symlink")
     path.chmod(0o700)
 
 
 def lock(path: Path, whose: str) -> int:
-    """Have a directory for this process alone, until the descriptor is closed; processes that it
-    forks do not hold it. InUse names ``whose`` it is; OSError."""
+    """Reserves a directory for this process until the descriptor is closed; forked processes do not
+    hold the lock. Raises: InUse, which names ``whose`` it is; OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(fd)
         raise InUse(
-            f"{path.parent} is the state of {whose}: end that, or name another directory"
+            f"{path.parent} is the state of {whose}: end that process, or name another directory"
         ) from None
     return fd
 
 
 def remove_unfinished(folder: Path, name: str = f"*{UNFINISHED}") -> None:
-    """Remove what processes that were killed have left. What is no file is not ours, and stays:
-    whoever writes there says so. OSError."""
+    """Removes what killed processes have left. A directory is not ours, and stays: a later write
+    reports it. Raises: OSError."""
     for path in folder.glob(name):
         with suppress(IsADirectoryError):
             path.unlink()
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put new content in the place of the old: on disk when this returns.
+    """Replaces the old content by the new; it is on disk when this returns.
 
-    NoSpace, Denied, Unavailable; the old content stays then.
+    Raises: NoSpace, Denied, Unavailable; the old content then stays.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
@@ -67,16 +68,16 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def read_whole(path: Path, size_bytes_max: int) -> bytes:
-    """A file's content, or the beginning of it. Corrupt where it is no regular file; OSError."""
+    """A file's content, or its beginning. Raises: Corrupt if it is not a regular file; OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Corrupt("it is no file")
+            raise Corrupt("it is not a regular file")
         return file.read(size_bytes_max)
 
 
 def sync(folder: Path) -> None:
-    """Names that were changed in a directory are on disk. OSError."""
+    """Makes sure that changed names in a directory are on disk. Raises: OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -85,7 +86,7 @@ def sync(folder: Path) -> None:
 
 
 def translated(error: OSError, path: Path) -> LodefsError:
-    """One of our errors, which names the path."""
+    """The error of lodefs for an OSError, which names the path."""
     kind = kind_of(error)
     hint = ": make room there, and try again" if kind is NoSpace else ""
     return kind(f"{path}: {error.strerror or error}{hint}")

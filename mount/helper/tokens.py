@@ -1,4 +1,4 @@
-"""The token that a volume's options refer to. It is read when it is needed, and kept nowhere."""
+"""The token that a volume's options refer to. It is read when it is needed, and never kept."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TOKEN_BYTES_MAX = 16384
 def read_token(
     source: Source, environ: Mapping[str, str], log: Callable[[str], None]
 ) -> str | None:
-    """The token for a volume's proxy; None where its options name none.
+    """The token for a volume's proxy; None if its options name none.
 
-    InvalidInput names the file or the variable, never what is in it. ``log`` hears of a file that
-    everybody can read.
+    Raises: InvalidInput, which names the file or the variable, never its content. ``log`` is called
+    for a file that everybody can read.
     """
     if source.token_file:
         what = f"token_file {source.token_file}"
@@ -37,12 +37,12 @@ def _file(path: str, what: str, log: Callable[[str], None]) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no path"
+        reason = getattr(error, "strerror", None) or "it is not a path"
         raise InvalidInput(f"{what} cannot be read: {reason}") from error
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise InvalidInput(f"{what} is no regular file")
+            raise InvalidInput(f"{what} is not a regular file")
         if found.st_mode & 0o004:
             log(f"{what} can be read by everybody on this machine: chmod 600 {path}")
         return os.read(fd, TOKEN_BYTES_MAX + 1)
@@ -53,10 +53,10 @@ def _file(path: str, what: str, log: Callable[[str], None]) -> bytes:
 
 
 def _checked(data: bytes, what: str) -> str:
-    """One line of visible ASCII, as an HTTP header can hold it."""
+    """Checks that a token is one line of visible ASCII, as an HTTP header needs it."""
     token = data.strip()
     if not token:
         raise InvalidInput(f"{what} is empty")
     if len(data) > TOKEN_BYTES_MAX or not all(0x21 <= byte <= 0x7E for byte in token):
-        raise InvalidInput(f"{what} holds no token: that is one line without blanks")
+        raise InvalidInput(f"{what} holds no token: a token is one line without blanks")
     return token.decode("ascii")

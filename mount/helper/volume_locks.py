@@ -1,4 +1,4 @@
-"""Who is at a volume: many who use it as it is, or one who changes it."""
+"""Locks of volumes: shared for calls that use a volume, exclusive for one that changes it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lodefs.chunkstore.errors import Conflict
 
 
 class VolumeLocks:
-    """Locks by the name of a volume; none is global."""
+    """Locks by the name of a volume; there is no global one."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
-        self._holders: Counter[str] = Counter()  # -1: one has it alone
+        self._holders: Counter[str] = Counter()  # -1: an exclusive holder
 
     @contextmanager
     def holding(self, volume: str, *, alone: bool = True, timeout_s: float = 0.0) -> Iterator[None]:
-        """Inside the block nobody else has the volume, or, not ``alone``, nobody has it alone.
-        Conflict where somebody has, after that time."""
+        """Holds a volume in the block: exclusively if ``alone``, else shared. Raises: Conflict if
+        that is not possible within the time."""
         holders = self._holders
         with self._turn:
             if not self._turn.wait_for(

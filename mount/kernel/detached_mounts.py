@@ -1,8 +1,8 @@
-"""Mounts as descriptors: one process hands a mount out, another one puts it onto a directory.
+"""Mounts as descriptors: one process hands a mount out, and another one puts it onto a directory.
 
-open_tree(2), mount_setattr(2) and move_mount(2), from Linux 5.12 on. Who puts the mount in its
-place needs rights over its own mount namespace alone, and the one who hands it out never touches a
-path of theirs.
+open_tree(2), mount_setattr(2) and move_mount(2), from Linux 5.12 on. The process that puts the
+mount onto a directory needs rights only in its own mount namespace. The one that hands it out never
+touches the other's paths.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _MISSING = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def copied(place: str) -> int:
-    """A descriptor of a copy of the mount on ``place``, an absolute path without symlinks; as
-    ``copied_from``. Unsupported (an older kernel), Unavailable (nothing is mounted there)."""
+    """A descriptor of a copy of the mount on ``place``, an absolute path without symlinks, like
+    ``copied_from``. Raises: Unsupported (older kernel), Unavailable (nothing is mounted there)."""
     folder = os.path.dirname(place)
     try:
         with closing(open_plain(place, PLACE)) as root_fd, closing(open_plain(folder, PLACE)) as fd:
             if mount_id_of(root_fd) == mount_id_of(fd):
-                raise Unavailable(f"{place}: nothing is mounted there just now; try again")
+                raise Unavailable(f"{place}: nothing is mounted there now; try again")
             return copied_from(root_fd, place)
     except OSError as error:
         raise _translated(error, place) from error
 
 
 def copied_from(root_fd: int, place: str) -> int:
-    """A descriptor of a copy of the mount whose root is ``root_fd``, which is nowhere yet:
-    read-only, without setuid programs and devices, and private, so that nothing that is mounted in
-    it comes back here. ``place`` is for errors: Unsupported, Unavailable."""
+    """A descriptor of a copy of the mount whose root is ``root_fd``. The copy is not mounted yet:
+    it is read-only, without setuid programs and devices, and private, so that mounts in it do not
+    come back here. ``place``: for errors. Raises: Unsupported, Unavailable."""
     try:
         fd = libc.call(
             "syscall", _OPEN_TREE, root_fd, b"", _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
         )
         try:
-            # Attributes to set and to clear, propagation, user namespace: struct mount_attr.
+            # struct mount_attr: attributes to set and to clear, propagation, user namespace.
             wanted = struct.pack("=QQQQ", _RDONLY | _NOSUID | _NODEV, 0, _MS_PRIVATE, 0)
             libc.call("syscall", _MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, wanted, len(wanted))
         except OSError:
@@ -58,9 +58,9 @@ def copied_from(root_fd: int, place: str) -> int:
 
 
 def put(fd: int, directory_fd: int, directory: str, *, beneath: bool = False) -> None:
-    """Mount what a descriptor holds on the directory that another one is of, in this process's
-    mount namespace; ``beneath`` the mount that is there, from Linux 6.5 on. Needs CAP_SYS_ADMIN
-    there. ``directory`` is for errors: InvalidInput (it was removed), Unsupported."""
+    """Mounts what a descriptor holds on the directory of another descriptor, in this process's
+    mount namespace; ``beneath`` an existing mount, from Linux 6.5 on. Needs CAP_SYS_ADMIN there.
+    ``directory``: for errors. Raises: InvalidInput (it was removed), Unsupported."""
     how = _FROM_EMPTY_PATH | _TO_EMPTY_PATH | (_BENEATH if beneath else 0)
     try:
         libc.call("syscall", _MOVE_MOUNT, fd, b"", directory_fd, b"", how)
@@ -68,18 +68,18 @@ def put(fd: int, directory_fd: int, directory: str, *, beneath: bool = False) ->
         if error.errno == errno.ENOENT:
             raise InvalidInput(f"{directory}: {error.strerror}") from error
         raise Unsupported(
-            f"{directory}: move_mount(2) says {error.strerror}; is it forbidden here, as in some "
-            "containers? LODEFS_ATTACH_SOCKET=none mounts without it"
+            f"{directory}: move_mount(2) fails ({error.strerror}); perhaps it is forbidden here, "
+            "as in some containers; LODEFS_ATTACH_SOCKET=none mounts without it"
         ) from error
 
 
 def take_off(root_fd: int) -> None:
-    """Unmount the mount whose root a descriptor is of, wherever it is by now; readers keep what
-    they have open. Raises: OSError, with EINVAL where it is not mounted any more."""
+    """Unmounts the mount with the root of a descriptor, wherever it is now; open files stay
+    readable. Raises: OSError, with EINVAL if it is not mounted any more."""
     libc.call("umount2", f"/proc/self/fd/{root_fd}".encode(), _MNT_DETACH)
 
 
 def _translated(error: OSError, place: str) -> LodefsError:
     if error.errno in _MISSING:
-        return Unsupported("mounts are handed out from Linux 5.12 on; this one is older")
+        return Unsupported("handing out mounts needs Linux 5.12 or newer")
     return Unavailable(f"{place}: {error.strerror}")

@@ -17,38 +17,38 @@ from lodefs.mount.kernel.session import Session, negotiate
 
 PATH = "/dev/fuse"
 NUMBER = os.makedev(10, 229)  # devices.txt of the kernel
-# The connection was unmounted (ENODEV) or aborted (ECONNABORTED); nothing comes any more.
+# The connection was unmounted (ENODEV) or aborted (ECONNABORTED): there are no more messages.
 _ENDED = frozenset({errno.ENODEV, errno.ECONNABORTED})
 # The request was taken back before it was read, or there is none now.
 _AGAIN = frozenset({errno.ENOENT, errno.EAGAIN, errno.EINTR})
 
 
 def open_device() -> int:
-    """A new descriptor of /dev/fuse. Unsupported without FUSE, Denied without the right to it."""
+    """A new descriptor of /dev/fuse. Raises: Unsupported without FUSE, Denied without the right."""
     try:
         fd = os.open(PATH, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError as error:
         raise Denied(
-            f"{PATH} may not be opened: {error.strerror}; users can mount where it has mode 0666, "
-            "as udev makes it: ask your administrator (`lodefs doctor` tells more)"
+            f"{PATH} cannot be opened: {error.strerror}; users can mount if it has mode 0666, "
+            "as udev creates it: ask your administrator (`lodefs doctor` says more)"
         ) from error
     except OSError as error:
-        raise Unsupported(f"{PATH}: {error.strerror}; is the fuse module loaded?") from error
+        raise Unsupported(f"{PATH}: {error.strerror}; load the module: modprobe fuse") from error
     if os.fstat(fd).st_rdev != NUMBER:
         os.close(fd)
-        raise Unsupported(f"{PATH}: it is another device; is the fuse module loaded?")
+        raise Unsupported(f"{PATH}: it is another device; load the module: modprobe fuse")
     return fd
 
 
 def check_device() -> None:
-    """Raises: Unsupported without FUSE, Denied without the right to it."""
+    """Raises: Unsupported without FUSE, Denied without the right to open it."""
     os.close(open_device())
 
 
 def open_clone(device: int) -> int:
-    """Another descriptor of a mounted connection (FUSE_DEV_IOC_CLONE).
+    """Opens another descriptor of a mounted connection (FUSE_DEV_IOC_CLONE).
 
-    A request belongs to the descriptor that it was read from. Unsupported, Denied.
+    A request belongs to the descriptor that it was read from. Raises: Unsupported, Denied.
     """
     fd = open_device()
     try:
@@ -60,14 +60,15 @@ def open_clone(device: int) -> int:
 
 
 def is_readable(device: int) -> bool:
-    """Whether there is something to read, the end of the connection too."""
+    """Whether there is something to read; the end of the connection counts, too."""
     poll = select.poll()
     poll.register(device, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def read_request(device: int, buffer: bytearray | memoryview) -> int | None:
-    """The size of the next message, now in ``buffer``; None once the connection has ended."""
+    """Reads the next message into ``buffer``. Returns its size; None at the end of the
+    connection."""
     while True:
         try:
             return os.readv(device, [buffer]) or None
@@ -79,9 +80,9 @@ def read_request(device: int, buffer: bytearray | memoryview) -> int | None:
 
 
 def write_answer(device: int, header: bytes, body: Buffer) -> None:
-    """Answer a request. One that nobody waits for any more (interrupted, sent again) is no error.
+    """Answers a request. It is no error if nobody waits for it (interrupted, or sent again).
 
-    An answer that the kernel refuses as malformed becomes EIO: its reader must not wait forever.
+    If the kernel rejects an answer as malformed, sends EIO: the reader must not wait for ever.
     """
     try:
         os.writev(device, [header, body])
@@ -97,7 +98,7 @@ def write_answer(device: int, header: bytes, body: Buffer) -> None:
 
 
 def fail_request(device: int) -> bool:
-    """Answer the next request with EIO; False where none waits, or the connection has ended."""
+    """Answers the next request with EIO; False if none waits, or the connection has ended."""
     buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
     size = read_request(device, buffer) if is_readable(device) else None
     if size is None:
@@ -109,26 +110,26 @@ def fail_request(device: int) -> bool:
 
 
 def open_backing(device: int, fd: int) -> int:
-    """Let the kernel read the file ``fd`` for a file of the mount: its id. OSError.
+    """Lets the kernel read the file ``fd`` for a file of the mount. Returns an id. Raises: OSError.
 
-    ``fd`` may be closed then, and the file unlinked.
+    Afterwards ``fd`` may be closed, and the file unlinked.
     """
     request = bytearray(fuse_abi.BACKING_MAP.pack(fd, 0, 0))
     return int(fcntl.ioctl(device, fuse_abi.IOC_BACKING_OPEN, request))
 
 
 def close_backing(device: int, backing: int) -> None:
-    """Give up the id of a backing file; files that are open with it can be read on."""
-    with contextlib.suppress(OSError):  # the connection has ended, or is about to
+    """Gives up the id of a backing file; files that are open with it stay readable."""
+    with contextlib.suppress(OSError):  # the connection has ended, or is ending
         fcntl.ioctl(device, fuse_abi.IOC_BACKING_CLOSE, struct.pack("=I", backing))
 
 
 def handshake(
     device: int, *, passthrough: bool = False, without: frozenset[Feature] = frozenset()
 ) -> Session:
-    """Answer INIT, which must be the first message. Unsupported for a kernel that is too old.
+    """Answers INIT, which must be the first message. Raises: Unsupported for an old kernel.
 
-    ``passthrough``: ask for it, where the kernel offers it. ``without``: as of ``negotiate``.
+    ``passthrough``: ask for it, if the kernel offers it. ``without``: as for ``negotiate``.
     """
     buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN)
     size = read_request(device, buffer)
@@ -136,7 +137,7 @@ def handshake(
         raise Unsupported("the mount ended before it began")
     _, opcode, unique, *_ = fuse_abi.IN_HEADER.unpack_from(buffer)
     if opcode != fuse_abi.Opcode.INIT:
-        raise Unsupported(f"the kernel began with request {opcode}, not with INIT")
+        raise Unsupported(f"the first request of the kernel was {opcode}, not INIT")
     offer = fuse_abi.decode_init(buffer[fuse_abi.IN_HEADER_BYTES : size])
     out, session = negotiate(offer, passthrough=passthrough, without=without)
     body = fuse_abi.encode_init(out)
@@ -147,7 +148,7 @@ def handshake(
 
 
 def notify(device: int, code: int) -> bool:
-    """Send a notification without a body; False where the connection has ended or refuses it."""
+    """Sends a notification without a body; False if the connection has ended or refuses it."""
     try:
         os.write(device, fuse_abi.notification(code))
     except OSError:
@@ -156,10 +157,10 @@ def notify(device: int, code: int) -> bool:
 
 
 def store(device: int, node: int, first: int, data: Buffer) -> bool:
-    """Put bytes of a file into the kernel's page cache (FUSE_NOTIFY_STORE); False where it does
-    not know the node, has no room, or the connection has ended.
+    """Puts bytes of a file into the kernel's page cache (FUSE_NOTIFY_STORE). False if the kernel
+    does not know the node, has no room, or the connection has ended.
 
-    It waits, and cannot be killed meanwhile, for pages that are just being read.
+    It waits, and cannot be killed meanwhile, for pages that are being read.
     """
     try:
         os.writev(device, [fuse_abi.store(node, first, len(data)), data])

@@ -1,6 +1,6 @@
 """The bytes of the FUSE kernel protocol (linux/fuse.h, version 7.x): layouts and numbers.
 
-No input or output, no decisions. Integers are in the machine's own order, as the kernel writes
+No input or output, no decisions. Integers are in the machine's own byte order, as the kernel writes
 them.
 """
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from lodefs.chunkstore.types import Buffer
 
 VERSION_MAJOR = 7
-VERSION_MINOR = 44  # the newest that this file follows; the older of both sides counts
+VERSION_MINOR = 44  # the newest version that this file follows; the older of both sides counts
 VERSION_MINOR_MIN = 31  # Linux 5.4
-UNIQUE_RESEND = 1 << 63  # of a unique: the request was sent before (FUSE_UNIQUE_RESEND)
-INTERRUPT_BIT = 1  # of a unique: it is that of an interrupt of the request without the bit
-FOREVER_S = 1 << 32  # a validity of entries and attributes; the kernel clamps it
+UNIQUE_RESEND = 1 << 63  # in a unique: the request was sent before (FUSE_UNIQUE_RESEND)
+INTERRUPT_BIT = 1  # in a unique: an interrupt of the request without this bit
+FOREVER_S = 1 << 32  # validity of entries and attributes; the kernel clamps it
 
 # flags of INIT; those of 32 and more travel in flags2
 ASYNC_READ = 1 << 0
@@ -40,7 +40,7 @@ FOPEN_CACHE_DIR = 1 << 3
 FOPEN_NOFLUSH = 1 << 5
 FOPEN_PASSTHROUGH = 1 << 7
 
-# notifications: an answer with unique 0, the code in the place of the error
+# notifications: an answer with unique 0, and the code instead of the error
 NOTIFY_STORE = 4
 NOTIFY_RESEND = 7  # since 7.40, Linux 6.9
 NOTIFY_INC_EPOCH = 8  # since 7.44, Linux 6.16
@@ -112,9 +112,9 @@ ATTR = struct.Struct("=6Q10I")
 ENTRY_OUT = struct.Struct("=QQQQII6Q10I")
 ATTR_OUT = struct.Struct("=QII6Q10I")
 OPEN_OUT = struct.Struct("=QIi")  # fh open_flags backing_id
-RELEASE_IN = struct.Struct("=Q")  # fh; the rest says nothing to a reader
+RELEASE_IN = struct.Struct("=Q")  # fh; the rest does not matter to readers
 BACKING_MAP = struct.Struct("=iIQ")  # fd flags padding
-READ_IN = struct.Struct("=QQI")  # fh offset size; the rest says nothing to a reader
+READ_IN = struct.Struct("=QQI")  # fh offset size; the rest does not matter to readers
 XATTR_IN = struct.Struct("=II")  # size padding
 INTERRUPT_IN = struct.Struct("=Q")  # unique of the request
 STATFS_OUT = struct.Struct("=5Q4I24x")
@@ -124,11 +124,11 @@ _DIRENTPLUS = struct.Struct("=QQQQII6Q10IQQII")
 
 IN_HEADER_BYTES = IN_HEADER.size
 OUT_HEADER_BYTES = OUT_HEADER.size
-REQUEST_BYTES_MIN = 8192  # FUSE_MIN_READ_BUFFER: reads of the device with less are refused
+REQUEST_BYTES_MIN = 8192  # FUSE_MIN_READ_BUFFER: the device refuses smaller reads
 
 
 class Attributes(NamedTuple):
-    """What struct fuse_attr holds, as far as a file system without changes needs it."""
+    """The fields of struct fuse_attr that a file system without changes needs."""
 
     node: int  # the number by which the kernel's requests name it
     ino: int  # the number that stat shows
@@ -143,7 +143,7 @@ class Attributes(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What struct fuse_kstatfs holds of a full file system."""
+    """The fields of struct fuse_kstatfs for a full file system."""
 
     blocks: int
     files: int
@@ -152,7 +152,7 @@ class Statistics(NamedTuple):
 
 
 class InitIn(NamedTuple):
-    """What the kernel offers. ``flags`` holds flags2 in its upper half."""
+    """The kernel's offer. ``flags`` holds flags2 in its upper half."""
 
     major: int
     minor: int
@@ -161,7 +161,7 @@ class InitIn(NamedTuple):
 
 
 class InitOut(NamedTuple):
-    """What is taken of it. ``flags`` holds flags2 in its upper half."""
+    """The accepted part of the offer. ``flags`` holds flags2 in its upper half."""
 
     minor: int
     max_readahead: int
@@ -174,7 +174,7 @@ class InitOut(NamedTuple):
 
 
 def decode_init(body: Buffer) -> InitIn:
-    """struct fuse_init_in, of any version; flags2 counts only under INIT_EXT."""
+    """struct fuse_init_in of any version; flags2 counts only with INIT_EXT."""
     major, minor, max_readahead, flags = INIT_IN.unpack_from(body)
     if flags & INIT_EXT and len(body) >= INIT_IN.size + INIT_IN_FLAGS2.size:
         flags |= INIT_IN_FLAGS2.unpack_from(body, INIT_IN.size)[0] << 32
@@ -196,7 +196,7 @@ def encode_init(out: InitOut) -> bytes:
         0,  # map_alignment
         out.flags >> 32,
         out.max_stack_depth,
-        0,  # request_timeout: deadlines are kept by the worker
+        0,  # request_timeout: the worker enforces deadlines
     )
 
 
@@ -222,7 +222,7 @@ def encode_attributes(a: Attributes) -> bytes:
 
 
 def encode_statfs(s: Statistics) -> bytes:
-    """struct fuse_statfs_out: nothing free. 80 bytes."""
+    """struct fuse_statfs_out, with nothing free. 80 bytes."""
     return STATFS_OUT.pack(
         s.blocks, 0, 0, s.files, 0, s.block_bytes, s.name_bytes_max, s.block_bytes, 0
     )
@@ -234,7 +234,7 @@ def encode_open(flags: int, handle: int = 0, backing: int = 0) -> bytes:
 
 
 def dirent(ino: int, cookie: int, mode: int, name: bytes) -> bytes:
-    """struct fuse_dirent, padded to 8 bytes. ``cookie`` is where to go on after it."""
+    """struct fuse_dirent, padded to 8 bytes. ``cookie``: the position after it."""
     size = len(name)
     return b"%b%b%b" % (
         DIRENT.pack(ino, cookie, size, mode >> 12),
@@ -259,7 +259,7 @@ def direntplus(a: Attributes, cookie: int, name: bytes) -> bytes:
 
 
 def direntplus_bare(ino: int, cookie: int, mode: int, name: bytes) -> bytes:
-    """The same for '.' and '..': the kernel must not take a reference, so the node is 0."""
+    """A direntplus for '.' and '..': its node is 0, so that the kernel takes no reference."""
     return bytes(ENTRY_OUT.size) + dirent(ino, cookie, mode, name)
 
 
@@ -269,7 +269,7 @@ def decode_name(body: Buffer) -> bytes:
 
 
 def decode_interrupt(body: Buffer) -> int:
-    """struct fuse_interrupt_in: the unique number of the request that is interrupted."""
+    """struct fuse_interrupt_in: the unique number of the interrupted request."""
     unique: int = INTERRUPT_IN.unpack_from(body)[0]
     return unique
 
@@ -280,13 +280,13 @@ def failure(unique: int, code: int) -> bytes:
 
 
 def notification(code: int, body_bytes: int = 0) -> bytes:
-    """The header of a message to the kernel that answers nothing; a body of so many bytes
+    """The header of a message to the kernel that is no answer; a body of this many bytes
     follows."""
     return OUT_HEADER.pack(OUT_HEADER_BYTES + body_bytes, code, 0)
 
 
 def store(node: int, first: int, size_bytes: int) -> bytes:
-    """What comes before ``size_bytes`` of a file that the kernel is to keep: header and struct
-    fuse_notify_store_out. 40 bytes."""
+    """The header and struct fuse_notify_store_out before ``size_bytes`` of a file that the kernel
+    is to keep. 40 bytes."""
     header = notification(NOTIFY_STORE, STORE_OUT.size + size_bytes)
     return header + STORE_OUT.pack(node, first, size_bytes, 0)

@@ -1,4 +1,4 @@
-"""Putting a FUSE connection onto a directory and taking it off: mount(2), umount2(2), helper."""
+"""Mounts a FUSE connection on a directory and unmounts it: mount(2), umount2(2), fusermount3."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FUSERMOUNT_TIMEOUT_S = 60.0
 
 
 def attach(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
-    """Mount a new FUSE connection and return its device descriptor; INIT is still to be answered.
-    ``mountpoint``: of ``mountpoints.real``.
+    """Mounts a new FUSE connection, and returns its device descriptor; INIT is still unanswered.
+    ``mountpoint``: from ``mountpoints.real``.
 
-    With mount(2) as root and as any user with CAP_SYS_ADMIN, also of a user namespace; otherwise
-    through fusermount3. Denied, Unsupported, InvalidInput.
+    Uses mount(2) as root and as any user with CAP_SYS_ADMIN, also in a user namespace; otherwise
+    fusermount3. Raises: Denied, Unsupported, InvalidInput.
     """
     if not _may_mount():
         return attach_by_helper(mountpoint, source, allow_other=allow_other)
@@ -44,7 +44,7 @@ def attach(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
 
 
 def _may_mount() -> bool:
-    """Whether to do without fusermount3, which is no help to root, or in a user namespace."""
+    """Whether to do without fusermount3, which does not help root, or in a user namespace."""
     return os.geteuid() == 0 or namespaces.may_mount()
 
 
@@ -65,21 +65,21 @@ def _mount(fd: int, mountpoint: str, source: bytes, *, allow_other: bool) -> Non
 def _checked(mountpoint: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # of opening it
+    except OSError as error:  # from opening it
         raise InvalidInput(f"{mountpoint}: {error.strerror}") from error
 
 
 def _mount_error(code: int, mountpoint: str) -> LodefsError:
-    text = f"{mountpoint}: mount(2) says {os.strerror(code)}"
+    text = f"{mountpoint}: mount(2) fails: {os.strerror(code)}"
     if code in (errno.EPERM, errno.EACCES):
         return Denied(f"{text}; it needs root (CAP_SYS_ADMIN), or a user namespace (unshare -Ur)")
     if code == errno.ENODEV:
-        return Unsupported(f"{text}; is the fuse module loaded?")
+        return Unsupported(f"{text}; load the module: modprobe fuse")
     return InvalidInput(text)
 
 
 def attach_by_helper(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
-    """The same through fusermount3, which passes the descriptor over a socket (_FUSE_COMMFD)."""
+    """Mounts with fusermount3, which passes the descriptor over a socket (_FUSE_COMMFD)."""
     name = source.replace(b"\\", b"\\\\").replace(b",", b"\\,")
     options = [b"ro,nosuid,nodev,default_permissions", b"subtype=" + SUBTYPE.encode()]
     options += [b"max_read=%d" % READ_BYTES_MAX, b"fsname=" + name]
@@ -89,14 +89,14 @@ def attach_by_helper(mountpoint: str, source: bytes, *, allow_other: bool) -> in
         with theirs:
             done = _mount_by_helper([*options, *shared], mountpoint, theirs.fileno())
             if done.returncode != 0 and shared and b"allow_other" in done.stderr:
-                # /etc/fuse.conf keeps it to root: the mount is the user's alone then.
+                # /etc/fuse.conf allows only root's mounts to be shared: this one is the user's.
                 done = _mount_by_helper(options, mountpoint, theirs.fileno())
         if done.returncode != 0:
             raise Denied(f"{mountpoint}: fusermount3 refused: {_reason(done)}")
-        with suppress(ConnectionError):  # nobody else has the other end now
+        with suppress(ConnectionError):  # no other process has the other end now
             for fd in rpc.receive(ours, 1, fds_max=1).fds:
                 return fd
-    raise Unavailable(f"{mountpoint}: fusermount3 gave no descriptor")
+    raise Unavailable(f"{mountpoint}: fusermount3 returned no descriptor")
 
 
 def _mount_by_helper(
@@ -111,11 +111,11 @@ def _mount_by_helper(
 
 
 def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
-    """Unmount what is at a path of ``mountpoints.plain``. ``lazy``: out of sight at once, for good
-    when its last user is gone. ``abort``: whatever waits for an answer gets an error now, and
-    nothing is answered any more (as root).
+    """Unmounts the mount at a path from ``mountpoints.plain``. ``lazy``: it disappears at once, and
+    ends with its last user. ``abort``: whatever waits for an answer gets an error now, and nothing
+    is answered any more (as root).
 
-    BlockingIOError where it is in use and ``lazy`` is false; Denied, InvalidInput, Unavailable
+    Raises: BlockingIOError if it is in use and not ``lazy``; Denied, InvalidInput, Unavailable
     otherwise.
     """
     if not _may_mount():
@@ -123,19 +123,19 @@ def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0) | (_MNT_FORCE if abort else 0)
     libc, last_error = _libc()
     folder, name = os.path.split(mountpoint)
-    with _checked(mountpoint), mountpoints.opened(folder) as place:  # what is below may be stuck
+    with _checked(mountpoint), mountpoints.opened(folder) as place:  # the mount itself may be stuck
         if libc.umount2(os.fsencode(os.path.join(place, name)), flags) == 0:
             return None
         code = last_error()
     if code == errno.EBUSY:
         raise BlockingIOError(code, os.strerror(code), mountpoint)
     if code == errno.EPERM:
-        raise Denied(f"{mountpoint}: umount says {os.strerror(code)}")
-    raise InvalidInput(f"{mountpoint}: umount says {os.strerror(code)}")
+        raise Denied(f"{mountpoint}: umount fails: {os.strerror(code)}")
+    raise InvalidInput(f"{mountpoint}: umount fails: {os.strerror(code)}")
 
 
 def detach_by_helper(mountpoint: str, *, lazy: bool) -> None:
-    """The same through fusermount3, for a mount that a user made."""
+    """Unmounts a user's mount with fusermount3."""
     arguments = [b"-u", *([b"-z"] if lazy else []), b"--", os.fsencode(mountpoint)]
     done = _fusermount(arguments, "unmounting without root needs fusermount3")
     if done.returncode == 0:
@@ -149,8 +149,8 @@ def detach_by_helper(mountpoint: str, *, lazy: bool) -> None:
 def _fusermount(
     arguments: list[bytes], missing: str, comm_fd: int = -1
 ) -> subprocess.CompletedProcess[bytes]:
-    """How fusermount3 ended. Unsupported, which says what is ``missing``; Unavailable where it
-    does not end."""
+    """Runs fusermount3. Raises: Unsupported with the text ``missing``; Unavailable if it does not
+    end."""
     import shutil
     import subprocess
 
@@ -176,7 +176,7 @@ def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _libc() -> tuple[Any, Any]:
-    """The C library, and how to ask for the errno of its last call."""
+    """The C library, set up to keep the errno of its last call."""
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True), ctypes.get_errno

@@ -1,4 +1,4 @@
-"""Which lodefs mounts there are: read from /proc/self/mountinfo (proc_pid_mountinfo(5))."""
+"""The lodefs mounts of this mount namespace, from /proc/self/mountinfo (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OVERLAY = "overlay"
 PID_XATTR = "user.lodefs.pid"
 PASSTHROUGH_XATTR = "user.lodefs.passthrough"
 ANSWER_TIMEOUT_S = 2.0
-SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
+SOURCE_BYTES_MAX = 3000  # the source of a mount must fit into a page
 _DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _PID = re.compile(rb"[0-9]{1,10}")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
@@ -24,61 +24,61 @@ _ESCAPES = [(b"\\", b"\\134"), (b" ", b"\\040"), (b"\t", b"\\011"), (b"\n", b"\\
 _OWNER = re.compile(rb"(?:^|,)user_id=(\d+)")
 _ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 _TABLE = Path("/proc/self/mountinfo")
-_WRITABLE = b"lodefs:"  # begins the source of an overlay of ours
+_WRITABLE = b"lodefs:"  # prefix of the source of lodefs' overlays
 
 
 class Mount(NamedTuple):
-    """One line of the table. ``source`` is of the form that ``source_of`` writes, for lodefs
-    mounts."""
+    """One line of the table. For lodefs mounts, ``source`` has the form that ``source_of``
+    writes."""
 
-    mountpoint: str  # with surrogate escapes where it is not UTF-8
+    mountpoint: str  # with surrogate escapes for bytes that are not UTF-8
     fs_type: str
     source: bytes
     device: str  # MAJOR:MINOR
-    owner: int | None = None  # the user who made it; FUSE tells
-    mount_id: int = 0  # of this mount; a file system may have several
+    owner: int | None = None  # the user who mounted it, which FUSE shows
+    mount_id: int = 0  # a file system may have several mounts
 
     @property
     def is_lodefs(self) -> bool:
-        """Whether it is one of ours, alive or dead."""
+        """Whether it is a lodefs mount, alive or dead."""
         return self.fs_type == FS_TYPE
 
     @property
     def is_writable(self) -> bool:
-        """Whether it is an overlay over one of ours."""
+        """Whether it is an overlay over a lodefs mount."""
         return self.fs_type == OVERLAY and self.source.startswith(_WRITABLE)
 
     @property
     def repo(self) -> str:
-        """The repository; "" where the source does not say."""
+        """The repository; "" if the source does not contain it."""
         repo, at, _ = self.snapshot.partition(b"@")
         return repo.decode("utf-8", "replace") if at else ""
 
     @property
     def commit(self) -> str:
-        """The commit; "" where the source does not say."""
+        """The commit; "" if the source does not contain it."""
         _, at, rest = self.snapshot.partition(b"@")
         return rest.partition(b":")[0].decode("ascii", "replace") if at else ""
 
     @property
     def path(self) -> bytes:
-        """The directory inside the snapshot that is mounted; b"" for its root."""
+        """The mounted directory of the snapshot; b"" for its root."""
         return self.snapshot.partition(b"@")[2].partition(b":")[2]
 
     @property
     def snapshot(self) -> bytes:
-        """The source, or that of the mount below an overlay of ours."""
+        """The source; for an overlay, the source of the mount below it."""
         is_writable = self.is_writable
         return self.source[len(_WRITABLE) :].rpartition(b"#")[0] if is_writable else self.source
 
     @property
     def lower_device(self) -> str:
-        """Of an overlay of ours, the device of the mount below it."""
+        """For an overlay, the device of the mount below it."""
         return self._above.partition("/")[0]
 
     @property
     def generation(self) -> str:
-        """Of an overlay of ours, which of its upper directories it has."""
+        """For an overlay, the number of its upper directory."""
         return self._above.partition("/")[2]
 
     @property
@@ -87,21 +87,21 @@ class Mount(NamedTuple):
 
 
 def source_of(repo: str, commit: str, path: bytes) -> bytes:
-    """``REPO@COMMIT[:PATH]``, the source of a mount; the path is left out where it is too long."""
+    """``REPO@COMMIT[:PATH]``, the source of a mount; the path is left out if it is too long."""
     head = f"{repo}@{commit}".encode()
     full = head + b":" + path if path else head
     return full if len(full) <= SOURCE_BYTES_MAX else head
 
 
 def overlay_source(lower: bytes, device: str, generation: int) -> bytes:
-    """The source of an overlay over the mount with the source ``lower`` and that device."""
+    """The source of an overlay over a mount with the source ``lower`` and that device."""
     return _WRITABLE + lower + f"#{device}/{generation}".encode()
 
 
 def parse(table: bytes) -> list[Mount]:
-    """The lines of a mountinfo table, in its order: of two on one directory the later is on top."""
+    """The lines of a mountinfo table in its order: of two on one directory the later is on top."""
     mounts = []
-    for line in table.split(b"\n"):  # the kernel escapes no other line break in names
+    for line in table.split(b"\n"):  # the kernel escapes only this line break in names
         left, dash, right = line.partition(b" - ")
         fields, tail = left.split(b" "), right.split(b" ")
         if dash and len(fields) >= 5 and len(tail) >= 2 and fields[0].isdigit():
@@ -119,20 +119,20 @@ def read_table() -> list[Mount]:
 
 
 def on_top(mountpoint: str) -> Mount | None:
-    """The topmost mount on a directory (an absolute path without symlinks); None without any."""
+    """The topmost mount on a directory (an absolute path without symlinks); None without one."""
     found = _with(_escaped(mountpoint) + b" ")
     return next((m for m in reversed(found) if m.mountpoint == mountpoint), None)
 
 
 def below(directory: str) -> Mount | None:
-    """A mount below a directory (an absolute path without symlinks), however deep; None without."""
+    """A mount below a directory (an absolute path without symlinks) at any depth; None without."""
     head = f"{directory.rstrip('/')}/"
     found = _with(_escaped(head))
     return next((m for m in found if m.mountpoint.startswith(head)), None)
 
 
 def of_device(device: str) -> Mount | None:
-    """A lodefs mount by its device MAJOR:MINOR; None where none is seen."""
+    """A lodefs mount by its device MAJOR:MINOR; None if it is not seen."""
     found = _with(device.encode() + b" ")
     return next((m for m in found if m.is_lodefs and m.device == device), None)
 
@@ -146,8 +146,8 @@ def _escaped(path: str) -> bytes:
 
 
 def _with(field: bytes) -> list[Mount]:
-    """Mounts with a field that begins so, as it is in the table: most of thousands are not
-    decoded."""
+    """Mounts with a field that begins with these bytes, as they stand in the table. Most of
+    thousands of mounts are not decoded."""
     needle = b" " + field
     table = _TABLE.read_bytes()
     if needle not in table:
@@ -156,8 +156,8 @@ def _with(field: bytes) -> list[Mount]:
 
 
 def served(mountpoint: str) -> Mount | None:
-    """As ``on_top``; for an overlay of ours the lodefs mount below it, which somebody serves; None
-    where that is not mounted here."""
+    """Like ``on_top``, but for an overlay the lodefs mount below it, which a process serves; None
+    if that is not mounted here."""
     found = on_top(mountpoint)
     if found is None or not found.is_writable:
         return found
@@ -165,24 +165,24 @@ def served(mountpoint: str) -> Mount | None:
 
 
 def mount_id_of(fd: int) -> int:
-    """The id of the mount that an open file lies in; nothing is asked of its server.
-    Raises: OSError."""
+    """The id of the mount that contains an open file. Asks nothing of its server. Raises:
+    OSError."""
     found = _ID.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
     if found is None:
-        raise OSError(errno.ENOSYS, "the kernel does not tell mounts of open files")
+        raise OSError(errno.ENOSYS, "the kernel does not show the mounts of open files")
     return int(found[1])
 
 
 def mount_of(fd: int) -> Mount | None:
-    """The mount that an open file lies in; None where this mount namespace does not have it.
-    Raises: OSError."""
+    """The mount that contains an open file; None if it is not in this mount namespace. Raises:
+    OSError."""
     mount_id = mount_id_of(fd)
     return next((m for m in read_table() if m.mount_id == mount_id), None)
 
 
 def is_dead(mountpoint: str) -> bool:
-    """Whether a FUSE mount has lost its process. The kernel asks for statfs each time, unlike
-    stat."""
+    """Whether a FUSE mount has lost its process. Uses statfs, which the kernel always passes on,
+    unlike stat."""
     try:
         os.statvfs(mountpoint)
     except OSError as error:
@@ -191,22 +191,22 @@ def is_dead(mountpoint: str) -> bool:
 
 
 def pid_of(mountpoint: str) -> int | None:
-    """The process that answers for a mount; None if it does not say in time, as a dead one. Of
-    another user's mount it is what that user says."""
+    """The process that answers for a mount; None if it does not answer in time, or is dead. The
+    process of another user's mount may answer anything."""
     answer = _answer(mountpoint, PID_XATTR)
     return int(answer) or None if _PID.fullmatch(answer) else None
 
 
 def passthrough_of(mountpoint: str) -> str:
-    """``on``, or ``off: `` and why; "" if the mount does not say in time."""
+    """``on``, or ``off: `` and the reason; "" if the mount does not answer in time."""
     return _answer(mountpoint, PASSTHROUGH_XATTR).decode("utf-8", "replace")
 
 
 def _answer(mountpoint: str, name: str) -> bytes:
-    """An extended attribute; b"" if there is none, or none comes within ANSWER_TIMEOUT_S.
+    """An extended attribute; b"" if there is none, or no answer comes within ANSWER_TIMEOUT_S.
 
-    Asked in a thread, since the kernel waits for ever for a process that is stopped, and only
-    the end of the asking process ends that.
+    Asked in a thread, since the kernel waits for ever for a stopped process, and only the end of
+    the asking process ends that.
     """
     found: list[bytes] = []
 

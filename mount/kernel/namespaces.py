@@ -1,8 +1,8 @@
 """User and mount namespaces (namespaces(7)): what this process may do in its own, and leaving it.
 
-A FUSE mount in a container's mount namespace is to end with that namespace, and its processes must
+A FUSE mount in a container's mount namespace must end with that namespace, and its processes must
 find their files after pivot_root(2), which moves the root of every process of the namespace. So
-they live in a copy of it that is theirs, and from which their own mount has been taken away again.
+they live in a private copy of it, from which their own mount has been removed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # linux/sched.h
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # linux/mount.h
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _PROC = Path("/proc/self")
-_YES = 255  # an exit code that is no errno
+_YES = 255  # an exit code that is not an errno
 
 
 def in_first_user_namespace(proc: Path = _PROC) -> bool:
-    """Whether this process is in the machine's first user namespace; False where nothing tells."""
+    """Whether this process is in the machine's first user namespace; False if that is unknown."""
     try:
         return os.stat(proc / "ns/user").st_ino == _FIRST_USER_NAMESPACE
     except OSError:
@@ -37,7 +37,7 @@ def in_first_user_namespace(proc: Path = _PROC) -> bool:
 def may_mount(proc: Path = _PROC) -> bool:
     """Whether this process has CAP_SYS_ADMIN in effect in its own user namespace, as any user.
 
-    False where nothing tells.
+    False if that is unknown.
     """
     try:
         status = (proc / "status").read_text()
@@ -48,11 +48,10 @@ def may_mount(proc: Path = _PROC) -> bool:
 
 
 def enter_new(*, user: bool) -> None:
-    """A mount namespace of its own for this process, which may have no threads; mounts in it are
-    seen by nobody else. ``user``: in a user namespace of its own, too, where it stays the user
-    that it is.
+    """Moves this process, which must have no threads, into a new mount namespace; nobody else sees
+    mounts in it. ``user``: also into a new user namespace, in which it keeps its user.
 
-    Raises: Unsupported where this machine or container does not allow it.
+    Raises: Unsupported if this machine or container does not allow it.
     """
     uid, gid = os.geteuid(), os.getegid()
     try:
@@ -73,8 +72,8 @@ def enter_new(*, user: bool) -> None:
 
 
 def asked_in_new(question: Callable[[], bool]) -> bool:
-    """The answer to a question that only who may mount can ask: a child asks it in a user namespace
-    of its own. Raises: OSError, also where there can be none."""
+    """The answer to a question that needs the right to mount: a child asks it in a new user
+    namespace. Raises: OSError, also if there can be no such namespace."""
     child = os.fork()
     if not child:
         code = errno.EPERM
@@ -92,10 +91,10 @@ def asked_in_new(question: Callable[[], bool]) -> bool:
 
 
 def leave(*, keep: str = "") -> None:
-    """Go on in a copy of this process's mount namespace, without the lodefs mounts in it, which
-    would live as long as this process does. ``keep``: the device MAJOR:MINOR of one that stays.
+    """Continues in a copy of this process's mount namespace, without the lodefs mounts in it, which
+    would live as long as this process. ``keep``: the device MAJOR:MINOR of one that stays.
 
-    Raises: OSError. The process may have no threads.
+    Raises: OSError. The process must have no threads.
     """
     libc.call("unshare", _CLONE_NEWNS)
     _make_private()
@@ -105,9 +104,9 @@ def leave(*, keep: str = "") -> None:
 
 
 class Departure:
-    """This process has left a mount namespace, in which it had just made a mount, for a copy.
+    """This process has left a mount namespace, in which it has just mounted, for a copy of it.
 
-    It can go back until it settles; from then on it holds neither namespace nor mount.
+    It can go back until ``settle``. After that it holds neither the namespace nor the mount.
     """
 
     def __init__(self, mountpoint: str, device: str) -> None:
@@ -121,19 +120,19 @@ class Departure:
             raise
 
     def go_back(self) -> None:
-        """To where others see the mount; not after ``settle``."""
+        """Goes back to where others see the mount; not after ``settle``."""
         if self._former_fd >= 0:
             with suppress(OSError):
                 libc.call("setns", self._former_fd, _CLONE_NEWNS)
         self.close()
 
     def settle(self) -> None:
-        """The mount is left to those in the former namespace, and ends with it."""
+        """Leaves the mount to processes in the former namespace; it ends with that."""
         _take_away(self._mountpoint)
         self.close()
 
     def close(self) -> None:
-        """Let go of the former namespace, in a child too."""
+        """Lets go of the former namespace, in a child too."""
         if self._former_fd >= 0:
             os.close(self._former_fd)
         self._former_fd = -1
@@ -144,5 +143,5 @@ def _make_private() -> None:
 
 
 def _take_away(mountpoint: str) -> None:
-    with suppress(OSError):  # one that came from a namespace of more rights stays
+    with suppress(OSError):  # a mount from a more privileged namespace stays
         libc.call("umount2", os.fsencode(mountpoint), _MNT_DETACH | _UMOUNT_NOFOLLOW)

@@ -1,7 +1,8 @@
-"""Overlays of the kernel: a snapshot below, and a directory that takes what is changed above it.
+"""Overlays of the kernel: a snapshot below, and a directory above it that receives changes.
 
-overlayfs (Documentation/filesystems/overlayfs.rst) through fsopen(2) and its like, from Linux 5.11
-on, so that directories are given as descriptors, and the overlay is whole before it is seen.
+overlayfs (Documentation/filesystems/overlayfs.rst) through fsopen(2) and its family, from Linux
+5.11 on, so that directories are given as descriptors, and the overlay is complete before it is
+seen.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from lodefs.mount.kernel import mountpoints, namespaces
 from lodefs.mount.kernel.mount_table import OVERLAY, Mount, mount_id_of
 
 UNFIT = (
-    "changes cannot be written here as overlayfs needs it (extended attributes, whiteouts): give a "
+    "overlayfs cannot keep changes here (it needs extended attributes and whiteouts): give a "
     "directory of ext4, XFS, btrfs or tmpfs by --upper"
 )
 # On every architecture but Alpha; linux/mount.h
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _SET_FLAG, _SET_STRING, _CREATE, _CLOEXEC = 0, 1, 6, 1
-_NOSUID, _NODEV = 2, 4  # as of mount attributes and of mount(2)
+_NOSUID, _NODEV = 2, 4  # the same in mount attributes and in mount(2)
 _MS_RDONLY, _MS_REMOUNT = 1, 32
 _MAY_NOT = (
-    "overlays are for root (CAP_SYS_ADMIN), or in a user namespace: `unshare --user "
+    "overlays need root (CAP_SYS_ADMIN), or a user namespace: `unshare --user "
     "--map-root-user --mount`, and mount there; lodefs does not use fuse-overlayfs"
 )
 
 
 def create(lower: Path, upper: Path, work: Path, source: bytes) -> int:
-    """A descriptor of a new overlay, which is mounted nowhere yet. The directories are absolute
-    paths without symlinks; ``work`` lies in the same file system as ``upper``, which keeps what
-    becomes different. ``source``: what the table of mounts shows.
+    """A descriptor of a new overlay, which is not mounted yet. The directories are absolute paths
+    without symlinks. ``work`` lies in the same file system as ``upper``, which keeps the changes.
+    ``source``: the source in the mount table.
 
-    Renamed directories of ``lower`` are recorded as such by root of the machine. In a user
-    namespace renaming them fails with EXDEV, which mv(1) expects, and the records in ``upper`` are
-    extended attributes user.overlay.* instead of trusted.overlay.*.
-    Denied, Unsupported; InvalidInput, where the kernel takes ``upper`` for reading alone.
+    Root of the machine may rename directories of ``lower``, which is recorded. In a user namespace
+    renaming them fails with EXDEV, which mv(1) expects, and the records in ``upper`` are extended
+    attributes user.overlay.* instead of trusted.overlay.*.
+    Raises: Denied, Unsupported; InvalidInput, if the kernel accepts ``upper`` only for reading.
     """
-    options = [b"index=off", b"metacopy=off"]  # all bytes of a file of ``upper`` lie there
+    options = [b"index=off", b"metacopy=off"]  # ``upper`` has all bytes of each of its files
     options += [b"redirect_dir=on"] if namespaces.in_first_user_namespace() else []
     try:
         with closing(_created(lower, upper, work, [b"source=" + source, *options])) as fd:
@@ -56,16 +57,18 @@ def create(lower: Path, upper: Path, work: Path, source: bytes) -> int:
 
 
 def is_in_use(work: Path, lower: Path, upper: Path) -> bool:
-    """Whether an overlay has the work directory ``work``: one of any mount namespace, or one that
-    is mounted nowhere any more while a process has a file of it open. ``lower``, ``upper``: empty
-    directories, to try it with. With an index the kernel refuses what is in use, and says nothing
-    where the file system has no file handles; nothing is mounted. Raises: OSError."""
+    """Whether an overlay uses the work directory ``work``: in any mount namespace, or unmounted but
+    with a file that a process has open. ``lower``, ``upper``: empty directories for the test. With
+    an index the kernel refuses directories in use, but not if the file system has no file handles.
+    Nothing is mounted. Raises: OSError."""
     try:
         os.close(_created(lower, upper, work, [b"index=on"]))
     except OSError as error:
         if error.errno == errno.EBUSY:
             return True
-        if error.errno != errno.ESTALE:  # the index of an earlier try: it comes to that when unused
+        if (
+            error.errno != errno.ESTALE
+        ):  # ESTALE comes from the index of an earlier test, and only if it is unused
             raise
     with suppress(OSError):
         (work / "index").rmdir()
@@ -95,31 +98,31 @@ def _created(lower: Path, upper: Path, work: Path, options: list[bytes]) -> int:
 
 
 def set_read_only(mounted: Mount, *, read_only: bool) -> None:
-    """Have an overlay, wherever else it is mounted, take no changes any more, or take them again.
+    """Makes an overlay, wherever else it is mounted, refuse changes, or accept them again.
 
-    BlockingIOError while something in it is open for writing, or removed and still open; Denied,
-    Unavailable.
+    Raises: BlockingIOError while a file in it is open for writing, or removed and still open;
+    Denied, Unavailable.
     """
     mountpoint = mounted.mountpoint
     flags = _MS_REMOUNT | _NOSUID | _NODEV | (_MS_RDONLY if read_only else 0)
     try:
         with closing(open_plain(mountpoint, PLACE)) as fd:
             if mount_id_of(fd) != mounted.mount_id:
-                raise Unavailable(f"{mountpoint}: something else is mounted there now")
+                raise Unavailable(f"{mountpoint}: another file system is mounted there now")
             libc.call("mount", None, f"/proc/self/fd/{fd}".encode(), None, flags, None)
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise BlockingIOError(error.errno, error.strerror, mountpoint) from error
         kind = Denied if error.errno in (errno.EPERM, errno.EACCES) else Unavailable
-        raise kind(f"{mountpoint}: remounting it says {error.strerror}") from error
+        raise kind(f"{mountpoint}: remounting fails: {error.strerror}") from error
 
 
 def _translated(error: OSError, upper: Path) -> LodefsError:
     if error.errno in (errno.EPERM, errno.EACCES):
-        return Denied(f"mounting an overlay says {error.strerror}: {_MAY_NOT}")
+        return Denied(f"mounting an overlay fails ({error.strerror}): {_MAY_NOT}")
     if error.errno in (errno.ENODEV, errno.ENOSYS):
         return Unsupported(
             f"this kernel has no overlayfs ({error.strerror}): writable mounts need Linux 5.11 or "
             "newer, with the module `overlay`"
         )
-    return InvalidInput(f"{upper}: mounting an overlay says {error.strerror}; {UNFIT}")
+    return InvalidInput(f"{upper}: mounting an overlay fails ({error.strerror}); {UNFIT}")

@@ -1,6 +1,6 @@
-"""What one connection with the kernel agreed on: the answer to INIT, and the decisions it carries.
+"""What one connection agreed on with the kernel: the answer to INIT, and the decisions in it.
 
-All decisions that depend on the kernel's version are made here, once.
+All decisions that depend on the kernel's version are made once, here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READ_BYTES_MAX = 1 << 20
 PAGES_MAX = READ_BYTES_MAX // 4096
 BACKGROUND_MAX = 128  # requests of read-ahead in flight, all files together
 CONGESTION = 96
-WRITE_BYTES_MAX = 4096  # nothing is ever written; it also sizes the buffers of requests
+WRITE_BYTES_MAX = 4096  # nothing is ever written; this also sizes request buffers
 
 WANTED = (
     fuse_abi.ASYNC_READ
@@ -33,15 +33,14 @@ WANTED = (
 
 
 class Session(msgspec.Struct, frozen=True):
-    """``no_open``: OPEN is answered with ENOSYS, and the kernel opens files by itself from then on.
+    """``no_open``: OPEN is answered with ENOSYS, and the kernel then opens files by itself.
 
-    Passthrough has to answer the very first OPEN with a handle, so that a mount which is to
-    use it must have ``no_open`` false from the beginning. ``resend``: the kernel sends the
-    requests of a dead worker again. ``epochs``: it can be told to look every name up anew.
-    ``stores``: it may be given bytes that it did not ask for. Kernels before 6.12 may lack the
-    change of August 2024 without which the page at a file's end shows what was in memory before.
-    ``passthrough``: an answer to OPEN may name a file that the kernel reads by itself;
-    ``objection``: why not.
+    Passthrough must answer the very first OPEN with a handle, so a mount that may use it has
+    ``no_open`` false from the beginning. ``resend``: the kernel sends the requests of a dead worker
+    again. ``epochs``: the kernel can be told to look every name up again. ``stores``: the kernel
+    accepts bytes that it did not ask for. Kernels before 6.12 may lack the change of August 2024,
+    without which the page at a file's end shows earlier content of memory. ``passthrough``: an
+    answer to OPEN may name a file that the kernel reads by itself; ``objection``: why not.
     """
 
     minor: int
@@ -57,9 +56,9 @@ class Session(msgspec.Struct, frozen=True):
 def negotiate(
     offer: fuse_abi.InitIn, *, passthrough: bool = False, without: frozenset[Feature] = frozenset()
 ) -> tuple[fuse_abi.InitOut, Session]:
-    """The answer to INIT. Unsupported for a kernel older than Linux 5.4.
+    """The answer to INIT. Raises: Unsupported for a kernel older than Linux 5.4.
 
-    ``passthrough``: whether this mount may use it. ``without``: as if the kernel lacked these.
+    ``passthrough``: whether this mount may use it. ``without``: features not to use.
     """
     if offer.major != fuse_abi.VERSION_MAJOR or offer.minor < fuse_abi.VERSION_MINOR_MIN:
         raise Unsupported(
@@ -79,7 +78,7 @@ def negotiate(
         max_pages=PAGES_MAX,
         max_stack_depth=1
         if flags & fuse_abi.PASSTHROUGH
-        else 0,  # the cache must not be stacked itself
+        else 0,  # the cache must not be a stacked file system
     )
     session = Session(
         minor=minor,

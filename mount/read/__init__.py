@@ -1,1 +1,1 @@
-"""Where bytes come from, and what is put into the page cache ahead."""
+"""Reads bytes for a mount, and prefetches into the page cache."""

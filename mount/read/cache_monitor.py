@@ -1,6 +1,6 @@
-"""The node's cache next to a mount, looked after by a thread now and then.
+"""A thread that follows the node's cache for a mount.
 
-One per worker. Readers never wait for the index's news: they only look at ``view``.
+There is one per worker. Readers never wait for news of the index: they only look at ``view``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lodefs.mount.read import memory_fit
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import CacheView
 
-START_S = 0.1  # a mount gets ready before this work begins
+START_S = 0.1  # a mount becomes ready before this work begins
 NEWS_PAUSE_S = 0.01
 
 
 class CacheMonitor(CachedSnapshot):
-    """``client`` is for this object alone, and is asked on the Unix socket only. ``nodes`` is what
-    the file system remembers of entries."""
+    """``client`` belongs to this object alone, and must use a Unix socket. ``nodes``: the entries
+    that the file system has cached."""
 
     def __init__(
         self,
@@ -43,25 +43,27 @@ class CacheMonitor(CachedSnapshot):
         super().__init__(
             lambda: nullcontext(client), snapshot, log, nodes=nodes, opener=opener, clock=clock
         )
-        self.before_report: Callable[[], None] = lambda: None  # marks what is used unseen
-        self.neighbours_size_bytes = 0  # of a slab, to bring with what comes from the disk
+        self.before_report: Callable[[], None] = lambda: (
+            None
+        )  # marks files that the kernel reads by itself as used
+        self.neighbours_size_bytes = 0  # of a slab, to read along with bytes from the disk
         self._client = client
         self._stopping = False
         self._woken = Event()
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Look after the cache from now on, in a thread of its own, until ``close``."""
+        """Follows the cache from now on, in a thread of its own, until ``close``."""
         self._thread = Thread(target=self._run, name="nearby", daemon=True)
         self._thread.start()
 
     @property
     def is_started(self) -> bool:
-        """Whether it looks after the cache."""
+        """Whether it follows the cache."""
         return self._thread is not None
 
     def close(self) -> None:
-        """Give the cache up."""
+        """Lets go of the cache."""
         self._stopping = True
         self._woken.set()
         if self._thread is not None:
@@ -70,18 +72,18 @@ class CacheMonitor(CachedSnapshot):
         self._client.close()
 
     def current(self) -> CacheView | None:
-        """The cache as it can be read now: upkeep is the thread's."""
+        """The present view of the cache; the thread updates it."""
         return self.view
 
     def catch_up(self, _view: CacheView) -> bool:
-        """A reader missed something: news are looked for soon. They come too late for it, but for
-        the next ones: bytes are asked for often, and directories are loaded ahead of a walk."""
+        """Asks for an update soon, after a reader missed something. It comes too late for that
+        reader but helps the next: bytes are asked for often, and directories are loaded ahead."""
         self._woken.set()
         return False
 
     @property
     def is_woken(self) -> bool:
-        """Whether a reader missed something that was not looked for yet."""
+        """Whether a reader missed something since the last update."""
         return self._woken.is_set()
 
     def _run(self) -> None:
@@ -96,10 +98,10 @@ class CacheMonitor(CachedSnapshot):
                 self._try(self.refresh)
             if not self._stopping and self._woken.wait(max(next_turn_s - self._clock(), 0)):
                 self._woken.clear()
-                sleep(NEWS_PAUSE_S)  # what comes together is seen together
+                sleep(NEWS_PAUSE_S)  # events that come together are handled together
 
     def _try(self, step: Callable[[], None]) -> None:
-        """Whatever goes wrong, this thread goes on: nobody else would open the cache again."""
+        """Runs a step. After any error this thread continues: nobody else would open the cache."""
         try:
             step()
         except Exception as error:  # noqa: BLE001
@@ -111,7 +113,7 @@ class CacheMonitor(CachedSnapshot):
             )
 
     def refresh(self) -> None:
-        """Looks at what the proxy wrote meanwhile."""
+        """Reads what the proxy has written since."""
         view = self.view
         if view is None:
             return

@@ -1,4 +1,4 @@
-"""Reading a snapshot through a mount: the node's cache first, then the proxy."""
+"""Reads a snapshot for a mount: from the node's cache first, then from the proxy."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DIRECT_READS = Column.DIRECT_READS.value
 
 
 class CachedReader:
-    """A mount.fs.filesystem.Reader of one thread.
+    """A mount.fs.filesystem.Reader for one thread.
 
-    ``before_blocking`` is called before waiting for a disk. ``emit`` hears of reads that others
-    like them are likely to follow.
+    ``before_blocking`` is called before waiting for a disk. ``emit`` is called with reads that
+    similar reads are likely to follow.
     """
 
     def __init__(
@@ -49,26 +49,26 @@ class CachedReader:
         self._held: OpenFile | None = None
         self._emit = emit
         self.waited = client.waited
-        self.begin = client.begin  # as of ThreadReader
+        self.begin = client.begin  # see ThreadReader
         self.cancel = client.cancel
 
     def node(self, ino: int) -> Entry:
-        """As of Reader."""
+        """See Reader."""
         found = self._cache.ask(lambda view: view.node(ino), eager=False)
         return self._client.node(ino) if found is None else found
 
     def lookup(self, parent_ino: int, name: bytes) -> Entry:
-        """As of Reader."""
+        """See Reader."""
         found = self._cache.ask(lambda view: view.lookup(parent_ino, name), eager=False)
         return self._client.lookup(parent_ino, name) if found is None else found
 
     def children(self, ino: int, after: bytes, limit: int) -> Page:
-        """As of Reader."""
+        """See Reader."""
         found = self._cache.ask(lambda view: view.children(ino, after, limit))
         return self._client.children(ino, after, limit) if found is None else found
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
-        """As of Reader."""
+        """See Reader."""
         cache = self._cache
         if cache.neighbours_size_bytes and is_telling(first, size_bytes):
             self._emit(ReadEvent(ino, first, size_bytes))
@@ -91,8 +91,8 @@ class CachedReader:
         )
 
     def complete_flat(self, ino: int) -> int | None:
-        """A descriptor of the file in the cache that has the bytes of a whole file and nothing
-        else, for reading; open until this thread's next call. None where there is none."""
+        """A descriptor, for reading, of the file in the cache that has the bytes of a whole file
+        and nothing else. It is open until this thread's next call. None without one."""
         self._held = file = self._cache.ask(lambda view: self._complete(view, ino))
         return None if file is None else file.fd
 
@@ -105,7 +105,7 @@ class CachedReader:
         return file
 
     def is_cut(self, ino: int) -> bool:
-        """Whether the complete file in the cache has another size than the file that it is."""
+        """Whether the complete file in the cache has the wrong size."""
         return bool(self._cache.ask(lambda view: self._is_cut(view, ino), eager=False))
 
     def _is_cut(self, view: CacheView, ino: int) -> bool:
@@ -114,7 +114,7 @@ class CachedReader:
         return bool(node and file and os.fstat(file.fd).st_size != node.size_bytes)
 
     def _fill(self, part: memoryview, file: OpenFile, offset: int) -> bool:
-        """Reads until ``part`` is full; False where the file does not have so much."""
+        """Reads until ``part`` is full; False if the file is too short."""
         fd = file.fd
         try:
             if os.preadv(fd, (part,), offset, self._nowait) == len(part):
@@ -124,7 +124,7 @@ class CachedReader:
         except OSError as error:
             if not self._nowait or error.errno != errno.EOPNOTSUPP:
                 return False
-            self._nowait = 0  # this file system cannot tell: its reads are taken as they are
+            self._nowait = 0  # this file system cannot tell, so reads may block
         self._before_disk()
         if file.is_slab:
             self._bring_neighbours(fd, offset)
@@ -137,7 +137,7 @@ class CachedReader:
             self.waited.for_disk(time.monotonic() - begin_s)
 
     def _bring_neighbours(self, fd: int, offset: int) -> None:
-        """Has the kernel read what lies around, where that is worth while."""
+        """Makes the kernel read the neighbouring bytes, if that is worthwhile."""
         size_bytes = self._cache.neighbours_size_bytes
         if size_bytes:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""How much of the machine's memory a dataset may be expected to have."""
+"""How much of the machine's memory a dataset may take."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ NEIGHBOURS_SIZE_BYTES = 256 * 1024
 
 
 def neighbours_size_bytes(snapshot_bytes: int, available_bytes: int) -> int:
-    """How many bytes of a slab to bring to memory when some of them must come from the disk.
+    """How many bytes of a slab to read into memory when some of them must come from the disk.
 
-    A slab holds small files by their paths, whatever the order in which they are read. Where a
-    dataset fits into the memory that is free, all of it is there after few reads of the disk.
-    Where it does not, neighbours would be gone before they are wanted: 0.
+    A slab holds small files by their paths, whatever the order in which they are read. If a dataset
+    fits into free memory, all of it is there after a few reads. If not, neighbours would be dropped
+    before they are used: 0.
     """
     return NEIGHBOURS_SIZE_BYTES if snapshot_bytes <= available_bytes // 2 else 0
 
 
 def fits(snapshot_bytes: int, total_bytes: int) -> bool:
-    """Whether a dataset can stay in the page cache beside whatever the machine is for: twice, as
-    files of the mount and as files of the cache."""
+    """Whether a dataset can stay in the page cache beside everything else on the machine. It counts
+    twice: as files of the mount and as files of the cache."""
     return snapshot_bytes <= total_bytes // 4
 
 
 def available_bytes(meminfo: Path = MEMINFO) -> int:
-    """What the kernel could give away without swapping; 0 where it does not tell."""
+    """The bytes that the kernel could free without swapping; 0 if it does not say."""
     return _figure(meminfo, "MemAvailable:")
 
 
 def total_bytes(meminfo: Path = MEMINFO) -> int:
-    """All memory of the machine; 0 where the kernel does not tell."""
+    """The memory of the machine in bytes; 0 if the kernel does not say."""
     return _figure(meminfo, "MemTotal:")
 
 

@@ -1,10 +1,10 @@
 """The process of a mount that stores bytes in the kernel's page cache before they are asked for.
 
-Reading a small file for the first time costs a question and its answer. Writing it into the page
-cache unasked (FUSE_NOTIFY_STORE) costs a fifth of that, and then no process of lodefs takes part
-in reading it. It is done beside the workers, since the kernel lets the notification wait for pages
-that somebody is just reading: neither a thread that answers reads nor the end of a worker may
-wait for that. The mount needs it for nothing but speed.
+The first read of a small file costs a request and its answer. Storing it in the page cache without
+a request (FUSE_NOTIFY_STORE) costs a fifth of that, and reading it then needs no process of lodefs.
+This runs beside the workers, since the notification waits for pages that are being read: neither a
+thread that answers reads nor the end of a worker may wait for that. The mount works without it, but
+slower.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from lodefs.mount.shm.traffic_counters import Count, ignore_count
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import CacheView, OpenFile  # loaded where there is one
 
-TICK_S = 1.0  # how often the end of the connection is looked for, where nobody tells of it
-IN_VAIN_MAX = 8  # files, one after the other, that the kernel has forgotten: no more are tried
-GAP_BYTES_MAX = 64 * 1024  # what is read for nothing rather than by two reads
+TICK_S = 1.0  # how often to check for the end of the connection
+IN_VAIN_MAX = 8  # stop after this many files in a row that the kernel has forgotten
+GAP_BYTES_MAX = 64 * 1024  # a smaller gap is read rather than split into two reads
 RUN_BYTES_MAX = 2 * SIBLINGS_BYTES_MAX
-MISSING_MAX = 8  # files, one after the other, that are not on the node: no more are looked for
+MISSING_MAX = 8  # stop after this many files in a row that are not on the node
 
 
 class Piece(NamedTuple):
-    """A small file, by its inode number, and where its bytes lie in a file of the cache."""
+    """A small file, by its inode number, and the place of its bytes in a file of the cache."""
 
     ino: int
     offset: int
@@ -55,34 +55,34 @@ class Piece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next may begin."""
+        """The offset after its bytes."""
         return self.offset + self.size_bytes
 
 
 class Run(msgspec.Struct):
-    """Small files that are read from a file of the cache in one go, by their offsets."""
+    """Small files that are read together from a file of the cache, by their offsets."""
 
     file: OpenFile
     pieces: list[Piece]
-    end: int = 0  # of the piece that reaches furthest: files may share bytes
+    end: int = 0  # the largest end of its pieces, which may overlap
 
     @property
     def first(self) -> int:
-        """Where it begins."""
+        """The offset at which it begins."""
         return self.pieces[0].offset
 
     @property
     def size_bytes(self) -> int:
-        """From there to its end."""
+        """The bytes from its beginning to its end."""
         return self.end - self.first
 
     @property
     def is_worth_a_read(self) -> bool:
-        """Of the disk: a single file is left to those who ask for it."""
+        """Whether to read it from the disk: a single file is left to its readers."""
         return len(self.pieces) > 1
 
     def add(self, piece: Piece) -> bool:
-        """Whether the next piece belongs to it."""
+        """Adds the next piece; False if it does not belong to this run."""
         end = max(self.end, piece.end)
         if self.pieces and (
             piece.offset > self.end + GAP_BYTES_MAX or end - self.first > RUN_BYTES_MAX
@@ -93,7 +93,7 @@ class Run(msgspec.Struct):
         return True
 
     def advise(self) -> None:
-        """Have the disk asked for all of it, and not for one part after the other."""
+        """Asks the disk for all of it at once, instead of part by part."""
         if self.is_worth_a_read:
             with suppress(OSError):
                 where = (self.file.fd, self.first, self.size_bytes)
@@ -101,8 +101,8 @@ class Run(msgspec.Struct):
 
 
 def runs_of(view: CacheView, nodes: Sequence[Entry]) -> Iterator[Run]:
-    """Of files whose bytes lie together in one file of the cache: those that lie near to each
-    other."""
+    """Groups files whose bytes lie in one file of the cache: those that lie close together form a
+    run."""
     for file, pieces in _pieces(view, nodes).items():
         run = Run(file, [])
         for piece in sorted(pieces, key=lambda one: one.offset):
@@ -128,8 +128,8 @@ def _pieces(view: CacheView, nodes: Sequence[Entry]) -> dict[OpenFile, list[Piec
 
 
 class Prefetcher:
-    """Stores on the connection ``fd`` what ``monitor`` has of the node's cache. ``large``: whether
-    parts of large files are stored too. ``count`` is told of the bytes."""
+    """Stores what ``monitor`` has of the node's cache on the connection ``fd``. ``large``: also
+    parts of large files. ``count`` is called with the bytes."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Prefetcher:
         self._buffer = memoryview(mmap.mmap(-1, RUN_BYTES_MAX))
 
     def prefetch(self, events: Sequence[ReadEvent]) -> None:
-        """Workers answered these reads: what is likely to follow is stored."""
+        """Stores what is likely to follow these reads, which workers have answered."""
         view = self._monitor.view
         if view is None:
             return
@@ -175,7 +175,7 @@ class Prefetcher:
                 self._store_block(view, node, block)
             return None
         if event.first == 0 and event.size_bytes >= node.size_bytes:
-            self._policy.mark([(node.ino, 0)])  # by the answer
+            self._policy.mark([(node.ino, 0)])  # the answer stores it
         return node, read
 
     def _store_block(self, view: CacheView, node: Entry, block: int) -> None:
@@ -192,7 +192,7 @@ class Prefetcher:
                 self._note_stored(view, len(data))
 
     def _store_siblings(self, view: CacheView, node: Entry, read: Read) -> Iterable[int]:
-        """The numbers of those for which that is done."""
+        """Stores siblings. Returns the numbers of those that were stored."""
         part = view.part(node)
         if part is None or not self._policy.is_dense(part.key):
             return ()
@@ -201,7 +201,7 @@ class Prefetcher:
         if nodes and self._policy.begin(group[0].ino):
             runs = list(runs_of(view, nodes))
             for run in runs:
-                run.advise()  # the disk brings the others while one is stored
+                run.advise()  # the disk reads the others while one is stored
             for run in runs:
                 self._store_run(view, run)
         return (one.ino for one in group)
@@ -232,7 +232,7 @@ class Prefetcher:
 def serve(
     events: ReadEvents, monitor: CacheMonitor, prefetcher: Prefetcher, is_over: Callable[[], bool]
 ) -> None:
-    """Do what wishes say until the connection is over, or nobody is left who serves it."""
+    """Prefetches after reads until the connection has ended, or no process serves it any more."""
     events.listen()
     told = events.receive(TICK_S)
     while told is not None and not is_over():
@@ -243,9 +243,9 @@ def serve(
 
 
 def _read(file: OpenFile, data: memoryview, first: int, *, flags: int = 0) -> bool:
-    """Whether all of ``data`` could be filled; a file that has become shorter is the workers'
-    business."""
+    """Reads into ``data``; False if it cannot be filled. Workers handle a file that has become
+    shorter."""
     try:
         return os.preadv(file.fd, (data,), first, flags) == len(data)
-    except OSError:  # BlockingIOError too
+    except OSError:  # includes BlockingIOError
         return False

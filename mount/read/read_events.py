@@ -1,4 +1,4 @@
-"""What the workers of a mount tell the process that stores ahead: which reads took a question."""
+"""Events from a mount's workers to the process that prefetches: the reads that took a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _WISH = struct.Struct("=QQQ")
-QUIET = 16  # wishes of a process that are kept back: few reads are not worth a process to hear
+QUIET = 16  # a process keeps back this many events: a few reads are not worth a wake-up
 _BATCH_BYTES = 64 * _WISH.size
 
 
@@ -22,25 +22,25 @@ class ReadEvent(NamedTuple):
     size_bytes: int
 
 
-LOOK_UP = ReadEvent(0, 0, 0)  # lets who listens look whether all is over; no inode has this number
+LOOK_UP = ReadEvent(0, 0, 0)  # makes the listener check for the end; no inode has this number
 
 EmitRead = Callable[[ReadEvent], None]
 
 
 def ignore_read(_wish: ReadEvent) -> None:
-    """Where nobody listens."""
+    """Used if nobody listens."""
 
 
 class ReadEvents:
-    """A pipe, made before the processes are forked that write to it, and the one that reads."""
+    """A pipe, made before the processes are forked that write to it and read from it."""
 
     def __init__(self, quiet: int = QUIET) -> None:
         self._out, self._in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._quiet = quiet
 
     def emit(self, event: ReadEvent) -> None:
-        """What nobody has time for, or nobody listens to, is lost; so are the first few of each
-        process, except LOOK_UP."""
+        """Sends an event. It is lost if nobody listens or the listener is busy. The first few of
+        each process are dropped, except LOOK_UP."""
         if self._quiet and event is not LOOK_UP:
             self._quiet -= 1
             return
@@ -48,15 +48,15 @@ class ReadEvents:
             os.write(self._in, _WISH.pack(*event))
 
     def fileno(self) -> int:
-        """The descriptor that gets readable."""
+        """The descriptor that becomes readable."""
         return self._out
 
     def listen(self) -> None:
-        """From now on this process only receives."""
+        """Makes this process only receive from now on."""
         os.close(self._in)
 
     def receive(self, timeout_s: float) -> list[ReadEvent] | None:
-        """What was told; nothing after a while, or to look up; None when nobody is left to tell."""
+        """Events; none after a while, or for LOOK_UP; None when no sender is left."""
         if not select.select([self._out], [], [], timeout_s)[0]:
             return []
         told = os.read(self._out, _BATCH_BYTES)

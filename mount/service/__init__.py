@@ -1,1 +1,1 @@
-"""The node's mounts, shared by all who ask for them: one for each snapshot, held for its users."""
+"""The node's mounts, shared by all users: one for each snapshot, held while it has users."""

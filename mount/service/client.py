@@ -1,4 +1,4 @@
-"""MountService of another process, over its socket."""
+"""A client of the MountService in another process, over its socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lodefs.mount.service.wire import (
 
 class RemoteMounts:
     """See MountService. Each call has a connection of its own, so that none waits for another.
-    Unavailable where no service listens at ``path``."""
+    Raises: Unavailable if no service listens at ``path``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,7 +87,7 @@ class RemoteMounts:
         self._ask(PingCall(timeout_s))
 
     def retire(self, timeout_s: float) -> None:
-        """Have the service leave its mounts to this process; they are served meanwhile."""
+        """Asks the service to leave its mounts to this process; they are served meanwhile."""
         self._ask(RetireCall(timeout_s))
 
     def _ask(self, call: Call) -> Answered:
@@ -99,22 +99,22 @@ class RemoteMounts:
         except OSError as error:
             raise Unavailable(
                 f"the mount service at {self._path} cannot be reached ({error.strerror or error}); "
-                "does `lodefs mounter` run? See `systemctl status lodefs-mounter`, or its pod"
+                "check that `lodefs mounter` runs: `systemctl status lodefs-mounter`, or its pod"
             ) from error
         if answer.version != wire.VERSION:
             raise UnknownFormat(
-                f"the mount service at {self._path} speaks version {answer.version}, and this "
-                f"lodefs {wire.VERSION}: upgrade both"
+                f"the mount service at {self._path} has version {answer.version}, and this "
+                f"lodefs has {wire.VERSION}: upgrade both"
             )
         return answer
 
 
 def check_own_service(path: Path, timeout_s: float) -> None:
-    """Returns when a service of this process namespace answers at ``path``, and so has taken over
-    whatever mounts there were. Raises: Unavailable.
+    """Checks that a service of this process namespace answers at ``path``. It has then taken over
+    all mounts. Raises: Unavailable.
 
-    The socket lies on the host: while an upgrade goes on, the old pod's service answers there
-    first, and has no number (0) in this one's process namespace.
+    The socket lies on the host. During an upgrade the old pod's service answers there first, and
+    has no process number (0) in this process namespace.
     """
     try:
         with rpc.connect(path, timeout_s) as sock:
@@ -122,5 +122,5 @@ def check_own_service(path: Path, timeout_s: float) -> None:
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror or error}") from error
     if not pid:
-        raise Unavailable(f"{path}: the mounter of another container answers still")
+        raise Unavailable(f"{path}: the mounter of another container still answers")
     RemoteMounts(path).ping(timeout_s)

@@ -1,4 +1,4 @@
-"""A mount service in the process of a driver that is alone on its machine: a managed plugin."""
+"""A mount service within the process of a driver that is alone on its machine: a managed plugin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.upkeep import MountUpkeep
 
 RUN = Path("/run/lodefs")  # a reboot empties it
-WORK_END_S = 20.0  # for what goes on in the background when the process is told to end
+WORK_END_S = 20.0  # for background work to end with the process
 _log = logging.getLogger("lodefs.mounter")
 
 
@@ -25,8 +25,8 @@ _log = logging.getLogger("lodefs.mounter")
 def hosted(
     state: Path, node: NodeMounts, boot: str, idle_s: float
 ) -> Iterator[tuple[SharedMounts, Callable[[], None]]]:
-    """The service, which mounts below ``state``/mounts, and what begins its upkeep. Its end touches
-    no mount. InUse, Denied, InvalidInput, Unavailable."""
+    """The service, which mounts below ``state``/mounts, and a function that starts its upkeep. Its
+    end touches no mount. Raises: InUse, Denied, InvalidInput, Unavailable."""
     run = RUN / f"hosted-{blake3(bytes(state)).hexdigest(length=8)}"
     files = MountFiles(state / "mounter", run, state / "mounts")
     try:
@@ -38,6 +38,6 @@ def hosted(
         finally:
             upkeep.stop(WORK_END_S)
             if not calls.wait_idle(WORK_END_S):
-                _log.warning("work that is not done is left to the next start")
+                _log.warning("unfinished work is left to the next start")
     finally:
         files.close()

@@ -1,7 +1,7 @@
-"""The first process of a mount service's container: runs the service in a child, and keeps it so.
+"""The first process of a mount service's container: runs the service in a child, and restarts it.
 
-The container, and all mounts in it, would end with a service that is its first process. This one
-does nothing that could fail, and reaps whatever dies.
+If the service was the first process, the container and all mounts in it would end with it. This
+process does nothing that could fail, and reaps whatever dies.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import signal
 import time
 
 PAUSE_S, PAUSE_S_MAX = 0.2, 10.0
-LONG_RUN_S = 30.0  # after which an end is no failure to start
-END_S = 75.0  # for the service to end, which may hand its mounts over meanwhile
+LONG_RUN_S = 30.0  # an end after this time is not a failed start
+END_S = 75.0  # for the service to end; it may hand its mounts over first
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 
 
 class Tenure:
-    """What all starts of a service in one container know: whether one of them has served."""
+    """What all starts of a service in one container share: whether one of them has served."""
 
     def __init__(self) -> None:
-        self._byte = mmap.mmap(-1, 1)  # shared with processes that are forked
+        self._byte = mmap.mmap(-1, 1)  # shared with forked processes
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has."""
+        """Whether one has served."""
         return self._byte[0] != 0
 
     def begin(self) -> None:
-        """One has now."""
+        """Records that one serves now."""
         self._byte[0] = 1
 
 
 def run_in_child() -> Tenure | None:
-    """Returns in each child, which is to be the service; None in the parent, when all has ended.
+    """Returns in each child, which becomes the service; None in the parent, when all has ended.
     Must be called in the main thread of a process without other threads."""
     tenure = Tenure()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -55,7 +55,7 @@ def run_in_child() -> Tenure | None:
 
 
 def _await_end(child: int) -> bool:
-    """Wait for the child; False where this process was told to end, and the child has ended."""
+    """Waits for the child; False if this process was told to end, and the child has ended."""
     while True:
         got = signal.sigwait(_SIGNALS)
         if child in _reaped():
@@ -77,7 +77,7 @@ def _end(child: int) -> None:
 
 
 def _told_to_end(pause_s: float) -> bool:
-    """Wait a while, and reap meanwhile."""
+    """Waits a while for a signal to end, and reaps meanwhile."""
     ends_s = time.monotonic() + pause_s
     while (left_s := ends_s - time.monotonic()) > 0:
         got = signal.sigtimedwait(_SIGNALS, left_s)
@@ -88,7 +88,7 @@ def _told_to_end(pause_s: float) -> bool:
 
 
 def _reaped() -> list[int]:
-    """Children that have ended, adopted ones too."""
+    """Children that have ended, adopted ones included."""
     found: list[int] = []
     while True:
         try:

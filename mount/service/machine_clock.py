@@ -1,4 +1,4 @@
-"""What time it is, and which start of the machine."""
+"""The time, and the identity of a start of the machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FIRST_PROCESS = Path("/proc/1/stat")
 
 
 def boot_id() -> str:
-    """Which start of the machine this is."""
+    """The id of this start of the machine."""
     return _BOOT_ID.read_text().strip()
 
 
 def container_boot_id() -> str:
-    """The same for mounts whose users end with this process's container: its first process has
-    started at that time (proc_pid_stat(5))."""
+    """A boot id for mounts whose users end with this process's container: it includes the start
+    time of the container's first process (proc_pid_stat(5))."""
     started = _FIRST_PROCESS.read_text().rpartition(") ")[2].split()[19]
     return f"{boot_id()}-{started}"
 

@@ -1,9 +1,9 @@
 """Files of the mount service: one for each mount, one for each token, and the mount points.
 
-``STATE/mounts/KEY.json`` is ``{"version":1,"digest":HEX,"mount":{...}}``, ``digest`` the BLAKE3 of
-the bytes of ``mount``. Tokens are ``RUN/tokens/KEY``, in a directory that a reboot empties; mount
-points are ``ROOT/KEY``. All of it is for its owner alone: mounts let everybody read who gets to
-them, and those who may are shown them elsewhere, as bind mounts.
+``STATE/mounts/KEY.json`` is ``{"version":1,"digest":HEX,"mount":{...}}``, where ``digest`` is the
+BLAKE3 of the bytes of ``mount``. Tokens are ``RUN/tokens/KEY``, in a directory that a reboot
+empties; mount points are ``ROOT/KEY``. Only the owner can enter these directories: everybody who
+reaches a mount can read it, and permitted users see it elsewhere, as a bind mount.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lodefs.mount.helper import state_files
 from lodefs.mount.service.shared_mount import SharedMount
 
 VERSION = 1
-LOCK = "lock"  # in the state directory: of the service that has it
+LOCK = "lock"  # in the state directory; locked by the service that owns it
 RECORD_BYTES_MAX = 16 << 20
 TOKEN_BYTES_MAX = 16384
 _SUFFIX, _DAMAGED, _LENT = ".json", ".damaged", ".lent-"
@@ -38,19 +38,19 @@ class _SharedEnvelope(msgspec.Struct, kw_only=True):
 
 
 class MountFiles:
-    """The files of one mount service, which are this process's alone until ``close``.
+    """The files of one mount service, which belong to this process until ``close``.
 
-    ``state`` survives a reboot, ``run`` need not; mount points are made in ``root``.
+    ``state`` survives a reboot, ``run`` need not; mount points are created in ``root``.
     """
 
     def __init__(self, state: Path, run: Path, root: Path) -> None:
-        """InUse where another service has it; Denied, InvalidInput, Unavailable."""
+        """Raises: InUse if another service has them; Denied, InvalidInput, Unavailable."""
         try:
             state_files.make_private(state)
             self._lock = state_files.lock(state / LOCK, "another `lodefs mounter`")
             self._mounts = state / "mounts"
             self._tokens = run / "tokens"
-            self._root = Path(os.path.realpath(root))  # the kernel lists mounts so
+            self._root = Path(os.path.realpath(root))  # the kernel lists mounts by real paths
             for folder in (self._mounts, self._tokens, self._root):
                 state_files.make_private(folder)
             state_files.remove_unfinished(self._mounts)
@@ -60,33 +60,34 @@ class MountFiles:
             raise state_files.translated(error, state) from error
 
     def close(self) -> None:
-        """Let another process have them. Nothing happens the second time."""
+        """Lets another process have them. A second call does nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def load(self) -> list[SharedMount]:
-        """All mounts that are written down. A damaged file is put aside, with a line in the log:
-        its mount is taken away when its last user in the kernel is gone."""
+        """All recorded mounts. A damaged file is set aside and logged: its mount is removed when
+        its last user in the kernel is gone."""
         found = []
         for path in sorted(self._mounts.glob(f"*{_SUFFIX}")):
             try:
                 mount = decode_mount(state_files.read_whole(path, RECORD_BYTES_MAX))
                 if mount.key != path.name.removesuffix(_SUFFIX):
-                    raise Corrupt(f"it is the record of {mount.key}, under a wrong name")
+                    raise Corrupt(f"the file is the record of {mount.key} under a wrong name")
                 found.append(mount)
             except (LodefsError, OSError) as error:
-                _log.error("%s is damaged and put aside: %s", path, error)
+                _log.error("%s is damaged and was set aside: %s", path, error)
                 with suppress(OSError):
                     path.rename(path.with_suffix(_DAMAGED))
         return found
 
     def write(self, mount: SharedMount) -> None:
-        """What is known of a mount now: on disk when this returns. NoSpace, Denied, Unavailable."""
+        """Records a mount; it is on disk when this returns. Raises: NoSpace, Denied,
+        Unavailable."""
         state_files.write_whole(self._mounts / f"{mount.key}{_SUFFIX}", encode_mount(mount))
 
     def remove(self, key: str) -> None:
-        """Forget a mount and its token; fine where there is none."""
+        """Forgets a mount and its token, if they exist."""
         try:
             (self._tokens / key).unlink(missing_ok=True)
         except OSError as error:
@@ -94,7 +95,7 @@ class MountFiles:
         self.forget(key)
 
     def forget(self, key: str) -> None:
-        """Forget a mount, and keep its token for those who come meanwhile."""
+        """Forgets a mount, and keeps its token for users that come meanwhile."""
         try:
             (self._mounts / f"{key}{_SUFFIX}").unlink(missing_ok=True)
             state_files.sync(self._mounts)
@@ -102,11 +103,11 @@ class MountFiles:
             raise state_files.translated(error, self._mounts / key) from error
 
     def place(self, key: str) -> str:
-        """The mount point of a mount, which need not be there."""
+        """The mount point of a mount; it may not exist."""
         return str(self._root / key)
 
     def make_place(self, place: str) -> None:
-        """Make a mount point. A mount there is not touched, dead or alive."""
+        """Creates a mount point. An existing mount is not touched, dead or alive."""
         try:
             os.mkdir(place, 0o755)
         except FileExistsError:
@@ -115,17 +116,17 @@ class MountFiles:
             raise state_files.translated(error, Path(place)) from error
 
     def remove_place(self, place: str) -> None:
-        """Remove a mount point that nothing is mounted on. What cannot be removed stays."""
+        """Removes a mount point without a mount. One that cannot be removed stays."""
         with suppress(OSError):
             os.rmdir(place)
 
     def key_at(self, place: str) -> str | None:
-        """The key that a mount point belongs to; None where it is none of ours."""
+        """The key of a mount point; None if it is not one of ours."""
         path = Path(place)
         return path.name if path.parent == self._root else None
 
     def places(self) -> list[str]:
-        """Keys of all mount points that are there."""
+        """The keys of all existing mount points."""
         try:
             return sorted(os.listdir(self._root))
         except OSError as error:
@@ -136,18 +137,18 @@ class MountFiles:
         return str(self._tokens / key)
 
     def token(self, key: str) -> str | None:
-        """A mount's token; None where the file is gone, as after a reboot."""
+        """A mount's token; None if the file is gone, as after a reboot."""
         with suppress(OSError):
             return state_files.read_whole(self._tokens / key, TOKEN_BYTES_MAX).decode("ascii")
         return None
 
     def keep_token(self, key: str, token: str) -> None:
-        """A mount's token from now on."""
+        """Stores a mount's token."""
         state_files.write_whole(self._tokens / key, token.encode("ascii"))
 
     @contextmanager
     def lent(self, token: str | None) -> Iterator[str]:
-        """A file with a token for as long as the block takes; "" without one."""
+        """A file with a token during the block; "" without a token."""
         if token is None:
             yield ""
             return
@@ -169,7 +170,7 @@ def encode_mount(mount: SharedMount) -> bytes:
 
 
 def decode_mount(data: bytes) -> SharedMount:
-    """The mount that a file says. Corrupt, UnknownFormat."""
+    """The mount in a file's content. Raises: Corrupt, UnknownFormat."""
     try:
         envelope = from_json(data, _SharedEnvelope)
         if envelope.version != VERSION:
@@ -177,7 +178,7 @@ def decode_mount(data: bytes) -> SharedMount:
                 f"it is of version {envelope.version}, and this lodefs knows {VERSION}"
             )
         if blake3(envelope.mount).hexdigest() != envelope.digest:
-            raise Corrupt("its digest is wrong: it was changed, or the disk lost something")
+            raise Corrupt("its digest is wrong: the file was changed, or the disk lost data")
         return from_json(envelope.mount, SharedMount)
     except InvalidInput as error:
-        raise Corrupt(f"it is no record of a mount: {error}") from error
+        raise Corrupt(f"it is not a record of a mount: {error}") from error

@@ -1,9 +1,9 @@
-"""The mount service's process: everything put together.
+"""The mount service's process, which puts all parts together.
 
-It ends without touching a mount: mounts are processes of their own, and the next service finds
-them again. Where another service has the state, this one asks it to retire, and takes its mounts
-over: in Kubernetes the new pod does so before the old one, with its processes, is ended. The one
-that has retired stands by, and takes the mounts back where the other one ends first.
+It ends without touching a mount: mounts are separate processes, and the next service finds them. If
+another service owns the state, this one asks it to retire and takes its mounts over: in Kubernetes
+the new pod does so before the old one ends with its processes. The retired service stands by, and
+takes the mounts back if the other one ends first.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SOCKET_NAME = "mounter.sock"
 RETIRE_TIMEOUT_S = 60.0
 WORK_END_S = 10.0
 WATCH_S = 1.0
-TRIES = 3  # of asking for the state
+TRIES = 3  # attempts to get the state
 _log = logging.getLogger("lodefs.mounter")
 
 OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
-"""Makes the node. Its end touches no mount."""
+"""Makes the NodeMounts. Its end touches no mount."""
 
 
 class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one mount service: its socket, its state, what a reboot may empty, where it mounts, how
-    long a mount stays without users, which stores volumes may name, and where it counts for the
-    proxy (as ComponentCounts has it)."""
+    """Settings of one mount service: its socket, its state, the directory that a reboot may empty,
+    where it mounts, how long a mount stays without users, which stores volumes may name, and where
+    it counts for the proxy (see ComponentCounts)."""
 
     socket: Path = RUN / SOCKET_NAME
     state: Path = STATE
@@ -65,19 +65,19 @@ class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Door(Protocol):
-    """Another way to the service's mounts, than its own socket."""
+    """Another way to the service's mounts besides its own socket."""
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begins to answer."""
         ...
 
     def stop(self) -> None:
-        """Answer nobody new."""
+        """Stops accepting new clients."""
         ...
 
 
 OpenDoor = Callable[[SharedMounts, bool], Door]
-"""Makes a door to mounts; the flag: in the place of another service's. InUse, Unavailable."""
+"""Makes a door to mounts; the flag: it replaces that of another service. InUse, Unavailable."""
 
 
 def run(
@@ -87,10 +87,10 @@ def run(
     tenure: Tenure | None = None,
     open_door: OpenDoor | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Must be called in the main thread. ``tenure``: of the
-    container whose service this is, if it is one's.
+    """Serves until SIGTERM or SIGINT. Must be called in the main thread. ``tenure``: of the
+    container whose service this is, if there is one.
 
-    InUse, Denied, InvalidInput, Unavailable.
+    Raises: InUse, Denied, InvalidInput, Unavailable.
     """
     notifier = SystemdNotifier(environ)
     with asked_to_end() as end, open_node() as node:
@@ -108,9 +108,9 @@ def run(
 def _first_files(
     settings: MounterSettings, tenure: Tenure | None
 ) -> tuple[MountFiles | None, bool]:
-    """The state, and whether living mounts are to be taken over: from a service that leaves them
-    to this one, or from a container whose service does not answer just now. None where a container
-    that has served before finds that another one serves: nobody has asked it to come back."""
+    """The state, and whether to take over living mounts: from a service that leaves them to this
+    one, or from a container whose service does not answer now. None if this container has served
+    before and another service now serves, which has not asked for its return."""
     is_again = tenure is not None and tenure.has_begun
     for tries_left in reversed(range(TRIES)):
         succeeds = not is_again and _relieve(settings)
@@ -127,7 +127,7 @@ def _first_files(
 
 
 def _relieve(settings: MounterSettings) -> bool:
-    """Have another service leave the state to this one; whether there was one."""
+    """Makes another service leave the state to this one. Returns whether there was one."""
     with suppress(Unavailable):
         RemoteMounts(settings.socket).retire(RETIRE_TIMEOUT_S)
         return True
@@ -159,9 +159,9 @@ class _Service:
         )
 
     def await_files(self) -> MountFiles | None:
-        """The state, once the service that has it has ended; None where this one is to end."""
+        """The state, once its service has ended; None if this one must end."""
         settings, standby = self._settings, self._standby
-        _log.info("another service has the mounts; waiting for its end")
+        _log.info("another service has the mounts; waiting until it ends")
         self._notifier.send(READY)
         standby.begin()
         try:
@@ -173,7 +173,7 @@ class _Service:
             standby.end()
 
     def serve(self, files: MountFiles, *, takes_over: bool) -> bool:
-        """Serve until another service has the state: then True; or until this one is to end."""
+        """Serves until another service has the state (True), or until this one must end (False)."""
         self._retired.clear()
         try:
             with self._serving(files, takes_over=takes_over):
@@ -184,7 +184,7 @@ class _Service:
             files.close()
         if self._retired.is_set() and not self._end.is_set():
             return True
-        _log.info("told to end; mounts stay")
+        _log.info("ending on a signal; mounts stay")
         self._standby.end()
         hand_over(self._settings.state, RemoteMounts(self._settings.socket).ping)
         return False
@@ -205,7 +205,7 @@ class _Service:
         upkeep = MountUpkeep(mounts, calls, woken, idle_s=settings.idle_s)
 
         def retire(timeout_s: float) -> None:
-            """No more calls and no more upkeep; then the state is another's. Mounts stay."""
+            """Ends calls and upkeep; then the state belongs to another service. Mounts stay."""
             ends_s = time.monotonic() + timeout_s
             server.stop()
             if door is not None:
@@ -213,7 +213,7 @@ class _Service:
             upkeep.stop(max(ends_s - time.monotonic(), 0))
             server.wait_idle(max(ends_s - time.monotonic(), 0) / 2, connections=1)
             calls.wait_idle(max(ends_s - time.monotonic(), 0) / 2)
-            mounts.close()  # what still goes on fails now, and is done again by the other service
+            mounts.close()  # work under way fails now, and the other service repeats it
             self._standby.begin()
             files.close()
             self._retired.set()
@@ -238,4 +238,4 @@ class _Service:
                 door.stop()
             upkeep.stop(WORK_END_S)
             if not calls.wait_idle(WORK_END_S):
-                _log.warning("work that is not done is left to the next start")
+                _log.warning("unfinished work is left to the next start")

@@ -1,4 +1,4 @@
-"""The mount service's socket: one call on each connection."""
+"""The mount service's socket, with one call on each connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lodefs.mount.service.wire import (
     ResolveCall,
 )
 
-ASK_TIMEOUT_S = 5.0  # for one who connects to say what
+ASK_TIMEOUT_S = 5.0  # for a client to send its call
 TIMEOUT_S_MAX = 120.0
 OPERATIONS = {kind: kind.__name__.removesuffix("Call") for kind in get_args(Call)}
 """As metrics name them."""
@@ -37,8 +37,8 @@ _log = logging.getLogger("lodefs.mounter")
 
 
 class ServiceServer(rpc.PacketServer):
-    """Answers calls on ``listener``, of root and of the service's own user. ``retire`` is called
-    for who wants to take the mounts over, and returns when nothing is written any more."""
+    """Answers calls on ``listener`` from root and the service's own user. ``retire`` is called for
+    a client that takes the mounts over, and returns when nothing is written any more."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class ServiceServer(rpc.PacketServer):
         try:
             call: Call = from_msgpack(data, Call)  # type: ignore[arg-type]  # a union
         except InvalidInput as error:
-            return Answered(failure=Failure("InvalidInput", f"a call that is none: {error}"))
+            return Answered(failure=Failure("InvalidInput", f"malformed call: {error}"))
         try:
             with self._counts.call(OPERATIONS[type(call)]):
                 return self._carry_out(call, min(max(call.timeout_s, 0.001), TIMEOUT_S_MAX))
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the service
+        except Exception as error:  # noqa: BLE001 - a bug must not end the service
             if not isinstance(error, LodefsError):
                 _log.exception("%s", type(call).__name__)
             return Answered(failure=failure_of(error))

@@ -1,4 +1,4 @@
-"""A shared mount: what is written down of it, how that changes, and what upkeep has to do. Pure."""
+"""A shared mount: its record, changes of the record, and what upkeep must do. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.mount.helper.interface import MountStatus, ResolvedCommit, Source
 from lodefs.mount.service.interface import MountClaim, User
 
-IDLE_S = 10.0  # a mount without users: the next pod of a job may want it
-PIN_S = 86400  # of a pin that upkeep renews
+IDLE_S = 10.0  # a mount without users stays this long for the next pod of a job
+PIN_S = 86400  # duration of a pin that upkeep renews
 PIN_RETRY_S = 60.0
-STALE_S = 60.0  # a container that starts does not show its mounts at once
-CHECK_S = 60.0  # between looks at who shows a mount: all processes are looked at
+STALE_S = 60.0  # a starting container does not show its mounts at once
+CHECK_S = 60.0  # between scans of all processes for a mount's users
 KEY_NAME_CHARS_MAX = 40
 _SAFE = frozenset(string.ascii_letters + string.digits + "._-")
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A user, what it asked for, and when last (Unix time). ``count``: how often it holds it."""
+    """A user, its claim, and the time of the last one (Unix). ``count``: how often it holds it."""
 
     user: User
     wanted: MountClaim
@@ -32,12 +32,12 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SharedMount(msgspec.Struct, frozen=True, kw_only=True):
-    """What the state directory has of a mount. Users are of the boot ``boot``.
+    """The record of a mount in the state directory. Users belong to the boot ``boot``.
 
-    ``has_token``: the token is in the file of tokens that has the mount's key; no state has it.
-    ``pin_stays``: its data stays pinned when nobody uses it any more, until that expires.
-    ``was_attached``: descriptors of it were handed out, which nobody can see. ``place``: where it
-    is, if not where all are: it was made before the service had it.
+    ``has_token``: the file of tokens with the mount's key has the token; no record has it.
+    ``pin_stays``: its data stays pinned without users, until the pin expires. ``was_attached``:
+    descriptors of it were handed out, which nobody can see. ``place``: its path if that is not the
+    usual one, since the mount was made before the service had it.
     """
 
     key: str
@@ -59,25 +59,25 @@ class SharedMount(msgspec.Struct, frozen=True, kw_only=True):
         return any(not usage.user.keeps_data for usage in self.users)
 
     def usage(self, user: User) -> Usage | None:
-        """What a user asked for; None where it is none."""
+        """The claim of a user; None for another user."""
         return next((usage for usage in self.users if usage.user == user), None)
 
 
 def check_store(wanted: MountClaim, allowed: Collection[str]) -> None:
-    """Denied where a volume names a store that the administrator of the node has not allowed: who
-    makes volumes would open directories of the node, and reach hosts, by its rights. "" is the
-    store of the node's proxy."""
+    """Raises Denied for a store that the administrator of the node has not allowed. Otherwise
+    everyone who makes volumes could open directories of the node, and reach hosts, with the node's
+    rights. "" is the store of the node's proxy."""
     store = wanted.source.store
     if store and wanted.any_store is not True and _plain(store) not in map(_plain, allowed):
         raise Denied(
             f"volumeAttributes store: {store.partition('?')[0]} is not allowed on this node; leave "
-            "it out for the store of the node's proxy, or have `lodefs mounter --allow-store URL` "
-            "say the very same URL"
+            "it out for the store of the node's proxy, or start `lodefs mounter --allow-store URL` "
+            "with exactly this URL"
         )
 
 
 def new_key(repo: str, commit: str, unique: str) -> str:
-    """The name of a mount's files: where an administrator looks, the repository is told."""
+    """The name of a mount's files. It begins with the repository, for administrators."""
     safe = "".join(c if c in _SAFE else "_" for c in repo[:KEY_NAME_CHARS_MAX]).lstrip(".")
     return f"{safe}-{commit[:12]}-{unique}"
 
@@ -102,7 +102,7 @@ def _plain(store: str) -> str:
 
 
 def used(mount: SharedMount, usage: Usage) -> SharedMount:
-    """With one user more; one that is there already counts once more, or nothing changes."""
+    """Adds a user. An existing one is counted once more, or nothing changes."""
     user = usage.user
     old = mount.usage(user)
     if old is not None:
@@ -118,7 +118,7 @@ def used(mount: SharedMount, usage: Usage) -> SharedMount:
 
 
 def unused(mount: SharedMount, user: User) -> SharedMount:
-    """Without a user, or with one that counts once less."""
+    """Removes a user, or counts it once less."""
     return msgspec.structs.replace(
         mount,
         users=tuple(
@@ -130,7 +130,7 @@ def unused(mount: SharedMount, user: User) -> SharedMount:
 
 
 def lapsed(mount: SharedMount, stale: Collection[Usage]) -> SharedMount:
-    """Without some users, however often each of them counts; who was counted again since stays."""
+    """Removes users, however often they are counted. A user that was counted since stays."""
     left = tuple(usage for usage in mount.users if usage not in stale)
     return msgspec.structs.replace(mount, users=left)
 
@@ -146,14 +146,14 @@ def stale_users(mount: SharedMount, now_s: float, older_s: float) -> list[Usage]
 
 
 def started(mount: SharedMount, boot: str) -> SharedMount:
-    """As it is at a start of the service: nobody of an earlier boot is left."""
+    """The record at a start of the service, without users of an earlier boot."""
     if mount.boot == boot:
         return mount
     return msgspec.structs.replace(mount, boot=boot, users=())
 
 
 def pin_due_s(mount: SharedMount, now_s: float) -> int:
-    """For how many seconds its data is to be pinned now; 0: it need not be."""
+    """For how many seconds its data must be pinned now; 0: not at all."""
     wishes = [(u.wanted.pin_s, u.since_s) for u in mount.users if u.wanted.pin_s is not None]
     if any(pin_s == 0 for pin_s, _ in wishes):
         return 0 if mount.pinned_until_s - now_s > PIN_S / 2 else PIN_S
@@ -162,14 +162,14 @@ def pin_due_s(mount: SharedMount, now_s: float) -> int:
 
 
 def is_pinned_for_nobody(mount: SharedMount, now_s: float) -> bool:
-    """Whether its data is pinned still, and no user wants that."""
+    """Whether its data is still pinned, and no user wants that."""
     is_wanted = mount.pin_stays or any(u.wanted.pin_s is not None for u in mount.users)
     return mount.pinned_until_s > now_s and not is_wanted
 
 
 def holds_pin(one: SharedMount, other: SharedMount, now_s: float) -> bool:
-    """Whether a mount has a pin that letting go of the other's would take away: a node lets go of
-    a directory with all below it. Stores do not count: one has several names."""
+    """Whether a mount has a pin that releasing the other's pin would remove, since a node releases
+    a directory with everything below it. Stores are not compared: one has several names."""
     same = (one.source.repo, one.commit) == (other.source.repo, other.commit)
     top, path = other.source.path, one.source.path
     is_below = not top or path == top or path.startswith(top + b"/")
@@ -177,7 +177,7 @@ def holds_pin(one: SharedMount, other: SharedMount, now_s: float) -> bool:
 
 
 class DropStale(NamedTuple):
-    """It has old users whom their driver may have forgotten: see who shows the mount."""
+    """It has old users that their driver may have forgotten: check who shows the mount."""
 
     key: str
 
@@ -195,32 +195,32 @@ class ReviveMount(NamedTuple):
 
 
 class UnmountIdle(NamedTuple):
-    """Nobody wants it mounted."""
+    """No user wants it mounted."""
 
     key: str
 
 
 class PinData(NamedTuple):
-    """Keep its data in the cache for so long from now on."""
+    """Keep its data in the cache for this long from now on."""
 
     key: str
     pin_s: int
 
 
 class UnpinData(NamedTuple):
-    """Nobody wants its data kept any more."""
+    """No user wants its data kept any more."""
 
     key: str
 
 
 class WriteAgain(NamedTuple):
-    """Its file says less than is known: the disk took nothing."""
+    """Its file is out of date, since the disk refused a write."""
 
     key: str
 
 
 class Sweep(NamedTuple):
-    """A mount point without a mount that is written down: take it away."""
+    """A mount point whose mount has no record: remove it."""
 
     key: str
 
@@ -230,8 +230,8 @@ Action = MountAction | Sweep
 
 
 class SharedView(NamedTuple):
-    """A mount, and whether its file is behind. Of the machine's uptime: since when upkeep has seen
-    that nobody wants it mounted, when it looked last who shows it, when a pin of it failed."""
+    """A mount, and whether its file is out of date. Times are the machine's uptime: since when no
+    user wants it mounted, the last check of who shows it, the last failed pin."""
 
     mount: SharedMount
     idle_since_s: float | None = None
@@ -241,8 +241,7 @@ class SharedView(NamedTuple):
 
 
 class UpkeepTimes(NamedTuple):
-    """Now: seconds since the machine started, and the Unix time; and how long a mount stays
-    without users."""
+    """Now, as the machine's uptime and as Unix time; and how long a mount stays without users."""
 
     uptime_s: float
     now_s: float
@@ -255,8 +254,8 @@ def decide(
     places: Iterable[str],
     now: UpkeepTimes,
 ) -> list[Action]:
-    """What is to be done, one action at most for each key. ``places``: keys of the mount points
-    that are there; ``statuses``: mounts by key."""
+    """The actions to take, one at most for each key. ``places``: keys of existing mount points;
+    ``statuses``: mounts by key."""
     actions: list[Action] = []
     known = set()
     for view in views:
@@ -267,12 +266,12 @@ def decide(
 
 
 def _of(view: SharedView, status: MountStatus | None, now: UpkeepTimes) -> Iterator[Action]:
-    """What would be good for a mount, the most urgent first."""
+    """The actions for a mount, the most urgent first."""
     mount = view.mount
     if mount.is_mounted:
         is_due = now.uptime_s - view.checked_s >= CHECK_S
         if is_due and stale_users(mount, now.now_s, STALE_S):
-            yield DropStale(mount.key)  # first: what is next may fail each time
+            yield DropStale(mount.key)  # first, since the next ones may fail each time
         if status is None or not status.alive:
             yield MountAgain(mount.key)
         elif not status.supervised:

@@ -1,14 +1,14 @@
 """MountService over the mounts of this node.
 
-An acquire is done in this order: mount, write the user down, answer; a release: forget the user,
-answer; upkeep unmounts. So whatever ends in between leaves at worst a mount without users, which
-upkeep takes away. A mount has a lock for what may take long, and its record another one, so that a
+An acquire mounts, records the user, and answers. A release removes the user's record and answers;
+upkeep unmounts. So whatever ends in between leaves at worst a mount without users, which upkeep
+removes. A mount has one lock for work that may take long, and another for its record, so that a
 release waits for no mount.
 
-Calls that wait for one mount are done together: one look at it serves all that came before the
-look, and the first that may write its record writes the changes of all that wait, in one file,
-before any of them is answered. So hundreds of containers that start at once cost a mount a look and
-a file or two; and what was answered is on disk, as it is when each is written alone.
+Calls that wait for one mount are done together. One look at it serves all calls that came before
+the look. The first call that may write the record writes the changes of all that wait, in one file,
+before any of them is answered. So hundreds of containers that start at once cost a mount one look
+and one or two files; and every answered change is on disk, as if each was written alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from lodefs.mount.service.shared_mount import (
 )
 from lodefs.mount.service.shared_slot import PendingChange, SharedSlot
 
-HEALTH_TIMEOUT_S = 2.0  # for the proxy to say that it knows a snapshot
+HEALTH_TIMEOUT_S = 2.0  # for the proxy to answer for a snapshot
 LOCK_TIMEOUT_S = 30.0  # for another call to have written a mount's state
 _NODE_IS_SLOW = (
     "another call for this mount waits for the node's proxy or its store, which is slow or out of "
@@ -62,8 +62,8 @@ _log = logging.getLogger("lodefs.mounter")
 
 
 class Acquiring:
-    """An acquire under way. A release that comes meanwhile makes it void, so that it cannot write
-    down a user whom nobody would release any more. ``slot``: the mount, when there is one."""
+    """An acquire under way. A release that comes meanwhile cancels it, so that it cannot record a
+    user that nobody would release any more. ``slot``: the mount, once there is one."""
 
     def __init__(self, user: User) -> None:
         self.user = user
@@ -71,15 +71,15 @@ class Acquiring:
         self.is_void = False
 
     def put_into(self, mount: SharedMount, usage: Usage) -> SharedMount:
-        """The mount with its user. Unavailable where that was released meanwhile."""
+        """Adds the user to the mount. Raises: Unavailable if it was released meanwhile."""
         if self.is_void:
             raise Unavailable(f"volume {self.user.volume} was released meanwhile; try again")
         return used(mount, usage)
 
 
 class SharedMounts:
-    """See MountService. ``on_change`` is told when upkeep may have something to do; ``stores``:
-    those that volumes may name."""
+    """See MountService. ``on_change`` is called when upkeep may have work; ``stores``: those that
+    volumes may name."""
 
     def __init__(
         self,
@@ -172,8 +172,8 @@ class SharedMounts:
             self._write(slot, partial(used, usage=usage), _left_s(deadline_s))
 
     def release(self, user: User, timeout_s: float) -> None:
-        """See MountService. An acquire that is still under way does not count any more, unless its
-        user may have another one."""
+        """See MountService. Cancels an acquire that is under way, unless its user may have another
+        one."""
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             under_way = () if user.is_counted else self._under_way
@@ -188,8 +188,8 @@ class SharedMounts:
             self._on_change()
 
     def forget(self, driver: str, volume: str, older_s: float, timeout_s: float) -> int:
-        """See MountService. Of a mount that others have, too, it cannot be seen who shows it for
-        whom: that driver is believed then which says that its volume is not used, since nothing is
+        """See MountService. If other drivers share a mount, the kernel does not show for whom it is
+        shown. Then the driver that says its volume is unused is believed, since nothing is
         unmounted for it."""
         left = 0
         for slot in self.slots():
@@ -205,8 +205,8 @@ class SharedMounts:
     def drop_stale(
         self, slot: SharedSlot, older_s: float, of: tuple[str, str] | None, timeout_s: float
     ) -> int:
-        """Release users whom their driver has forgotten, as far as the kernel shows: all of a
-        mount, or those ``of`` a driver's volume; how many."""
+        """Releases users that their driver has forgotten, as far as the kernel shows: all of a
+        mount, or those ``of`` a driver's volume. Returns their number."""
         mount = slot.mount
         stale = [
             usage
@@ -222,7 +222,7 @@ class SharedMounts:
             if not stale or (self.node.showing(_places(slot)) and not (of and others)):
                 return 0
         except Unavailable as error:
-            _log.debug("who shows %s: %s", slot.key, error)
+            _log.debug("cannot see who shows %s: %s", slot.key, error)
             return 0
         self._write(slot, partial(lapsed, stale=stale), timeout_s, is_release=True)
         self._on_change()
@@ -267,30 +267,30 @@ class SharedMounts:
         held = self._held_by(slot)
         status = self.node.look(held.place, _left_s(deadline_s))
         if status is None or not status.alive:
-            return Health(held, "its mount is dead; it is being mounted again")
+            return Health(held, "its mount is dead and is being made again")
         try:
             limit_s = min(HEALTH_TIMEOUT_S, _left_s(deadline_s))
             self.node.resolve(self.source_of(slot.mount), slot.mount.commit, limit_s)
         except LodefsError as error:
             return Health(held, f"the node's proxy is not well: {error}")
         if slot.renewal_problem:
-            return Health(held, f"it is read with its earlier token still: {slot.renewal_problem}")
+            return Health(held, f"it still uses its earlier token: {slot.renewal_problem}")
         return Health(held)
 
     def ping(self, timeout_s: float) -> None:
         """See MountService."""
 
     def close(self) -> None:
-        """Write nothing any more: what is under way is Unavailable. Mounts are not touched."""
+        """Ends all writing: calls under way raise Unavailable. Mounts are not touched."""
         self._closed = True
 
     def slots(self) -> list[SharedSlot]:
-        """All mounts, to look at."""
+        """All mounts, for reading."""
         with self._lock:
             return list(self._slots.values())
 
     def by_state(self) -> dict[str, int]:
-        """How many have users, and how many wait for the next one."""
+        """The number of mounts with users, and of those that wait for the next one."""
         used = [slot.mount.is_mounted for slot in self.slots()]
         return {"used": used.count(True), "idle": used.count(False)}
 
@@ -304,23 +304,23 @@ class SharedMounts:
         mount, begun_s = slot.mount, time.monotonic()
         self.files.make_place(slot.place)
         status = self.node.look(slot.place, _left_s(deadline_s))
-        if status is not None and not status.ready:  # half made, by a service that was killed
+        if status is not None and not status.ready:  # left incomplete by a killed service
             self.node.unmount(slot.place, _left_s(deadline_s))
         if status is None or not status.alive or not status.ready:
             self.node.mount(self.source_of(mount), mount.commit, slot.place, _left_s(deadline_s))
         slot.is_dead, slot.looked_s = False, begun_s
 
     def take_down(self, slot: SharedSlot, timeout_s: float) -> bool:
-        """Unmount what nobody wants mounted; False where somebody does, or is about to."""
+        """Unmounts a mount that no user wants; False if one wants it, or is about to."""
         with self._lock:
             if slot.holders or slot.mount.is_mounted:
                 return False
             if not slot.mount.users:
-                self._slots.pop(slot.key, None)  # who wants it from now on gets another one
+                self._slots.pop(slot.key, None)  # later users get another one
         place = slot.place
-        # A descriptor that somebody keeps would have its processes serve nobody, for ever.
+        # With a descriptor that somebody keeps, its processes would serve nobody, for ever.
         abort = slot.mount.was_attached is True and not self.node.showing({place}).get(place)
-        slot.looked_s = -math.inf  # for an acquire that has begun before it was seen, too
+        slot.looked_s = -math.inf  # also for an acquire that began before it was seen
         self.node.unmount(place, timeout_s, abort=abort)
         if slot.key not in self._slots:
             self.files.remove(slot.key)
@@ -328,7 +328,7 @@ class SharedMounts:
         return True
 
     def pinned(self, slot: SharedSlot, until_s: float) -> None:
-        """Note that its data is pinned until then (Unix time)."""
+        """Records that its data is pinned until this time (Unix)."""
         self._write(slot, lambda mount: msgspec.structs.replace(mount, pinned_until_s=until_s))
 
     @contextmanager
@@ -346,14 +346,14 @@ class SharedMounts:
     def _held(
         self, user: User, wanted: MountClaim, token: str | None, deadline_s: float
     ) -> Iterator[SharedSlot]:
-        """The slot for a user, which stays while the block takes."""
+        """The slot for a user, which stays during the block."""
         slot = self._of_user(user, wanted) or self._of_snapshot(wanted, token, deadline_s)
         with self._staying(slot):
             yield slot
 
     @contextmanager
     def _staying(self, slot: SharedSlot) -> Iterator[None]:
-        """Until the block ends, a slot stays, of which this thread is one of the holders."""
+        """Keeps a slot until the block ends; this thread is one of its holders."""
         try:
             yield
         finally:
@@ -362,17 +362,17 @@ class SharedMounts:
                 if not slot.is_written and not slot.holders:
                     self._slots.pop(slot.key, None)
                     self.files.remove(slot.key)
-                    self.files.remove_place(slot.place)  # what is mounted there stays for upkeep
+                    self.files.remove_place(slot.place)  # a mount there stays for upkeep
 
     def _of_user(self, user: User, wanted: MountClaim) -> SharedSlot | None:
-        """The mount that a user has, or its volume at another target."""
+        """The mount of a user, or of its volume at another target."""
         with self._lock:
             wishes_of = user.wishes_of
             slots = [slot for slot in self._slots.values() if _wishes_of(slot.mount, wishes_of)]
             for slot in slots:
                 if any(wish != wanted for wish in _wishes_of(slot.mount, wishes_of)):
                     raise AlreadyExists(
-                        f"volume {user.volume} is in use as something else: end the containers, "
+                        f"volume {user.volume} is in use with other options: end the containers, "
                         "pods or jobs that use it first"
                     )
             if slots:
@@ -380,9 +380,9 @@ class SharedMounts:
             return slots[0] if slots else None
 
     def _of_snapshot(self, wanted: MountClaim, token: str | None, deadline_s: float) -> SharedSlot:
-        """The mount of what is wanted, a new one where there is none."""
+        """The mount for a claim, a new one if there is none."""
         source, rev = wanted.source, wanted.rev
-        with self._lock:  # who names a commit that is mounted needs no proxy
+        with self._lock:  # a claim for a mounted commit needs no proxy
             known = None if token is not None else self._find(source, rev, None)
             if known is not None:
                 known.holders += 1
@@ -405,7 +405,7 @@ class SharedMounts:
         return slot
 
     def _find(self, source: Source, commit: str, token: str | None) -> SharedSlot | None:
-        """A mount of a commit that a token has opened; or one without, which needed none."""
+        """A mount of a commit that the given token opened; or one that needed no token."""
         wanted = (source, commit, token is not None)
         for slot in self._slots.values():
             is_same = (slot.mount.source, slot.mount.commit, slot.mount.has_token) == wanted
@@ -421,8 +421,8 @@ class SharedMounts:
         token: str | None,
         deadline_s: float,
     ) -> None:
-        """A token that is new to its user takes the place of the mount's, where the proxy takes it;
-        a new user without one must not need one. Denied: the mount keeps its own."""
+        """A token that is new to its user replaces the mount's, if the proxy accepts it. A new user
+        without a token must not need one. Raises: Denied; the mount keeps its token."""
         mount = slot.mount
         current = self.files.token(slot.key) if mount.has_token else None
         checked = msgspec.structs.replace(wanted, rev=mount.commit)
@@ -445,7 +445,7 @@ class SharedMounts:
         self._renew(slot, deadline_s)
 
     def _is_denied(self, wanted: MountClaim, token: str | None, deadline_s: float) -> bool:
-        """Whether a token is of no use any more, as far as can be said now."""
+        """Whether a token is no longer accepted, as far as that can be checked now."""
         try:
             self.resolve(wanted, token, _left_s(deadline_s))
         except Denied:
@@ -455,8 +455,8 @@ class SharedMounts:
         return False
 
     def _renew(self, slot: SharedSlot, deadline_s: float) -> None:
-        """Have a living mount read with the token that is kept. What fails is no matter of who
-        gave the token: health tells it, and the next acquire tries again."""
+        """Makes a living mount use the stored token. A failure does not concern the caller: health
+        reports it, and the next acquire tries again."""
         try:
             status = self.node.look(slot.place, _left_s(deadline_s))
             if status is not None and status.alive:
@@ -466,10 +466,10 @@ class SharedMounts:
             _log.warning("the mount %s keeps its earlier token: %s", slot.key, error)
         else:
             slot.renewal_problem = ""
-            _log.info("the mount %s has another token now", slot.key)
+            _log.info("the mount %s now has another token", slot.key)
 
     def write_again(self, slot: SharedSlot) -> None:
-        """Bring the file of a mount up to what is known. NoSpace, Denied, Unavailable."""
+        """Writes a mount's record again. Raises: NoSpace, Denied, Unavailable."""
         self._write(slot, lambda mount: mount)
 
     def _write(
@@ -480,9 +480,8 @@ class SharedMounts:
         *,
         is_release: bool = False,
     ) -> None:
-        """A mount's new state, on disk and then in memory. Where the disk takes nothing, a release
-        is known in memory, and upkeep writes it once that can be: no pod stays for a disk that is
-        full."""
+        """Writes a mount's new record to disk, then to memory. If the disk is full, a release is
+        kept in memory, and upkeep writes it later: a full disk must not keep a pod."""
         mine = PendingChange(change, is_release=is_release)
         with self._lock:
             slot.pending.append(mine)
@@ -498,7 +497,7 @@ class SharedMounts:
             raise mine.error
 
     def _write_pending(self, slot: SharedSlot) -> None:
-        """Write all changes of a mount that wait, by whom has the lock for that."""
+        """Writes all waiting changes of a mount; the caller has the lock for that."""
         if self._closed:
             raise Unavailable("another service has the mounts now; try again")
         with self._lock:
@@ -516,7 +515,7 @@ class SharedMounts:
                 after = self._released(slot, pending, error)
                 is_behind = slot.is_behind or after != before
             except BaseException:
-                with self._lock:  # each tries its own
+                with self._lock:  # each caller tries its own change
                     slot.pending = pending + slot.pending
                 raise
         with self._lock:
@@ -527,7 +526,7 @@ class SharedMounts:
     def _released(
         self, slot: SharedSlot, pending: list[PendingChange], error: LodefsError
     ) -> SharedMount:
-        """A mount of which only releases count, since its file was not written."""
+        """The mount with only its releases applied, since its file was not written."""
         after = slot.mount
         for one in pending:
             if one.is_release:
@@ -535,9 +534,9 @@ class SharedMounts:
             else:
                 one.error = error
         if after != slot.mount:
-            _log.warning("a release is not written down yet: %s", error)
+            _log.warning("a release is not on disk yet: %s", error)
             if not after.users:
-                self.files.forget(slot.key)  # takes no space
+                self.files.forget(slot.key)  # needs no space
         return after
 
     def _held_by(self, slot: SharedSlot) -> MountHandle:
@@ -556,7 +555,7 @@ def _locked(lock: threading.Lock, deadline_s: float, why_late: str) -> Iterator[
 
 
 def _places(slot: SharedSlot) -> set[str]:
-    """Where a mount is, and the writable mounts over it, which containers show instead."""
+    """The path of a mount, and of writable mounts over it, which containers show instead."""
     users = [usage.user for usage in slot.mount.users]
     return {slot.place, *(user.target for user in users if user.driver == WRITABLE)}
 

@@ -1,4 +1,4 @@
-"""A shared mount in memory: its locks, what waits to be written, and what was seen of it."""
+"""A shared mount in memory: its locks, changes that wait to be written, and observations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lodefs.mount.service.shared_mount import SharedMount
 
 
 class PendingChange:
-    """A change of a record that waits to be written. ``is_release``: it counts in memory where the
-    disk takes nothing."""
+    """A change of a record that waits to be written. ``is_release``: it counts in memory even if
+    the disk is full."""
 
     def __init__(self, apply: Callable[[SharedMount], SharedMount], *, is_release: bool) -> None:
         self._apply = apply
@@ -21,7 +21,7 @@ class PendingChange:
         self.error: LodefsError | None = None
 
     def applied(self, mount: SharedMount) -> SharedMount:
-        """The mount with the change; as it was where that is refused."""
+        """The mount with the change, or unchanged if the change is refused."""
         try:
             return self._apply(mount)
         except LodefsError as error:
@@ -30,14 +30,14 @@ class PendingChange:
 
 
 class SharedSlot:
-    """A mount in memory. ``lock``: for whom makes or ends the mount; ``mount`` changes under the
-    lock of the table. ``holders``: threads that want it to stay. ``given``: the token that each
-    user gave last, so that only one that is new to its user replaces the mount's.
-    ``renewal_problem``: why the mount is read with an earlier token than the one that is kept.
-    ``is_behind``: its file does not say yet who was released. ``asker``: the user for whom it was
-    handed out first. ``looked_s``: when it was looked at, and could be read, last; ``is_dead``:
-    upkeep has seen that it cannot. ``checked_s``: when upkeep looked last who shows it,
-    ``pin_failed_s``: when its data could not be pinned, and why (of the machine's uptime)."""
+    """A mount in memory. ``lock``: for threads that make or end the mount; ``mount`` changes under
+    the lock of the table. ``holders``: threads that want it to stay. ``given``: the last token of
+    each user, since only a token that is new to its user replaces the mount's. ``renewal_problem``:
+    why the mount uses an earlier token than the stored one. ``is_behind``: its file lacks a
+    release. ``asker``: the user for whom it was first handed out. ``looked_s``: when it was last
+    seen to be readable; ``is_dead``: upkeep has seen that it is not. ``checked_s``: when upkeep
+    last checked who shows it. ``pin_failed_s``: when its data could not be pinned, and why. Times
+    are the machine's uptime."""
 
     def __init__(self, mount: SharedMount, place: str) -> None:
         self.key = mount.key

@@ -1,7 +1,7 @@
-"""A service that has left the mounts to another one waits, and has them again when that one ends.
+"""A service that has left its mounts to another one waits, and takes them back if that one ends.
 
-So a rollout that is undone finds a service that serves. ``STATE/standby`` is locked, shared, by all
-that wait: one that ends sees there that its mounts are wanted, and stays until they are taken over.
+So a rollout that is undone finds a service. All waiting services hold a shared lock on
+``STATE/standby``. A service that ends sees it, and stays until its mounts are taken over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lodefs.mount.helper import state_files
 from lodefs.mount.service.mount_files import LOCK
 
 LOOK_S = 1.0
-LOOKS_FREE = 3  # who has asked for the state, or is started again, comes first
+LOOKS_FREE = 3  # a service that asked for the state, or restarts, comes first
 HAND_OVER_S = 60.0
 _POLL_S = 0.2
 _NAME = "standby"
@@ -33,8 +33,8 @@ class Standby:
         self._fd = -1
 
     def begin(self) -> None:
-        """Have the service of this state know that another one waits. Nothing happens the second
-        time. A disk that takes no file holds nobody up: the state is waited for all the same."""
+        """Shows the service of this state that another one waits. A second call does nothing. A
+        full disk stops nobody: this service waits for the state anyway."""
         if self._fd >= 0:
             return
         path = self._state / _NAME
@@ -43,17 +43,19 @@ class Standby:
             self._fd = os.open(path, flags, 0o600)
             fcntl.lockf(self._fd, fcntl.LOCK_SH)
         except OSError as error:
-            _log.warning("it cannot be said that this service waits: %s: %s", path, error.strerror)
+            _log.warning(
+                "other services cannot see that this one waits: %s: %s", path, error.strerror
+            )
 
     def end(self) -> None:
-        """Wait no more: the state is this service's now, or it ends."""
+        """Stops waiting: the state belongs to this service now, or it ends."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def await_free(self, is_told_to_end: Callable[[float], bool]) -> bool:
-        """Wait until no service has had the state for a while; False where this one is to end
-        first. ``is_told_to_end`` waits for that for so many seconds."""
+        """Waits until no service has had the state for a while; False if this one must end first.
+        ``is_told_to_end`` waits for that for a number of seconds."""
         looks = 0
         while looks < LOOKS_FREE:
             if is_told_to_end(LOOK_S):
@@ -63,8 +65,8 @@ class Standby:
 
 
 def hand_over(state: Path, ping: Callable[[float], None], timeout_s: float = HAND_OVER_S) -> None:
-    """Of a service that has closed its files: where another one waits for them, return when that
-    one serves, and has taken the mounts over. ``ping`` raises while no service answers."""
+    """Called by a service that has closed its files. If another one waits for them, returns when
+    that one serves and has taken the mounts over. ``ping`` raises while no service answers."""
     if not _is_locked(state / _NAME):
         return
     _log.info("another service takes the mounts back")
@@ -82,7 +84,7 @@ def hand_over(state: Path, ping: Callable[[float], None], timeout_s: float = HAN
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether another process has locked a file. It must not be called by one that has."""
+    """Whether another process has locked a file. The caller must not have locked it."""
     try:
         os.close(state_files.lock(path, "another service"))
     except InUse:

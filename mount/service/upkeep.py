@@ -1,6 +1,6 @@
-"""Keeps shared mounts as their users want them: after a start as well as every few seconds.
+"""Keeps shared mounts as their users want them, after a start and every few seconds.
 
-A look at all mounts, then ``shared_mount.decide``, then each action in a thread of its own.
+Each round looks at all mounts, calls ``shared_mount.decide``, and runs each action in a thread.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.shared_slot import SharedSlot
 
 INTERVAL_S, INTERVAL_S_MIN = 5.0, 0.2
-WELL_S = 15.0  # without a round for longer, something hangs
+WELL_S = 15.0  # if no round has run for longer, something hangs
 LOOK_TIMEOUT_S = 3.0
 WORK_TIMEOUT_S = 30.0
 _log = logging.getLogger("lodefs.mounter")
 
 
 class MountUpkeep:
-    """The upkeep of one service. ``start`` it after what must not have threads. ``woken`` is set
-    when there may be something to do; ``idle_s``: for so long a mount stays without users."""
+    """The upkeep of one service. ``start`` creates threads. ``woken`` is set when there may be
+    work; ``idle_s``: how long a mount stays without users."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class MountUpkeep:
         self._woken = woken
         self._ended = False
         self._begun_s = time.monotonic()
-        self._said: dict[object, str] = {}  # what was logged last, so that it is once
+        self._said: dict[object, str] = {}  # the last line logged, so that it is not repeated
         self._thread = threading.Thread(target=self._run, name="lodefs-upkeep", daemon=True)
 
     def start(self) -> None:
-        """Begin with a round at once."""
+        """Begins with a round at once."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """No more rounds; actions under way may go on."""
+        """Ends the rounds; actions under way may continue."""
         self._ended = True
         self._woken.set()
         self._thread.join(timeout_s)
@@ -81,13 +81,13 @@ class MountUpkeep:
         return time.monotonic() - self._begun_s < WELL_S
 
     def take_over(self) -> None:
-        """Have all mounts served by processes of this program, in the place of those of another."""
+        """Replaces the processes that serve the mounts by those of this program."""
         for key, status in self._look().items():
             if status.alive:
                 self._carry_out(ReviveMount(key))
 
     def round(self) -> None:
-        """Look once, and begin what is to be done. Unavailable where nothing can be seen."""
+        """Looks once, and begins what must be done. Raises: Unavailable if nothing can be seen."""
         slots = self._mounts.slots()
         begun_s = time.monotonic()
         statuses = self._look()
@@ -96,10 +96,12 @@ class MountUpkeep:
         times = UpkeepTimes(uptime_s, clock.now_s(), self._idle_s)
         for slot in slots:
             status = statuses.get(slot.key)
-            if slot.looked_s < begun_s:  # else it was mounted meanwhile
+            if slot.looked_s < begun_s:  # otherwise it was mounted meanwhile
                 slot.is_dead = status is None or not status.alive
         views = [self._view(slot, uptime_s) for slot in slots]
-        fresh = {slot.key for slot in self._mounts.slots()}  # what was begun since counts as known
+        fresh = {
+            slot.key for slot in self._mounts.slots()
+        }  # mounts that were begun since count as known
         for action in decide(views, statuses, self._files.places(), times):
             if not (isinstance(action, Sweep) and action.key in fresh):
                 self._calls.begin((type(action), action.key), partial(self._carry_out, action))
@@ -111,7 +113,7 @@ class MountUpkeep:
                 self.round()
             except LodefsError as error:
                 self._say("round", f"upkeep: {error}")
-            except Exception:  # noqa: BLE001 - a mistake of ours must not end all upkeep
+            except Exception:  # noqa: BLE001 - a bug must not end all upkeep
                 _log.exception("upkeep")
             self._woken.wait(min(INTERVAL_S, max(self._idle_s, INTERVAL_S_MIN)))
             self._woken.clear()
@@ -141,7 +143,7 @@ class MountUpkeep:
         except LodefsError as error:
             what = f"{type(action).__name__} of {action.key}"
             self._say((type(action), action.key), f"{what}: {error}")
-        except Exception:  # noqa: BLE001 - a mistake of ours
+        except Exception:  # noqa: BLE001 - a bug
             _log.exception("%s of %s", type(action).__name__, action.key)
 
     def _act(self, action: Action) -> None:
@@ -154,7 +156,7 @@ class MountUpkeep:
                 self._files.remove_place(place)
             return
         if slot is None or not slot.lock.acquire(blocking=False):
-            return  # somebody is at it
+            return  # another call is at work on it
         try:
             self._mend(action, slot)
         finally:
@@ -164,18 +166,18 @@ class MountUpkeep:
         match action:
             case DropStale():
                 slot.checked_s = self._mounts.clock.uptime_s()
-                self._woken.set()  # the mount may have to be mended
+                self._woken.set()  # the mount may need repair
                 if count := self._mounts.drop_stale(slot, STALE_S, None, WORK_TIMEOUT_S):
-                    _log.warning("%s: dropped %d users that show it nowhere", slot.key, count)
+                    _log.warning("%s: dropped %d users that do not show it", slot.key, count)
             case MountAgain():
                 self._mounts.bring_up(slot, time.monotonic() + WORK_TIMEOUT_S)
-                _log.warning("%s is mounted again: its mount was dead", slot.key)
+                _log.warning("%s was mounted again, since its mount was dead", slot.key)
             case ReviveMount():
                 self._node.revive(slot.place, WORK_TIMEOUT_S)
                 _log.warning("%s has a supervisor again", slot.key)
             case UnmountIdle():
                 if self._mounts.take_down(slot, WORK_TIMEOUT_S):
-                    _log.info("unmounted %s: nobody uses it", slot.key)
+                    _log.info("unmounted %s, which has no users", slot.key)
             case PinData():
                 with self._noting_pin(slot):
                     self._pin(slot, action.pin_s)
@@ -192,7 +194,7 @@ class MountUpkeep:
         self._mounts.pinned(slot, self._mounts.clock.now_s() + pin_s)
 
     def _unpin(self, slot: SharedSlot) -> None:
-        """Let its data go; where that would take another mount's pin away, it expires."""
+        """Lets its data go. If that would remove another mount's pin, lets the pin expire."""
         mount, now_s = slot.mount, self._mounts.clock.now_s()
         others = [other.mount for other in self._mounts.slots() if other is not slot]
         if not any(holds_pin(other, mount, now_s) for other in others):
@@ -202,7 +204,7 @@ class MountUpkeep:
 
     @contextmanager
     def _noting_pin(self, slot: SharedSlot) -> Iterator[None]:
-        """Keeps why the block fails, for those who ask about the pin."""
+        """Records why the block fails, for questions about the pin."""
         try:
             yield
         except LodefsError as error:

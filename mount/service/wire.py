@@ -1,6 +1,6 @@
-"""What goes over the mount service's socket: a packet asks, one answers (unix(7), MessagePack).
+"""Messages on the mount service's socket: a packet asks, and one answers (unix(7), MessagePack).
 
-The socket is for root alone: a process that can use it can mount with any token that it knows.
+The socket is for root alone: any process that can use it can mount with every token that it knows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from lodefs.mount.helper.interface import ResolvedCommit
 from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 
 VERSION = 1
-HOLDINGS_MAX = 32  # of an answer: a name has 255 bytes, a place and a reason are longer
-MARGIN_S = 2.0  # for an answer to come after its time limit
+HOLDINGS_MAX = 32  # in an answer: a name has 255 bytes, a path and a reason have more
+MARGIN_S = 2.0  # for an answer after its time limit
 
 
 class ResolveCall(msgspec.Struct, frozen=True, tag="resolve"):
@@ -24,7 +24,7 @@ class ResolveCall(msgspec.Struct, frozen=True, tag="resolve"):
     timeout_s: float
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Leaves out the token."""
         return f"ResolveCall({self.wanted})"
 
 
@@ -37,7 +37,7 @@ class AcquireCall(msgspec.Struct, frozen=True, tag="acquire"):
     timeout_s: float
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Leaves out the token."""
         return f"AcquireCall({self.user}, {self.wanted})"
 
 
@@ -52,7 +52,7 @@ class AdoptCall(msgspec.Struct, frozen=True, tag="adopt"):
     timeout_s: float
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Leaves out the token."""
         return f"AdoptCall({self.user}, {self.place})"
 
 
@@ -73,7 +73,7 @@ class ForgetCall(msgspec.Struct, frozen=True, tag="forget"):
 
 
 class HoldingsCall(msgspec.Struct, frozen=True, tag="holdings"):
-    """MountService.holdings, those whose names come after ``after``; HOLDINGS_MAX at most."""
+    """MountService.holdings for names after ``after``; HOLDINGS_MAX at most."""
 
     driver: str
     volume: str
@@ -114,7 +114,7 @@ Call = (
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """How a call went: what it asked for, or why not."""
+    """The result of a call, or its error."""
 
     version: int = VERSION
     failure: Failure | None = None

@@ -1,1 +1,1 @@
-"""Tables in shared memory that outlive any one process of a mount."""
+"""Tables in shared memory that outlive any single process of a mount."""

@@ -1,9 +1,9 @@
-"""What a mount counts for each of a node's jobs (protocol.figures.job_counts).
+"""Counts a mount's reads for each of a node's jobs (protocol.figures.job_counts).
 
-A read is the job's whose process asked for it, as the kernel's request says. Of which job a process
-is, its control group tells, into which Slurm has put it and which it cannot leave
-(docs/decisions/0050-bytes-of-jobs.md). To read that may wait for locks of the kernel, whose holders
-may wait for this mount: a thread does it that answers nobody, and holds no lock meanwhile.
+A read belongs to the job of the process that the kernel's request names. The control group of a
+process, into which Slurm has put it and which it cannot leave, identifies its job
+(docs/decisions/0050-bytes-of-jobs.md). Reading that may wait for locks of the kernel whose holders
+may wait for this mount. So a separate thread does it, which answers no requests and holds no lock.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ from lodefs.chunkstore.protocol.figures.job_counts import (
 from lodefs.chunkstore.protocol.figures.mount_counts import Column
 from lodefs.mount.shm.traffic_counters import READS_OF, RowCounter
 
-REMEMBERED_S = 5.0  # of which job a process is: its number may be another's after that
-IDLE_S = 300.0  # after so long without reads, the row of a job without a record may be another's
-WAITING_MAX = 1000  # processes whose jobs are to be looked up
+REMEMBERED_S = 5.0  # how long the job of a process is cached: its number may be reused
+IDLE_S = 300.0  # after this time without reads, a job without a record may lose its row
+WAITING_MAX = 1000  # processes whose jobs must be looked up
 _NOBODY = -1
 _EXITING = 4  # PF_EXITING of linux/sched.h, in proc_pid_stat(5)
-# As Slurm's plugins for both versions of control groups name them: /slurm/uid_5/job_7/step_0 of the
-# freezer, and /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add their
-# names, a machine in a container its own groups before the freezer's, of which systemd gives none
-# to users. In the second version it does, below user.slice and in services: they choose names.
+# Slurm's plugins for both versions of control groups use these names: /slurm/uid_5/job_7/step_0 of
+# the freezer, and /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add
+# their names. A container adds its own groups before the freezer's, of which systemd gives none to
+# users. In the second version it gives users groups below user.slice and in services, whose names
+# they choose.
 _PLACE_1 = rb"(?:[^:\n]*,)?freezer(?:,[^:\n]*)?:(?:/(?!user[-.@/])[^/\n]+)*?/slurm[^/\n]*/uid_\d+"
 _PLACE_2 = rb":(?:/(?!user[-.])[^/\n]+\.slice)*/(?:[^/\n]+_)?slurmstepd\.scope"
 _JOB = re.compile(
@@ -67,18 +68,18 @@ _OPENS = {
 }
 
 JobOf = Callable[[int], int | None]
-"""The job of a process, or of one of its threads; 0: of none; None: it has ended."""
+"""The job of a process, or of one of its threads; 0: no job; None: the process has ended."""
 
 
 def job_of(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """As JobOf, by /proc/PID/cgroup. Linux before 6.8 takes a lock for that whose holder may wait
+    """The JobOf by /proc/PID/cgroup. For that, Linux before 6.8 takes a lock whose holder may wait
     for the memory map of a process that waits for a page of this mount."""
     try:
         with open(f"{proc}/{pid}/cgroup", "rb") as file:
             found = _JOB.search(file.read())
         if found:
             return int(found[1])
-        with open(f"{proc}/{pid}/stat", "rb") as file:  # one that ends is told as of no group
+        with open(f"{proc}/{pid}/stat", "rb") as file:  # an ending process is shown without a group
             flags = int(file.read().rpartition(b")")[2].split()[6])
     except (OSError, ValueError, IndexError):
         return None
@@ -86,8 +87,8 @@ def job_of(pid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def is_told(job: int, records: Path = RECORDS) -> bool:
-    """Whether nobody will tell what a job read: it has no datasets, or its epilog has run."""
-    return not os.path.exists(records / f"{job}.json")  # never an error
+    """Whether a job's counts are complete: it has no datasets, or its epilog has run."""
+    return not os.path.exists(records / f"{job}.json")  # never raises
 
 
 class JobTable:
@@ -105,8 +106,8 @@ class JobTable:
     @staticmethod
     def create(directory: Path, device: str = "") -> int:
         """A file for an empty table of a mount with the device MAJOR:MINOR, locked for as long as
-        anybody has it. Raises: OSError."""
-        with suppress(Exception):  # what others left there is nothing that a mount depends on
+        any process has it. Raises: OSError."""
+        with suppress(Exception):  # a mount does not depend on what others left there
             for _ in figure_files.living(directory, ENDING, sweep=True):
                 pass
         fd = figure_files.create(directory, ENDING, encode_head(device), HEAD_BYTES)
@@ -114,35 +115,35 @@ class JobTable:
         return fd
 
     def rows(self, slot: int) -> JobRows | None:
-        """Those of the process in a slot; None where it has none, or there is no space left, as
-        the table then tells."""
+        """The rows of the process in a slot; None if it has none, or no space is left, which the
+        table then says."""
         if not self._is_known:
             return None
         if not 0 <= slot < PROCESSES:
             self.counts_not(PROCESSES)
             return None
         first = slot * PROCESS_WORDS
-        try:  # a write to memory of a full disk would end the process
+        try:  # writing to memory on a full disk would kill the process
             os.posix_fallocate(self._fd, HEAD_BYTES + 8 * first, 8 * PROCESS_WORDS)
         except OSError:
             self.counts_not(slot)
             return None
-        if self._gaps[slot] == GAP_NOW:  # of the process before
+        if self._gaps[slot] == GAP_NOW:  # left by the previous process
             self._gaps[slot] = int(time.time()) + 1
         return JobRows(self._words[first : first + PROCESS_WORDS], self._used[slot : slot + 1])
 
     def counts_not(self, slot: int) -> None:
-        """The process in a slot cannot count, which the table tells from now on."""
+        """Records in the table that the process in a slot cannot count."""
         self._gaps[slot] = GAP_NOW
 
     def counter(self, slot: int, job_of: JobOf = job_of) -> JobCounter | None:
-        """Counts for the process in a slot, if that has rows."""
+        """A counter for the process in a slot, if it has rows."""
         rows = self.rows(slot)
         return None if rows is None else JobCounter(rows, job_of)
 
 
 class JobRows:
-    """The rows of one process, for one thread of that. A row is its first word; 0 is others'."""
+    """The rows of one process, for one of its threads. A row is its first word; 0: other reads."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class JobRows:
         self._rows = {words[at + JobColumn.JOB]: at for at in begun if words[at + JobColumn.LAST]}
 
     def of(self, job: int) -> int:
-        """The row of a job that reads now; that of others, where none is left."""
+        """The row of a job that reads now, or that of other reads if none is left."""
         at = self._rows.get(job)
         if at is None:
             at = self._free()
@@ -168,7 +169,7 @@ class JobRows:
         return at
 
     def _free(self) -> int | None:
-        """A row without figures that nobody has."""
+        """An unused row without counts."""
         used = self._used[0]
         if used < PROCESS_ROWS:
             self._used[0] = used + 1
@@ -176,7 +177,7 @@ class JobRows:
         before_s = time.time() - IDLE_S
         for job, at in self._rows.items():
             if self.words[at + JobColumn.LAST] < before_s and self._is_told(job):
-                for word in (JobColumn.LAST, *FIGURES):  # without LAST it is left out by who reads
+                for word in (JobColumn.LAST, *FIGURES):  # readers ignore a row without LAST
                     self.words[at + word] = 0
                 del self._rows[job]
                 return at
@@ -184,7 +185,8 @@ class JobRows:
 
 
 class JobCounter:
-    """Counts for one process of a mount. For any thread of that; one alone calls ``settle``."""
+    """Counts for one process of a mount. Any of its threads may add; one thread calls
+    ``settle``."""
 
     def __init__(
         self,
@@ -193,15 +195,15 @@ class JobCounter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rows, self._words, self._job_of, self._clock = rows, rows.words, job_of, clock
-        self._lock = Lock()  # held for a few words: never while anything is asked of the system
+        self._lock = Lock()  # held for a few words, never during a system call
         self._found: dict[int, int] = {}  # rows by process
-        self._before: dict[int, int] = {}  # the same, some seconds ago
-        self._waiting: dict[int, list[int]] = {}  # by process: the words of a row
+        self._before: dict[int, int] = {}  # the same, from some seconds ago
+        self._waiting: dict[int, list[int]] = {}  # words of a row, by process
         self._unknown = Event()
         self._forget_s = 0.0
 
     def add(self, pid: int, word: int, amount: int) -> None:
-        """Count for the job of a process."""
+        """Counts a read for the job of a process."""
         with self._lock:
             at = self._found.get(pid)
             if at is None:
@@ -210,7 +212,7 @@ class JobCounter:
                 self._words[at + word] += amount
 
     def _wait(self, pid: int, word: int, amount: int) -> None:
-        if not pid:  # one that the mount's process namespace does not show
+        if not pid:  # the mount's process namespace does not show it
             return
         words = self._waiting.get(pid)
         if words is None and len(self._waiting) < WAITING_MAX:
@@ -223,8 +225,8 @@ class JobCounter:
             self._words[JobColumn.LAST] = int(time.time())
 
     def start(self) -> None:
-        """Settle from now on, for as long as this process lives. Raises: RuntimeError, without
-        room for a thread."""
+        """Settles from now on, for as long as this process lives. Raises: RuntimeError if no thread
+        can be started."""
         Thread(target=self._settle_all, name="jobs", daemon=True).start()
 
     def _settle_all(self) -> None:
@@ -234,7 +236,7 @@ class JobCounter:
             self.settle()
 
     def settle(self) -> None:
-        """Count what waits, and forget whose processes are that were asked for some seconds ago."""
+        """Counts what waits, and forgets the jobs of processes looked up some seconds ago."""
         if self._clock() >= self._forget_s:
             self._forget_s = self._clock() + REMEMBERED_S
             with self._lock:
@@ -243,7 +245,7 @@ class JobCounter:
             at = self._row_of(pid)
             with self._lock:
                 more = self._waiting.pop(pid)
-                if at is None:  # ended: its number is anybody's now
+                if at is None:  # it has ended: its number may be reused now
                     at = self._before.get(pid, 0)
                 else:
                     self._found[pid] = at
@@ -261,7 +263,7 @@ class JobCounter:
 
 
 class RequestCounter:
-    """Counts what one thread reads: for the mount, and for the job of the process ``pid()`` whose
+    """Counts the reads of one thread: for the mount, and for the job of the process ``pid()`` whose
     request it answers."""
 
     __slots__ = ("_jobs", "_pid", "_row")
@@ -270,16 +272,16 @@ class RequestCounter:
         self._row, self._jobs, self._pid = row, jobs, pid
 
     def read(self, reads: int, size_bytes: int) -> None:
-        """As RowCounter."""
+        """See RowCounter."""
         self._row.read(reads, size_bytes)
         self._jobs.add(self._pid(), _WORDS[reads], size_bytes)
 
     def brought(self, origin: bytes, size_bytes: int) -> None:
-        """As RowCounter."""
+        """See RowCounter."""
         self.read(READS_OF.get(origin, Column.CACHE_READS), size_bytes)
 
     def add(self, column: Column, amount: int) -> None:
-        """As RowCounter; a job has opens alone."""
+        """See RowCounter; jobs count only opens."""
         self._row.add(column, amount)
         word = _OPENS.get(column)
         if word is not None:

@@ -1,13 +1,13 @@
-"""Which files are open, and how: a table in memory that all workers of a mount share.
+"""A table of open files and their modes, in memory that all workers of a mount share.
 
 One inode must never be open in cached and in passthrough mode at once, nor with two backing files
 (fs/fuse/iomode.c of Linux: the application would get EIO). So every open file that may be of
-either kind has a row here from before its OPEN is answered until its RELEASE comes. What is open
-follows from the rows alone: there are no counts that a killed process could leave wrong. A row
-is valid by one store of 8 bytes, its inode number, and gone by another.
+either kind has a row here, from before its OPEN is answered until its RELEASE comes. Only rows say
+what is open: there are no counts that a killed process could leave wrong. One store of 8 bytes, its
+inode number, makes a row valid, and another removes it.
 
-Requests may come twice, when a worker was killed: an OPEN finds the row of its first time, and a
-RELEASE that finds none was counted before.
+Requests may come twice if a worker was killed: a repeated OPEN finds its row, and a RELEASE without
+a row was counted before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Corrupt
 
-ROWS_MAX = 1 << 18  # files open at once; further ones cost the mount its passthrough
+ROWS_MAX = 1 << 18  # files open at once; more of them end passthrough for the mount
 CACHED = 0  # instead of the id of a backing file
-_SPOILT = 1 << 63  # set in the id of one that was cut; the kernel's ids have 31 bits
+_SPOILT = 1 << 63  # set in the id of a file that was cut; the kernel's ids have 31 bits
 
 _WORD_BYTES = 8
 _HEAD_WORDS = 512  # one page
@@ -33,11 +33,11 @@ _TOP, _REFUSED, _GRANTED, _OVERFLOWN, _MARKED_S = range(5)  # words of the head
 _SLOT_BITS = 18
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
 _REQUEST_MASK = (1 << (64 - _SLOT_BITS)) - 1
-_PINNED = 1  # in place of a request, which are even: no RELEASE takes the row away
+_PINNED = 1  # instead of a request number, which is even: no RELEASE removes the row
 
 
 class Opened(NamedTuple):
-    """``handle`` is what RELEASE will name, 0 where it need not; ``backing`` CACHED or an id."""
+    """``handle``: what RELEASE will name, 0 if it need not; ``backing``: CACHED or an id."""
 
     handle: int
     backing: int
@@ -47,7 +47,7 @@ class OpenFileTable:
     """The table in the memory file ``fd``, which every process inherits and maps.
 
     Locked by fcntl(2), whose locks end with their process. ``fd`` must stay open, and must not be
-    duplicated: closing any descriptor of it gives the lock up.
+    duplicated: closing any descriptor of it releases the lock.
     """
 
     def __init__(self, fd: int, *, rows_max: int = ROWS_MAX) -> None:
@@ -66,16 +66,16 @@ class OpenFileTable:
 
     @classmethod
     def create(cls, *, rows_max: int = ROWS_MAX) -> OpenFileTable:
-        """An empty table in a memory file of its own."""
+        """An empty table in a new memory file."""
         return cls(os.memfd_create("lodefs-handles", os.MFD_CLOEXEC), rows_max=rows_max)
 
     def enter(self, ino: int, request: int, backing: int | None = None) -> Opened | None:
-        """Count an open of ``ino`` by the OPEN number ``request``.
+        """Counts an open of ``ino`` by the OPEN number ``request``.
 
-        A file that is open already stays in its mode, whatever ``backing`` says. One that is not
-        is opened with ``backing``; None: it is left alone, and None is returned. A ``backing``
-        that is not in the answer is of no use. Raises: Corrupt, for one whose backing file is
-        damaged: the kernel takes no other one until its last close.
+        A file that is already open keeps its mode, whatever ``backing`` says. Another file is
+        opened with ``backing``; with None it is left alone, and None is returned. A ``backing``
+        that is not in the result is unused. Raises: Corrupt, if its backing file is damaged: the
+        kernel accepts no other one until its last close.
         """
         with self._locked():
             top = self._head[_TOP]
@@ -102,8 +102,8 @@ class OpenFileTable:
             return Opened(_handle(slot, request), backing)
 
     def _overflow(self, other: int, backing: int) -> Opened:
-        """An open that has no row. Its inode stays in its mode for good: by a row that nobody
-        takes away, or, cached, because nothing else is opened in passthrough any more."""
+        """Handles an open without a free row. Its inode keeps its mode for ever: by a row that is
+        never removed or, if cached, because nothing else is passed through any more."""
         self._head[_OVERFLOWN] = 1
         if other < 0:
             return Opened(0, CACHED)
@@ -111,7 +111,8 @@ class OpenFileTable:
         return Opened(0, backing)
 
     def leave(self, handle: int) -> int:
-        """Count a RELEASE. The id of the backing file that nobody needs any more, or CACHED."""
+        """Counts a RELEASE. Returns the id of a backing file that is no longer needed, or
+        CACHED."""
         slot, request = handle & _SLOT_MASK, handle >> _SLOT_BITS
         with self._locked():
             top = self._head[_TOP]
@@ -128,13 +129,13 @@ class OpenFileTable:
             return backing
 
     def backing(self, ino: int) -> int | None:
-        """The id of an open file's backing file, CACHED, or None where it is not open."""
+        """The id of an open file's backing file, CACHED, or None if it is not open."""
         with self._locked():
             slot = _find(self._inos[: self._head[_TOP]].tobytes(), ino)
             return self._backings[slot] & ~_SPOILT if slot >= 0 else None
 
     def spoil(self, ino: int) -> None:
-        """Refuse further opens of a file that is open in passthrough mode, until its last close."""
+        """Refuses further opens of a file in passthrough mode, until its last close."""
         with self._locked():
             for slot in range(self._head[_TOP]):
                 if self._inos[slot] == ino and self._backings[slot] != CACHED:
@@ -144,8 +145,8 @@ class OpenFileTable:
         backing = self._backings[slot]
         if backing & _SPOILT:
             raise Corrupt(
-                f"inode {self._inos[slot]} is open, and the cache's file that the kernel reads for "
-                "it was cut; close it everywhere, and it is fetched again"
+                f"inode {self._inos[slot]} is open, and its file of the cache, which the kernel "
+                "reads, was cut; close it everywhere, and it is fetched again"
             )
         return backing
 
@@ -158,7 +159,7 @@ class OpenFileTable:
         return {ino for ino, backing in pairs if ino and backing != CACHED}
 
     def count(self) -> int:
-        """How many files are open."""
+        """The number of open files."""
         with self._locked():
             return sum(map(bool, self._inos[: self._head[_TOP]].tolist()))
 
@@ -169,11 +170,11 @@ class OpenFileTable:
 
     @property
     def refused(self) -> int:
-        """The errno with which the kernel refused passthrough for good; 0: it did not."""
+        """The errno with which the kernel refused passthrough permanently; 0: none."""
         return self._head[_REFUSED]
 
     def refuse(self, code: int) -> bool:
-        """Note an errno; whether it is the first."""
+        """Records an errno. Returns whether it is the first."""
         with self._locked():
             is_first = not self._head[_REFUSED]
             if is_first:
@@ -186,14 +187,13 @@ class OpenFileTable:
         return bool(self._head[_GRANTED])
 
     def grant(self) -> None:
-        """Note that it did."""
+        """Records that the kernel took a backing file."""
         self._head[_GRANTED] = 1
 
     def turn(self, now_s: float, period_s: float) -> bool:
-        """Whether something that one of all processes does every ``period_s`` is to be done now,
-        by the caller."""
+        """Whether the caller should now do what one of all processes does every ``period_s``."""
         with self._locked():
-            last_s = self._head[_MARKED_S]  # 0: it was never done, however short ago that is
+            last_s = self._head[_MARKED_S]  # 0: it was never done, however short the uptime is
             is_due = not last_s or not last_s <= now_s < last_s + period_s
             if is_due:
                 self._head[_MARKED_S] = int(now_s)
@@ -218,7 +218,7 @@ def _handle(slot: int, request: int) -> int:
 
 
 def _find(column: bytes, word: int) -> int:
-    """The first row of a column that holds a word; -1 where none does."""
+    """The first row of a column that holds a word; -1 without one."""
     wanted = word.to_bytes(_WORD_BYTES, sys.byteorder)
     place = column.find(wanted)
     while place >= 0 and place % _WORD_BYTES:

@@ -1,9 +1,9 @@
-"""Which processes serve a mount: a table in shared memory that outlives every one of them.
+"""A table of the processes that serve a mount, in shared memory that outlives each of them.
 
-It is handed from supervisor to supervisor, so that a new one finds all workers of its
-predecessors, however these ended. A slot is (process id, start time), both u64; zeros: free. The
-start time (proc_pid_stat(5)) tells a worker from another process that got its number later. The
-first slot is the supervisor's.
+Supervisors hand it on, so that a new one finds all workers of its predecessors, however these
+ended. A slot is (process id, start time), both u64; zeros: free. The start time (proc_pid_stat(5))
+distinguishes a worker from another process that got its number later. The first slot belongs to the
+supervisor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ SLOTS = 1024  # workers at a time, of all generations
 _SLOT = struct.Struct("=QQ")
 RESERVED = 1
 SUPERVISOR = 0
-_ENDED = frozenset((errno.ESRCH, errno.EINVAL, errno.ENOENT))  # or the number is a thread's now
+_ENDED = frozenset(
+    (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+)  # or the number now belongs to a thread
 _START_TIME = 19  # field 22 of /proc/PID/stat, counted after the name in brackets
 
 
@@ -40,7 +42,7 @@ class ProcessTable:
         return fd
 
     def reserve(self) -> int:
-        """A slot for a new worker. Unavailable when all are taken."""
+        """A slot for a new worker. Raises: Unavailable if all are taken."""
         for slot in range(1, SLOTS):
             if self._read(slot) == (0, 0):
                 self._write(slot, 0, RESERVED)
@@ -48,22 +50,22 @@ class ProcessTable:
         raise Unavailable(f"more than {SLOTS} workers of one mount")
 
     def pid(self, slot: int) -> int:
-        """Who is in a slot; 0 where nobody is yet."""
+        """The process in a slot; 0 if there is none yet."""
         return self._read(slot)[0]
 
     def enter(self, slot: int) -> None:
-        """Write the calling process down."""
+        """Enters the calling process."""
         pid = os.getpid()
         self._write(slot, pid, start_time(pid) or 0)
 
     def clear(self, slot: int) -> None:
-        """The process of a slot has ended."""
+        """Clears a slot whose process has ended."""
         self._write(slot, 0, 0)
 
     def living(self) -> Iterator[tuple[int, int, int]]:
-        """(slot, pid, a new pidfd) of each process that still lives; others are cleared.
+        """(slot, pid, a new pidfd) of each living process. Slots of others are cleared.
 
-        Unavailable, after all others, where it cannot be told of one: no descriptors are left.
+        Raises: Unavailable, after all others, if one cannot be checked for lack of descriptors.
         """
         unknown: Unavailable | None = None
         for slot in range(1, SLOTS):
@@ -82,11 +84,11 @@ class ProcessTable:
             raise unknown
 
     def turn(self) -> None:
-        """The calling process is the supervisor from now on."""
+        """Makes the calling process the supervisor."""
         self.enter(SUPERVISOR)
 
     def has_supervisor(self) -> bool:
-        """Whether the supervisor lives, and is none that has ended and was not waited for yet.
+        """Whether the supervisor lives; one that has ended and was not reaped yet does not. Raises:
         Unavailable."""
         pid_fd = self._open(SUPERVISOR)
         if pid_fd is None:
@@ -97,13 +99,13 @@ class ProcessTable:
             os.close(pid_fd)
 
     def kill_all(self) -> None:
-        """SIGKILL to all that live. Unavailable, after all others, where that cannot be told."""
+        """Sends SIGKILL to all that live. Raises: Unavailable, after all others."""
         for _, _, pid_fd in self.living():
             processes.send(pid_fd)
             os.close(pid_fd)
 
     def _open(self, slot: int) -> int | None:
-        """A pidfd of the process of a slot; None where it has ended. Unavailable."""
+        """A pidfd of the process in a slot; None if it has ended. Raises: Unavailable."""
         pid, started = self._read(slot)
         if not pid:
             return None
@@ -112,7 +114,9 @@ class ProcessTable:
         except OSError as error:
             if error.errno in _ENDED:
                 return None
-            raise Unavailable(f"whether process {pid} lives: {error.strerror}") from error
+            raise Unavailable(
+                f"cannot tell whether process {pid} lives: {error.strerror}"
+            ) from error
         is_same = False
         try:
             is_same = start_time(pid) == started
@@ -130,14 +134,14 @@ class ProcessTable:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; None where it has ended.
+    """When a process started, in clock ticks since the machine's start; None if it has ended.
 
-    Unavailable where that cannot be told now.
+    Raises: Unavailable if that cannot be read now.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     except OSError as error:
-        raise Unavailable(f"whether process {pid} lives: {error.strerror}") from error
+        raise Unavailable(f"cannot tell whether process {pid} lives: {error.strerror}") from error
     return int(stat.rpartition(")")[2].split()[_START_TIME])

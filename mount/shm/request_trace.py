@@ -1,13 +1,14 @@
 """The latest requests of a mount, one by one, in memory that its workers share; off unless somebody
-looks (``lodefs profile``).
+watches (``lodefs profile``).
 
-Who looks switches it on until a time soon (CLOCK_MONOTONIC), again and again: so it is off again
-when that process is gone, however it ended. Each process of the mount has a ring of its own, by its
-slot of the roster, and so one writer; what is not read in time is overwritten, and counted as lost.
+The watcher switches it on for a short time (CLOCK_MONOTONIC), again and again, so it is off soon
+after that process has ended in any way. Each process of the mount has a ring of its own, by its
+slot in the process table, and so there is one writer. Records that are not read in time are
+overwritten, and counted as lost.
 
     first page           until when it is on, f64
-    64 bytes per slot    how many requests its ring was given so far, u64
-    rings                RECORDS_MAX records each, as _RECORD has them
+    64 bytes per slot    how many requests its ring has got so far, u64
+    rings                RECORDS_MAX records each, in the form of _RECORD
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import NamedTuple, Protocol
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.protocol.read_client import WaitTimes
 
-SLOTS = 64  # processes that are traced; those in further slots are not
-RECORDS_MAX = 8192  # of a process; a busy one fills it in a quarter of a second
+SLOTS = 64  # traced processes; those in later slots are not traced
+RECORDS_MAX = 8192  # for each process; a busy one fills it in a quarter of a second
 _PAGE_BYTES = 4096
-_COUNT_BYTES = 64  # a line of the processor's cache for each
+_COUNT_BYTES = 64  # one cache line of the processor for each
 _RECORD = struct.Struct("<ddQQIIIffffHH")
 _RING_BYTES = RECORDS_MAX * _RECORD.size
 _COUNTS = _PAGE_BYTES
@@ -41,10 +42,10 @@ class Doubles(Protocol):
 
 
 class Record(NamedTuple):
-    """One request. Times in seconds; ``start_s`` by CLOCK_MONOTONIC. Of ``elapsed_s`` so much was
-    waiting for the proxy while it fetched from the store, or from peers; for the proxy alone; for
-    the cache's disk. ``pid``: who asks, 0 where it is the kernel itself. ``errno``: 0 if it went
-    well."""
+    """One request. Times are in seconds; ``start_s`` is by CLOCK_MONOTONIC. The waits are parts of
+    ``elapsed_s``: for the proxy while it fetched from the store, or from peers; for the proxy
+    alone; for the cache's disk. ``pid``: the asking process, 0 for the kernel itself. ``errno``: 0
+    for success."""
 
     start_s: float
     elapsed_s: float
@@ -62,8 +63,8 @@ class Record(NamedTuple):
 
 
 class RequestTrace:
-    """The memory file ``fd``, which stays the caller's. For any process of the mount, and for who
-    looks. InvalidInput if it is another one's."""
+    """The memory file ``fd``, which stays the caller's. For any process of the mount, and for the
+    watcher. Raises: InvalidInput if it has another form."""
 
     def __init__(self, fd: int) -> None:
         try:
@@ -75,14 +76,14 @@ class RequestTrace:
 
     @staticmethod
     def create() -> int:
-        """A memory file; it takes no memory before it is used."""
+        """A memory file, which takes no memory before it is used."""
         fd = os.memfd_create("lodefs-trace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, _size_bytes())
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return fd
 
     def writer(self, slot: int) -> TraceWriter | None:
-        """For the process in a slot; None where it is not traced."""
+        """The writer for the process in a slot; None if that is not traced."""
         if not 0 <= slot < SLOTS:
             return None
         ring = self._memory[_RINGS + slot * _RING_BYTES :][:_RING_BYTES]
@@ -90,17 +91,17 @@ class RequestTrace:
         return TraceWriter(self._until_s, self._counts[word : word + 1], ring)
 
     def switch_on(self, until_s: float) -> None:
-        """Have requests traced until then (CLOCK_MONOTONIC); a time that is over: no more."""
+        """Traces requests until this time (CLOCK_MONOTONIC); a past time switches it off."""
         self._until_s[0] = until_s
 
     def reader(self) -> TraceReader:
-        """Reads from now on."""
+        """A reader of requests from now on."""
         counts = [self._counts[slot * _COUNT_BYTES // 8] for slot in range(SLOTS)]
         return TraceReader(self._counts, self._memory[_RINGS:], counts)
 
 
 class TraceWriter:
-    """Of one process; for any of its threads."""
+    """Writes for one process; for any of its threads."""
 
     def __init__(self, until_s: Doubles, count: memoryview, ring: memoryview) -> None:
         self._until_s = until_s
@@ -109,7 +110,7 @@ class TraceWriter:
         self._lock = Lock()
 
     def is_on(self, now_s: float) -> bool:
-        """Whether somebody looks. On the path of every request."""
+        """Whether somebody watches. Every request calls this."""
         return bool(self._until_s[0] > now_s)
 
     def add(
@@ -125,7 +126,7 @@ class TraceWriter:
         errno: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A request has been answered now."""
+        """Records a request that was answered now."""
         elapsed_s = clock() - start_s
         with self._lock:
             number = self._count[0]
@@ -147,7 +148,7 @@ class TraceReader:
         self.lost = 0
 
     def read(self) -> Iterator[Record]:
-        """The requests since the last time, those of each process in their order."""
+        """The requests since the last call, those of each process in order."""
         for slot in range(SLOTS):
             word = slot * _COUNT_BYTES // 8
             count = self._counts[word]

@@ -1,9 +1,9 @@
-"""What a mount counts, in memory that its processes share (protocol.figures.mount_counts).
+"""The counters of a mount, in memory that its processes share (protocol.figures.mount_counts).
 
-A row for each of the first slots of the roster (mount.shm.process_table), so that a count has one
-writing process; a worker that comes after another goes on with its row. It is a file beside the
-proxy's socket, which the proxy reads, where there is such a directory; else memory without a name.
-Its totals are told at the mount's socket too, which works also where the kernel does not.
+There is a row for each of the first slots of the process table (mount.shm.process_table), so that
+each counter has one writer; a worker that replaces another continues with its row. The memory is a
+file next to the proxy's socket, which the proxy reads, if that directory exists; else it has no
+name. The mount's socket also reports the totals, which works even if the kernel hangs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lodefs.chunkstore.protocol.wire import Origin
 
 _WORD_BYTES = 8
 
-Count = Callable[[Column, int], None]  # as RowCounter.add
+Count = Callable[[Column, int], None]  # see RowCounter.add
 
 # As an answer of the proxy names them
 READS_OF = {
@@ -49,10 +49,9 @@ READS_OF = {
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Bytes of files that the kernel got for readers of one mount, by where they came from; what it
-    was given before it asked (mount.read.prefetcher) is among ``cache_bytes``. What the kernel
-    reads from the cache by itself is not counted by anybody: ``kernel_opens`` says how often files
-    were opened so."""
+    """Bytes of files that the kernel got for readers of one mount, by source; ``cache_bytes``
+    includes what was prefetched (mount.read.prefetcher). Nobody counts what the kernel reads from
+    the cache by itself: ``kernel_opens`` is how often files were opened in that way."""
 
     cache_bytes: int = 0
     peers_bytes: int = 0
@@ -61,15 +60,15 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class CountsReads(Protocol):
-    """Is told of reads as they are answered."""
+    """Counts reads as they are answered."""
 
     def read(self, reads: int, size_bytes: int) -> None:
-        """As RowCounter.read."""
+        """See RowCounter.read."""
         ...
 
 
 class RowCounter:
-    """Counts for one process of a mount. For any thread of that."""
+    """Counts for one process of a mount. For any of its threads."""
 
     __slots__ = ("_lock", "_words")
 
@@ -78,36 +77,36 @@ class RowCounter:
         self._lock = Lock()
 
     def add(self, column: Column, amount: int) -> None:
-        """Count for one column; negative for what is no counter."""
+        """Adds to one column; negative for a gauge."""
         with self._lock:
             self._words[column] += amount
 
     def read(self, reads: int, size_bytes: int) -> None:
-        """A read of so many bytes: ``reads``, and the column of their bytes after it. Plain numbers
-        index memory faster than those of an IntEnum."""
+        """Counts a read of this many bytes: ``reads``, and the column of its bytes after it. Plain
+        numbers index memory faster than members of an IntEnum."""
         words = self._words
         with self._lock:
             words[reads] += 1
             words[reads + 1] += size_bytes
 
     def answered(self, operation: int, spent_ns: int) -> None:
-        """A request of the kernel was answered."""
+        """Counts an answered request of the kernel."""
         words, first = self._words, 3 * operation
         with self._lock:
             words[first] += 1
             words[first + 1] += spent_ns
 
     def failed(self, operation: int) -> None:
-        """A request was answered with an error that is one."""
+        """Counts a request that was answered with a real error."""
         with self._lock:
             self._words[3 * operation + 2] += 1
 
     def brought(self, origin: bytes, size_bytes: int) -> None:
-        """The proxy brought bytes, or told where they lie; ``origin`` as its ORIGIN_HEADER."""
+        """Counts bytes that the proxy sent or located; ``origin``: its ORIGIN_HEADER."""
         self.read(READS_OF.get(origin, Column.CACHE_READS), size_bytes)
 
     def waited(self, waited: WaitTimes) -> None:
-        """What a request that was answered has waited for."""
+        """Adds what an answered request has waited for."""
         words = self._words
         with self._lock:
             words[Column.STORE_WAIT] += int(waited.store_s * 1e9)
@@ -116,7 +115,7 @@ class RowCounter:
             words[Column.DISK_WAIT] += int(waited.disk_s * 1e9)
 
     def begin(self) -> None:
-        """A process begins with this row: nothing of it waits."""
+        """Clears the waiting requests in this row for a new process."""
         self._words[Column.WAITING] = 0
 
 
@@ -131,10 +130,10 @@ class TrafficTable:
 
     @staticmethod
     def create(description: MountDescription, *directories: Path) -> int:
-        """A file for an empty table, locked for as long as anybody has it: in the first directory
-        where that can be, else without a name."""
+        """A file for an empty table, locked for as long as any process has it: in the first usable
+        directory, else without a name."""
         head = encode_head(description)
-        with suppress(Exception):  # others write there, and no mount depends on it
+        with suppress(Exception):  # others write there, and a mount does not depend on it
             for _ in read_all(*directories, sweep=True):
                 pass
         fd = figure_files.create_in_first(directories, ENDING, head, FILE_BYTES)
@@ -146,7 +145,7 @@ class TrafficTable:
         return fd
 
     def counter(self, slot: int) -> RowCounter:
-        """Counts for the process in a slot, if that has a row; else for nobody."""
+        """A counter for the process in a slot, if that has a row; else one that does nothing."""
         if not 0 <= slot < ROWS:
             return uncounted()
         use_row(self._head, slot)
@@ -158,11 +157,11 @@ class TrafficTable:
         return is_known(self._head)
 
     def counts(self) -> MountCounts:
-        """What all processes counted since the mount was made."""
+        """The counts of all processes since the mount was made."""
         return decode(bytes(self._memory), os.geteuid())
 
     def total(self) -> Traffic:
-        """The same in short, as it is told at the mount's socket."""
+        """A summary of the counts, for the mount's socket."""
         found = self.counts()
         cached = (Column.DIRECT_BYTES, Column.CACHE_BYTES, Column.AHEAD_BYTES)
         return Traffic(
@@ -174,9 +173,9 @@ class TrafficTable:
 
 
 def ignore_count(_column: Column, _amount: int) -> None:
-    """A Count where nothing is counted."""
+    """A Count that counts nothing."""
 
 
 def uncounted() -> RowCounter:
-    """Where there is no table."""
+    """The counts without a table."""
     return RowCounter(memoryview(bytearray(_WORD_BYTES * ROW_WORDS)).cast("Q"))

@@ -75,7 +75,7 @@ def test_a_token_rotates_under_pods(
     _give(node, second)
     readers = Readers(node, _opened())
     _give(node, third)
-    node.until(lambda: "has another token now" in _log(lodefs), "the token is rotated", 240.0)
+    node.until(lambda: "now has another token" in _log(lodefs), "the token is rotated", 240.0)
     tokens.delete("second")
     tokens.write()
     node.until(lambda: not _opens(lodefs, second), "the proxy refuses the token", 240.0)

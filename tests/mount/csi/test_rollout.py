@@ -15,7 +15,7 @@ from tests.support.mount.mounts import SAMPLE
 from tests.support.mount.places import processes_of
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
-WAITS = "waiting for its end"
+WAITS = "waiting until it ends"
 SERVES = "serving [0-9]+ mounts"
 
 

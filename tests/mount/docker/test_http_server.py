@@ -205,7 +205,7 @@ def test_an_empty_body_is_explained(dockerd: Dockerd) -> None:
     name to dockerd, which puts it in front."""
     status, answer = dockerd.post("/VolumeDriver.Mount", b"")
     assert status == 400
-    assert answer["Err"].startswith("the request has no body: its first try was interrupted")
+    assert answer["Err"].startswith("the request has no body, since its first try was interrupted")
 
 
 @pytest.mark.parametrize(
@@ -570,7 +570,7 @@ def test_lines_about_a_volume(
         ("b", "VolumeDriver.Create: there is no repository none"),
         ("a", "VolumeDriver.Mount took"),
         ("", f"MountAgain of {Path(place).name}"),
-        ("", f"{Path(place).name} is mounted again"),
+        ("", f"{Path(place).name} was mounted again"),
         ("", "VolumeDriver.List took"),
     ):
         assert any(n == name and line.startswith(beginning) for n, line in lines), beginning

@@ -52,7 +52,7 @@ def test_without_dev_fuse(mounts: Mounts, there: str) -> None:
     words = (str(mounts.place), mounts.options().proxy, str(mounts.log), there)
     logged, mounted = in_child(NO_FUSE, *words, prefix=("unshare", "--mount")).splitlines()
     assert logged.startswith("Unsupported /dev/fuse: ")
-    assert "is the fuse module loaded?" in logged
+    assert "load the module: modprobe fuse" in logged
     assert mounted == "None"
 
 

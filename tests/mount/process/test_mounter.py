@@ -188,7 +188,7 @@ def test_through_the_helper(mounts: Mounts) -> None:
 
 @pytest.mark.parametrize(
     ("script", "timeout_s", "text"),
-    [("exec sleep 600", 0.1, "did not end"), ("exit 0", 60.0, "gave no descriptor")],
+    [("exec sleep 600", 0.1, "did not end"), ("exit 0", 60.0, "returned no descriptor")],
 )
 def test_a_helper_that_does_not_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, timeout_s: float, text: str

@@ -49,7 +49,7 @@ def test_a_service_of_another_container_does_not_count(tmp_path: Path) -> None:
         done = subprocess.run(
             [*own, sys.executable, "-c", _CHECK, path], capture_output=True, text=True, check=True
         )
-    assert "another container answers still" in done.stdout
+    assert "another container still answers" in done.stdout
 
 
 def test_a_service_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:

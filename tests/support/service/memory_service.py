@@ -103,7 +103,7 @@ class MemoryService:
             for mount in self.mounts:
                 wishes = [w for u, w in mount.users.items() if u.wishes_of == user.wishes_of]
                 if any(wish != wanted for wish in wishes):
-                    raise AlreadyExists(f"volume {user.volume} is in use as something else")
+                    raise AlreadyExists(f"volume {user.volume} is in use with other options")
                 if wishes:
                     return self._again(mount, user, wanted, token, timeout_s)
             found = self.resolve(wanted, token, timeout_s)
