@@ -1,4 +1,4 @@
-"""*Cluster*: are all nodes well, where do the bytes come from, and what does the store not send?"""
+"""*Cluster*: are all nodes well, where do bytes come from, and what does the store not send?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Alerts",
-                    "Alerts of lodefs that fire now. See Alerting for which, and the runbooks.",
+                    "Number of lodefs alerts that fire now. See Alerting for their names, and the "
+                    "runbooks.",
                     "short",
                     (
                         Query(
@@ -49,7 +50,7 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "From the node's own cache",
-                    "Share of the bytes that programs read and that their node's cache had.",
+                    "Share of the bytes read by programs that came from their node's cache.",
                     "percentunit",
                     (
                         Query(
@@ -64,8 +65,8 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Not sent by the store",
-                    "Bytes that readers got beyond those that the store sent, in the time shown. "
-                    "Reads that the kernel answers by itself are not in it.",
+                    "Bytes that readers got, less those that the store sent, in the time shown. "
+                    "Reads that the kernel answers by itself are not included.",
                     "bytes",
                     (
                         Query(
@@ -78,7 +79,7 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Money saved",
-                    "What these would have cost more, at the prices in the settings "
+                    "What sending these bytes would have cost, at the prices in the settings "
                     "(price_per_1000_gets, price_per_gb); 0 without prices.",
                     "short",
                     (
@@ -93,7 +94,7 @@ CLUSTER = Board(
                 Panel(
                     "Wrong bytes noticed",
                     "Chunks, answers of nodes and cache files that failed verification in the "
-                    "time shown. No reader got them. More than none needs a look.",
+                    "time shown. No reader got them. Investigate any value above zero.",
                     "short",
                     (
                         Query(
@@ -133,14 +134,15 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Between nodes",
-                    "What nodes sent to others. Much to or from one node: look at its network.",
+                    "Bytes that nodes sent to others. If one node has much more, check its "
+                    "network.",
                     "Bps",
                     (Query(rate("lodefs_peer_sent_bytes_total", "instance"), "{{instance}}"),),
                     Look.STACKED,
                 ),
                 Panel(
                     "Busiest repositories",
-                    "The ten that programs read most of.",
+                    "The ten repositories that programs read most.",
                     "Bps",
                     (
                         Query(
@@ -170,7 +172,7 @@ CLUSTER = Board(
             (
                 Panel(
                     "Cache used",
-                    "Share of each node's limit.",
+                    "Cache in use, as a share of each node's limit.",
                     "percentunit",
                     (
                         Query(
@@ -182,8 +184,9 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Age of what is evicted",
-                    "Median time since an evicted file was used last. Shorter than an epoch: the "
-                    "cache is too small for the data. Nothing is shown while nothing is evicted.",
+                    "Median time since the last use of an evicted file. If it is shorter than an "
+                    "epoch, the "
+                    "cache is too small for the data. The panel is empty while nothing is evicted.",
                     "s",
                     (
                         Query(
@@ -194,7 +197,7 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Requests to the store that failed",
-                    "By class of the error. NotFound is no failure.",
+                    "Failed requests, by class of the error. NotFound is not a failure.",
                     "reqps",
                     (
                         Query(
@@ -210,13 +213,15 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Attempts repeated",
-                    "throttled: the store asks for less; unreached: nothing has answered.",
+                    "throttled: the store asked for fewer requests; unreached: there was no "
+                    "answer.",
                     "reqps",
                     (Query(rate("lodefs_store_retries_total", "reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Other nodes, as nodes see them",
-                    "Counted by each node: of N nodes, each should see N - 1 well.",
+                    "Other nodes as each node counts them: with N nodes, each should see N - 1 "
+                    "well.",
                     "short",
                     (Query(gauge("lodefs_peer_nodes", "state"), "{{state}}"),),
                     Look.STACKED,
@@ -234,7 +239,7 @@ CLUSTER = Board(
                 ),
                 Panel(
                     "Versions",
-                    "Which lodefs runs on how many nodes.",
+                    "Number of nodes that run each version of lodefs.",
                     "short",
                     (Query(f"count by (version) (lodefs_build_info{{{NODES}}})", "{{version}}"),),
                     Look.TABLE,

@@ -42,9 +42,10 @@ JOBS = Board(
             (
                 Panel(
                     "Requests that wait at a time",
-                    "Of reads and other requests of the job to its mount, on average. 1 with one "
-                    "reader means: it does nothing but wait. Near 0: the data is not what the job "
-                    "waits for. Reads from the page cache and passthrough reads wait for nobody.",
+                    "Average number of reads and other requests of the job that wait. With one "
+                    "reader, 1 "
+                    "means that it does nothing but wait. Near 0, the job does not wait for "
+                    "data. Reads from the page cache and passthrough reads never count as waiting.",
                     "short",
                     (Query(f"sum(rate({_WAITING}))", "waiting"),),
                     Look.FIGURE,
@@ -52,8 +53,10 @@ JOBS = Board(
                 ),
                 Panel(
                     "What they wait for",
-                    "Requests that wait at a time, by layer. store: warm the dataset before the "
-                    "job; cache_disk: a faster disk; proxy, fuse: processor time of the node.",
+                    "Average number of waiting requests, by layer. store: warm the dataset before "
+                    "the "
+                    "job; cache_disk: use a faster disk; proxy, fuse: the node lacks processor "
+                    "time.",
                     "short",
                     (Query(f"sum by (layer) (rate({_WAITING}))", "{{layer}}"),),
                     Look.STACKED,
@@ -73,7 +76,7 @@ JOBS = Board(
                 ),
                 Panel(
                     "Time of a request, by operation",
-                    "On average, until the kernel had its answer.",
+                    "Average time until the kernel had its answer.",
                     "s",
                     (
                         Query(
@@ -84,7 +87,8 @@ JOBS = Board(
                 ),
                 Panel(
                     "Requests of the kernel",
-                    "By operation. Many lookups and lists with few reads: small files, or a walk.",
+                    "Requests by operation. Many lookups and lists with few reads mean small "
+                    "files, or a walk.",
                     "reqps",
                     (
                         Query(
@@ -112,7 +116,7 @@ JOBS = Board(
             (
                 Panel(
                     "Bytes of the dataset, by source",
-                    "Of all readers of the repository on these nodes.",
+                    "Bytes for all readers of the repository on these nodes.",
                     "Bps",
                     (Query(rate("lodefs_read_bytes_total", "source", _REPOSITORY), "{{source}}"),),
                     Look.STACKED,
@@ -129,7 +133,7 @@ JOBS = Board(
                 ),
                 Panel(
                     "From the node's own cache",
-                    "Share of the bytes that its readers got.",
+                    "Share of the bytes of its readers that came from their node's cache.",
                     "percentunit",
                     (
                         Query(
@@ -145,15 +149,15 @@ JOBS = Board(
                 ),
                 Panel(
                     "Bytes through the mount, by source",
-                    "As the kernel asked for them, its read-ahead included.",
+                    "Bytes that the kernel asked for, its read-ahead included.",
                     "Bps",
                     (Query(rate("lodefs_mount_read_bytes_total", "source", _MOUNT), "{{source}}"),),
                     Look.STACKED,
                 ),
                 Panel(
                     "Files that the kernel reads by itself",
-                    "Files opened with passthrough: how many a second. What is read of them is in "
-                    "no other panel.",
+                    "Files opened with passthrough, per second. No other panel includes "
+                    "reads of these files.",
                     "ops",
                     (Query(rate("lodefs_mount_passthrough_opens_total", "", _MOUNT), "opened"),),
                 ),

@@ -1,4 +1,4 @@
-"""*Node*: all that one proxy tells, from its readers down to its disk."""
+"""*Node*: everything that one proxy reports, from its readers down to its disk."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ NODE = Board(
                 ),
                 Panel(
                     "Requests over HTTP",
-                    "Answers by route. Reads of mounts from the cache's files are not among them.",
+                    "Answers by route. Reads of mounts from the cache's files are not included.",
                     "reqps",
                     (Query(rate("lodefs_http_request_seconds_count", "route"), "{{route}}"),),
                     Look.STACKED,
                 ),
                 Panel(
                     "Time of an answer",
-                    "Until it was written, by where its bytes came from.",
+                    "Time until an answer was written, by the source of its bytes.",
                     "s",
                     quantiles("lodefs_http_request_seconds", "source"),
                 ),
                 Panel(
                     "Time to first byte",
-                    "Until the first bytes of a file were there.",
+                    "Time until the first bytes of a file were available.",
                     "s",
                     quantiles("lodefs_http_first_byte_seconds", "source"),
                 ),
                 Panel(
                     "Errors and broken answers",
-                    "Answers of class 5xx, and bodies that were broken off by an error.",
+                    "Answers of class 5xx, and bodies that an error broke off.",
                     "reqps",
                     (
                         Query(
@@ -83,7 +83,7 @@ NODE = Board(
             (
                 Panel(
                     "Cache",
-                    "What it holds, what is pinned of it, and its limit.",
+                    "Bytes in the cache, pinned bytes, and the limit.",
                     "bytes",
                     (
                         Query(gauge("lodefs_cache_used_bytes"), "used"),
@@ -103,14 +103,16 @@ NODE = Board(
                 ),
                 Panel(
                     "Age of what is evicted",
-                    "Time since an evicted file was used last. Shorter than an epoch: the cache "
-                    "is too small for the data. Nothing is shown while nothing is evicted.",
+                    "Time since the last use of an evicted file. If it is shorter than an epoch, "
+                    "the cache "
+                    "is too small for the data. The panel is empty while nothing is evicted.",
                     "s",
                     quantiles("lodefs_cache_evicted_age_seconds"),
                 ),
                 Panel(
                     "Wrong bytes noticed",
-                    "Chunks of the store, answers of other nodes, files of the cache; no reader "
+                    "Wrong chunks from the store, answers of other nodes, and files of the cache. "
+                    "No reader "
                     "got them.",
                     "short",
                     (
@@ -123,7 +125,8 @@ NODE = Board(
                 ),
                 Panel(
                     "Writes that found no space",
-                    "On the disk, or because all that could be evicted is pinned.",
+                    "Writes that failed because the disk was full, or because everything "
+                    "evictable is pinned.",
                     "ops",
                     (
                         Query(rate("lodefs_cache_no_space_errors_total"), "disk full"),
@@ -132,7 +135,7 @@ NODE = Board(
                 ),
                 Panel(
                     "Last check of cached bytes",
-                    "Bytes by when they were last compared with their ids (setting scrub_days).",
+                    "Bytes by the time of their last check against their ids (setting scrub_days).",
                     "bytes",
                     (Query(gauge("lodefs_scrub_bytes", "state"), "{{state}}"),),
                     Look.STACKED,
@@ -144,7 +147,7 @@ NODE = Board(
             (
                 Panel(
                     "Requests to the store",
-                    "Calls by operation, repetitions not counted.",
+                    "Calls by operation, without retries.",
                     "reqps",
                     (
                         Query(
@@ -154,25 +157,26 @@ NODE = Board(
                 ),
                 Panel(
                     "Time of a request to the store",
-                    "With its repetitions and the wait for its turn.",
+                    "Time of a call, with its retries and the wait for its turn.",
                     "s",
                     quantiles("lodefs_store_request_seconds", "operation"),
                 ),
                 Panel(
                     "Time of a fetch",
-                    "Of one unit (up to 8 MiB), from its turn until it is in the cache.",
+                    "Time of one unit (up to 8 MiB), from its turn until it is in the cache.",
                     "s",
                     quantiles("lodefs_fetch_seconds", "source"),
                 ),
                 Panel(
                     "In flight",
-                    "Bytes being fetched, or waiting for that.",
+                    "Bytes being fetched, or waiting to be fetched.",
                     "bytes",
                     (Query(gauge("lodefs_fetch_in_flight_bytes"), "in flight"),),
                 ),
                 Panel(
                     "Pieces fetched and joined",
-                    "Pieces that readers needed, and those of them that were under way already.",
+                    "Pieces that readers needed, and those of them that were already being "
+                    "fetched.",
                     "ops",
                     (
                         Query(rate("lodefs_fetch_pieces_total"), "needed"),
@@ -181,8 +185,8 @@ NODE = Board(
                 ),
                 Panel(
                     "Ranges for a GiB",
-                    "Ranged requests to the store for each GiB that it sent. 128 are units of "
-                    "8 MiB; some thousands are small random reads.",
+                    "Ranged requests to the store for each GiB that it sent. 128 means units of "
+                    "8 MiB; some thousands mean small random reads.",
                     "short",
                     (
                         Query(
@@ -199,14 +203,14 @@ NODE = Board(
             (
                 Panel(
                     "Other nodes",
-                    "As this node sees them.",
+                    "Other nodes, as this node sees them.",
                     "short",
                     (Query(gauge("lodefs_peer_nodes", "state"), "{{state}}"),),
                     Look.STACKED,
                 ),
                 Panel(
                     "To and from other nodes",
-                    "Bytes sent to them and received.",
+                    "Bytes sent to other nodes, and received from them.",
                     "Bps",
                     (
                         Query(rate("lodefs_peer_received_bytes_total"), "received"),
@@ -230,14 +234,15 @@ NODE = Board(
             (
                 Panel(
                     "Processor",
-                    "Processors that the proxy's main process keeps busy. Near 1 it is the limit.",
+                    "Processors that the proxy's main process uses. Near 1, this process is the "
+                    "limit.",
                     "short",
                     (Query(rate("process_cpu_seconds_total"), "processors"),),
                     columns=6,
                 ),
                 Panel(
                     "Event loop's lag",
-                    "How late the proxy came to a timer.",
+                    "How late the proxy handles a timer.",
                     "s",
                     quantiles("lodefs_event_loop_lag_seconds"),
                     columns=6,
@@ -251,7 +256,7 @@ NODE = Board(
                 ),
                 Panel(
                     "Descriptors",
-                    "Open files and sockets, and how many there may be.",
+                    "Open files and sockets, and their limit.",
                     "short",
                     (
                         Query(gauge("process_open_fds"), "open"),
@@ -261,13 +266,14 @@ NODE = Board(
                 ),
                 Panel(
                     "Calls that wait for a thread",
-                    "By pool. Those that wait for long name what is short.",
+                    "Waiting calls, by pool. A pool with long waits needs more threads or a "
+                    "faster disk.",
                     "short",
                     (Query(gauge("lodefs_pool_waiting_calls", "pool"), "{{pool}}"),),
                 ),
                 Panel(
                     "Data processes",
-                    "Those that take orders, and orders that they carry out.",
+                    "Data processes that accept orders, and orders under way.",
                     "short",
                     (
                         Query(gauge("lodefs_data_processes"), "processes"),
@@ -276,7 +282,7 @@ NODE = Board(
                 ),
                 Panel(
                     "Mounts and warm jobs",
-                    "Mounts whose figures the proxy can read, and warm jobs that run.",
+                    "Mounts whose counters the proxy can read, and running warm jobs.",
                     "short",
                     (
                         Query(gauge("lodefs_mounts"), "mounts"),

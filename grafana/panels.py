@@ -1,11 +1,11 @@
-"""What a dashboard is made of, as plain data; grafana/render.py makes Grafana's JSON of it."""
+"""The parts of a dashboard, as plain data; grafana/render.py turns them into Grafana's JSON."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import NamedTuple
 
-NODES = 'job=~"$job", instance=~"$instance"'  # what every query of a node selects by
+NODES = 'job=~"$job", instance=~"$instance"'  # the selector in every query about nodes
 RATE = "[$__rate_interval]"
 
 
@@ -19,15 +19,15 @@ class Look(Enum):
 
 
 class Query(NamedTuple):
-    """A query of Prometheus, and how its series are named: ``{{label}}`` is a label's value."""
+    """A query of Prometheus, and the names of its series: ``{{label}}`` is a label's value."""
 
     expression: str
     legend: str
 
 
 class Panel(NamedTuple):
-    """One picture. ``unit``: Grafana's name of it. ``columns``: of the 24 that a row has.
-    ``columns_shown``: labels that a table shows, in this order."""
+    """One picture. ``unit``: Grafana's name for it. ``columns``: its width, of 24 in a row.
+    ``columns_shown``: the labels that a table shows, in this order."""
 
     title: str
     description: str
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """A choice at the top: the values of a label of a metric's series."""
+    """A choice at the top of a board: the values of a label of a metric's series."""
 
     name: str
     label: str
@@ -55,7 +55,7 @@ class Variable(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A dashboard. ``uid``: its name in links, which stays."""
+    """A dashboard. ``uid``: its permanent name in links."""
 
     uid: str
     title: str

@@ -1,6 +1,6 @@
 """``python -m grafana.render``: writes the dashboards as the JSON that Grafana loads.
 
-Grafana's JSON is made by grafana-foundation-sdk, Grafana's own library for dashboards as code.
+grafana-foundation-sdk, Grafana's own library for dashboards as code, makes the JSON.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def render(board: Board) -> str:
 
 
 def _placed(panels: tuple[Panel, ...], y: int) -> list[tuple[Panel, GridPos]]:
-    """Panels from left to right, in as many lines as they need."""
+    """Panels from left to right, on as many lines as they need."""
     placed, x, line_height = [], 0, 0
     for panel in panels:
         if x + panel.columns > WIDTH:
@@ -130,7 +130,7 @@ def _target(query: Query, ref_id: str, look: Look) -> prometheus.Dataquery:
 
 
 def _columns(panel: Panel) -> DataTransformerConfig:
-    """A table's columns: the labels that it shows, in their order, and the value if it counts."""
+    """The columns of a table: the labels that it shows, in order, and the value if it matters."""
     names = {name: number for number, name in enumerate(panel.columns_shown)}
     return DataTransformerConfig(
         id_val="filterFieldsByName",
@@ -163,12 +163,12 @@ def _link(title: str, url: str, *, keeps_choices: bool) -> dashboard.DashboardLi
 
 
 def files() -> dict[Path, str]:
-    """All dashboards: where each lies, and its text."""
+    """All dashboards, as their paths and texts."""
     return {DASHBOARDS / f"{board.uid}.json": render(board) for board in BOARDS}
 
 
 def main(argv: list[str]) -> int:
-    """Writes the files; with ``--check`` only says whether they are what they should be."""
+    """Writes the files; with ``--check``, only checks that they are up to date."""
     wrong: list[str] = []
     for path, text in files().items():
         if not path.exists() or path.read_text() != text:
@@ -176,7 +176,7 @@ def main(argv: list[str]) -> int:
             if "--check" not in argv:
                 path.write_text(text)
     if "--check" in argv and wrong:
-        text = f"not as the code says: {', '.join(wrong)}; python -m grafana.render writes them"
+        text = f"out of date: {', '.join(wrong)}; python -m grafana.render writes them"
         print(text, file=sys.stderr)
         return 1
     return 0

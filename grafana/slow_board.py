@@ -21,7 +21,7 @@ from grafana.panels import (
 SLOW = Board(
     "lodefs-slow",
     "lodefs / Why is it slow",
-    "Latency by layer. Read it from the top: the first row says which layer, its row why.",
+    "Latency by layer. Read from the top: the first row names the layer, and its own row says why.",
     (JOB, INSTANCE),
     (
         Row(
@@ -29,7 +29,7 @@ SLOW = Board(
             (
                 Panel(
                     "What mounts wait for",
-                    "Requests that wait at a time, by layer, over all mounts of these nodes.",
+                    "Average number of waiting requests, by layer, over all mounts of these nodes.",
                     "short",
                     (
                         Query(
@@ -43,7 +43,8 @@ SLOW = Board(
                 ),
                 Panel(
                     "Mounts that wait most",
-                    "The ten with the most waiting requests, and for which layer.",
+                    "The ten mounts with the most waiting requests, and the layer that they wait "
+                    "for.",
                     "short",
                     (
                         Query(
@@ -61,19 +62,20 @@ SLOW = Board(
             (
                 Panel(
                     "Time of a get",
-                    "Of one request with its repetitions. Compare it with `lodefs bench-store`.",
+                    "Time of one request with its retries. Compare it with `lodefs bench-store`.",
                     "s",
                     quantiles("lodefs_store_request_seconds", "", 'operation="get"'),
                 ),
                 Panel(
                     "Attempts repeated",
-                    "throttled: the store asks for less; unreached: nothing has answered.",
+                    "throttled: the store asked for fewer requests; unreached: there was no "
+                    "answer.",
                     "reqps",
                     (Query(rate("lodefs_store_retries_total", "reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Share of failed requests",
-                    "NotFound is no failure.",
+                    "NotFound is not a failure.",
                     "percentunit",
                     (
                         Query(
@@ -89,7 +91,7 @@ SLOW = Board(
             (
                 Panel(
                     "Time of a fetch from another node",
-                    "Of one unit (up to 8 MiB).",
+                    "Time of one unit (up to 8 MiB).",
                     "s",
                     (
                         Query(quantile(0.5, "lodefs_fetch_seconds", "source"), "median {{source}}"),
@@ -98,7 +100,7 @@ SLOW = Board(
                 ),
                 Panel(
                     "Nodes that are not well",
-                    "As other nodes see them, by what is wrong.",
+                    "Nodes as other nodes see them, by what is wrong.",
                     "short",
                     (
                         Query(
@@ -120,7 +122,8 @@ SLOW = Board(
             (
                 Panel(
                     "Age of what is evicted",
-                    "Median. Shorter than an epoch: each epoch fetches everything again.",
+                    "Median time since last use. If it is shorter than an epoch, each epoch "
+                    "fetches everything again.",
                     "s",
                     (
                         Query(
@@ -131,7 +134,7 @@ SLOW = Board(
                 ),
                 Panel(
                     "Served without being kept",
-                    "Bytes that found no place in the cache, so that the next reader fetches them "
+                    "Bytes that did not fit into the cache, so that the next reader fetches them "
                     "again.",
                     "Bps",
                     (Query(rate("lodefs_cache_uncached_bytes_total", "instance"), "{{instance}}"),),
@@ -154,7 +157,7 @@ SLOW = Board(
             (
                 Panel(
                     "Event loop's lag",
-                    "99th percentile. Above some 10 ms the proxy is short of processor time.",
+                    "99th percentile. Above about 10 ms, the proxy lacks processor time.",
                     "s",
                     (
                         Query(
@@ -165,13 +168,13 @@ SLOW = Board(
                 ),
                 Panel(
                     "Processor",
-                    "Processors that the proxy's main process keeps busy.",
+                    "Processors that the proxy's main process uses.",
                     "short",
                     (Query(rate("process_cpu_seconds_total", "instance"), "{{instance}}"),),
                 ),
                 Panel(
                     "Fetches that wait for their turn",
-                    "Reading ahead; readers themselves go first.",
+                    "Waiting read-ahead; readers themselves go first.",
                     "short",
                     (Query(gauge("lodefs_fetch_waiting_units", "instance"), "{{instance}}"),),
                 ),
@@ -182,7 +185,7 @@ SLOW = Board(
             (
                 Panel(
                     "Time of a read",
-                    "On average, as the kernel waited for it, by mount.",
+                    "Average time that the kernel waited for a read, by mount.",
                     "s",
                     (
                         Query(
@@ -197,7 +200,8 @@ SLOW = Board(
                 ),
                 Panel(
                     "Workers that were replaced",
-                    "And how often the kernel sent requests again: each is a stall of a second.",
+                    "Replaced workers, and requests that the kernel sent again: each is a stall "
+                    "of a second.",
                     "ops",
                     (
                         Query(rate("lodefs_mount_worker_restarts_total"), "workers"),
@@ -206,7 +210,8 @@ SLOW = Board(
                 ),
                 Panel(
                     "Opened with passthrough",
-                    "Files that the kernel reads from the cache's file by itself: the fastest way.",
+                    "Files that the kernel reads directly from the cache's file, which is the "
+                    "fastest way.",
                     "ops",
                     (
                         Query(

@@ -63,7 +63,7 @@ class _Storage:
         if checkpoint_id is not None:
             if not self.validate_checkpoint_id(checkpoint_id):
                 raise InvalidInput(
-                    f"checkpoint_id {checkpoint_id!r}must be a step, a whole number from 0 on"
+                    f"checkpoint_id {checkpoint_id!r} must be a step, a whole number from 0 on"
                 )
             self._step = int(str(checkpoint_id))
 

@@ -95,11 +95,11 @@ def test_where_a_commit_cannot_go(kept: KeptChanges) -> None:
         with pytest.raises(InvalidInput, match=words):
             kept.commit(branch=name)
     kept.begin("", "v1")
-    with pytest.raises(InvalidInput, match="r@v1, which is no branch: name one by --branch"):
+    with pytest.raises(InvalidInput, match="r@v1, which is not a branch: name one by --branch"):
         kept.commit()
     kept.begin("main")
     lodefs.rm("r@main", session=kept.session)
-    with pytest.raises(NotFound, match="no branch main any more"):
+    with pytest.raises(NotFound, match="no longer has the branch main"):
         kept.commit()
     kept.assert_kept()
     kept.commit(branch="main")
@@ -363,7 +363,7 @@ def test_restore(mounted: Mounted) -> None:
     assert in_directory(root) == before
     shutil.rmtree(root / "a")
     (root / "a").symlink_to(mounted.node.source)
-    with pytest.raises(InvalidInput, match="a/b leads through what is no directory now"):
+    with pytest.raises(InvalidInput, match="a/b leads through a, which is no longer a directory"):
         restore(root, ["a/b/plain"], session=mounted.session)
     for path in (".", "..", "/etc/passwd"):
         with pytest.raises(InvalidInput):

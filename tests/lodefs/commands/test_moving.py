@@ -71,13 +71,13 @@ def test_move(lodefs: Lodefs) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "hint"),
     [
-        ("cp r:d s", 2, "name the place, s@main:PATH"),
-        ("cp r s:", 2, "has no name: name its place in s:"),
+        ("cp r:d s", 2, "name the path, s@main:PATH"),
+        ("cp r s:", 2, "has no name: name its path in s:"),
         ("cp r:none s:y", 3, "r@main:none does not exist"),
         ("mv r s:y", 2, "name what to move"),
         ("mv r:d r:d/e", 2, "cannot be moved into itself"),
         ("mv r:d s:x", 2, "s@main:x exists: remove it first"),
-        ("mv r@v1:d s:y", 2, "r@v1 is no branch"),
+        ("mv r@v1:d s:y", 2, "r@v1 is not a branch"),
     ],
 )
 def test_refused(lodefs: Lodefs, words: str, code: int, hint: str) -> None:
@@ -170,7 +170,7 @@ def test_rename(lodefs: Lodefs, tmp_path: Path) -> None:
         assert lodefs(*words.split()).code == 0
     (tmp_path / "b").write_text("b")
     pushed = lodefs("push", str(tmp_path / "b"), "r:more/b")
-    assert (pushed.code, "called new/r now" in pushed.err) == (0, True)
+    assert (pushed.code, "now called new/r" in pushed.err) == (0, True)
     assert lodefs("push", str(tmp_path / "source"), "r@again").code == 0
     assert lodefs("pull", "r", str(tmp_path / "out")).code == 0
     assert _names(lodefs, "new/r:more") == ["b"]

@@ -205,7 +205,7 @@ def test_a_save_that_fails_is_given_up(store: Store) -> None:
     planner = Planner({"a": Tensor(b"1")})
     with pytest.raises(InvalidInput, match="which step"):
         writer.prepare_global_plan([planner.plan()])
-    with pytest.raises(InvalidInput, match="'epoch 1': it is a step"):
+    with pytest.raises(InvalidInput, match="'epoch 1' must be a step"):
         writer.reset("epoch 1")
     for step in (1, 2):
         writer.reset(step)

@@ -65,7 +65,7 @@ def test_hugging_face(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise Unavailable("the store is away")
 
     monkeypatch.setattr(save_callbacks, "push", unreachable)
-    with pytest.warns(UserWarning, match="step 2000 is not pushed: the store is away"):
+    with pytest.warns(UserWarning, match="step 2000 was not pushed: the store is away"):
         callback.on_save(args, state)
 
 
