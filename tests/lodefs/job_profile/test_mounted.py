@@ -98,6 +98,8 @@ def test_nobody_reads(mounts: Mounts, lodefs: Lodefs) -> None:
 def test_something_else(lodefs: Lodefs, tmp_path: Path) -> None:
     """What is no lodefs mount, or is not there, is refused with where to look."""
     ran = lodefs("profile", str(tmp_path))
-    assert ran.code == 2 and "not in a lodefs mount, but on" in ran.err and "lodefs mounts" in ran.err
+    assert (
+        ran.code == 2 and "not in a lodefs mount, but on" in ran.err and "lodefs mounts" in ran.err
+    )
     assert lodefs("profile", str(tmp_path / "missing")).code == 3
     assert os.listdir(tmp_path) == []
