@@ -199,7 +199,7 @@ def test_malformed_options_are_named(name: str, value: str) -> None:
 def test_credentials_of_s3_are_no_tokens() -> None:
     """The plugin has them in its environment, and would send them to a proxy."""
     told = refusal(repo="a", token_env="AWS_SECRET_ACCESS_KEY")
-    assert "option token_env: variables AWS_... hold credentials of S3" in told
+    assert "option token_env: variables AWS_... hold credentials for S3" in told
 
 
 def test_everything_wrong_is_told_at_once() -> None:

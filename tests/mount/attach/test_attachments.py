@@ -91,7 +91,7 @@ def test_a_user_has_so_many(tmp_path: Path) -> None:
     rig.show(held[0].place)
     rig.later()
     assert len(rig.holders()) == 2
-    with pytest.raises(NoSpace, match="user 5001 has 3 mounts"):
+    with pytest.raises(NoSpace, match="user 5001 already has 3 mounts"):
         rig.attach(5001, b"d4")
     rig.attach(5001, b"d2/./")
     rig.attach(5002, b"d4")

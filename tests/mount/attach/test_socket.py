@@ -63,7 +63,7 @@ def test_errors_are_those_of_the_node(rig: AttachRig, tmp_path: Path) -> None:
     with rig.served(path), client(path, said) as own:
         with pytest.raises(NotFound, match="no/such"):
             own.attach(Spec("no/such", "main", b""))
-        with pytest.raises(InvalidInput, match="not a directory"):
+        with pytest.raises(InvalidInput, match="no directory"):
             own.attach(parse_spec("vision/cats:a-file"))
         assert own.attach(CATS) is not None
         assert said == []

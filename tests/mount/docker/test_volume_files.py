@@ -145,16 +145,16 @@ def test_what_a_crash_left_is_swept(tmp_path: Path, records: Records) -> None:
 @pytest.mark.parametrize(
     ("data", "name", "why"),
     [
-        (b"", "", "no record"),
-        (b"\0" * 4096, "", "no record"),
-        (encode_record(VOLUME)[:-20], "", "no record"),
+        (b"", "", "not a record"),
+        (b"\0" * 4096, "", "not a record"),
+        (encode_record(VOLUME)[:-20], "", "not a record"),
         (encode_record(VOLUME).replace(b"abab", b"abac"), "flickr30k", "digest"),
         (encode_record(VOLUME).replace(b'"version":1', b'"version":2'), "flickr30k", "version 2"),
         (encode_record(VOLUME).replace(b'"name":"flickr30k","dig', b'"name":"x","dig'), "", "two"),
-        (b'{"version":"1","name":"flickr30k"}', "flickr30k", "no record"),
-        (b"\xff\xfe", "", "no record"),
-        (b"[]", "", "no record"),
-        (b'{"x":' + b"[" * 10_000, "", "no record"),
+        (b'{"version":"1","name":"flickr30k"}', "flickr30k", "not a record"),
+        (b"\xff\xfe", "", "not a record"),
+        (b"[]", "", "not a record"),
+        (b'{"x":' + b"[" * 10_000, "", "not a record"),
     ],
 )
 def test_damage_touches_one_volume(

@@ -346,7 +346,7 @@ def test_the_next_mount_where_one_is_taken_back(
         with pytest.raises(DeadlineExceeded):
             helper.run(places.mount(place), short_s)
         assert came.is_set()
-        with pytest.raises(DeadlineExceeded, match="taken back"):
+        with pytest.raises(DeadlineExceeded, match="being undone"):
             helper.run(places.mount(place), 0.1)
         helper.run(helper_requests.Look(other), WAIT_S)
         take_back.touch()
