@@ -94,14 +94,12 @@ def push(
     here (mode 0600, or in a directory of mode 0700), everybody who may read the repository can read
     it: a push counts such files, and --private leaves them out or refuses the push.
 
-    With --every, SRC is a directory that a job writes into. Push looks at it at this interval,
-    commits what has not changed between two looks at PATH, and removes what it has committed and is
-    gone; all else in the branch stays. SIGTERM and Ctrl-C end it after a last commit within the
-    time of --grace. Files that are left out are named; if there are any at the end, the exit code
-    is 1.
+    With --every, SRC is a directory that a job writes into. Push commits what two looks at it find
+    unchanged, and removes what is gone; all else in the branch stays. SIGTERM and Ctrl-C end it
+    after a last commit within the time of --grace. It exits with 1 if that leaves files out.
 
-    A push reads only what changed since the last push from this machine, and sends only what the
-    store does not have. It commits all or nothing. After Ctrl-C, repeat it: what was sent stays.
+    A push reads only what changed since the last one here, and sends only what the store lacks. It
+    commits all or nothing. After Ctrl-C, repeat it: what was sent stays.
     """
     _check_order(sources, repo)
     spec = cli.spec_from(repo)
