@@ -40,6 +40,10 @@ class AccessRules(NamedTuple):
         """Whether any rule forbids anything."""
         return any(rule.gids is not None for rule in self.rules)
 
+    def covers(self, repo: str) -> bool:
+        """Whether any of them is of a repository."""
+        return any(fnmatchcase(repo, rule.pattern) for rule in self.rules)
+
     def groups_of(self, repo: str) -> frozenset[int] | None:
         """Returns the groups that may read a repository; None: everybody."""
         found = [rule for rule in self.rules if fnmatchcase(repo, rule.pattern)]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Mounts the datasets of LODEFS_DATASETS into a container that enroot starts, without privilege:
-# REPO[@REV][:PATH]:DIR, with commas between them, from the environment or `enroot start --env`.
+# REPO[@REV][:PATH]:DIR[:rw], with commas between them, of the environment or `enroot start --env`.
 # Ends at once where there are none. See `lodefs enroot-hook --help`.
 set -eu
 

@@ -44,8 +44,9 @@ static int take(int value, const char *words, int remote)
 }
 
 static struct spank_option option = {
-	"lodefs", "REPO@REV[:PATH]:DIR[,...]",
-	"show datasets of lodefs, read-only, each on its (empty) directory DIR", 1, 0, take
+	"lodefs", "REPO@REV[:PATH]:DIR[:rw][,...][,commit=WHEN]",
+	"show datasets of lodefs, each on its (empty) directory DIR: read-only, or with :rw for changes, "
+	"which are committed on-success, always or never", 1, 0, take
 };
 
 int slurm_spank_init(spank_t spank, int argc, char *argv[])

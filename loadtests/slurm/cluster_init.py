@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 LODEFS = Path(sys.executable).with_name("lodefs")
 READY_TIMEOUT_S = 60.0
 _POLL_S = 0.1
-_PRIVATE = ("/run", "/var/log", "/var/spool", "/var/lib/munge", "/etc/munge", "/etc/slurm", "/tmp")
+_PRIVATE = ("/run", "/var/log", "/var/spool", "/var/lib", "/etc/munge", "/etc/slurm", "/tmp")
 # What a service manager does: a server that is killed is started again.
 _KEEP = """
 name=$1
@@ -33,6 +33,7 @@ done >>{folder}/log/$name 2>&1 </dev/null
 """
 _NODE = """
 mount -t tmpfs -o mode=755 lodefs {run} && mkdir {run}/mounter && hostname {name} && cd /
+mount -t tmpfs -o mode=755 lodefs {changes}
 export LODEFS_CONFIG={folder}/{name}.toml
 sh {folder}/keep proxy-{name} {lodefs} serve &
 sh {folder}/keep mounter-{name} {lodefs} mounter --proxy unix:{run}/proxy.sock \\
@@ -75,7 +76,14 @@ def make_places(folder: Path) -> None:
         if not folder.is_relative_to(place):
             run("mount", "-t", "tmpfs", "-o", "mode=755", "cluster", place)
     Path("/tmp").chmod(0o1777)
-    for place in ("/var/spool/slurm/ctld", "/var/log/munge", "/run/munge", str(configs.RUN)):
+    for place in (
+        "/var/spool/slurm/ctld",
+        "/var/lib/munge",
+        "/var/log/munge",
+        "/run/munge",
+        str(configs.RUN),
+        str(configs.CHANGES),
+    ):
         Path(place).mkdir(parents=True)
     for name in configs.NODES:
         Path("/var/spool/slurm", name).mkdir()
@@ -201,7 +209,9 @@ def main(folder: Path) -> None:
     keep = ("sh", folder / "keep", "slurmctld", "env")
     start(folder, "slurmctld", *keep, *environ, "slurmctld", "-D")
     for name in configs.NODES:
-        script = _NODE.format(run=configs.RUN, lodefs=LODEFS, folder=folder, name=name)
+        script = _NODE.format(
+            run=configs.RUN, changes=configs.CHANGES, lodefs=LODEFS, folder=folder, name=name
+        )
         words = ("--mount", "--uts", "--propagation", "slave", "sh", "-c", script)
         start(folder, f"slurmd-{name}", "unshare", *words)
     until(are_idle, "idle nodes")

@@ -10,6 +10,8 @@ HOST = "slurmhost"
 NODES = ("n1", "n2", "n3")
 USER = "games"  # of base-passwd: somebody who is not root
 SECRET = "secret"  # repositories below it are not for USER
+WRITTEN = "written"  # jobs of USER may commit to repositories below it, on the nodes
+CHANGES = Path("/var/lib/lodefs")  # of each node: what its jobs change, which a reboot keeps
 KILL_WAIT_S = 3
 RUN = Path("/run/lodefs")
 
@@ -87,6 +89,7 @@ def defaults(program: Path, options: str, log: Path) -> str:
     comes into files of the directory ``log``."""
     return f"""\
 LODEFS_PROGRAM={program}
+LODEFS_CONFIG={log.parent}/$SLURMD_NODENAME.toml
 LODEFS_PROLOG_OPTIONS="{options}"
 [ -z "$SLURM_SCRIPT_CONTEXT" ] || exec >>"{log}/scripts-$SLURMD_NODENAME" 2>&1
 """
@@ -103,6 +106,7 @@ def proxy_toml(folder: Path, node: str) -> str:
     listen = f'peer_listen = "{address_of(node)}:7441"' if node else ""
     members = ", ".join(f'"{name}:7441"' for name in NODES)
     access = "" if node else f'[access]\n"{SECRET}/*" = ["4242424"]\n'
+    writers = f'[writers]\n"{WRITTEN}/*" = ["{USER}"]\n' if node else ""
     return f"""\
 store = "{folder}/store"
 [serve]
@@ -111,4 +115,5 @@ socket_path = "{socket if node else folder / "proxy/proxy.sock"}"
 peers = [{members}]
 peer_secret_file = "{folder}/peer-secret"
 {listen}
-{access}"""
+{access}
+{writers}"""

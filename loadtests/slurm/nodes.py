@@ -94,9 +94,16 @@ class Node:
     def remains(self) -> Iterator[str]:
         """What is not as on a node without jobs."""
         table = Path(f"/proc/{self.pid}/mountinfo").read_text()
-        yield from (line for line in table.splitlines() if "fuse.lodefs" in line)
+        ours = ("fuse.lodefs", " lodefs:")
+        yield from (line for line in table.splitlines() if any(one in line for one in ours))
         run = self.root / configs.RUN.relative_to("/")
-        for folder in (run / "jobs", run / "mounter-state/mounts"):
+        changes = self.root / configs.CHANGES.relative_to("/")
+        for folder in (
+            run / "jobs",
+            run / "changes",
+            run / "mounter-state/mounts",
+            *(changes / name for name in ("slurm", "writable")),
+        ):
             with suppress(FileNotFoundError):
                 yield from (f"{folder.name}/{name}" for name in os.listdir(folder))
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,11 +15,9 @@ from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.cli.progress_bars import show_progress
 from lodefs.mount.writable import writable_mount
 from lodefs.mount.writable.upper_place import UpperPlace
-from lodefs.settings.datasets import Dataset
+from lodefs.settings.datasets import ON_SUCCESS, CommitWhen, Dataset
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
-
-CommitWhen = Literal["on-success", "always", "never"]
 
 
 class Ended(NamedTuple):
@@ -35,11 +33,11 @@ class Ended(NamedTuple):
 
 class JobChanges(msgspec.Struct, kw_only=True):
     """``places``: absolute paths without symlinks, and what to mount there. ``branch``,
-    ``message``: for the commits; "" is the mounted branch. ``upper``: where the changes of a single
-    place lie."""
+    ``message``: for the commits; without a branch, the one that the dataset names, or the mounted
+    one. ``upper``: where the changes of a single place lie."""
 
     session: Session
-    when: CommitWhen = "on-success"
+    when: CommitWhen = ON_SUCCESS
     branch: str | None = None
     message: str = ""
     upper: str | None = None
@@ -67,12 +65,14 @@ class JobChanges(msgspec.Struct, kw_only=True):
 
     def end(self, code: int) -> Iterator[Ended]:
         """Commits the changes, or keeps them, after the command has ended with an exit code."""
-        for directory, _ in self.places:
+        for directory, dataset in self.places:
             if not writable.is_writable(self.session, directory):  # the command has unmounted it
                 continue
             place = writable.place_of(self.session, directory)
             try:
-                yield self._ended(directory, place, commits=is_to_commit(self.when, code))
+                branch = self.branch or dataset.branch or None
+                commits = is_to_commit(self.when, code)
+                yield self._ended(directory, place, branch, commits=commits)
             except (LodefsError, OSError) as error:
                 yield Ended(directory, kept=place, error=error)
 
@@ -100,26 +100,28 @@ class JobChanges(msgspec.Struct, kw_only=True):
         if self.when == "never":
             return
         try:
-            branch_of(self.session, made.record, self.branch)
+            branch_of(self.session, made.record, self.branch or dataset.branch or None)
         except LodefsError:
             writable.unmount_writable(self.session, directory, discard=True)
             raise
 
-    def _ended(self, directory: str, place: UpperPlace, *, commits: bool) -> Ended:
+    def _ended(
+        self, directory: str, place: UpperPlace, branch: str | None, *, commits: bool
+    ) -> Ended:
         """Raises what ``commit`` raises."""
-        branch = self.branch or writable_mount.recorded(place).branch
+        goes_to = branch or writable_mount.recorded(place).branch
         done = writable.unmount_writable(self.session, directory, keep=True)
         if not done.kept or not commits:
-            return Ended(directory, branch, kept=place if done.kept else None)
+            return Ended(directory, goes_to, kept=place if done.kept else None)
         with show_progress() as progress:
             result, _ = commit_and_unmount(
                 directory,
-                branch=self.branch,
+                branch=branch,
                 message=self.message,
                 session=self.session,
                 progress=progress,
             )
-        return Ended(directory, branch, result)
+        return Ended(directory, goes_to, result)
 
 
 def is_to_commit(when: CommitWhen, code: int) -> bool:

@@ -91,14 +91,31 @@ def mount_in_container(
     places: Sequence[tuple[str, Dataset]], session: Session, say: Say = lambda _line: None
 ) -> None:
     """Mounts datasets on directories of a container that is being made in this process's
-    namespaces. The directories are absolute paths without symlinks, and the mounts end with the
-    namespaces. Raises what ``prepare`` and ``mounter.mount`` raise."""
-    _check(places)
+    namespaces. The directories are absolute paths without symlinks. The mounts end with the
+    namespaces, and changes are kept. Raises what ``prepare``, ``mounter.mount`` and
+    ``mount_writable`` raise."""
+    read_only = [one for one in places if not one[1].is_writable]
+    check_places(places)
+    for place, _ in places:
+        _make(place)
+    for place, _ in read_only:
+        check_mountpoint(place)
     client = attach_client(session, say)
-    attached, left = _attached(client, places)
+    attached, left = _attached(client, read_only)
     Prepared(attached, client, ()).put()
     for one in _own(session, left):
         _mount(one)
+    for place, dataset in places:
+        if dataset.is_writable:
+            _mount_for_changes(session, place, dataset)
+
+
+def _mount_for_changes(session: Session, place: str, dataset: Dataset) -> None:
+    from lodefs.api.writable import mount_writable  # a while to import, and rarely needed
+
+    session.apply_options(proxy=proxy_url(session, PROXY_UNUSED_TIMEOUT_S))
+    wanted = MountFile(spec=dataset.spec, directory=place)
+    mount_writable(session, wanted, fork=True, leaves_namespace=True)
 
 
 def _check(places: Sequence[tuple[str, Dataset]]) -> None:

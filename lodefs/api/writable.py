@@ -73,12 +73,13 @@ def mount_writable(
     log_path: str = "",
     fork: bool = False,
     ends_with: int = 0,
+    leaves_namespace: bool = False,
 ) -> WritableMounted:
     """Mounts a revision on an empty directory for reading and writing. The changes lie in
     ``upper``, a directory of a local disk, or below the state directory. Kept changes of an earlier
     mount there are used, with their base. Starts a proxy if none runs. ``fork``: as for
     ``mounter.mount``. ``ends_with``: a process; the snapshot below the mount ends with it and with
-    the mount namespace; 0: with neither.
+    the mount namespace; 0: with neither, or with ``leaves_namespace`` with the namespace alone.
 
     Raises what ``lodefs.mount`` raises, and: InvalidInput (``upper`` cannot be used, or there are
     changes to something else), InUse, Conflict, NoSpace.
@@ -95,7 +96,7 @@ def mount_writable(
         options = msgspec.structs.replace(
             options_of(session, requested, log_path),
             mountpoint=mountpoint,
-            leaves_namespace=bool(ends_with),
+            leaves_namespace=leaves_namespace or bool(ends_with),
         )
         mode = writable_mount.writable_mode(options.mode)
         former = place.read()

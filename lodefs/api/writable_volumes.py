@@ -9,25 +9,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
-from lodefs.api import base_tags, commit_ends
+from lodefs.api import commit_ends, writable_for_others
 from lodefs.api.refs import Refs
 from lodefs.api.writable import unmount_writable
-from lodefs.api.writable_changes import commit_and_unmount
-from lodefs.chunkstore.errors import AlreadyExists, InUse, InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.mount.docker.volume import Volume
 from lodefs.mount.docker.writing import Base, Closed
 from lodefs.mount.helper import state_files
-from lodefs.mount.kernel import mount_syscalls
 from lodefs.mount.options import MountOptions
-from lodefs.mount.writable import lower_mount, upper_checks, upper_place, writable_mount
+from lodefs.mount.writable import lower_mount, writable_mount
 from lodefs.mount.writable.upper_place import Record, UpperPlace
 from lodefs.proxies.own_proxy import node_proxy
 from lodefs.settings.session import Session
@@ -59,8 +54,10 @@ class WritableVolumes:
 
     def base(self, volume: Volume) -> Base:
         """See VolumeWriter."""
-        with _translated(self._place(volume)):
+        try:
             record = self._begun(volume)
+        except OSError as error:
+            raise state_files.translated(error, self._place(volume).directory) from error
         return Base(lower_mount.source_of(record.options), record.commit)
 
     def place(self, volume: Volume) -> str:
@@ -69,44 +66,23 @@ class WritableVolumes:
 
     def mount(self, volume: Volume, token: str | None) -> str:
         """See VolumeWriter."""
-        place, at = self._place(volume), self.place(volume)
-        with _translated(place), place.locked():
-            wanted = place.read() or self._record(volume, volume.commit)
-            if writable_mount.is_living(wanted):
-                return at
-            if writable_mount.mounted_on(wanted) is None:
-                state_files.make_private(Path(at))
-            upper_checks.check_file_system(place.directory)
-            tag = base_tags.name_for(self._session, place, wanted)
-            wanted = msgspec.structs.replace(wanted, tag=tag)
-            record = writable_mount.mount(place, wanted, token, self._no_mounter)
-            base_tags.put(self._session, record)
-            self._remember(at, place)
-        return at
+        wanted = self._record(volume, volume.commit)
+        writable_for_others.mount(self._session, self._place(volume), wanted, token)
+        return self.place(volume)
 
     def close(self, volume: Volume, message: str) -> Closed:
         """See VolumeWriter."""
-        place = self._place(volume)
-        with _translated(place):
-            done = self._closed(place, self.place(volume), message)
-        if not done.kept:
+        result, kept = writable_for_others.close(
+            self._session,
+            self._place(volume),
+            self.place(volume),
+            keeps=not message,
+            message=message,
+        )
+        if not kept:
             with suppress(OSError):  # it harms nobody
                 os.rmdir(self.place(volume))
-        return done
-
-    def _closed(self, place: UpperPlace, at: str, message: str) -> Closed:
-        if (record := place.read()) is None:
-            return Closed("", kept=False)
-        self._remember(at, place)
-        _detach(record)
-        writable_mount.check_unused(place, record)
-        unmount_writable(self._session, at, keep=True)
-        if place.read() is None:
-            return Closed("", kept=False)
-        if not message:
-            return Closed("", kept=True)
-        result, _ = commit_and_unmount(at, message=message, session=self._session, workers=0)
-        return Closed(result.commit, kept=False)
+        return Closed("" if result is None else result.commit, kept)
 
     def _begun(self, volume: Volume) -> Record:
         """The record of a volume's place; one at the newest commit of its branch where there are no
@@ -122,7 +98,7 @@ class WritableVolumes:
             return former
         if former is not None:  # of a commit that somebody made by hand
             writable_mount.check_unused(place, former)
-            self._remember(former.mountpoint, place)
+            writable_for_others.remember(self._session, former.mountpoint, place)
             unmount_writable(self._session, former.mountpoint, keep=True)
         head = self._session.store.refs(options.source.repo).head(BRANCHES, options.rev)
         if head is None:
@@ -149,33 +125,3 @@ class WritableVolumes:
 
     def _place(self, volume: Volume) -> UpperPlace:
         return UpperPlace(self._state / "changes" / volume.key)
-
-    def _remember(self, at: str, place: UpperPlace) -> None:
-        """Have `lodefs commit` and its like find the place."""
-        state = upper_place.state_directory(self._session.environment)
-        upper_place.remember(state, at, place)
-
-    def _no_mounter(self, _options: MountOptions) -> object:
-        """Containers are counted by the mount service, which sees them above its own mounts."""
-        raise Unavailable(
-            f"the mount service at {self._service} did not mount what is below the volume: see "
-            "`systemctl status lodefs-mounter`, and try again"
-        )
-
-
-def _detach(record: Record) -> None:
-    """Take the mount off its place here; containers may have it elsewhere. InUse."""
-    while writable_mount.mounted_on(record) is not None:
-        try:
-            mount_syscalls.detach(record.mountpoint, lazy=False)
-        except BlockingIOError as error:
-            raise InUse(f"{record.mountpoint}: a process of this machine has it open") from error
-
-
-@contextmanager
-def _translated(place: UpperPlace) -> Iterator[None]:
-    """Errors of the disk as those of errors.py."""
-    try:
-        yield
-    except OSError as error:
-        raise state_files.translated(error, place.directory) from error

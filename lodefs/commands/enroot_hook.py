@@ -26,7 +26,7 @@ LINKS_MAX = 40  # the kernel's limit
 SCRIPT = """\
 #!/bin/sh
 # Mounts the datasets of LODEFS_DATASETS into a container that enroot starts, without privilege:
-# REPO[@REV][:PATH]:DIR, with commas between them, from the environment or `enroot start --env`.
+# REPO[@REV][:PATH]:DIR[:rw], with commas between them, of the environment or `enroot start --env`.
 # Ends at once where there are none. See `lodefs enroot-hook --help`.
 set -eu
 
@@ -57,6 +57,9 @@ def enroot_hook(
     LODEFS_DATASETS names them: REPO[@REV][:PATH]:DIR, with commas between them, set for the job or
     by `enroot start --env`. Each is mounted read-only on DIR of the container; a missing DIR is
     created. The mounts end with the container. The hook needs no privilege.
+
+    With REPO@BRANCH:DIR:rw,commit=never the container may change a dataset. Its changes are kept
+    when it ends: `lodefs mounts --uncommitted` lists them, and `lodefs commit` commits them.
     """
     if install:
         cli.write_line(f"installed {_install(session.environment)}")
@@ -70,10 +73,24 @@ def enroot_hook(
     datasets = parse_list(_wanted(environment))
     if not datasets:
         return
+    for dataset in datasets:
+        _check_kept(dataset)
     from lodefs.api import job_mounts  # here: mistakes above are told at once
 
     places = [(inside(root, dataset.directory), dataset) for dataset in datasets]
     job_mounts.mount_in_container([one for one in places if not _is_there(*one)], session, cli.warn)
+
+
+def _check_kept(dataset: Dataset) -> None:
+    """InvalidInput where changes are to be committed, for which nothing of the hook is left when
+    the container ends."""
+    if not dataset.is_writable or (dataset.when == "never" and not dataset.branch):
+        return
+    raise InvalidInput(
+        f"{dataset}: enroot's hook ends before the container, and can only keep what that changes: "
+        "say `:rw,commit=never`, and commit it afterwards by `lodefs commit`; or have `lodefs run "
+        "REPO@BRANCH:DIR:rw -- enroot start --mount DIR:/data ...` commit it"
+    )
 
 
 def _wanted(environment: Mapping[str, str]) -> str:
@@ -117,7 +134,8 @@ def _is_there(place: str, dataset: Dataset) -> bool:
 
     found = mount_table.on_top(place)
     wanted = (dataset.spec.repo, dataset.spec.path)
-    return found is not None and found.is_lodefs and (found.repo, found.path) == wanted
+    kind = found is not None and (found.is_writable if dataset.is_writable else found.is_lodefs)
+    return found is not None and kind and (found.repo, found.path) == wanted
 
 
 def _install(environment: Mapping[str, str]) -> Path:

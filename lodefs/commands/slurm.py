@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,8 @@ from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.protocol.figures.job_counts import Jobs
-    from lodefs.slurm.job_mounts import JobMounts
+    from lodefs.slurm.job_mounts import BeginChanges, JobMounts
+    from lodefs.slurm.job_record import JobRecord, Shown
     from lodefs.slurm.job_report import JobReport
 
 OPTION_VARIABLE = "SPANK__SLURM_SPANK_OPTION_lodefs_lodefs"  # as Slurm names it for a prolog
@@ -84,6 +87,11 @@ def prolog(
         metavar="S",
         type=FiniteRange(0.1, 3600),
     ),
+    changes: Path | None = cli.option(
+        "Keep what jobs change in this directory of a local disk, which is root's alone "
+        "[/var/lib/lodefs/writable].",
+        metavar="DIR",
+    ),
 ) -> None:
     """Mount what the job asks for, below /run/lodefs/jobs/JOB. Run by Slurm's Prolog, as root.
 
@@ -99,11 +107,15 @@ def prolog(
     try:
         job = _number(session, "SLURM_JOB_ID")
         before = _figures(session, job) if "lodefs=" in comment else {}
-        uid = _number(session, "SLURM_JOB_UID")
-        record = JobRecord(job=job, uid=uid, before=before, begun_s=time.time())
-        problem = _mounts(mounter, _check_read(session)).begin(
-            record, comment, pinned=pin, timeout_s=timeout_s
+        record = JobRecord(
+            job=job,
+            uid=_number(session, "SLURM_JOB_UID"),
+            gid=_number(session, "SLURM_JOB_GID"),
+            restarts=int(environ.get("SLURM_JOB_RESTART_COUNT") or 0),
+            before=before,
+            begun_s=time.time(),
         )
+        problem = _begin(session, mounter, record, comment, pin, timeout_s, changes)
     except (LodefsError, OSError) as error:
         problem = str(error)
     if problem:
@@ -148,6 +160,34 @@ def enter(
     from lodefs.slurm.job_record import JobRecords
 
     enter_job(JobRecords(), _number(session, "SLURM_JOB_ID"), parsed(asked) if asked else [])
+
+
+@cli.command("lodefs slurm commit", "lodefs slurm commit 1234 --wait 600", group=slurm, store=True)
+def commit(
+    session: Session,
+    job: int | None = cli.argument(default=None),
+    wait_s: float = cli.option(
+        "Wait so many seconds for the job's end, and for what a commit needs [0].",
+        "--wait",
+        default=0.0,
+        metavar="S",
+        type=FiniteRange(0, 7 * 86400),
+    ),
+    mounter: Path = _MOUNTER,
+) -> None:
+    """Commit what jobs that have ended changed on this node, or keep it, as they asked for.
+
+    Of all jobs, or of JOB. Run by Slurm's Epilog and HealthCheckProgram, as root, with credentials
+    that may write to the store. What became of it is told on the output, in the system's log, and
+    at the end of the job's output. May be repeated, and killed: there is one commit.
+    """
+    from lodefs.slurm import job_liveness
+    from lodefs.slurm.node_changes import NodeChanges
+    from lodefs.slurm.settling import settle
+
+    call = job_liveness.scontrol(session.environment)
+    if not settle(NodeChanges(session, mounter), call, job, wait_s, _tell):
+        session.exit_code = exit_codes.FAILURE
 
 
 @cli.command("lodefs slurm sweep", group=slurm)
@@ -244,6 +284,46 @@ def _figures(session: Session, job: int) -> dict[str, Jobs]:
     return {}
 
 
+def _begin(
+    session: Session,
+    mounter: Path,
+    record: JobRecord,
+    comment: str,
+    pin: bool,
+    timeout_s: float,
+    changes: Path | None,
+) -> str:
+    from lodefs.slurm.first_node import is_first
+
+    writes_here = is_first(session.environment)
+    return _mounts(mounter, _check_read(session), _begin_changes(session, mounter, changes)).begin(
+        record, comment, pinned=pin, timeout_s=timeout_s, writes_here=writes_here
+    )
+
+
+def _begin_changes(session: Session, mounter: Path, upper: Path | None) -> BeginChanges:
+    def begin(record: JobRecord, shown: Shown) -> str:
+        from lodefs.settings.access_rules import check_writer  # here: most jobs change nothing
+        from lodefs.slurm.node_changes import NodeChanges
+
+        changes = NodeChanges(
+            session,
+            mounter,
+            check_write=partial(check_writer, session),
+            upper="" if upper is None else os.path.abspath(upper),
+        )
+        return changes.begin(record, shown)
+
+    return begin
+
+
+def _tell(line: str) -> None:
+    from lodefs.slurm.job_report import log
+
+    cli.write_line(text.escaped(line))
+    log(text.escaped(line))
+
+
 def _check_read(session: Session) -> Callable[[int, str], None]:
     from lodefs.settings.access_rules import access_rules, user_of
 
@@ -252,13 +332,17 @@ def _check_read(session: Session) -> Callable[[int, str], None]:
 
 
 def _mounts(
-    mounter: Path, check_read: Callable[[int, str], None] = lambda _uid, _repo: None
+    mounter: Path,
+    check_read: Callable[[int, str], None] = lambda _uid, _repo: None,
+    begin_changes: BeginChanges | None = None,
 ) -> JobMounts:
     from lodefs.mount.service.client import RemoteMounts
     from lodefs.slurm.job_mounts import JobMounts
     from lodefs.slurm.job_record import JobRecords
 
-    return JobMounts(JobRecords(), RemoteMounts(mounter), check_read=check_read)
+    return JobMounts(
+        JobRecords(), RemoteMounts(mounter), check_read=check_read, begin_changes=begin_changes
+    )
 
 
 def _number(session: Session, variable: str) -> int:

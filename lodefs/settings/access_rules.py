@@ -1,4 +1,5 @@
-"""Access rules from the settings, with the groups of this machine."""
+"""Access rules from the settings, with the groups of this machine: who may read ([access]), and
+whose jobs may commit with the node's credentials ([writers])."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import pwd
 from collections.abc import Callable
 
+from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.protocol.access import AccessRules, CurrentRules, rules_of
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.settings.session import Session
@@ -19,6 +21,19 @@ def current_rules(session: Session, say: Callable[[str], None]) -> CurrentRules:
 
 def access_rules(session: Session, say: Callable[[str], None] = lambda _line: None) -> AccessRules:
     return rules_of(session.config.access, gid_of, say=say)
+
+
+def check_writer(session: Session, uid: int, repo: str) -> None:
+    """Whether a job of a user may commit to a repository: one who may read it, and is in a group
+    that [writers] names for it. NotFound, Denied."""
+    user = user_of(uid)
+    access_rules(session).check(user, repo)
+    rules = rules_of(session.config.writers, gid_of)
+    if not rules.covers(repo) or not rules.may_read(user, repo):
+        raise Denied(
+            f"{repo}: you may read it, but jobs of yours may not commit to it (:rw); an "
+            "administrator allows it to groups, by [writers] in the settings of the nodes"
+        )
 
 
 def user_of(uid: int) -> Peer:

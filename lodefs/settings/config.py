@@ -38,6 +38,7 @@ class Config(msgspec.Struct, frozen=True):
     proxy: str | None = None
     s3: S3Config = S3Config()
     access: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # groups by pattern
+    writers: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # the same
     serve: Mapping[str, object] = msgspec.field(
         default_factory=dict
     )  # fields of proxy.config.Config
@@ -134,6 +135,7 @@ _TOP_READERS: dict[str, toml_file.Reader] = {
     "store": toml_file.text,
     "proxy": toml_file.text,
     "access": parse_rules,
+    "writers": parse_rules,
     **dict.fromkeys(_TABLES, _table),
 }
 _S3_READERS: dict[str, toml_file.Reader] = {

@@ -1,4 +1,5 @@
-"""A job's comment, where its datasets stand: ``[TEXT ]lodefs=REPO@COMMIT[:PATH]:DIR[,...]``. Pure.
+"""A job's comment, where its datasets stand: ``[TEXT ]lodefs=LIST``, of
+``REPO@COMMIT[:PATH]:DIR[:rw=BRANCH]`` and ``commit=WHEN``. Pure.
 
 Slurm keeps the comment with the job: all its nodes, tasks of its array and requeues have the same,
 and ``scontrol show job`` shows it.
@@ -15,7 +16,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
-from lodefs.settings.datasets import Dataset, check_places, parse_list
+from lodefs.settings.datasets import Dataset, check_places, parse_list, written
 
 COMMENT_BYTES_MAX = 16384
 DIRECTORY_BYTES_MAX, DIRECTORY_NAMES_MAX = 1024, 32  # a node makes all of them, in /run
@@ -50,15 +51,10 @@ def with_datasets(comment: str, datasets: Sequence[Dataset]) -> str:
     """The comment that names these datasets and no others. Raises: InvalidInput (too long)."""
     found = _MARK.search(comment)
     text = (comment[: found.start()] if found else comment).strip()
-    written = f"{text} lodefs={written_list(datasets)}".strip()
-    if len(os.fsencode(written)) > COMMENT_BYTES_MAX:
+    whole = f"{text} lodefs={written(datasets)}".strip()
+    if len(os.fsencode(whole)) > COMMENT_BYTES_MAX:
         raise InvalidInput(_TOO_LONG)
-    return written
-
-
-def written_list(datasets: Sequence[Dataset]) -> str:
-    """What ``parsed`` reads again."""
-    return ",".join(_escaped(dataset) for dataset in datasets)
+    return whole
 
 
 def is_fixed(spec: Spec) -> bool:
@@ -91,9 +87,3 @@ def _plain(dataset: Dataset) -> Dataset:
         )
     check_directory(directory)
     return msgspec.structs.replace(dataset, directory=directory)
-
-
-def _escaped(dataset: Dataset) -> str:
-    path = f":{os.fsdecode(dataset.spec.path)}" if dataset.spec.path else ""
-    words = f"{dataset.spec.repo}@{dataset.spec.rev}{path}:{dataset.directory}"
-    return words.replace("\\", "\\\\").replace(",", "\\,")

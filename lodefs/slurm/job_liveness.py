@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
@@ -15,10 +16,15 @@ SCONTROL_TIMEOUT_S = 10.0
 _AT_WORK = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING"}
 )
+_SUCCEEDED = "COMPLETED"
 _PROGRAM = "slurmstepd"
 _STEP = re.compile(rb"slurmstepd: \[(\d+)[.\]]")
 _UID = re.compile(rb"^Uid:\t(\d+)\t", re.MULTILINE)
 _STATE = re.compile(r"\bJobState=(\w+)")
+_EACH = re.compile(r"^(?=JobId=)", re.MULTILINE)
+_STATE_LINE = re.compile(r"^ +JobState=(\w+)", re.MULTILINE)
+_OUTPUT_LINE = re.compile(r"^ +StdErr=(/.*)$", re.MULTILINE)
+_RESTARTS_LINE = re.compile(r"^ +Requeue=\d+ Restarts=(\d+)", re.MULTILINE)
 
 
 Scontrol = Callable[[Sequence[str]], str]
@@ -60,6 +66,55 @@ def _title(process: Path) -> bytes:
     program = os.path.basename(os.readlink(process / "exe")).removesuffix(" (deleted)")
     is_roots = uid is not None and int(uid[1]) == 0 and program == _PROGRAM
     return (process / "cmdline").read_bytes() if is_roots else b""
+
+
+class JobEnd(Enum):
+    """How a run of a job has ended. Slurm forgets jobs some minutes after that (MinJobAge)."""
+
+    AT_WORK = "at work"
+    SUCCEEDED = "COMPLETED"
+    FAILED = "did not end well"
+    FORGOTTEN = "not known to Slurm any more"
+
+
+def ask_end(call: Scontrol) -> Callable[[int, int], JobEnd]:
+    """A question that ``scontrol`` answers: how did a job's run with so many restarts end? Raises:
+    Unavailable."""
+
+    def end_of(job: int, restarts: int) -> JobEnd:
+        try:
+            return end_in(call(["show", "job", str(job)]), job, restarts)
+        except NotFound:
+            return JobEnd.FORGOTTEN
+
+    return end_of
+
+
+def end_in(shown: str, job: int, restarts: int) -> JobEnd:
+    """The same of what ``scontrol show job`` says. A run that was followed by another one did not
+    end well: its job was requeued. Pure."""
+    found = _of_job(shown, job)
+    state, count = _STATE_LINE.search(found), _RESTARTS_LINE.search(found)
+    if state is None or count is None:
+        return JobEnd.FORGOTTEN
+    if int(count[1]) != restarts:
+        return JobEnd.FAILED
+    if state[1] in _AT_WORK:
+        return JobEnd.AT_WORK
+    return JobEnd.SUCCEEDED if state[1] == _SUCCEEDED else JobEnd.FAILED
+
+
+def output_in(shown: str, job: int) -> str:
+    """Where a job's standard error went, by what ``scontrol show job`` says, which its user may
+    have had a say in. NotFound where it does not say. Pure."""
+    found = _OUTPUT_LINE.search(_of_job(shown, job))
+    if found is None:
+        raise NotFound(f"job {job} has no output of its own")
+    return found[1]
+
+
+def _of_job(shown: str, job: int) -> str:
+    return next((one for one in _EACH.split(shown) if one.startswith(f"JobId={job} ")), "")
 
 
 def ask_controller(call: Scontrol) -> Callable[[int], bool]:

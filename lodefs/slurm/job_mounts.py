@@ -19,7 +19,7 @@ from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.helper.interface import Source
 from lodefs.mount.kernel import detached_mounts
 from lodefs.mount.service.interface import MountClaim, MountHandle, MountService
-from lodefs.settings.datasets import Dataset
+from lodefs.settings.datasets import ON_SUCCESS, Dataset
 from lodefs.slurm.job_comment import datasets_in, is_fixed
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 from lodefs.slurm.job_tree import JobTrees, copy_of
@@ -35,12 +35,14 @@ Bind = Callable[[str, Shown, int], None]
 Raises: OSError, LodefsError."""
 CheckRead = Callable[[int, str], None]
 """Raises NotFound where a user (by number) may not read a repository."""
+BeginChanges = Callable[[JobRecord, Shown], str]
+"""Mounts a dataset for changes of a job, and says where. Raises: LodefsError."""
 T = TypeVar("T")
 
 
 class JobMounts:
     """Those of one node. ``check_read``: of users who submit jobs, since the node mounts with its
-    own rights."""
+    own rights. ``begin_changes`` mounts a dataset for changes of a job."""
 
     def __init__(
         self,
@@ -49,18 +51,29 @@ class JobMounts:
         bind: Bind | None = None,
         *,
         check_read: CheckRead = lambda _uid, _repo: None,
+        begin_changes: BeginChanges | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._records = records
         self._trees = JobTrees(records)
         self._service = service
-        self._bind = bind or bind_read_only
+        self._bind = bind or bind_copy
         self._check_read = check_read
+        self._begin_changes = begin_changes or _no_changes
         self._patience_s = patience_s
 
-    def begin(self, record: JobRecord, comment: str, *, pinned: bool, timeout_s: float) -> str:
+    def begin(
+        self,
+        record: JobRecord,
+        comment: str,
+        *,
+        pinned: bool,
+        timeout_s: float,
+        writes_here: bool = False,
+    ) -> str:
         """Have the datasets that a job's comment names shown below its tree. ``record``: of the
-        job, without datasets. What a job of this id has left goes first.
+        job, without datasets. What a job of this id has left goes first. ``writes_here``: whether
+        the job may change on this node what it may change.
 
         Returns why the job has no datasets, which its record tells then; "" where it has, or names
         none. Raises: OSError (a full /run).
@@ -68,7 +81,8 @@ class JobMounts:
         deadline_s = time.monotonic() + timeout_s
         try:
             self.end(record.job)
-            record = msgspec.structs.replace(record, datasets=_fixed(datasets_in(comment)))
+            datasets = _fixed(datasets_in(comment), writes_here=writes_here)
+            record = msgspec.structs.replace(record, datasets=datasets)
             if not record.datasets:
                 return ""
             for shown in record.datasets:
@@ -99,6 +113,18 @@ class JobMounts:
         self._records.remove(job)
 
     def _show(self, record: JobRecord, shown: Shown, pin_s: int | None, deadline_s: float) -> None:
+        until_s = min(deadline_s, time.monotonic() + self._patience_s)
+        if shown.is_writable:
+            place = _patiently(partial(self._begin_changes, record, shown), until_s)
+        else:
+            place = self._held(record, shown, pin_s, deadline_s, until_s)
+        with self._trees.made_place(record.job, shown) as place_fd:
+            self._bind(place, shown, place_fd)
+
+    def _held(
+        self, record: JobRecord, shown: Shown, pin_s: int | None, deadline_s: float, until_s: float
+    ) -> str:
+        """Where the mount service has mounted it for the job."""
         wanted = MountClaim(source=Source(repo=shown.repo, path=shown.path), rev=shown.commit,
                         pin_s=pin_s)  # fmt: skip
 
@@ -106,9 +132,7 @@ class JobMounts:
             left_s = max(deadline_s - time.monotonic(), 0.001)
             return self._service.acquire(record.user(shown), wanted, None, left_s)
 
-        held = _patiently(acquire, min(deadline_s, time.monotonic() + self._patience_s))
-        with self._trees.made_place(record.job, shown) as place_fd:
-            self._bind(held.place, shown, place_fd)
+        return _patiently(acquire, until_s).place
 
 
 def _patiently(call: Callable[[], T], deadline_s: float) -> T:
@@ -122,7 +146,7 @@ def _patiently(call: Callable[[], T], deadline_s: float) -> T:
         time.sleep(_PAUSE_S)
 
 
-def bind_read_only(place: str, shown: Shown, directory_fd: int) -> None:
+def bind_copy(place: str, shown: Shown, directory_fd: int) -> None:
     """See ``Bind``."""
     with (
         closing(open_plain(place, PLACE)) as root_fd,
@@ -131,11 +155,30 @@ def bind_read_only(place: str, shown: Shown, directory_fd: int) -> None:
         detached_mounts.put(copy_fd, directory_fd, shown.directory)
 
 
-def _fixed(datasets: Sequence[Dataset]) -> tuple[Shown, ...]:
+def _no_changes(_record: JobRecord, shown: Shown) -> str:
+    raise InvalidInput(f"{shown.directory}: this node shows no datasets for changes (:rw)")
+
+
+def _fixed(datasets: Sequence[Dataset], *, writes_here: bool) -> tuple[Shown, ...]:
     for dataset in datasets:
         if not is_fixed(dataset.spec):
             raise InvalidInput(
                 f"{dataset}: its commit was not fixed when the job was submitted: the submit host "
                 "lacks lodefs' cli_filter.lua; name a commit in full, or ask your administrator"
             )
-    return tuple(Shown(d.spec.repo, d.spec.rev, d.spec.path, d.directory) for d in datasets)
+        if dataset.is_writable and not dataset.branch:
+            raise InvalidInput(
+                f"{dataset}: it was not said when the job was submitted to which branch its "
+                "changes go: write :rw=BRANCH, or ask your administrator for lodefs' cli_filter.lua"
+            )
+    return tuple(
+        Shown(
+            d.spec.repo,
+            d.spec.rev,
+            d.spec.path,
+            d.directory,
+            d.branch if writes_here else "",
+            d.when or ON_SUCCESS,
+        )
+        for d in datasets
+    )

@@ -17,40 +17,54 @@ from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.protocol.figures.job_counts import RECORDS, Jobs
 from lodefs.mount.service.interface import User
+from lodefs.settings.datasets import ON_SUCCESS, CommitWhen
 
 ROOT = RECORDS
 VERSION = 1
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A dataset that the job asked for: ``REPO@COMMIT[:PATH]`` in its parts, and its directory."""
+    """A dataset that the job asked for: ``REPO@COMMIT[:PATH]`` in its parts, and its directory.
+    ``branch``: where a commit of the job's changes on this node goes ``when`` it has ended; "" of
+    one that takes none here."""
 
     repo: str
     commit: str
     path: bytes
     directory: str
+    branch: str = ""
+    when: CommitWhen = ON_SUCCESS
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the job may change it on this node."""
+        return bool(self.branch)
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job on this node. ``problem``: why it has no datasets, for the user; "" where it has.
     ``before``: what had been read by the node's mounts, by jobs of its number and by nobody known,
-    before it began: a job that is requeued has the number that it had. ``begun_s``: Unix time."""
+    before it began: a job that is requeued has the number that it had. ``begun_s``: Unix time.
+    ``gid``: the group of what the user is shown for changes. ``restarts``: how often the job was
+    requeued before this run of it."""
 
     version: int = VERSION
     job: int
     uid: int
+    gid: int = 0
+    restarts: int = 0
     datasets: tuple[Shown, ...] = ()
     problem: str = ""
     before: dict[str, Jobs] = {}
     begun_s: float = 0.0
 
     def user(self, shown: Shown) -> User:
-        """Who holds the mount of a dataset."""
+        """Who holds the mount of a dataset that takes no changes."""
         return User(f"slurm-{self.job}-{self.datasets.index(shown)}", shown.directory)
 
     @property
     def users(self) -> tuple[User, ...]:
-        return tuple(self.user(shown) for shown in self.datasets)
+        return tuple(self.user(shown) for shown in self.datasets if not shown.is_writable)
 
 
 class JobRecords:

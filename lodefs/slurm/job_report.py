@@ -62,7 +62,11 @@ def _of_job(job: int, jobs: Jobs) -> Jobs:
 
 def devices_of(record: JobRecord, records: JobRecords) -> list[str]:
     """The devices (MAJOR:MINOR) of the mounts that a job has now; "" for one that is gone."""
-    mounted = {one.mountpoint: one.device for one in mount_table.read_table() if one.is_lodefs}
+    mounted = {
+        one.mountpoint: one.lower_device if one.is_writable else one.device
+        for one in mount_table.read_table()
+        if one.is_lodefs or one.is_writable
+    }
     root = JobRecords(Path(os.path.realpath(records.root)))
     return [mounted.get(str(root.place(record.job, one)), "") for one in record.datasets]
 

@@ -114,12 +114,18 @@ def copy_of(root_fd: int, shown: Shown) -> Iterator[int]:
     OSError."""
     found = mount_table.mount_of(root_fd)
     wanted = mount_table.source_of(shown.repo, shown.commit, shown.path)
-    if found is None or (found.fs_type, found.source) != (mount_table.FS_TYPE, wanted):
+    if found is None or not _is_of(found, wanted, is_writable=shown.is_writable):
         raise Unavailable(f"{shown.directory}: what is mounted for it is not {os.fsdecode(wanted)}")
-    if found.owner != os.geteuid():
+    if found.is_lodefs and found.owner != os.geteuid():  # root alone mounts an overlay
         raise Unavailable(f"{shown.directory}: user {found.owner} has mounted what is there")
-    with closing(detached_mounts.copied_from(root_fd, found.mountpoint)) as fd:
+    copied = detached_mounts.copied_from(root_fd, found.mountpoint, read_only=not shown.is_writable)
+    with closing(copied) as fd:
         yield fd
+
+
+def _is_of(found: mount_table.Mount, snapshot: bytes, *, is_writable: bool) -> bool:
+    kind = found.is_writable if is_writable else found.is_lodefs
+    return kind and found.snapshot == snapshot
 
 
 def readable_by(uid: int) -> bytes:

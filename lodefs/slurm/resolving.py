@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lodefs.api.mounting import options_of
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import ID_HEX_CHARS_MIN
 from lodefs.chunkstore.protocol.access import AccessRules
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.mount.process import mount_target
-from lodefs.settings.access_rules import access_rules, user_of
+from lodefs.settings.access_rules import access_rules, check_writer, user_of
 from lodefs.settings.datasets import Dataset
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
@@ -31,6 +33,7 @@ class JobUser:
         self, rules: AccessRules, uid: int | None, user_of: Callable[[int], Peer] = user_of
     ) -> None:
         self._rules = rules
+        self.uid = _NOBODY.uid if uid is None else uid
         self._user = _NOBODY if uid is None or not rules else user_of(uid)
 
     def check(self, datasets: Sequence[Dataset]) -> None:
@@ -58,6 +61,10 @@ def fixed(
     InvalidInput, Denied, Unavailable."""
     if user is not None:
         user.check(datasets)
+    for dataset in datasets:
+        if dataset.is_writable and session.config.writers:  # else the node has the rules alone
+            uid = os.getuid() if user is None else user.uid
+            check_writer(session, uid, dataset.spec.repo)
     return [_fixed(session, dataset) for dataset in datasets]
 
 
@@ -66,4 +73,18 @@ def _fixed(session: Session, dataset: Dataset) -> Dataset:
     options = options_of(session, requested, proxy_unused_timeout_s=PROXY_UNUSED_TIMEOUT_S)
     commit = mount_target.resolve(options).snapshot.commit
     spec = msgspec.structs.replace(dataset.spec, rev=commit)
-    return msgspec.structs.replace(dataset, spec=spec)
+    branch = branch_for(dataset, commit) if dataset.is_writable else ""
+    return msgspec.structs.replace(dataset, spec=spec, branch=branch)
+
+
+def branch_for(dataset: Dataset, commit: str) -> str:
+    """Where the changes to a dataset go, whose revision is that commit: what it names, or its
+    revision. InvalidInput where that is a commit. Of a tag the node says it, which asks the store.
+    Pure."""
+    rev = dataset.spec.rev
+    is_commit = len(rev) >= ID_HEX_CHARS_MIN and commit.startswith(rev)
+    if not dataset.branch and (is_commit or "~" in rev):
+        raise InvalidInput(
+            f"{dataset}: a commit takes no changes; name the branch to which they go, by :rw=BRANCH"
+        )
+    return dataset.branch or rev

@@ -37,17 +37,19 @@ def copied(place: str) -> int:
         raise _translated(error, place) from error
 
 
-def copied_from(root_fd: int, place: str) -> int:
+def copied_from(root_fd: int, place: str, *, read_only: bool = True) -> int:
     """A descriptor of a copy of the mount whose root is ``root_fd``. The copy is not mounted yet:
-    it is read-only, without setuid programs and devices, and private, so that mounts in it do not
-    come back here. ``place``: for errors. Raises: Unsupported, Unavailable."""
+    it is read-only unless the caller says otherwise, without setuid programs and devices, and
+    private, so that mounts in it do not come back here. ``place``: for errors. Raises: Unsupported,
+    Unavailable."""
     try:
         fd = libc.call(
             "syscall", _OPEN_TREE, root_fd, b"", _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
         )
         try:
             # struct mount_attr: attributes to set and to clear, propagation, user namespace.
-            wanted = struct.pack("=QQQQ", _RDONLY | _NOSUID | _NODEV, 0, _MS_PRIVATE, 0)
+            flags = _NOSUID | _NODEV | (_RDONLY if read_only else 0)
+            wanted = struct.pack("=QQQQ", flags, 0, _MS_PRIVATE, 0)
             libc.call("syscall", _MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, wanted, len(wanted))
         except OSError:
             os.close(fd)

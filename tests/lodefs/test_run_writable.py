@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.api.job_changes import CommitWhen, is_to_commit
+from lodefs.api.job_changes import is_to_commit
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from lodefs.settings.datasets import CommitWhen
 from tests.mount.writable.conftest import skip_where_unfit
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.handmade import Handmade
-from tests.support.hpc.job_user import ROOT, UID, JobUser
+from tests.support.hpc.job_user import ROOT, UID, Enroot, JobUser
 from tests.support.lodefs.command_line import Lodefs
 from tests.support.mount.mounts import alive, until
 
@@ -167,6 +168,33 @@ def test_mistakes(cats: Cats) -> None:
     code, out, err = cats.run("echo ran", spec=f"cats@{cats.head}")
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "name one by --branch" in err
+    cats.assert_nothing_left()
+
+
+def test_a_container_of_enroot(cats: Cats) -> None:
+    """What it changes through the hook's mount is kept when it ends; `lodefs run` around it
+    commits."""
+    code, _, err = cats.user.run(*cats.user.lodefs("enroot-hook", "--install"))
+    assert code == 0, err
+    enroot = Enroot(cats.user)
+    place = str(enroot.image / "data")
+    wanted = {"LODEFS_DATASETS": "cats@main:/data:rw,commit=never"}
+    code, out, err = enroot.run(command="cat data/a; echo 1 > data/kept; rm data/a", **wanted)
+    assert (code, out) == (0, "hello\n"), err
+    cats.user.wait_for_end()
+    assert place in cats.lodefs("mounts", "--uncommitted")
+    code, out, err = enroot.run(command="cat data/kept", **wanted)  # it goes on
+    assert (code, out) == (0, "1\n"), err
+    cats.user.wait_for_end()
+    cats.lodefs("unmount", place, "--commit")
+    code, _, err = enroot.run(command="true", LODEFS_DATASETS="cats@main:/data:rw")
+    assert (code, "commit=never" in err) == (2, True), err
+    del cats.user.environment["LODEFS_DATASETS"]
+    words = enroot.words("--mount", f"{cats.user.home}/d:/data", command="echo 2 > data/committed")
+    run = cats.user.lodefs("run", "cats@main:./d:rw", "--", *words)
+    code, _, err = cats.user.run(*run)
+    assert code == 0, err
+    assert cats.files() == {"sub/x": b"below\n", "kept": b"1\n", "committed": b"2\n"}
     cats.assert_nothing_left()
 
 

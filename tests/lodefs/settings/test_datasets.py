@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
@@ -13,6 +14,7 @@ from lodefs.settings.datasets import (
     is_dataset,
     parse,
     parse_list,
+    written,
 )
 
 
@@ -39,12 +41,31 @@ def test_one(words: str, spec: Spec, directory: str) -> None:
 
 @pytest.mark.parametrize("directory", ["/d", "./d", ".", "..", "/d:x"])
 def test_one_for_changes(directory: str) -> None:
-    """The end :rw is no part of the directory; lists of jobs have no such datasets."""
+    """The end :rw is no part of the directory, nor is the branch that it names."""
     found = Dataset(Spec("cats"), directory, is_writable=True)
     assert parse(f"cats:{directory}:rw") == parse(str(found)) == found
     assert is_dataset(f"cats:{directory}:rw")
-    with pytest.raises(InvalidInput, match="only `lodefs run`"):
-        parse_list("a:/x,cats:/d:rw")
+    named = msgspec.structs.replace(found, branch="run-42")
+    assert parse(f"cats:{directory}:rw=run-42") == parse(str(named)) == named
+    assert is_dataset(f"cats:{directory}:rw=run-42")
+
+
+@pytest.mark.parametrize("when", ["on-success", "always", "never"])
+def test_when_to_commit_is_for_all_of_a_list(when: str) -> None:
+    """And wherever it stands; what takes no changes is not concerned."""
+    found = parse_list(f"a:/x,commit={when},cats:/d:rw")
+    assert [one.when for one in found] == [None, when]
+    assert parse_list(written(found)) == found
+
+
+@pytest.mark.parametrize(
+    "words", ["cats:/d:rw,commit=often", "cats:/d,commit=always", "commit=always",
+              "a:/d:rw,commit=never,commit=never", "cats:/d:rw=HEAD", "cats:/d:rw=a/b"],
+)  # fmt: skip
+def test_mistakes_of_changes(words: str) -> None:
+    """Are told."""
+    with pytest.raises(InvalidInput):
+        parse_list(words)
 
 
 @pytest.mark.parametrize("words", ["cats", "cats:d", "cats@v1:images", ":/d", "c@:/d", "c:/a\nb",

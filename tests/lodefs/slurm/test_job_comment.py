@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
-from lodefs.settings.datasets import Dataset
+from lodefs.settings.datasets import Dataset, written
 from lodefs.slurm.job_comment import (
     COMMENT_BYTES_MAX,
     check_directory,
@@ -18,7 +18,6 @@ from lodefs.slurm.job_comment import (
     is_fixed,
     parsed,
     with_datasets,
-    written_list,
 )
 
 COMMIT = "0123456789abcdef" * 4
@@ -47,7 +46,7 @@ def test_a_list_is_read_as_it_was_written(path: str, directory: str) -> None:
     if f"{path}{directory}".strip() != f"{path}{directory}" or ":." in f":{path}":
         return  # blanks around an item do not count, and a path that looks like a directory is one
     wanted = Dataset(Spec("cats", COMMIT, os.fsencode(path)), f"/data/{directory}")
-    assert parsed(written_list([wanted])) == [wanted]
+    assert parsed(written([wanted])) == [wanted]
 
 
 def test_a_resolved_list_takes_the_place_of_the_former_one() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.slurm.job_liveness import jobs_with_steps
+from lodefs.chunkstore.errors import NotFound
+from lodefs.slurm.job_liveness import JobEnd, end_in, jobs_with_steps, output_in
 
 SLURMSTEPD = "/usr/sbin/slurmstepd"
 TITLE = b"slurmstepd: [98.0]\0"
@@ -43,3 +44,47 @@ def test_a_title_is_believed_of_slurms_program_as_root_alone(
     title = process(tmp_path, 1, uid=uid, program=program)
     os.mkfifo(title)
     assert jobs_with_steps(tmp_path) == set()
+
+
+def shown(job: int, state: str, restarts: int = 0, name: str = "x") -> str:
+    """A job as `scontrol show job` has it."""
+    return (
+        f"JobId={job} JobName={name}\n   UserId=games(5) GroupId=games(60) MCS_label=N/A\n"
+        f"   JobState={state} Reason=None Dependency=(null)\n"
+        f"   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0\n\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        ("COMPLETING", JobEnd.AT_WORK),
+        ("RUNNING", JobEnd.AT_WORK),
+        ("COMPLETED", JobEnd.SUCCEEDED),
+        ("FAILED", JobEnd.FAILED),
+        ("CANCELLED", JobEnd.FAILED),
+        ("TIMEOUT", JobEnd.FAILED),
+        ("NODE_FAIL", JobEnd.FAILED),
+        ("PREEMPTED", JobEnd.FAILED),
+        ("OUT_OF_MEMORY", JobEnd.FAILED),
+    ],
+)
+def test_how_a_job_has_ended(state: str, end: JobEnd) -> None:
+    """As Slurm says it, of this job among those of its array."""
+    text = shown(6, "FAILED") + shown(7, state, name="JobState=COMPLETED") + shown(77, "RUNNING")
+    assert end_in(text, 7, 0) is end
+
+
+def test_a_run_that_another_one_follows_did_not_end_well() -> None:
+    """Whatever the later one does; a job that is not there is forgotten."""
+    assert end_in(shown(7, "COMPLETED", restarts=1), 7, 0) is JobEnd.FAILED
+    assert end_in(shown(7, "COMPLETED", restarts=1), 7, 1) is JobEnd.SUCCEEDED
+    assert end_in(shown(8, "COMPLETED"), 7, 0) is JobEnd.FORGOTTEN
+
+
+def test_where_the_output_of_a_job_went() -> None:
+    """One of srun or salloc has none of its own."""
+    text = shown(6, "FAILED") + shown(7, "COMPLETED")[:-1] + "   StdErr=/home/u/a b.txt\n\n"
+    assert output_in(text, 7) == "/home/u/a b.txt"
+    with pytest.raises(NotFound):
+        output_in(text, 6)

@@ -57,6 +57,45 @@ def test_datasets_are_shown_below_the_jobs_tree(node: Node) -> None:
     assert node.held == ["/data/cats", "/data/dogs"]
 
 
+CHANGED = f"lodefs=cats@{COMMIT}:/data/cats:rw=main,dogs@{COMMIT}:/data/dogs,commit=always"
+
+
+@pytest.mark.parametrize("writes_here", [True, False])
+def test_one_node_of_a_job_writes(node: Node, *, writes_here: bool) -> None:
+    """There a dataset that takes changes is not the mount service's; other nodes show it as any."""
+    place, begun = node.service.root / "changes", list[Shown]()
+
+    def begin(record: JobRecord, shown: Shown) -> str:
+        assert (record.gid, record.restarts) == (60, 2)
+        begun.append(shown)
+        return str(place)
+
+    node.mounts = JobMounts(
+        node.records, node.service, node.bind, begin_changes=begin, patience_s=0
+    )
+    job = JobRecord(job=7, uid=os.getuid(), gid=60, restarts=2)
+    said = node.mounts.begin(job, CHANGED, pinned=False, timeout_s=LONG_S, writes_here=writes_here)
+    assert said == ""
+    assert len(node.bound) == 2
+    shown = [Shown("cats", COMMIT, b"", "/data/cats", "main", "always")]
+    held = ["/data/dogs"] if writes_here else ["/data/cats", "/data/dogs"]
+    assert (node.held, begun) == (held, shown if writes_here else [])
+    node.mounts.end(7)
+    assert node.held == []
+
+
+def test_a_node_without_a_way_to_write_fails_the_job(node: Node) -> None:
+    """It says so, and mounts nothing for reading alone in its place."""
+    said = node.mounts.begin(JOB, CHANGED, pinned=False, timeout_s=LONG_S, writes_here=True)
+    assert "no datasets for changes" in said
+    assert node.bound == []
+
+
+def test_a_branch_is_named_at_submission(node: Node) -> None:
+    """A comment that nobody has checked says so."""
+    assert "to which branch" in node.begin(f"lodefs=cats@{COMMIT}:/data/cats:rw")
+
+
 def test_what_is_left_of_a_job_is_not_built_upon(node: Node) -> None:
     """What cannot be removed fails the job, whose mounts are held no more."""
     node.begin()

@@ -14,8 +14,9 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.kernel import mount_syscalls
-from lodefs.slurm import job_namespace
+from lodefs.slurm import user_process
 from lodefs.slurm.job_namespace import opened_as
+from lodefs.slurm.job_output import append_lines
 from tests.support.chunkstore import leftovers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become others")
@@ -90,7 +91,7 @@ def test_a_file_system_that_never_answers_is_given_up(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a user's own may."""
-    monkeypatch.setattr(job_namespace, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(user_process, "TIMEOUT_S", 0.1)
     (home / "stuck").mkdir()
     fd = mount_syscalls.attach(str(home / "stuck"), b"x", allow_other=True)
     try:
@@ -126,3 +127,21 @@ def test_a_path_that_is_swapped_all_the_time_leads_where_the_user_may_go(home: P
                     assert path_of(home / "name/empty") in allowed
         finally:
             swapper.kill()
+
+
+def test_a_jobs_output_is_written_by_its_user(home: Path) -> None:
+    """As far as the user could: neither a file of root's, by whatever name, nor a FIFO that nobody
+    reads, nor one that is not there."""
+    output = home / "output"
+    output.write_text("before\n")
+    os.chown(output, USER.pw_uid, USER.pw_gid)
+    append_lines(USER.pw_uid, str(output), ["one", "two"])
+    assert output.read_text() == "before\none\ntwo\n"
+    os.mkfifo(home / "fifo")
+    os.chown(home / "fifo", USER.pw_uid, USER.pw_gid)
+    (home / "link").symlink_to(home.parent / "private/full/file")
+    for name in ("fifo", "link", "missing"):
+        with pytest.raises(InvalidInput):
+            append_lines(USER.pw_uid, str(home / name), ["one"])
+    assert (home.parent / "private/full/file").read_text() == ""
+    assert not (home / "missing").exists()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.slurm.job_mounts import bind_read_only
+from lodefs.slurm.job_mounts import bind_copy
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 from lodefs.slurm.job_tree import JobTrees
 from tests.support.chunkstore import leftovers
@@ -42,7 +42,7 @@ class JobNode:
         """Mount a dataset, and show it in the tree."""
         held = self.mount(self.service / str(len(self.devices)))
         with self.trees.made_place(7, shown) as fd:
-            bind_read_only(str(held), shown, fd)
+            bind_copy(str(held), shown, fd)
         return self.records.place(7, shown)
 
     def mounted(self) -> list[str]:

@@ -1,0 +1,153 @@
+"""What a node knows of changes that jobs make to datasets, until they are in a commit or kept.
+
+``ROOT/JOB-TIME-N.json``, for each dataset that a run of a job may change, is written before it is
+mounted, and survives a reboot. The changes lie in an upper place (mount.writable.upper_place).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.mount.helper import state_files
+from lodefs.settings.datasets import CommitWhen
+from lodefs.slurm.job_liveness import JobEnd
+from lodefs.slurm.job_record import JobRecord, Shown
+
+ROOT = Path("/var/lib/lodefs/slurm")
+MOUNTED = Path("/run/lodefs/changes")
+VERSION = 1
+RECORD_BYTES_MAX = 64 * 1024
+_WHOSE = "changes of a job that another command commits; try again when that has ended"
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes that a run of a job may make to a dataset. ``shown``: the dataset, with its base and
+    its branch. ``restarts``, ``begun_s``, ``boot``: which run of the job, on which boot of the
+    node. ``makes_branch``: the branch was not there when the job began. ``upper``: the directory in
+    which the changes lie in one of their own; "" where root's do."""
+
+    version: int = VERSION
+    job: int
+    uid: int
+    gid: int
+    restarts: int
+    begun_s: float
+    boot: str
+    shown: Shown
+    number: int
+    makes_branch: bool = False
+    upper: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of its own among all changes of this node."""
+        return f"{self.job}-{int(self.begun_s)}-{self.number}"
+
+    @property
+    def mountpoint(self) -> str:
+        """Where the dataset is mounted for changes while the job runs, out of which its processes
+        get it; `lodefs commit` and `lodefs unmount` find the changes by it."""
+        return str(MOUNTED / self.name)
+
+    @property
+    def dataset(self) -> str:
+        """What was changed, for people."""
+        path = f":{os.fsdecode(self.shown.path)}" if self.shown.path else ""
+        return f"{self.shown.repo}@{self.shown.branch}{path}"
+
+
+class Fate(Enum):
+    """What is to become of changes."""
+
+    COMMIT = "commit"
+    KEEP = "keep"
+    WAIT = "wait"  # for the end of the job
+    ASK = "ask"  # how the job ended
+
+
+def fate_of(change: Change, record: JobRecord | None, boot: str, end: JobEnd | None) -> Fate:
+    """Pure. ``record``: of the job on this node now; ``boot``: this boot of the node; ``end``: of
+    the job's run, where it is known (None: nobody was asked).
+
+    After a reboot nothing is committed unasked: what the job had not synced may be lacking.
+    """
+    when: CommitWhen = change.shown.when
+    if record is not None and record.begun_s == change.begun_s:
+        return Fate.WAIT
+    if when == "never" or change.boot != boot:
+        return Fate.KEEP
+    if when == "always":
+        return Fate.COMMIT
+    if end is None:
+        return Fate.ASK
+    if end is JobEnd.AT_WORK:
+        return Fate.WAIT
+    return Fate.COMMIT if end is JobEnd.SUCCEEDED else Fate.KEEP
+
+
+class ChangeRecords:
+    """The files of all changes of this node, root's alone."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self.root = root
+
+    def write(self, change: Change) -> None:
+        """On disk when this returns. NoSpace, Denied, Unavailable; InvalidInput."""
+        try:
+            state_files.make_private(self.root)
+        except OSError as error:
+            raise state_files.translated(error, self.root) from error
+        state_files.write_whole(self._path(change.name), msgspec.json.encode(change))
+
+    def changes(self, job: int | None = None) -> Iterator[Change]:
+        """All of them, or those of a job, by name. UnknownFormat."""
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = sorted(os.listdir(self.root))
+        for name in names:
+            is_one = name.endswith(".json") and (job is None or name.startswith(f"{job}-"))
+            if is_one and (found := self._read(name.removesuffix(".json"))) is not None:
+                yield found
+
+    @contextmanager
+    def taken(self, change: Change) -> Iterator[bool]:
+        """Have a change for this process; False where it is done with. InUse; OSError."""
+        path = self._path(change.name)
+        if not path.exists():
+            yield False
+            return
+        fd = state_files.lock(path, _WHOSE)
+        try:
+            is_there = os.fstat(fd).st_size > 0 and os.fstat(fd).st_nlink > 0
+            if not is_there:  # removed by then, and made anew by the lock
+                path.unlink(missing_ok=True)
+            yield is_there
+        finally:
+            os.close(fd)
+
+    def remove(self, change: Change) -> None:
+        """The changes are in a commit, or kept for somebody. Fine where there is none."""
+        self._path(change.name).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> Change | None:
+        path = self._path(name)
+        try:
+            found = from_json(state_files.read_whole(path, RECORD_BYTES_MAX), Change)
+        except FileNotFoundError:  # another process is done with it
+            return None
+        except InvalidInput as error:
+            raise UnknownFormat(f"{path}: {error}") from error
+        if found.version != VERSION:
+            raise UnknownFormat(f"{path} is of version {found.version}")
+        return found
+
+    def _path(self, name: str) -> Path:
+        return self.root / f"{name}.json"

@@ -1,0 +1,29 @@
+"""Lines at the end of a job's output, for its user: by the user's own rights."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.slurm.user_process import opened_by
+
+
+def append_lines(uid: int, path: str, lines: Sequence[str]) -> None:
+    """Add lines to a file that is there. InvalidInput where the user could not, it is no file, or
+    its file system does not answer."""
+    text = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+
+    def append(path: str) -> int:
+        try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            fd = os.open(path, flags)
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise InvalidInput(f"{path} is no file")
+            os.write(fd, text)
+        except OSError as error:
+            raise InvalidInput(f"{path}: {error.strerror}") from error
+        return fd
+
+    os.close(opened_by(uid, path, append))

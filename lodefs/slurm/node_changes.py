@@ -1,0 +1,228 @@
+"""Changes that jobs make to datasets on this node: mounted before a job begins, and when it has
+ended committed with the node's credentials, or kept.
+
+Root alone makes names where they are mounted and where they lie; a job gets a copy of the mount.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from lodefs.api import writable_for_others
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    Conflict,
+    Denied,
+    InUse,
+    InvalidInput,
+    LodefsError,
+    NoSpace,
+    Unavailable,
+)
+from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.mount.helper import state_files
+from lodefs.mount.options import MountOptions
+from lodefs.mount.service.machine_clock import boot_id
+from lodefs.mount.writable import upper_checks, upper_place, writable_mount
+from lodefs.mount.writable.upper_place import Record, UpperPlace
+from lodefs.proxies.own_proxy import node_proxy
+from lodefs.settings.session import Session
+from lodefs.slurm.change_records import Change, ChangeRecords, Fate, fate_of
+from lodefs.slurm.job_liveness import JobEnd
+from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
+
+AGAIN = (Unavailable, Conflict, InUse, Denied, NoSpace)  # may go by itself, or once root has mended
+
+EndOf = Callable[[int, int], JobEnd]
+"""How a job's run with so many restarts ended. Raises: Unavailable."""
+CheckWrite = Callable[[int, str], None]
+"""Raises NotFound or Denied where a user (by number) may not commit to a repository."""
+
+
+class Settled(NamedTuple):
+    """What became of changes. ``result``: of their commit; ``kept``: where they lie still, and
+    ``error`` why, if they were to be committed. Without any nothing was changed."""
+
+    change: Change
+    result: ChangesResult | None = None
+    kept: Path | None = None
+    error: LodefsError | None = None
+
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether a later call may commit them."""
+        return isinstance(self.error, AGAIN)
+
+
+class NodeChanges:
+    """Those of one node. ``service``: the socket of its mount service. ``upper``: a directory in
+    which the changes of jobs that begin now are to lie; "": where root's do."""
+
+    def __init__(
+        self,
+        session: Session,
+        service: Path,
+        *,
+        check_write: CheckWrite = lambda _uid, _repo: None,
+        upper: str = "",
+        records: ChangeRecords | None = None,
+        jobs: JobRecords | None = None,
+    ) -> None:
+        self._session = session
+        self._service = service
+        self._check_write = check_write
+        self._upper = upper
+        self._records = records or ChangeRecords()
+        self._jobs = jobs or JobRecords()
+
+    def begin(self, job: JobRecord, shown: Shown) -> str:
+        """Where a dataset is mounted for a job's changes. Whether a commit could be made of them is
+        asked first: NotFound, Denied, InvalidInput (a tag), Unavailable; and as
+        ``writable_for_others.mount``."""
+        self._check_write(job.uid, shown.repo)
+        change = self._change(job, shown, makes_branch=not self._has_branch(shown))
+        place = self._place(change)
+        if place.read() is not None:
+            raise AlreadyExists(f"{place.directory} has changes of another job: try again")
+        try:  # other users of the node may not look into it
+            state_files.make_private(Path(change.mountpoint).parent)
+        except OSError as error:
+            raise state_files.translated(error, Path(change.mountpoint)) from error
+        self._records.write(change)
+        wanted = self._record(change)
+        writable_for_others.mount(self._session, place, wanted, None)
+        return change.mountpoint
+
+    def settle(self, change: Change, end_of: EndOf) -> Settled | None:
+        """Commit changes, or keep them, if their time has come; None where it has not, or another
+        process is at it. May be repeated: a kill at any moment loses nothing, and there is one
+        commit. Raises: Unavailable (Slurm does not answer)."""
+        try:
+            with self._records.taken(change) as is_there:
+                return self._settled(change, end_of) if is_there else None
+        except InUse:
+            return None
+
+    def changes(self, job: int | None = None) -> Iterator[Change]:
+        """Those of which it is not said yet what becomes of them. Raises: UnknownFormat."""
+        return self._records.changes(job)
+
+    def _settled(self, change: Change, end_of: EndOf) -> Settled | None:
+        record, boot = self._jobs.read(change.job), boot_id()
+        fate = fate_of(change, record, boot, None)
+        if fate is Fate.ASK:
+            fate = fate_of(change, record, boot, end_of(change.job, change.restarts))
+        if fate is Fate.WAIT:
+            return None
+        settled = self._closed(change, keeps=fate is Fate.KEEP)
+        if not settled.is_tried_again:
+            self._records.remove(change)
+        return settled
+
+    def _closed(self, change: Change, *, keeps: bool) -> Settled:
+        place = self._place(change)
+        state = upper_place.state_directory(self._session.environment)
+        link = upper_place.default_place(state, change.mountpoint).directory
+        try:
+            if link.is_symlink() and not place.directory.exists():
+                raise Unavailable(f"{place.directory} is not there: is its disk mounted?")
+            result, kept = writable_for_others.close(
+                self._session,
+                place,
+                change.mountpoint,
+                branch=change.shown.branch if change.makes_branch else None,
+                message=f"Slurm job {change.job}",
+                author=_name_of(change.uid),
+                keeps=keeps,
+            )
+        except LodefsError as error:
+            return Settled(change, kept=place.directory, error=error)
+        with suppress(OSError):  # it harms nobody
+            os.rmdir(change.mountpoint)
+        return Settled(change, result, place.directory if kept else None)
+
+    def _has_branch(self, shown: Shown) -> bool:
+        """Whether there is the branch of a dataset, in a store that takes commits."""
+        store = self._session.store
+        store.ensure_writable()
+        store.require_repo(shown.repo)
+        refs = store.refs(shown.repo)
+        if refs.head(TAGS, shown.branch) is not None:
+            raise InvalidInput(
+                f"{shown.branch} is a tag of {shown.repo}, which no commit moves: name the branch "
+                f"to which changes go, as in {shown.repo}@{shown.branch}:DIR:rw=BRANCH"
+            )
+        return refs.head(BRANCHES, shown.branch) is not None
+
+    def _change(self, job: JobRecord, shown: Shown, *, makes_branch: bool) -> Change:
+        return Change(
+            job=job.job,
+            uid=job.uid,
+            gid=job.gid,
+            restarts=job.restarts,
+            begun_s=job.begun_s,
+            boot=boot_id(),
+            shown=shown,
+            number=job.datasets.index(shown),
+            makes_branch=makes_branch,
+            upper=self._upper,
+        )
+
+    def _place(self, change: Change) -> UpperPlace:
+        if change.upper:
+            chosen = str(Path(change.upper) / change.name)
+            return UpperPlace(upper_checks.chosen(chosen, change.mountpoint))
+        state = upper_place.state_directory(self._session.environment)
+        return upper_place.default_place(state, change.mountpoint)
+
+    def _record(self, change: Change) -> Record:
+        shown = change.shown
+        options = MountOptions(
+            repo=shown.repo,
+            rev=shown.branch,
+            path=shown.path,
+            mountpoint=change.mountpoint,
+            proxy=node_proxy(self._session),
+            uid=change.uid,
+            gid=change.gid,
+            mode=writable_mount.writable_mode(None),
+        )
+        return Record(
+            options=options,
+            branch=shown.branch,
+            commit=shown.commit,
+            service=str(self._service),
+        )
+
+
+def told(one: Settled) -> str:
+    """What became of changes, for people."""
+    change = one.change
+    what = f"what was changed on {change.shown.directory} ({change.dataset})"
+    if one.result is not None and not one.result.unchanged:
+        left = "".join(f"; left out: {skipped}" for skipped in one.result.skipped)
+        return f"{what} is commit {one.result.commit}{left}"
+    if one.kept is None:
+        return f"nothing was changed on {change.shown.directory} ({change.dataset})"
+    said = f"{what} is kept in {one.kept}"
+    if one.error is not None:
+        why = "; ".join([str(one.error), *getattr(one.error, "__notes__", [])])
+        again = ", and is tried again" if one.is_tried_again else ""
+        said = f"error: {what} is not committed: {why}; it is kept in {one.kept}{again}"
+    return (
+        f"{said}: as root of this node `lodefs commit {change.mountpoint}` commits it, `lodefs "
+        f"unmount --discard {change.mountpoint}` gives it up"
+    )
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,74 @@
+"""Work of a child with the rights of a user alone, for a process of root.
+
+A user may change each part of a path at any time, and may not learn by it what only root sees. So
+the child goes there. It is given up where it does not answer in time: the user's own file system
+may serve the path.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.protocol import rpc
+from lodefs.chunkstore.system import libc
+
+TIMEOUT_S = 10.0
+MESSAGE_BYTES_MAX = 8192
+_PR_SET_DUMPABLE = 4  # linux/prctl.h
+
+
+def opened_by(uid: int, path: str, work: Callable[[str], int]) -> int:
+    """The descriptor that ``work`` returns for a path, in such a child. Nothing may be asked of it
+    but what the kernel knows by itself. Raises: InvalidInput, also what ``work`` raises as such."""
+    try:
+        user = pwd.getpwuid(uid)
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    except KeyError as error:
+        raise InvalidInput(f"{path}: this machine has no user {uid}") from error
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        with theirs:
+            child = os.fork()
+            if not child:
+                _answer(theirs, lambda: work(path), uid, user.pw_gid, groups)
+        try:
+            return _answered(ours, path)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)  # not for long: its file system may be stuck
+
+
+def _answered(ours: socket.socket, path: str) -> int:
+    try:
+        ours.settimeout(TIMEOUT_S)
+        message = rpc.receive(ours, MESSAGE_BYTES_MAX, fds_max=1)
+    except TimeoutError as error:
+        raise InvalidInput(f"{path}: its file system does not answer") from error
+    except ConnectionError as error:
+        raise InvalidInput(f"{path}: who looked at it was killed") from error
+    if not message.fds:
+        raise InvalidInput(message.data.decode("utf-8", "replace"))
+    return message.fds[0]
+
+
+def _answer(
+    theirs: socket.socket, work: Callable[[], int], uid: int, gid: int, groups: list[int]
+) -> NoReturn:
+    try:
+        libc.call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)  # the user may not take it over
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+        socket.send_fds(theirs, [b"opened"], [work()])
+    except InvalidInput as error:
+        theirs.send(str(error).encode("utf-8", "replace")[:MESSAGE_BYTES_MAX])
+    finally:
+        os._exit(0)
