@@ -4,7 +4,7 @@
 jobs=/run/lodefs/jobs
 record=$jobs/$SLURM_JOB_ID.json
 [ -e "$record" ] || exit 0
-problem=$(sed -n 's/.*"problem":"\(.*\)"}$/\1/p' "$record" | sed 's/\\\(["\\]\)/\1/g')
+problem=$(sed -n 's/.*"problem":"\(\([^"\\]\|\\.\)*\)".*/\1/p' "$record" | sed 's/\\\(["\\]\)/\1/g')
 if [ -n "$problem" ]; then
   printf 'print lodefs: error: %s\n' "$problem"
   printf 'lodefs: error: %s\n' "$problem" >&2

@@ -143,8 +143,9 @@ class NodeChanges:
             )
         except LodefsError as error:
             return Settled(change, kept=place.directory, error=error)
-        with suppress(OSError):  # it harms nobody
-            os.rmdir(change.mountpoint)
+        finally:
+            with suppress(OSError):  # it is in use still, or gone
+                os.rmdir(change.mountpoint)
         return Settled(change, result, place.directory if kept else None)
 
     def _has_branch(self, shown: Shown) -> bool:
