@@ -292,7 +292,7 @@ def test_no_other_user_of_the_node_sees_changes(cluster: Cluster, changed: Chang
     """Neither where they are mounted nor where they lie; the job's user by the job alone."""
     job = changed.submit(f"echo 1 > {changed.directory}/mine; echo wrote; sleep 600", ALWAYS)
     cluster.until(lambda: "wrote" in cluster.said(job), "its writing")
-    for user in ("nobody", configs.USER):
+    for user in ("daemon", configs.USER):
         for place in (configs.RUN / "changes", configs.CHANGES / "writable"):
             done = cluster.call("ls", place, user=user, node=WRITER)
             assert "Permission denied" in done.stderr
