@@ -164,7 +164,7 @@ FSX_TEXT = "every byte of reads checked while workers and proxies are killed, --
 
 
 def main() -> int:
-    """Runs the benchmarks named; exit code 2 for an unknown name, 1 for one impossible here."""
+    """Runs the named benchmarks. Exits with 2 for an unknown name, 1 if one cannot run here."""
     options = _parser().parse_args()
     benchmarks = {
         **BENCHMARKS,
@@ -196,7 +196,7 @@ def main() -> int:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(benchmarks)}", file=sys.stderr)
         return 2
     os.umask(0o022)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # mounts and servers are to be ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends mounts and servers
     try:
         before = read_results(options.compare) if options.compare else []
     except LoadtestError as error:
@@ -240,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _peer(text: str) -> tuple[str, Path]:
-    """``NAME=DIR``, taken apart."""
+    """Splits ``NAME=DIR``."""
     name, equals, folder = text.partition("=")
     if not (name and equals and folder) or name in ("native", "lodefs", "rclone"):
         raise argparse.ArgumentTypeError(f"{text}: not NAME=DIR with a name of its own")

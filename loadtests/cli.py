@@ -1,4 +1,4 @@
-"""lodefs as its users start it: the command line in a process of its own."""
+"""Runs lodefs as users do: the command line in a process of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Lodefs:
     program: Path = LODEFS
 
     def environment(self) -> dict[str, str]:
-        """What the command line reads; nothing of the user's own configuration."""
+        """The environment for lodefs, without the user's own configuration."""
         self.home.mkdir(parents=True, exist_ok=True)
         empty = self.home / "lodefs.toml"
         empty.touch()
@@ -41,11 +41,11 @@ class Lodefs:
         return {**self.env, **own, "XDG_CACHE_HOME": str(self.home / "cache")}
 
     def run(self, *words: str | Path, watch_memory: bool = False) -> Run:
-        """One call; CommandError where it fails."""
+        """Runs one command. Raises: CommandError if it fails."""
         return run([self.program, *words], env=self.environment(), watch_memory=watch_memory)
 
     def json(self, *words: str | Path) -> Any:
-        """One call with ``--json``, its answer decoded."""
+        """Runs one command with ``--json``. Returns its decoded answer."""
         return json.loads(self.run(*words, "--json").output)
 
     def commits(self, repo: str) -> list[str]:
@@ -55,7 +55,7 @@ class Lodefs:
 
     @contextmanager
     def proxy(self, folder: Path, *words: str) -> Iterator[Proxy]:
-        """A proxy with its cache and socket in ``folder``, ready; it is ended afterwards."""
+        """A ready proxy with its cache and socket in ``folder``; it is ended afterwards."""
         proxy = Proxy.start(self, folder, *words)
         try:
             yield proxy
@@ -74,7 +74,7 @@ class Proxy:
 
     @classmethod
     def start(cls, lodefs: Lodefs, folder: Path, *words: str) -> Proxy:
-        """Starts it and waits until ``/readyz`` says so."""
+        """Starts it, and waits until ``/readyz`` succeeds."""
         folder.mkdir(parents=True, exist_ok=True)
         path, log = folder / "proxy.sock", folder / "proxy.log"
         command = [str(lodefs.program), "serve", "--cache", str(folder / "cache"),
@@ -97,11 +97,11 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """What ``--proxy`` takes."""
+        """The value for ``--proxy``."""
         return f"unix:{self.socket}"
 
     def memory_bytes(self) -> int:
-        """Its proportional set size now."""
+        """Its present proportional set size."""
         return int(psutil.Process(self.process.pid).memory_full_info().pss)
 
     def cpu_s(self) -> float:
@@ -110,7 +110,7 @@ class Proxy:
         return float(times.user + times.system)
 
     def metrics(self) -> str:
-        """What Prometheus would read now."""
+        """Its metrics, as Prometheus would read them now."""
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(self.socket))
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -123,7 +123,7 @@ class Proxy:
         return int(sum(float(line.rpartition(" ")[2]) for line in ours))
 
     def stop(self) -> None:
-        """SIGTERM, and the end awaited."""
+        """Sends SIGTERM, and waits for its end."""
         self.process.terminate()
         try:
             self.process.wait(60)

@@ -1,4 +1,4 @@
-"""Figures of several sides next to each other, and how many times as fast each is as another."""
+"""Results of several sides next to each other, and their ratios."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OURS = "lodefs"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What was measured, in which state of the caches, and its unit. Seconds: less is better."""
+    """A measure, the state of caches, and a unit. For seconds, less is better."""
 
     name: str
     state: str
@@ -22,18 +22,18 @@ class Measure:
 
     @property
     def what(self) -> str:
-        """Its name for a row."""
+        """Its name in a row."""
         return f"{self.name}, {self.state}"
 
     @property
     def less_is_better(self) -> bool:
-        """Whether a small figure is the good one."""
+        """Whether a smaller value is better."""
         return self.unit in ("s", "ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of lodefs: how many times as fast as another side, and a bound."""
+    """A target for lodefs: how many times as fast as another side, and a bound."""
 
     times: Mapping[str, float] = field(default_factory=dict)
     at_least: float | None = None
@@ -42,7 +42,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Comparison(Result):
-    """A result with one figure for each measure and side: the median of what was seen."""
+    """A result with one value for each measure and side: the median of all runs."""
 
     sides: list[str] = field(default_factory=list)
     against: tuple[str, ...] = ("native", "rclone")
@@ -50,23 +50,23 @@ class Comparison(Result):
     _seen: dict[Measure, dict[str, list[float]]] = field(default_factory=dict)
 
     def see(self, measure: Measure, side: str, value: float) -> None:
-        """Takes one figure in, and says it: a comparison of mounts takes a quarter of an hour."""
+        """Adds a value and prints it, since a comparison of mounts takes a quarter of an hour."""
         print(f"{measure.what}: {side} {shown_figure(value)} {measure.unit}", file=sys.stderr)
         if side not in self.sides:
             self.sides.append(side)
         self._seen.setdefault(measure, {}).setdefault(side, []).append(value)
 
     def measures(self) -> list[Measure]:
-        """All measures, in the order in which they came."""
+        """All measures, in the order of their first values."""
         return list(self._seen)
 
     def figure(self, measure: Measure, side: str) -> float | None:
-        """The median of a side's figures; None where it was not measured."""
+        """The median of a side's values; None if it was not measured."""
         values = self._seen.get(measure, {}).get(side)
         return median(values) if values else None
 
     def times(self, measure: Measure, side: str, other: str) -> float | None:
-        """How many times as fast as ``other`` a side is; None where one was not measured."""
+        """How many times as fast as ``other`` a side is; None if one was not measured."""
         mine, theirs = self.figure(measure, side), self.figure(measure, other)
         if mine is None or theirs is None:
             return None
@@ -75,7 +75,7 @@ class Comparison(Result):
         return mine / theirs if theirs else None
 
     def conclude(self) -> None:
-        """Makes the rows: every figure, every ratio of lodefs, and what is asked of them."""
+        """Makes the rows: every value, every ratio of lodefs, and the targets."""
         for measure in self._seen:
             self.rows += [row for row in self._rows(measure) if row not in self.rows]
 
@@ -96,7 +96,7 @@ class Comparison(Result):
         return self.asks.get((measure.name, measure.state), Ask())
 
     def table(self) -> str:
-        """One line a measure: the figure of every side, the ratios, what is asked."""
+        """One line for each measure: the value of every side, the ratios, the target."""
         head = ["", "state", "unit", *self.sides, *(f"{OURS} / {name}" for name in self.against)]
         lines = [[*head, "asked", ""]]
         lines += [self._line(measure) for measure in self._seen]
@@ -126,21 +126,21 @@ class Comparison(Result):
 
 
 def shown_figure(value: float | None) -> str:
-    """A figure with about three digits that count; nothing for None."""
+    """A value with about three significant digits; "" for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def shown_times(value: float | None) -> str:
-    """A ratio: two digits after the point below ten, none above."""
+    """A ratio with two decimals below ten, none above."""
     if value is None:
         return ""
     return f"{value:.2f}x" if value < 10 else f"{value:,.0f}x"
 
 
 def aligned(lines: list[list[str]], *, left: tuple[int, ...]) -> list[str]:
-    """Cells of equal width in each column, to the left in the columns named, else to the right."""
+    """Cells of equal width in each column; the named columns are left-aligned, others right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(

@@ -1,4 +1,4 @@
-"""The data that benchmarks run on: fetched or made once, kept in ``.data/``.
+"""The data for benchmarks: fetched or made once, and kept in ``.data/``.
 
 None of it was made to suit lodefs: two packages of PyPI in five versions each, random bytes, and
 a million small text files.
@@ -47,7 +47,7 @@ def wheels() -> Path:
 
 
 def random_file(size_bytes: int = GIB, seed: int = 1) -> Path:
-    """One file of bytes that no compressor shrinks, the same for the same seed."""
+    """One file of incompressible bytes, the same for the same seed."""
     target = DATA / f"random-{size_bytes}-{seed}" / "random.bin"
     if target.exists():
         return target
@@ -105,7 +105,7 @@ def directories(count: int = 5000, files: int = 20_000, *, depth: int = 8) -> Pa
 
 
 def mixed(large_size_bytes: int = GIB, small: int = 20_000) -> Path:
-    """One large file and many small ones, no byte of which any compressor shrinks."""
+    """One large file and many small ones, all incompressible."""
     target = DATA / f"mixed-{large_size_bytes}-{small}"
     if target.exists():
         return target
@@ -123,7 +123,7 @@ def mixed(large_size_bytes: int = GIB, small: int = 20_000) -> Path:
 
 
 def _fresh(folder: Path) -> Path:
-    """An empty directory, also where a run before left something."""
+    """An empty directory, even if an earlier run left something in it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

@@ -26,7 +26,7 @@ from lodefs.torch import FileDataset
 
 REPO = "bench"
 WORKERS, BATCH = 4, 64
-# Each spawned worker imports torch anew, for seconds: these are every eighth run only
+# Each spawned worker imports torch for seconds, so these are only every eighth run
 METHODS = ("fork", "forkserver", "fork", "spawn", "fork", "forkserver", "fork", "forkserver")
 
 
@@ -45,7 +45,7 @@ class ByFileSystem(torch.utils.data.Dataset):  # type: ignore[type-arg,unused-ig
 
 
 class ByOpen(torch.utils.data.Dataset):  # type: ignore[type-arg,unused-ignore]
-    """Files of a directory, read as programs read files."""
+    """Files of a directory, read with ``open``."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
@@ -64,7 +64,7 @@ def size_of(_path: str, data: bytes) -> int:
 
 
 def matrix(proxy: str, runs: int) -> None:
-    """Fails unless each run sees one commit and all files; a run that hangs is killed."""
+    """Fails unless each run sees one commit and all files. A run that hangs is killed."""
     kinds = list(product((True, False), METHODS))
     multiprocessing.set_forkserver_preload(["torch", "lodefs.fs"])
     for number in range(runs):
@@ -72,7 +72,7 @@ def matrix(proxy: str, runs: int) -> None:
         fs = LodefsFileSystem(proxy=proxy, skip_instance_cache=True)
         root = f"lodefs://{REPO}@main"
         paths = fs.find(root)[:40]
-        fs.cat_ranges(paths[:10], 0, 100)  # it was used: an index is open
+        fs.cat_ranges(paths[:10], 0, 100)  # used before the fork, so that an index is open
         commit = fs.snapshot(root).commit
         loader = DataLoader(
             ByFileSystem(fs, paths),

@@ -1,7 +1,7 @@
-"""The one error that a load test or benchmark ends with: a line for people."""
+"""The one error with which a load test or benchmark ends, with a text for people."""
 
 from __future__ import annotations
 
 
 class LoadtestError(RuntimeError):
-    """It cannot be done here, or as it is described; the text says what to change."""
+    """It cannot be done here, or in this way; the text says what to change."""

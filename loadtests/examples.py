@@ -1,4 +1,4 @@
-"""Runs the examples of the pages for Python, with the packages that each names: ``./run examples``.
+"""Runs the examples of the pages for Python, with the packages that each needs: ``./run examples``.
 
 A block begins with ``python`` and the packages that it needs. What it prints stands in the block
 ``text`` after it, or it prints nothing; ``…`` stands for what differs from run to run. Environments
@@ -28,7 +28,7 @@ PACKAGES += ["universal_pathlib"]
 NOT_RUN = frozenset({"torch2", "transformers", "lightning"})  # too large to be installed
 DEBIAN_PYTHON = "/usr/bin/python3"
 TIMEOUT_S = 300.0
-VARIES = "…"  # within a line
+VARIES = "…"  # in a line of output, stands for anything
 
 
 class Example(NamedTuple):
@@ -44,12 +44,12 @@ class Example(NamedTuple):
         return f"{self.heading.replace(' ', '-')}-{self.number}"
 
     def difference(self, printed: str) -> str:
-        """How what was printed differs from what the page says; "" if it does not."""
+        """The difference between its output and the page; "" if there is none."""
         return difference(self.output, printed)
 
 
 def difference(shown: str, printed: str) -> str:
-    """How what was printed differs from what a page shows; "" if it does not."""
+    """The difference between an output and a page; "" if there is none."""
     if re.fullmatch(".*".join(map(re.escape, shown.split(VARIES))), printed):
         return ""
     lines = difflib.unified_diff(
@@ -83,7 +83,7 @@ def pages() -> str:
 
 
 def write_plain_files(folder: Path) -> None:
-    """What examples read that need no package: images, captions, shards."""
+    """Makes data for examples that no package needs: images, captions, shards."""
     for name in ("images", "shards"):
         (folder / name).mkdir(parents=True)
     for number in range(1, 7):
@@ -119,7 +119,7 @@ group.create_array("temperature", data=np.arange(10_000).reshape(100, 100), chun
 
 
 def main(*only: str) -> int:
-    """Runs all examples, or those whose names begin so; 1 if one fails."""
+    """Runs all examples, or those whose names have a prefix. Returns 1 if one fails."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     envs = home / "lodefs-dev" / "examples"
     with_packages = made(envs / "packages", Path(sys.executable), PACKAGES)
@@ -179,8 +179,8 @@ def made(env: Path, base: Path, packages: list[str], *, is_debian: bool = False)
 def run(
     python: Path, code: str, folder: Path, environment: dict[str, str], *arguments: str
 ) -> str | None:
-    """What a script prints; None, and its errors are shown, if it fails."""
-    script = folder / "example.py"  # a file: workers that are spawned import it
+    """The output of a script; None, with its errors shown, if it fails."""
+    script = folder / "example.py"  # a file, since spawned workers import it
     script.write_text(code)
     done = subprocess.run(
         [str(python), str(script), *arguments],

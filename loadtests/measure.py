@@ -1,4 +1,4 @@
-"""Running a command and seeing what it took: seconds, processor seconds, memory."""
+"""Runs a command and measures it: seconds, processor seconds, memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(
     cwd: Path | None = None,
     watch_memory: bool = False,
 ) -> Run:
-    """Runs the command to its end. CommandError where it exits with anything but 0."""
+    """Runs the command to its end. Raises: CommandError if it exits with anything but 0."""
     before = os.times()
     start = time.perf_counter()
     child = subprocess.Popen(
@@ -59,7 +59,7 @@ def run(
 
 
 class MemoryWatch:
-    """The highest memory of a process and its children, looked at every 50 ms."""
+    """The highest memory of a process and its children, sampled every 50 ms."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -69,7 +69,7 @@ class MemoryWatch:
         self._thread.start()
 
     def stop(self) -> int:
-        """Ends the watch; the highest sum of proportional set sizes in bytes."""
+        """Ends sampling. Returns the highest sum of proportional set sizes in bytes."""
         self._end.set()
         self._thread.join()
         return self._highest
@@ -90,7 +90,7 @@ class MemoryWatch:
 
 
 def read_all(path: Path) -> int:
-    """Brings a directory's or file's bytes into the page cache; how many there are."""
+    """Reads a directory or file into the page cache. Returns the number of bytes."""
     if path.is_file():
         return _read(path)
     return sum(_read(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
@@ -114,6 +114,6 @@ def size_of(path: Path) -> int:
 
 
 def drop_page_cache() -> None:
-    """Makes the kernel forget clean pages, as a machine that never read them. Needs root."""
+    """Makes the kernel drop clean pages, as if nothing had been read. Needs root."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3\n")

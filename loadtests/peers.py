@@ -1,4 +1,4 @@
-"""The programs that lodefs is compared with when it pushes: each stores a directory once."""
+"""The programs with which lodefs is compared when it pushes: each stores a directory once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PEERS: dict[str, Push] = {"restic": restic, "borg": borg, "casync": casync, "hf_
 
 
 def versions() -> str:
-    """One line that names the programs and their versions."""
+    """One line with the programs and their versions."""
     commands = {"restic": "version", "borg": "--version", "casync": "--version"}
     found = [
         subprocess.run([name, word], capture_output=True, text=True, check=True, timeout=60)
@@ -76,7 +76,7 @@ def versions() -> str:
 
 
 def push_with(name: str, source: Path, scratch: Path) -> tuple[Run, int]:
-    """Pushes with one peer into a new store; what it took and the bytes stored."""
+    """Pushes with one peer into a new store. Returns its cost and the bytes stored."""
     store = scratch / f"peer-{name}"
     store.mkdir()
     taken = PEERS[name](source, store)

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 
 WIDTH = 860
 MARGIN = 20
-LABEL_WIDTH = 300  # the bars begin right of it
-VALUE_WIDTH = 64  # what a bar's own figure takes behind its end
+LABEL_WIDTH = 300  # the bars begin to the right of it
+VALUE_WIDTH = 64  # room for a bar's value after its end
 BAR_HEIGHT = 12
 GROUP_GAP = 12
 HEADER_HEIGHT = 62
@@ -35,7 +35,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Groups under one title and scale: from 0 to ``limit``; longer bars are cut off there."""
+    """Groups with one title and scale, from 0 to ``limit``, at which longer bars are cut."""
 
     title: str
     subtitle: str
@@ -147,7 +147,7 @@ def _x(value: float, panel: Panel) -> float:
 
 
 def times(value: float) -> str:
-    """A bar's figure: as many digits as matter."""
+    """The label of a bar, with significant digits only."""
     if value >= 10:
         return f"{value:,.0f}x"
     return f"{value:.1f}x" if value >= 2 else f"{value:.2f}x"

@@ -1,4 +1,4 @@
-"""``./run loadtest profile``: jobs slowed on purpose, and what `lodefs profile` says of each.
+"""``./run loadtest profile``: jobs slowed on purpose, and the findings of `lodefs profile`.
 
 The store is far away (a real delay between proxy and S3); another node sends slowly
 (peer_upload_bytes_per_s_max); the cache's disk and the mount's workers are held back by cgroups;
@@ -36,7 +36,7 @@ CPU_SHARE = 0.03
 _PERIOD_US = 100_000
 _CGROUPS = Path("/sys/fs/cgroup")
 
-# Reads at random until it is killed; what was read leaves the kernel's memory again.
+# Reads at random until it is killed, and drops what it read from the page cache.
 _JOB = """
 import os, random, sys, time
 path, size, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -51,7 +51,7 @@ while True:
 
 
 class Bench:
-    """A folder, a store on S3 with one file in it, and what is to be undone."""
+    """A folder, a store on S3 with one file, and what must be undone."""
 
     def __init__(self, folder: Path, server: S3Server, stack: ExitStack) -> None:
         self.folder = folder
@@ -89,12 +89,12 @@ class Bench:
         return place
 
     def warm(self, lodefs: Lodefs, proxy: Proxy) -> None:
-        """All of it into a node's cache."""
+        """Fetches everything into a node's cache."""
         lodefs.run("--proxy", proxy.url, "warm", REPO)
 
 
 def profiled(lodefs: Lodefs, place: Path, *, size_bytes: int, pause_s: float = 0.0) -> Any:
-    """What `lodefs profile` says of a job on a mount."""
+    """The finding of `lodefs profile` for a job on a mount."""
     command = [sys.executable, "-c", _JOB, str(place / "file"), str(size_bytes), str(pause_s)]
     job = subprocess.Popen(command)
     try:
@@ -105,7 +105,7 @@ def profiled(lodefs: Lodefs, place: Path, *, size_bytes: int, pause_s: float = 0
 
 
 def slow_store(bench: Bench) -> Any:
-    """S3 is far away."""
+    """S3 is distant."""
     server = bench.stack.enter_context(far_away(bench.server, STORE_DELAY_S))
     lodefs = bench.lodefs(server)
     place = bench.mount(lodefs, bench.proxy(lodefs))
@@ -113,7 +113,7 @@ def slow_store(bench: Bench) -> Any:
 
 
 def slow_peer(bench: Bench) -> Any:
-    """All is on another node, which owns it and sends slowly."""
+    """Everything is on another node, which owns it and sends slowly."""
     ports = free_port(), free_port()
     members = [f'"{HOST}:{ports[0]};weight=100000"', f'"{HOST}:{ports[1]};weight=0.01"']
     common = [f"peers = [{', '.join(members)}]", "peer_allow_anonymous = true"]
@@ -126,7 +126,7 @@ def slow_peer(bench: Bench) -> Any:
 
 
 def slow_disk(bench: Bench) -> Any:
-    """The mount's workers may read but little a second from the cache's disk."""
+    """The mount's workers may read only little per second from the cache's disk."""
     lodefs = bench.lodefs(bench.server)
     proxy = bench.proxy(lodefs)
     bench.warm(lodefs, proxy)
@@ -147,7 +147,7 @@ def slow_disk(bench: Bench) -> Any:
 
 
 def slow_workers(bench: Bench) -> Any:
-    """The mount's workers get but little of a processor."""
+    """The mount's workers get only a small share of a processor."""
     lodefs = bench.lodefs(bench.server)
     proxy = bench.proxy(lodefs)
     bench.warm(lodefs, proxy)
@@ -161,7 +161,7 @@ def slow_workers(bench: Bench) -> Any:
 
 
 def slow_job(bench: Bench) -> Any:
-    """The job does something else between its reads."""
+    """The job does other work between its reads."""
     lodefs = bench.lodefs(bench.server)
     proxy = bench.proxy(lodefs)
     bench.warm(lodefs, proxy)

@@ -1,4 +1,4 @@
-"""Readers in processes of their own, so that one stuck in a mount can be ended and forgotten.
+"""Readers in separate processes, so that one stuck in a mount can be killed and forgotten.
 
 ``python -m loadtests.reading MODE ...`` does the reading and prints one JSON object; the functions
 below start it. Times are taken inside, without the start of Python.
@@ -22,12 +22,12 @@ from tests.support.chunkstore.child_process import run
 PIECE_BYTES = 1 << 20
 SMALL_BYTES = 64 << 10  # a larger buffer costs Python more than the file
 SEED = 7
-SLACK_S = 120.0  # for listing before and ending after the time that is measured
+SLACK_S = 120.0  # for listing before and ending after the measured time
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What readers did: how many files or entries, bytes of content, and seconds of it."""
+    """The work of readers: files or entries, bytes of content, and seconds."""
 
     count: int
     size_bytes: int
@@ -51,7 +51,7 @@ def read_shuffled(root: Path, readers: int, *, seconds_max: float) -> Reading:
 
 
 def compare(root: Path, other: Path, readers: int, *, timeout_s: float) -> Reading:
-    """Reads every file below both directories, whole; ChildError where they differ."""
+    """Reads every file below both directories, whole. Raises: ChildError if they differ."""
     return _start("compare", root, other, readers, timeout_s=timeout_s)
 
 
@@ -61,7 +61,7 @@ def walk(root: Path, *, timeout_s: float) -> Reading:
 
 
 def first_byte(path: Path, *, timeout_s: float = SLACK_S) -> Reading:
-    """Opens a file and reads its first byte; its directory is listed before, untimed."""
+    """Opens a file and reads its first byte; its directory is listed before, unmeasured."""
     return _start("first", path, timeout_s=timeout_s)
 
 
@@ -83,7 +83,7 @@ def files_below(root: str) -> list[str]:
 
 
 def share(paths: Sequence[str], readers: int, number: int) -> list[str]:
-    """What reader ``number`` of ``readers`` reads: every path is in exactly one share."""
+    """The paths for reader ``number`` of ``readers``: every path is in exactly one share."""
     order = list(paths)
     random.Random(SEED).shuffle(order)
     return order[number::readers]
@@ -182,7 +182,7 @@ def _whole(path: str) -> Reading:
 
 
 def _together(work: Sequence[Callable[[], tuple[int, int]]]) -> Reading:
-    """Runs each piece of work in a process; all begin at once. Ends with status 1 if one fails."""
+    """Runs each piece of work in a process; all begin at once. Exits with 1 if one fails."""
     gate, opener = os.pipe()
     results, answer = os.pipe()
     children = []
@@ -194,7 +194,7 @@ def _together(work: Sequence[Callable[[], tuple[int, int]]]) -> Reading:
         children.append(pid)
     os.close(gate)
     os.close(answer)
-    os.close(opener)  # now they begin
+    os.close(opener)  # starts them
     with os.fdopen(results) as lines:
         done = [json.loads(line) for line in lines]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
@@ -206,7 +206,7 @@ def _together(work: Sequence[Callable[[], tuple[int, int]]]) -> Reading:
 
 
 def _work(piece: Callable[[], tuple[int, int]], gate: int, answer: int) -> None:
-    """A reader's life: waits at the gate, reads, answers with one line, ends."""
+    """A reader process: waits at the gate, reads, prints one line, ends."""
     code = 1
     try:
         os.read(gate, 1)
@@ -232,7 +232,7 @@ MODES: dict[str, Callable[..., Reading]] = {
 
 
 def main() -> int:
-    """One reading, as its arguments say."""
+    """Runs one reading, as the arguments say."""
     mode, *words = sys.argv[1:]
     reading = MODES[mode](*words)
     print(json.dumps(asdict(reading)))

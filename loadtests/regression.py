@@ -1,4 +1,4 @@
-"""Whether a benchmark's ratios got worse since another run of it."""
+"""Compares the ratios of a benchmark with those of an earlier run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from loadtests.errors import LoadtestError
 from loadtests.results import Result, Row
 
-WORSE_MAX = 0.10  # of a ratio: runs of one version differ by less on a quiet machine
+WORSE_MAX = 0.10  # for a ratio: on a quiet machine, runs of one version differ by less
 RATIO_UNITS = ("x", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A ratio that both runs have. ``times``: how many times as good it is now."""
+    """A ratio that both runs have. ``times``: how many times as good the new one is."""
 
     benchmark: str
     what: str
@@ -39,7 +39,7 @@ class Change:
 
 
 def read_results(path: Path) -> list[Result]:
-    """What ``./run bench --json`` wrote. Raises: LoadtestError if it is something else."""
+    """The output of ``./run bench --json``. Raises: LoadtestError for anything else."""
     try:
         found = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
         return [Result(one["name"], [_row(row) for row in one["rows"]]) for one in found]
@@ -68,7 +68,7 @@ def changes(before: Iterable[Result], now: Sequence[Result]) -> list[Change]:
 
 
 def _times(was: Row, row: Row) -> float:
-    """How many times as good a row is as it was; 1 where both are nothing."""
+    """How many times as good a row is as before; 1 if both are zero."""
     better, worse = (row.value, was.value) if row.at_least is not None else (was.value, row.value)
     if better == worse:
         return 1.0
@@ -76,7 +76,7 @@ def _times(was: Row, row: Row) -> float:
 
 
 def tell(found: Sequence[Change]) -> int:
-    """Says what changed. The exit code: 1 if a ratio got worse, or if there is none to compare."""
+    """Prints the changes. Returns 1 if a ratio got worse, or if there is none to compare."""
     print("== compared" if found else "no ratio is in both runs", file=sys.stderr)
     for change in found:
         print(change, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a benchmark saw: rows of figures with what is asked of them, as a table and as JSON."""
+"""The results of a benchmark: rows of values with their targets, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. ``at_least`` or ``at_most`` is what is asked of it; None: only reported."""
+    """One value. ``at_least`` or ``at_most``: its target; None: it is only reported."""
 
     what: str
     value: float
@@ -18,7 +18,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """``ok``, ``SHORT``, or nothing where nothing is asked."""
+        """``ok``, ``SHORT``, or "" without a target."""
         if self.at_least is not None:
             return "ok" if self.value >= self.at_least else "SHORT"
         if self.at_most is not None:
@@ -27,7 +27,7 @@ class Row:
 
     @property
     def asked(self) -> str:
-        """What is asked, for people."""
+        """The target, for people."""
         if self.at_least is not None:
             return f">= {self.at_least:,.6g}"
         return f"<= {self.at_most:,.6g}" if self.at_most is not None else ""
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(slots=True)
 class Result:
-    """All that one benchmark saw, and the words that its reader needs."""
+    """All results of one benchmark, and the notes that readers need."""
 
     name: str
     rows: list[Row] = field(default_factory=list)
@@ -50,11 +50,11 @@ class Result:
         at_least: float | None = None,
         at_most: float | None = None,
     ) -> None:
-        """Adds one figure."""
+        """Adds one value."""
         self.rows.append(Row(what, value, unit, at_least, at_most))
 
     def ratio(self, what: str, ours: float, peers: dict[str, float], at_least: float) -> None:
-        """Adds our figure and the peers', and its ratio to the highest of theirs."""
+        """Adds our value and those of peers, and the ratio to the best of theirs."""
         best = max(peers, key=lambda name: peers[name])
         self.add(f"{what} / {best}", ours / peers[best], "x", at_least=at_least)
 

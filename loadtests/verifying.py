@@ -47,7 +47,7 @@ MIXES: Mapping[str, Mapping[str, int]] = {
 
 @dataclass(slots=True)
 class Verified:
-    """What readers saw. ``longest_s``: of one operation, by kind of it."""
+    """What readers saw. ``longest_s``: the longest operation of each kind."""
 
     operations: int = 0
     size_bytes: int = 0
@@ -57,7 +57,7 @@ class Verified:
     told: list[str] = field(default_factory=list)  # the first things that went wrong
 
     def add(self, other: Verified) -> None:
-        """Takes another reader's into it."""
+        """Adds the results of another reader."""
         self.operations += other.operations
         self.size_bytes += other.size_bytes
         self.wrong += other.wrong
@@ -69,7 +69,7 @@ class Verified:
 
 @contextmanager
 def verifying(mix: str, mount: Path, source: Path, readers: int) -> Iterator[Verified]:
-    """Readers at work inside the context; what is given is filled in at its end."""
+    """Runs readers within the context; the result is filled in at its end."""
     words = [sys.executable, "-m", "loadtests.verifying", mix, str(mount), str(source)]
     found = Verified()
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def verifying(mix: str, mount: Path, source: Path, readers: int) -> Iterator[Ver
 
 
 def _seen(child: Child) -> Verified:
-    """What a reader tells; one that died (SIGBUS: a page that could not be read) is an error."""
+    """The results of a reader. One that died (SIGBUS: an unreadable page) is an error."""
     try:
         if child.wait(timeout_s=END_TIMEOUT_S) != 0:
             raise child.failed("failed")
@@ -97,7 +97,7 @@ def _seen(child: Child) -> Verified:
 
 
 class Reader:
-    """Reads ``mount`` and compares with ``source``, as its seed says."""
+    """Reads ``mount`` and compares it with ``source``, as its seed decides."""
 
     def __init__(self, mount: str, source: str, seed: int) -> None:
         self._mount = mount
@@ -129,14 +129,14 @@ class Reader:
         self.seen = Verified()
 
     def run(self, mix: Mapping[str, int], is_over: Callable[[], bool]) -> Verified:
-        """Reads as a mix says until it is over."""
+        """Reads in a mix of ways until the time is over."""
         names, weights = list(mix), list(mix.values())
         while not is_over():
             self.do(self._random.choices(names, weights)[0])
         return self.seen
 
     def do(self, name: str) -> None:
-        """One operation."""
+        """Runs one operation."""
         start = perf_counter()
         try:
             self._operations[name]()
@@ -161,7 +161,7 @@ class Reader:
         return os.stat(os.path.join(self._source, name)).st_size
 
     def _both(self) -> tuple[str, _Pair]:
-        """A file, open in the mount and in the source; few of them stay open."""
+        """A file, open in the mount and in the source; a few files stay open."""
         if self._open and self._random.random() < 0.7:
             name = self._random.choice(list(self._open))
             return name, self._open[name]
@@ -184,13 +184,13 @@ class Reader:
         )
 
     def _direct(self) -> None:
-        """Past the page cache: of whole blocks, as a disk's file system wants it."""
+        """Reads whole blocks past the page cache, as a disk's file system requires."""
         name, pair = self._both()
         first = self._random.randrange(self._size(name) + 1)
         self._range(name, pair.direct(), pair.theirs, first - first % BLOCK_BYTES)
 
     def _cold(self) -> None:
-        """Through the page cache, which keeps nothing of it."""
+        """Reads through the page cache, which keeps nothing of it."""
         name, pair = self._both()
         first = self._random.randrange(self._size(name) + 1)
         os.posix_fadvise(pair.mine, 0, 0, os.POSIX_FADV_RANDOM)
@@ -247,7 +247,7 @@ class Reader:
             self._tell(f"{name}: its size is not that of the source")
 
     def _forget(self) -> None:
-        """The kernel drops the file's pages: the next read of it comes to lodefs."""
+        """Makes the kernel drop the file's pages, so that lodefs serves the next read."""
         _, pair = self._both()
         os.posix_fadvise(pair.mine, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -262,7 +262,7 @@ class _Pair:
         self.theirs = os.open(theirs, os.O_RDONLY)
 
     def direct(self) -> int:
-        """The mount's file, open once more for reads past the page cache."""
+        """The mount's file, opened once more for reads past the page cache."""
         if self._direct < 0:
             self._direct = os.open(self._path, os.O_RDONLY | os.O_DIRECT)
         return self._direct
@@ -275,7 +275,7 @@ class _Pair:
 
 
 def main() -> None:
-    """One reader, as its arguments say."""
+    """Runs one reader, as its arguments say."""
     mix, mount, source, seed = sys.argv[1:]
     over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: over.append(number))

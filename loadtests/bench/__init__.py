@@ -1,1 +1,1 @@
-"""The benchmarks of `./run bench`, by what they measure."""
+"""The benchmarks of `./run bench`, one module for each subject."""

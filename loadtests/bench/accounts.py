@@ -17,7 +17,7 @@ RUNS = 3
 
 
 def accounts(scratch: Path) -> Result:
-    """Time and memory of all repositories, and of one revision; the best of three runs."""
+    """Time and memory for all repositories, and for one revision; the best of three runs."""
     filled_store(scratch / "store")
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
     result = Result("du: 1,000 commits, 10 million chunks, 1 million files, a directory")

@@ -91,7 +91,7 @@ def _fill(source: Path, in_directory: int) -> None:
 
 
 def _changed(lodefs: Lodefs, place: Path, home: Path | None) -> tuple[float, int]:
-    """The median of the seconds, and the most bytes that were sent."""
+    """The median of the seconds, and the largest number of bytes sent."""
     seconds: list[float] = []
     sent: list[int] = []
     changed = sorted((place / "source").rglob("*.txt"))[FILES // 2]

@@ -28,16 +28,16 @@ from lodefs.torch import latest
 from lodefs.torch.checkpoint_step import StepCommit
 
 RANKS = 4
-TENSORS, TENSOR_BYTES = 16, 32 << 20  # of each rank: 2 GiB together
+TENSORS, TENSOR_BYTES = 16, 32 << 20  # for each rank; 2 GiB together
 STEPS = 3
 COPIES = 5
 TIMEOUT_S = 1800
-BLOCKED_MAX = 1.1  # of the copy to memory
+BLOCKED_MAX = 1.1  # limit, relative to the copy to memory
 
 
 @dataclass(frozen=True)
 class _Saved:
-    """What a rank saw of one checkpoint, in seconds."""
+    """The times of one checkpoint in a rank, in seconds."""
 
     copied_s: float
     blocked_s: float
@@ -45,7 +45,7 @@ class _Saved:
 
 
 def checkpoints(scratch: Path) -> Result:
-    """How long a step is blocked, against the copy to memory, and when the commit is there."""
+    """How long a step is blocked, relative to the copy to memory, and when the commit is done."""
     result = Result("checkpoints")
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
     lodefs.run("init", lodefs.store)
@@ -75,7 +75,7 @@ def checkpoints(scratch: Path) -> Result:
 
 
 def _save(ranks: list[_Rank], step: int) -> tuple[float, list[_Saved]]:
-    """One checkpoint: the seconds until it is committed, and what ranks saw."""
+    """Saves one checkpoint. Returns the seconds until it is committed, and the ranks' times."""
     commit = StepCommit("bench", step)
     begun_s = perf_counter()
     for rank, part in zip(ranks, commit.parts(RANKS), strict=True):
@@ -118,7 +118,7 @@ def _train(pipe: Connection) -> None:
             part, step = pipe.recv()
         except EOFError:
             return
-        for tensor in tensors:  # what a step changes
+        for tensor in tensors:  # the changes of a step
             tensor[:8] = step.to_bytes(8)
             tensor[:] = tensor[::-1]
         copied_s = min(_timed(lambda: _copy(tensors, copies)) for _ in range(COPIES))

@@ -20,7 +20,7 @@ from loadtests.results import Result
 
 ROUNDS = 3
 READ_BYTES = 1 << 20
-BEFORE = "LODEFS_BEFORE"  # the program of an earlier version, to compare with
+BEFORE = "LODEFS_BEFORE"  # the program of an earlier version, for comparison
 SETTING = "[serve]\ndata_processes = {}\n"
 MAIN, DATA, MOUNT = "main process", "data processes", "mount"
 MEMORY_BYTES_MAX = 400 << 20
@@ -36,7 +36,7 @@ class Reading:
 
     @property
     def node_cpu_s(self) -> float:
-        """Of the node's processes together."""
+        """The sum for the node's processes."""
         return sum(self.cpu_s.values())
 
 
@@ -59,7 +59,7 @@ def cold_sequential(scratch: Path) -> Result:
 
 
 def _versions(origin: Origin) -> dict[str, Lodefs]:
-    """The sides of the comparison: how lodefs is called."""
+    """The sides of the comparison: how each calls lodefs."""
     lodefs = origin.lodefs
     sides = {"data processes": _with(lodefs, 1), "in the main process": _with(lodefs, 0)}
     if program := os.environ.get(BEFORE):
@@ -68,7 +68,7 @@ def _versions(origin: Origin) -> dict[str, Lodefs]:
 
 
 def _with(lodefs: Lodefs, data_processes: int) -> Lodefs:
-    """The same with so many data processes: its settings lie in a home of their own."""
+    """lodefs with this many data processes; its settings lie in a home directory of their own."""
     home = lodefs.home.with_name(f"home-{data_processes}")
     home.mkdir(exist_ok=True)
     (home / "lodefs.toml").write_text(SETTING.format(data_processes))
@@ -91,7 +91,7 @@ def _read_cold(lodefs: Lodefs, folder: Path, source: Path) -> Reading:
 
 
 def _read(path: Path, source: Path) -> None:
-    """Reads it by 1 MiB pieces into one buffer; samples of it are compared."""
+    """Reads the file by 1 MiB pieces into one buffer, and compares samples."""
     buffer = bytearray(READ_BYTES)
     fd, wanted = os.open(path, os.O_RDONLY), os.open(source, os.O_RDONLY)
     at = 0

@@ -31,20 +31,20 @@ from tests.support.maintenance.schedules import Played, one_at_a_time, play, wri
 
 MEMORY, RGW = "memory", "rgw"
 SCHEDULES = {MEMORY: 10_000, RGW: 300}
-_PART = 50  # schedules that a process plays before it asks for more, in memory
+_PART = 50  # schedules in memory that a process plays before it asks for more
 _PART_OF_RGW = 5
 TIMEOUT_S = 30.0
 
 
 class Bucket(NamedTuple):
-    """Of an S3 server that is there for the schedules alone."""
+    """Settings of an S3 server that serves only the schedules."""
 
     server: S3Server
     name: str
 
 
 def schedules(scratch: Path, count: int | None = None, store: str = MEMORY) -> Result:
-    """Schedules in as many processes as there are cores; the first that breaks a rule ends it."""
+    """Plays schedules in as many processes as there are cores, until one breaks a rule."""
     began_s = monotonic()
     count = SCHEDULES[store] if count is None else count
     processes = os.cpu_count() or 1
@@ -89,7 +89,7 @@ def schedules(scratch: Path, count: int | None = None, store: str = MEMORY) -> R
 
 def _play_share(share: tuple[Path, int, int, Bucket | None]) -> list[Played]:
     directory, first, count, bucket = share
-    logging.disable(logging.CRITICAL)  # what is lost and found again, thousands of times
+    logging.disable(logging.CRITICAL)  # thousands of lines about lost and found objects
     place = directory / f"from{first}"
     sources = write_sources(place / "sources")
     seeds = range(first, first + count)
@@ -133,5 +133,5 @@ def torn_put(bucket: Bucket, key: str, data: bytes, share: float = 0.5) -> None:
 
 @cache
 def _client(server: S3Server) -> Any:
-    """One for all schedules of a process: boto3 takes a third of a second to make one."""
+    """One client for all schedules of a process: boto3 takes a third of a second to make one."""
     return server.client()

@@ -29,7 +29,7 @@ from tests.support.chunkstore.packs import PackBuilder
 
 COMMITS = 1000
 DIRECTORIES = 1000
-FILES = 1000  # in each
+FILES = 1000  # in each directory
 FILE_CHUNKS = 10
 CHUNK_SIZE_BYTES = 65_536
 PACK_CHUNKS = 500
@@ -70,7 +70,7 @@ def _add(result: Result, what: str, seconds: float, memory_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Where a tree was put."""
+    """The place of a stored tree."""
 
     digest: Digest
     size_bytes: int
@@ -78,7 +78,7 @@ class _Tree:
 
 
 class _Made:
-    """The store, made with the encoders of the formats."""
+    """Makes the store with the encoders of the formats."""
 
     def __init__(self, directory: Path) -> None:
         self._store: Store = create_store(DirectoryObjects(directory))
@@ -91,7 +91,7 @@ class _Made:
         self.packs = 0
 
     def fill(self) -> None:
-        """All commits on one branch, each with one of the directories changed; then garbage."""
+        """Makes all commits on one branch, each with one changed directory; then garbage."""
         places = self._put_trees([self._directory_tree() for _ in range(DIRECTORIES)])
         parent: CommitId | None = None
         for n in range(COMMITS):
@@ -109,7 +109,7 @@ class _Made:
         self._publish(COMMITS)
 
     def _directory_tree(self, new: int = FILES) -> list[TreeEntry]:
-        """Files of ten chunks, ``new`` of them in packs of their own."""
+        """Makes files of ten chunks, ``new`` of them in packs of their own."""
         first = max(0, self._next_file - FILES)
         entries: list[TreeEntry] = []
         for n in range(FILES):
@@ -138,7 +138,7 @@ class _Made:
         self._put(keys.pack(self._pack), b"-")
 
     def _put_trees(self, trees: Sequence[list[TreeEntry]]) -> list[_Tree]:
-        """Trees, each a chunk of one pack."""
+        """Makes trees; each is a chunk of one pack."""
         builder = PackBuilder()
         encoded = [encode_tree(entries) for entries in trees]
         for data in encoded:
@@ -172,7 +172,7 @@ class _Made:
             self._new = []
 
     def _put(self, key: str, data: bytes) -> None:
-        """Without the sync of each: there are tens of thousands."""
+        """Writes without syncing each, since there are tens of thousands."""
         path = self._directory / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

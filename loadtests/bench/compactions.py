@@ -25,14 +25,14 @@ from loadtests.results import Result
 FILES = 240
 SIZE_BYTES = 1024 * 1024
 ROUNDS = 6
-CACHE = "64MiB"  # of the mount's proxy: less than a branch, so that packs are read again and again
+CACHE = "64MiB"  # for the mount's proxy; smaller than a branch, so that packs are read repeatedly
 MIN_USED = "0.9"
 REPO = "data/set"
 
 
 @dataclass(slots=True)
 class Readers:
-    """What reads of the mount have shown."""
+    """The results of reads through the mount."""
 
     reads: int = 0
     wrong: int = 0
@@ -40,7 +40,7 @@ class Readers:
 
 
 def compactions(scratch: Path) -> Result:
-    """Rounds of: a branch goes, another comes, two collections; reads all the while."""
+    """Rounds: a branch is deleted, another is pushed, gc runs twice; reads go on all the while."""
     result = Result(f"compaction on Ceph RGW, {ROUNDS} rounds, --min-used {MIN_USED}")
     files = _write_files(scratch / "files")
     with ceph_origin(scratch) as origin:
@@ -120,7 +120,7 @@ def _collect(lodefs: Lodefs) -> dict[str, int]:
 
 @contextmanager
 def _reading(scratch: Path, lodefs: Lodefs, files: dict[int, Path]) -> Iterator[Readers]:
-    """A mount of the branch main, of which a thread reads files in random order until the end."""
+    """A mount of the branch main, from which a thread reads files in random order until the end."""
     digests = {f"{n:04}": blake3(path.read_bytes()).digest() for n, path in files.items()}
     readers, ended, mounted = Readers(), threading.Event(), scratch / "mount"
     mounted.mkdir()
@@ -168,7 +168,7 @@ def _link(scratch: Path, files: list[Path], name: str, chosen: range | list[int]
 
 
 def _stored_bytes(origin: Origin) -> int:
-    """Of all packs in the bucket."""
+    """The bytes of all packs in the bucket."""
     pages = origin.client.get_paginator("list_objects_v2").paginate(
         Bucket=origin.bucket, Prefix="store/packs/"
     )

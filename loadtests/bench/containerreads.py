@@ -1,4 +1,4 @@
-"""Reads by processes inside containers: fio and Python of this machine, on two sides in turns.
+"""Reads by processes in containers: fio and Python of this machine, on two sides in turn.
 
 A container has the machine's programs at their own paths, read-only, so that nothing is built.
 """
@@ -26,16 +26,16 @@ ROUNDS = 3
 SECONDS = 3.0
 SMALL_SECONDS_MAX = 10.0
 TIMEOUT_S = 300.0
-SHARE = 0.9  # of the bind mount's speed
+SHARE = 0.9  # required share of the bind mount's speed
 
 MEASURES = [*(job.name for job in JOBS), *(small_files(count, WARM).name for count in READERS)]
 ASKS = {(name, WARM): Ask({"bind": SHARE}) for name in MEASURES}
 
 
 def see(result: Comparison, box: Containers, sources: Mapping[str, str]) -> None:
-    """All measures on all sides. ``sources``: side -> volume or directory of the corpus."""
+    """Takes all measures on all sides. ``sources``: the volume or directory of each side."""
     with _readers(box, sources) as readers:
-        for name in readers.values():  # once, whatever is cold then
+        for name in readers.values():  # once before, to warm everything
             _python(box, name, "walk", "/data")
             box.dockerd.docker("exec", name, "sh", "-c", "cat /data/one/* /data/files/*/* | wc -c",
                                timeout_s=TIMEOUT_S)  # fmt: skip
@@ -58,7 +58,7 @@ def see(result: Comparison, box: Containers, sources: Mapping[str, str]) -> None
 
 @contextmanager
 def _readers(box: Containers, sources: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """A container for each side, which does nothing by itself; their names."""
+    """Starts an idle container for each side. Returns their names."""
     names = {}
     words = [f"--volume={path}:{path}:ro" for path in PROGRAMS]
     try:
@@ -71,7 +71,7 @@ def _readers(box: Containers, sources: Mapping[str, str]) -> Iterator[dict[str, 
 
 
 def _fio(box: Containers, name: str, job: Job, *, endless: bool = False) -> float:
-    """One job in a container, given on its standard input; its figure."""
+    """Runs one job in a container, from its standard input. Returns its result."""
     size = box.dockerd.docker("exec", name, "stat", "-c", "%s", f"/data/{job.folder}/0.bin")
     text = job.text(Path("/data"), size_bytes=int(size), seconds=SECONDS, endless=endless)
     fio = "cd /tmp && /usr/bin/fio --readonly --output-format=json job"

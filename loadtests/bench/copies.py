@@ -12,7 +12,7 @@ from loadtests.results import Result
 from loadtests.services.rclone import RCLONE
 
 ROUNDS = 3
-TRANSFERS = 8  # rclone's, as many as lodefs' workers
+TRANSFERS = 8  # for rclone: as many as lodefs has workers
 
 
 def copy(scratch: Path) -> Result:
@@ -24,7 +24,9 @@ def copy(scratch: Path) -> Result:
     ours, again, theirs, theirs_again = [], [], [], []
     by_server, theirs_by_server = [], []
     for number in range(ROUNDS):
-        with ceph_origin(scratch / str(number)) as origin:  # a new one: all is in its memory
+        with ceph_origin(
+            scratch / str(number)
+        ) as origin:  # a new server, since all data is in its memory
             origin.lodefs.run("push", source.parent, "bench")
             theirs.append(_rclone(origin, scratch))
             theirs_again.append(_rclone(origin, scratch).seconds)
@@ -54,7 +56,7 @@ def _seconds(runs: list[Run]) -> float:
 
 
 def _ours(origin: Origin, name: str, *options: str) -> Run:
-    """A copy of the store to another prefix, in which the first call makes one."""
+    """Copies the store to another prefix, in which the first call creates one."""
     there = f"s3://bench/{name}"
     if not origin.client.list_objects_v2(Bucket="bench", Prefix=f"{name}/").get("KeyCount"):
         origin.lodefs.run("init", there)

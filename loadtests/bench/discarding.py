@@ -31,7 +31,9 @@ def discard(origin: Origin, key: str) -> float:
     url = origin.client.generate_presigned_url(
         "get_object", Params={"Bucket": origin.bucket, "Key": key}
     )
-    firsts = iter(range(0, size_bytes, PART_BYTES))  # shared: each part is taken once
+    firsts = iter(
+        range(0, size_bytes, PART_BYTES)
+    )  # shared by threads, so that each part is taken once
     start = perf_counter()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         for done in [pool.submit(_receive, url, firsts, size_bytes) for _ in range(CONNECTIONS)]:

@@ -23,11 +23,14 @@ CORPUS, FLOWERS = "bench/corpus", "bench/flowers"
 FLOWERS_BYTES = 8 << 20
 RUNS = 15
 RUN_MORE_S = 0.15
-PLACES = {"": "/new", ", image has the directory": "/data"}  # dockerd mounts twice then
+PLACES = {
+    "": "/new",
+    ", image has the directory": "/data",
+}  # with that directory, dockerd mounts twice
 
 
 def docker(scratch: Path) -> Result:
-    """Starts of containers, reads in them, many at once, and all of it while processes die."""
+    """Starts containers, reads in them, starts many at once, and repeats it while processes die."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         raise LoadtestError("docker: needs root and dockerd (packages docker.io, busybox-static)")
     corpus = mountcorpus.kept(mountcorpus.FULL)

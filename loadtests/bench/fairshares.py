@@ -1,4 +1,4 @@
-"""Two users of one node: one scans three times the cache, the other goes on with what it reads."""
+"""Two users of one node: one scans three times the cache, and the other repeats its reads."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MIB = 1 << 20
 CACHE_BYTES = 96 * MIB
 SCANNED = 36  # files of FILE_BYTES: three times the cache
 FILE_BYTES = 8 * MIB
-PINNED, COLD = 3, 6  # files of the other user
+PINNED, COLD = 3, 6  # files that the other user reads
 READ_BYTES = 64 << 10
-READERS = 16  # of the scan, at once
+READERS = 16  # parallel readers of the scan
 ROUNDS = 3
 ROUND_S = 2.0
 WARM_UP_S = 1.0
@@ -64,8 +64,8 @@ def fair_shares(scratch: Path) -> Result:
 def _measure(
     result: Result, what: str, lodefs: Lodefs, node: tuple[Proxy, Proxy, Path], scanner: int
 ) -> None:
-    """In turns alone, beside the scan, and beside that of another proxy. ``node``: both proxies,
-    and a mount of what is pinned."""
+    """In turn: alone, beside the scan, and beside the scan of another proxy. ``node``: both
+    proxies, and a mount of what is pinned."""
     proxy, another, root = node
     lodefs.run("--proxy", proxy.url, "warm", PINNED_REPO, "--pin", "1h")
     sides: dict[str, Proxy | None] = {"alone": None, "beside": proxy, "elsewhere": another}
@@ -120,7 +120,7 @@ def _request(user: int, repo: str, number: int, first: int, size: int) -> bytes:
 
 
 def _rate(root: Path) -> float:
-    """Random reads a second from the pinned files of a mount, past the page cache."""
+    """Random reads a second from the pinned files of a mount, bypassing the page cache."""
     reads, ends_s = 0, perf_counter() + ROUND_S
     fds = [os.open(root / str(number), os.O_RDONLY) for number in range(PINNED)]
     try:
@@ -136,7 +136,7 @@ def _rate(root: Path) -> float:
 
 
 def _files(proxy: Proxy, numbers: list[int]) -> float:
-    """MiB a second of files that nobody has read, from their beginnings to their ends."""
+    """MiB a second from files that nobody has read, each read in order."""
     buffer, begun_s = bytearray(MIB), perf_counter()
     with connection(proxy.socket) as client:
         for number in numbers:
@@ -146,7 +146,7 @@ def _files(proxy: Proxy, numbers: list[int]) -> float:
 
 
 class _Scanned:
-    """What a scan has read since it was begun, or since ``begin``."""
+    """The bytes that a scan has read since the start, or since ``begin``."""
 
     def __init__(self) -> None:
         self.answers = multiprocessing.RawArray("Q", READERS)
@@ -154,15 +154,15 @@ class _Scanned:
         self.begin()
 
     def begin(self) -> None:
-        """Counts from now on."""
+        """Starts counting."""
         self._begun = (sum(self.answers), perf_counter())
 
     def end(self) -> None:
-        """Counts until now."""
+        """Stops counting."""
         self._ends = (sum(self.answers), perf_counter())
 
     def rate(self) -> float:
-        """MiB a second."""
+        """The rate in MiB a second."""
         assert self._ends is not None
         (first, first_s), (last, last_s) = self._begun, self._ends
         return float(last - first) / (last_s - first_s)
@@ -170,7 +170,7 @@ class _Scanned:
 
 @contextmanager
 def _scan(proxy: Proxy, user: int) -> Iterator[_Scanned]:
-    """All files of the scanned repository over and over, READERS at a time."""
+    """Reads all files of the scanned repository again and again, READERS at a time."""
     scanned = _Scanned()
     readers = [
         multiprocessing.Process(

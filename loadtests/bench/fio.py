@@ -1,4 +1,4 @@
-"""fio's jobs: those that mountpoint-s3 measures itself with, and what a training job adds.
+"""Jobs for fio: those that mountpoint-s3 uses to measure itself, and those of a training job.
 
 Names and parameters are those of awslabs/mountpoint-s3, mountpoint-s3/scripts/fio/read: 256 KiB
 pieces, one and four readers each with a file of its own, the sync engine, plain and direct I/O,
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from tests.support.chunkstore.child_process import run
 
 KIB = 1 << 10
-ENDING_S = 120.0  # how long fio may take beyond the time of its job before it is killed
+ENDING_S = 120.0  # fio is killed if it takes this much longer than its job
 
 Pattern = Literal["read", "randread"]
 Engine = Literal["sync", "mmap"]
@@ -40,7 +40,7 @@ class Job:
 
     @property
     def unit(self) -> str:
-        """Small pieces are counted, large ones weighed."""
+        """Small reads are counted, large ones measured in bytes."""
         return "MB/s" if self.block_bytes >= 64 * KIB else "/s"
 
     def text(self, root: Path, *, size_bytes: int, seconds: float, endless: bool) -> str:
@@ -53,7 +53,7 @@ class Job:
             f"runtime={seconds:g}s",
             *(["time_based"] if endless else []),
             "group_reporting",
-            "invalidate=0",  # the page cache is dropped before, for all sides alike
+            "invalidate=0",  # the page cache was dropped before, for all sides
             "allow_file_create=0",
             "",
             f"[{self.name}]",
@@ -88,7 +88,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What fio says of one job: reads a second, megabytes (10^6) a second, slowest percent."""
+    """fio's result for a job: reads a second, megabytes (10^6) a second, slowest percent."""
 
     per_s: float
     mb_per_s: float
@@ -116,7 +116,7 @@ def parse(answer: str) -> Figures:
 
 
 def escaped(path: Path) -> str:
-    """A path in a job file, where fio takes ``:`` for the end of a name."""
+    """A path for a job file, in which fio takes ``:`` for the end of a name."""
     return str(path).replace("\\", "\\\\").replace(":", "\\:")
 
 

@@ -1,4 +1,4 @@
-"""Benchmark of the first byte: cold places of a large file against bare GETs of the same size."""
+"""Benchmark of the first byte: cold parts of a large file against bare GETs of the same size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS = 3
 READ_BYTES = 64 << 10
 PAGE_BYTES = 4 << 10
 PACK_BYTES = 64 << 20
-STEP_BYTES = 8 << 20  # between places of a pack, so that none lies in what came for another
+STEP_BYTES = 8 << 20  # distance between reads, so that none hits bytes fetched for another
 RANDOM_READS = 200
 KEY = "plain"
 URL_S = 3600
@@ -41,7 +41,7 @@ class _Seconds:
 
 
 def first_bytes(scratch: Path) -> Result:
-    """64 KiB of cold places of a mounted file, one reader, against GETs by a bare client."""
+    """64 KiB from cold parts of a mounted file, one reader, against GETs by a bare client."""
     result = Result("first-byte")
     source = corpora.random_file()
     seconds = _Seconds()
@@ -67,7 +67,7 @@ def first_bytes(scratch: Path) -> Result:
 def _read_round(
     origin: Origin, get: Callable[[int], bytes], folder: Path, source: Path, seconds: _Seconds
 ) -> None:
-    """All kinds of reads on a new node, each in turns with bare GETs of the same bytes."""
+    """All kinds of reads on a new node, each in turn with bare GETs of the same bytes."""
     packs = source.stat().st_size // PACK_BYTES
     dice = random.Random(folder.name)
 
@@ -95,7 +95,7 @@ def _read_round(
 def _timed(
     read: Callable[[int], bytes], get: Callable[[int], bytes], at: int, bare: list[float]
 ) -> float:
-    """Seconds of a read; those of a bare GET of the same bytes are added to ``bare``."""
+    """Seconds of a read. Adds the seconds of a bare GET of the same bytes to ``bare``."""
     start = perf_counter()
     wanted = get(at)
     middle = perf_counter()

@@ -1,4 +1,4 @@
-"""What lodefs' hook costs a container of enroot: without datasets, and with one that is known."""
+"""The cost of lodefs' enroot hook for a container: without datasets, and with a known one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _more_than_bare(kinds: dict[str, Kind], environ: dict[str, str]) -> dict[str
 
 @contextmanager
 def _handing_out(folder: Path, proxy: str) -> Iterator[str]:
-    """The socket where the node hands mounts out; "" where this user cannot have that."""
+    """The socket at which the node hands mounts out; "" if this user cannot have it."""
     if os.geteuid() != 0:
         yield ""
         return

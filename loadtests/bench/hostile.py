@@ -22,7 +22,7 @@ HISTORIES = 10_000
 
 
 class Played(NamedTuple):
-    """What one process did."""
+    """The result of one process."""
 
     histories: int
     honest_reads: int
@@ -30,7 +30,7 @@ class Played(NamedTuple):
 
 
 def hostile(scratch: Path) -> Result:
-    """Histories in as many processes as there are cores; what honest readers saw."""
+    """Plays histories in as many processes as there are cores. Returns what honest readers saw."""
     began_s = monotonic()
     processes = os.cpu_count() or 1
     shares = [(scratch, n, HISTORIES // processes) for n in range(processes)]
@@ -46,7 +46,7 @@ def hostile(scratch: Path) -> Result:
 
 
 def _play_share(scratch: Path, number: int, count: int) -> Played:
-    logging.disable(logging.CRITICAL)  # what hostile files are refused for, thousands of times
+    logging.disable(logging.CRITICAL)  # thousands of lines about refused files
     played = honest_reads = wrong = 0
 
     @seed(number)

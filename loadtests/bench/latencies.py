@@ -1,4 +1,4 @@
-"""Benchmark of many readers against an S3 that is far away: waiting must overlap."""
+"""Benchmark of many readers against a distant S3 server: their waits must overlap."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WALK_TIMEOUT_S = 60.0
 
 
 def random_reads(scratch: Path) -> Result:
-    """Random 4 KiB reads of a cold file by 16 readers, S3 answering after 20 ms."""
+    """Random 4 KiB reads of a cold file by 16 readers, with an S3 that answers after 20 ms."""
     result = Result("mount-latency")
     corpus = scratch / "corpus"
     (corpus / RANDOM_4K_16.folder).mkdir(parents=True)
@@ -60,7 +60,7 @@ def far(near: Origin) -> Iterator[Origin]:
 
 
 def _latency_s(origin: Origin) -> float:
-    """Seconds of a ranged GET of 64 KiB on an open connection: the median of some."""
+    """Seconds of a ranged GET of 64 KiB on an open connection: the median of several."""
     seconds = []
     for number in range(GETS):
         first = number * GET_BYTES

@@ -30,7 +30,7 @@ from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 
 PUSHES = 500
-SIZE_BYTES = 4096  # of the one file that each push adds
+SIZE_BYTES = 4096  # size of the one file that each push adds
 READS = 60
 BELOW_BYTES = 4 * 1024 * 1024
 REPO = "data/set"
@@ -39,12 +39,12 @@ REPO = "data/set"
 class _Cost(NamedTuple):
     requests: float
     seconds: float
-    second_requests: float  # of another file, by the same process
+    second_requests: float  # for another file, by the same process
     second_seconds: float
 
 
 def merges(scratch: Path) -> Result:
-    """Pushes, reads, merge, the same reads."""
+    """Pushes, reads, merges, and reads the same again."""
     result = Result(f"merge on Ceph RGW, {PUSHES} pushes of a file of {SIZE_BYTES} bytes")
     with ceph_origin(scratch) as origin, mock.patch.dict(os.environ, _environment(origin)):
         _fill(scratch, origin)
@@ -76,7 +76,7 @@ def merges(scratch: Path) -> Result:
 
 
 def _fill(scratch: Path, origin: Origin) -> None:
-    """Pushes of a file more each."""
+    """Pushes, each of which adds a file."""
     source = scratch / "source"
     source.mkdir()
     here = create_store(open_objects(str(scratch / "store")))
@@ -96,7 +96,7 @@ def _fill(scratch: Path, origin: Origin) -> None:
 
 
 def _cost(origin: Origin) -> _Cost:
-    """Medians of a file that nobody has read before, and of another one after it."""
+    """Medians for a file that nobody has read before, and for another file after it."""
     numbers = random.Random(1).sample(range(PUSHES), 2 * READS)
     costs: list[tuple[int, float, int, float]] = []
     for first, second in zip(numbers[::2], numbers[1::2], strict=True):
@@ -116,7 +116,7 @@ def _timed(store: Store, calls: list[Observation], number: int) -> tuple[int, fl
 
 
 def _open(origin: Origin) -> tuple[Store, list[Observation]]:
-    """A store as a new process sees it, and all calls of it from now on."""
+    """A store as a new process sees it, and all its calls from now on."""
     calls: list[Observation] = []
     observe: Callable[[Observation], None] = calls.append
     options = StoreOptions(endpoint_url=origin.endpoint_url, region="us-east-1", observe=observe)
@@ -124,7 +124,7 @@ def _open(origin: Origin) -> tuple[Store, list[Observation]]:
 
 
 def _objects(origin: Origin) -> tuple[int, int]:
-    """How many objects hold packs, or say where they are, and their bytes."""
+    """The number of objects with packs or their locations, and their bytes."""
     pages = origin.client.get_paginator("list_objects_v2").paginate(Bucket=origin.bucket)
     sizes = [
         one["Size"]

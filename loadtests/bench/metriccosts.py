@@ -1,4 +1,4 @@
-"""What metrics cost: on the proxy's hot path, in a mount's worker, and at a scrape."""
+"""The cost of metrics: on the proxy's hot path, in a mount's worker, and for a scrape."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MOUNTS = 100
 ROUNDS = 15
 HITS = 4000
 HIT_BYTES = 4096
-FUSE_READ_S = 1 / 32_000  # of one worker: what the kernel and Python take for 4 KiB at best
+FUSE_READ_S = 1 / 32_000  # in one worker: the least that the kernel and Python take for 4 KiB
 
 
 class _Files:
-    """One file in memory, of which every range is a hit."""
+    """One file in memory; every range of it is a hit."""
 
     def __init__(self, scratch: Path) -> None:
         path = scratch / "file"
@@ -40,7 +40,7 @@ class _Files:
 
 
 def costs(scratch: Path) -> Result:
-    """Hits with and without their counters, in turns; a scrape of a node with 100 mounts."""
+    """Hits with and without counters, in turn; a scrape of a node with 100 mounts."""
     result = Result("metrics-cost")
     _hit_s(scratch, counted=False)  # warm
     with_s, without_s = [], []
@@ -61,7 +61,7 @@ def costs(scratch: Path) -> Result:
 
 
 def _hit_s(scratch: Path, *, counted: bool) -> float:
-    """Seconds of one hit, the client's read of it left out as far as it can be."""
+    """Seconds of one hit, without the client's read as far as possible."""
     metrics = Metrics("bench", dict, Counts())
     path = FastPath(cast("Files", _Files(scratch)), metrics, closing=lambda: b"\r\n")
     counter = metrics.hot_counter("files", "bench")
@@ -106,7 +106,7 @@ def _worker_read_s(scratch: Path) -> float:
 
 
 def _scrape(scratch: Path) -> tuple[float, int]:
-    """Processor seconds of a scrape, and how many lines it has."""
+    """Processor seconds of a scrape, and the number of its lines."""
     figures = scratch / "figures"
     figures.mkdir()
     tables = []

@@ -1,4 +1,4 @@
-"""A large file read in pieces, beside small ones: how fast it is once it was read whole."""
+"""Reads of a large file in pieces, beside small files: its speed after it was read whole."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def mixtures(scratch: Path) -> Result:
 
 
 def _after(lodefs: Lodefs, scratch: Path, orders: Sequence[Order]) -> tuple[float, float]:
-    """Reads a second and MB/s of the large file, after other reads and a whole one."""
+    """Reads a second and MB/s of the large file, after other reads and one whole read."""
     with node(lodefs, scratch / "node") as proxy, mounted(lodefs, proxy, scratch / "mnt") as root:
         for order in orders:
             order(root)
@@ -97,7 +97,7 @@ def _end(root: Path) -> None:
 
 
 def _rate(path: Path) -> float:
-    """Random reads a second of a file of which the page cache has nothing."""
+    """Random reads a second from a file of which the page cache has nothing."""
     _forget(path)
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)

@@ -1,4 +1,4 @@
-"""The files that mounts are compared on: the same for every side, made from a seed.
+"""The files on which mounts are compared: the same for every side, made from a seed.
 
 ::
 
@@ -25,7 +25,7 @@ PIECE_BYTES = MIB
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much of each there is."""
+    """The amount of each kind of file."""
 
     name: str
     one_bytes: int
@@ -39,7 +39,7 @@ QUICK = Shape("mount-quick", 128 * MIB, 32 * MIB, 2_000)
 
 
 def kept(shape: Shape) -> Path:
-    """The corpus in ``.data/``, written when it is not there."""
+    """The corpus in ``.data/``, written if it is missing."""
     target = DATA / shape.name
     if not target.exists():
         partial = target.with_suffix(".partial")
@@ -67,7 +67,7 @@ def write(target: Path, shape: Shape) -> None:
 
 
 def missing(root: Path, shape: Shape) -> list[str]:
-    """What a peer's mount lacks of the corpus, looked at by names and sizes of some files."""
+    """What a peer's mount lacks of the corpus, judged by names and sizes of some files."""
     last = shape.files - 1
     wanted = {
         "one/0.bin": shape.one_bytes,

@@ -1,4 +1,4 @@
-"""What is measured on mounts, in which states, what is asked of lodefs, and the picture of it.
+"""The measures of mounts, the states of caches, the targets for lodefs, and the picture.
 
 States of a side: *cold*, nothing on the node; *warm*, all of it in the node's cache and nothing in
 the kernel's page cache; *in memory*, the files of the node's cache are in the page cache but were
@@ -15,18 +15,18 @@ COLD, WARM, IN_MEMORY, AGAIN = "cold", "warm", "in memory", "again"
 READERS = (1, 8)
 SERIES_MAX = 4
 
-FIRST_BYTE = Measure("first byte of a file", COLD, "ms")  # what is asked depends on S3's own time
+FIRST_BYTE = Measure("first byte of a file", COLD, "ms")  # the target depends on S3's own time
 SEQUENTIAL = Measure("sequential_read", COLD, "MB/s")
 
 
 def small_files(readers: int, state: str) -> Measure:
-    """Files of 10 KB opened, read and closed in shuffled order."""
+    """Opens, reads and closes files of 10 KB in shuffled order."""
     name = f"files of 10 KB, {readers} reader{'s' if readers > 1 else ''}"
     return Measure(name, state, "files/s")
 
 
 def walk(state: str) -> Measure:
-    """Every directory listed, every entry's status taken."""
+    """Lists every directory, and takes every entry's status."""
     return Measure("walk with stat", state, "entries/s")
 
 
@@ -89,7 +89,7 @@ def drawn(result: Comparison) -> str:
 def _groups(
     result: Comparison, state: str, other: str, series: list[str] | list[str | None]
 ) -> list[Group]:
-    """The labelled measures of a state; no bar where the series has no name."""
+    """The labelled measures of a state; no bar if the series has no name."""
     found = []
     for measure in result.measures():
         if measure.state == state and measure.name in LABELS:

@@ -42,7 +42,7 @@ GET_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says: other mounts of the same corpus, a picture, less of it all."""
+    """Options: other mounts of the same corpus, a picture, a smaller run."""
 
     peers: Mapping[str, Path] = field(default_factory=dict)
     picture: Path | None = None
@@ -55,16 +55,16 @@ class Options:
 
     @property
     def seconds(self) -> float:
-        """How long one job of fio lasts at most."""
+        """The longest time of one job of fio."""
         return 1.0 if self.quick else 3.0
 
     def rounds(self, *, asked: bool) -> int:
-        """How often a measure is taken: more often where something is asked of it."""
+        """How often a measure is taken: more often if it has a target."""
         return 1 if self.quick else 3 if asked else 1
 
 
 def mount(scratch: Path, options: Options) -> Result:
-    """All measures on all sides. LoadtestError where this is not possible here."""
+    """Takes all measures on all sides. Raises: LoadtestError if that is not possible here."""
     check(options)
     corpus = mountcorpus.kept(options.shape)
     result = Comparison("mount", asks=dict(ASKS))
@@ -90,7 +90,7 @@ def mount(scratch: Path, options: Options) -> Result:
 
 
 def check(options: Options) -> None:
-    """LoadtestError where the page cache cannot be dropped or a peer lacks the corpus."""
+    """Raises LoadtestError if the page cache cannot be dropped or a peer lacks the corpus."""
     if os.geteuid() != 0:
         raise LoadtestError("mount: only root may drop the page cache; run it as root")
     for name, root in options.peers.items():
@@ -104,7 +104,7 @@ def check(options: Options) -> None:
 def _cold(
     result: Comparison, origin: Origin, scratch: Path, native: Side, options: Options
 ) -> None:
-    """Everything that is new to the node, on a new node each time; a first walk natively too."""
+    """Everything that is new to the node, on a new node each time; a first walk also natively."""
     gets = _two_gets_ms(origin)
     result.asks[FIRST_BYTE.name, COLD] = Ask(at_most=1.3 * gets + 5)
     result.notes.append(f"two ranged GETs of 64 KiB one after the other: {gets:.1f} ms")
@@ -128,7 +128,7 @@ def _cold(
 
 
 def _two_gets_ms(origin: Origin) -> float:
-    """Milliseconds of two ranged GETs in a row on an open connection: the median of some."""
+    """Milliseconds of two ranged GETs in a row on an open connection: the median of several."""
     seconds = []
     for number in range(GETS):
         start = perf_counter()
@@ -142,13 +142,13 @@ def _two_gets_ms(origin: Origin) -> float:
 
 
 def _warm_up(sides: Iterable[Side], corpus: Path) -> None:
-    """Reads everything once through each side, and sees that it is the corpus."""
+    """Reads everything once through each side, and compares it with the corpus."""
     for side in sides:
         compare(side.root, corpus, 8, timeout_s=WARMING_TIMEOUT_S)
 
 
 def _jobs(result: Comparison, sides: list[Side], scratch: Path, options: Options) -> None:
-    """fio's jobs: warm, and again at once, which says nothing where the page cache is not used."""
+    """fio's jobs: warm, and again at once, which means nothing if the page cache is not used."""
     for job in (*MOUNTPOINT_JOBS, *EXTRA_JOBS):
         asked = any(name == job.name for name, _ in ASKS)
         for _ in range(options.rounds(asked=asked)):

@@ -25,7 +25,7 @@ MOUNT_TIMEOUT_S = 60
 
 
 def cold(scratch: Path) -> Result:
-    """1 GiB read from the beginning to the end, nothing cached, S3 server on loopback."""
+    """1 GiB read in order, nothing cached, S3 server on loopback."""
     result = Result("mount-cold")
     source = corpora.random_file()
     size_mb = source.stat().st_size / 1e6

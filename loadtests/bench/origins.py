@@ -26,7 +26,7 @@ class Origin:
 
 @contextmanager
 def ceph_origin(scratch: Path) -> Iterator[Origin]:
-    """Starts Ceph RGW, makes a bucket and a store; all is gone afterwards."""
+    """Starts Ceph RGW, creates a bucket and a store, and removes all at the end."""
     with ceph_rgw() as server:
         client = server.client(max_pool_connections=16)
         client.create_bucket(Bucket="bench")

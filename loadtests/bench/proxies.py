@@ -24,13 +24,13 @@ from lodefs.chunkstore.protocol.wire import FILES, file_path
 CONNECTIONS = 8
 SECONDS = 4.0
 ROUNDS = 3
-CHUNKS = 1_000_000  # of corpora.million, where each file is a chunk of its own
+CHUNKS = 1_000_000  # of corpora.million, in which each file is a chunk of its own
 KIB = 1 << 10
 SIZES = {"1 MiB": (1 << 20, 0.9), "64 KiB": (64 * KIB, 0.35), "4 KiB": (4 * KIB, 0.3)}
 
 
 def range_get(scratch: Path) -> Result:
-    """Requests a second of ranges that hit, in turns with nginx (one worker), one file."""
+    """Requests a second for ranges that hit, in turn with nginx (one worker), one file."""
     result = Result("range-get")
     source = corpora.random_file()
     lodefs = _store_with(source.parent, scratch)
@@ -54,7 +54,7 @@ def range_get(scratch: Path) -> Result:
 
 
 def restart(scratch: Path) -> Result:
-    """A cache of 1,000,000 chunks: ready again after a stop, and after kill -9."""
+    """A cache of 1,000,000 chunks: time to be ready again after a stop, and after kill -9."""
     result = Result("proxy-restart")
     source = corpora.million(distinct=True)
     lodefs = _store_with(source, scratch)
@@ -74,7 +74,7 @@ def restart(scratch: Path) -> Result:
 
 
 def _chunk_rows(cache_dir: Path) -> int:
-    """How many chunks the index of a cache has."""
+    """The number of chunks in the index of a cache."""
     with tempfile.TemporaryDirectory() as log_dir:
         kv = RocksSecondary(cache_dir / layout.INDEX_DIR, Path(log_dir))
         try:
@@ -84,7 +84,7 @@ def _chunk_rows(cache_dir: Path) -> int:
 
 
 def memory(scratch: Path) -> Result:
-    """The proxy's memory while 4 GiB are read cold at full speed from Ceph RGW."""
+    """The proxy's memory while 4 GiB are read cold from Ceph RGW at full speed."""
     result = Result("proxy-memory")
     sources = scratch / "source"
     sources.mkdir()
@@ -115,7 +115,7 @@ Address = Path | tuple[str, int]
 
 
 def proxy_address(proxy: Proxy) -> tuple[str, int]:
-    """Where the proxy listens on TCP, from its log; nginx is asked over TCP too."""
+    """The proxy's TCP address, from its log; nginx is measured over TCP, too."""
     for line in proxy.log.read_text().splitlines():
         _, found, tail = line.partition("http://127.0.0.1:")
         if found:
@@ -141,7 +141,7 @@ def connection(address: Address) -> Iterator[socket.socket]:
 
 
 def answer(client: socket.socket, request: bytes, buffer: bytearray) -> int:
-    """Sends a GET and reads its answer away; the body's length. Fails unless 200 or 206."""
+    """Sends a GET and discards its answer. Returns the body's length. Fails unless 200 or 206."""
     client.sendall(request)
     filled = 0
     while (end := buffer.find(b"\r\n\r\n", 0, filled)) < 0:
@@ -163,14 +163,14 @@ def answer(client: socket.socket, request: bytes, buffer: bytearray) -> int:
 
 
 def get_whole(address: Address, path: str) -> int:
-    """Reads a file once; its size."""
+    """Reads a file once. Returns its size."""
     with connection(address) as client:
         request = f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode()
         return answer(client, request, bytearray(1 << 20))
 
 
 def _rate(address: tuple[str, int], path: str, size: int, scratch: Path) -> float:
-    """Requests a second that wrk gets of random ranges of ``size`` bytes."""
+    """Requests a second that wrk reaches for random ranges of ``size`` bytes."""
     script = scratch / "ranges.lua"
     script.write_text(
         "request = function()\n"

@@ -42,7 +42,7 @@ def pull(scratch: Path) -> Result:
 
 
 def _boto3(origin: Origin, target: Path) -> float:
-    """Seconds of reading the plain object in parts by threads into one file."""
+    """Seconds to read the plain object in parts by threads into one file."""
     size = origin.client.head_object(Bucket=origin.bucket, Key="plain")["ContentLength"]
     start = perf_counter()
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -14,7 +14,7 @@ from loadtests.peers import PEERS, push_with, versions
 from loadtests.results import Result
 
 MB = 1e6
-ROUNDS = 3  # of each program, in turn; the median is told, because machines are noisy
+ROUNDS = 3  # of each program, in turn; the median is reported, because machines are noisy
 
 
 def tree(scratch: Path) -> Result:
@@ -32,7 +32,7 @@ def tree(scratch: Path) -> Result:
 
 
 def random_file(scratch: Path) -> Result:
-    """1 GiB that does not shrink: bytes a second."""
+    """1 GiB of incompressible data: bytes a second."""
     result = Result("push-random")
     _against_peers(result, corpora.random_file().parent, scratch)
     result.notes.append(versions())
@@ -40,7 +40,7 @@ def random_file(scratch: Path) -> Result:
 
 
 def unchanged(scratch: Path) -> Result:
-    """A second push of the tree: files a second, and that it does nothing else."""
+    """A second push of the tree: files a second, and proof that it does nothing else."""
     result = Result("push-unchanged")
     source = corpora.wheels()
     lodefs = _new_store(scratch)
@@ -100,7 +100,8 @@ def million(scratch: Path) -> Result:
 
 
 def _against_peers(result: Result, source: Path, scratch: Path) -> tuple[int, dict[str, int]]:
-    """Pushes by everybody in turns; adds speeds and the ratio. The source's bytes, those stored."""
+    """Pushes with all programs in turn; adds speeds and the ratio. Returns source and stored
+    bytes."""
     size_bytes = read_all(source)
     taken: dict[str, list[float]] = {name: [] for name in ("lodefs", *PEERS)}
     stored: dict[str, int] = {}
@@ -119,7 +120,7 @@ def _against_peers(result: Result, source: Path, scratch: Path) -> tuple[int, di
 
 
 def _push(source: Path, scratch: Path) -> tuple[Run, int]:
-    """One push into a new store; what it took and the bytes stored."""
+    """Pushes once into a new store. Returns its cost and the bytes stored."""
     lodefs = _new_store(scratch)
     taken = lodefs.run("push", source, "bench")
     stored = size_of(scratch / "store")

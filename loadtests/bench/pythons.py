@@ -117,7 +117,7 @@ def _matrix(
         for _ in child.stdout:
             done += 1
             (source / "files" / "00" / "moving").write_text(str(done))
-            lodefs.run("push", source, REPO)  # the branch moves
+            lodefs.run("push", source, REPO)  # moves the branch
             pushes += 1
             if time.monotonic() - began_s > SECONDS_MAX:
                 child.kill()
@@ -188,7 +188,7 @@ def _sequential(fs: Any, root: str) -> None:
 
 
 def _ratio(measure: Callable[[Any, str], None], sides: list[tuple[Any, str]]) -> float:
-    """How many times as fast the second side is, by processor time, in turns."""
+    """How many times as fast the second side is by processor time, in turn."""
     ratios = []
     for number in range(ROUNDS + 1):
         times = []
@@ -196,7 +196,7 @@ def _ratio(measure: Callable[[Any, str], None], sides: list[tuple[Any, str]]) ->
             began_s = time.process_time()
             measure(fs, root)
             times.append(time.process_time() - began_s)
-        if number:  # the first round opens things
+        if number:  # the first round opens connections and files
             ratios.append(times[0] / times[1])
     print(measure.__doc__, [round(one, 2) for one in ratios], file=sys.stderr)
     return median(ratios)

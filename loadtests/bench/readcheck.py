@@ -1,4 +1,4 @@
-"""``./run bench fsx``: every byte of reads of all kinds is checked while all that can die dies."""
+"""``./run bench fsx``: checks every byte of all kinds of reads while processes are killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READERS = 4
 LARGE_BYTES = (96 << 20, 48 << 20, 24 << 20, 3 << 20)
 SMALL_FILES = 3000
 SMALL_BYTES_MAX = 100_000
-CACHE = "64MiB"  # less than half of it all: eviction never ends
+CACHE = "64MiB"  # less than half of the data, so that eviction never ends
 WORKERS_EVERY_S, PROXY_EVERY_S, PAGES_EVERY_S = 2.0, 15.0, 7.0
 PAUSE_S = 0.02
 SLACK_S = 120.0
@@ -36,7 +36,7 @@ STALL_S_MAX = 3.0
 
 @dataclass(slots=True)
 class Harm:
-    """What was done to the mount."""
+    """The kills and restarts during the run."""
 
     workers: int = 0
     proxies: int = 0
@@ -44,7 +44,7 @@ class Harm:
 
 
 def check(scratch: Path, minutes: float = MINUTES) -> Result:
-    """Readers for so many minutes; how much they read, and what was wrong."""
+    """Runs readers for some minutes. Returns how much they read, and what was wrong."""
     result = Result(f"fsx, {minutes:g} minutes")
     source = _corpus(scratch / "source")
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
@@ -86,7 +86,7 @@ def _mounted(lodefs: Lodefs, proxy: Proxy, target: Path) -> Iterator[tuple[Path,
         said = lodefs.json("--proxy", proxy.url, "mount", REPO, target)
         yield target, int(said["pid"])
     finally:
-        with suppress(Exception):  # whatever failed before is to be told, not this
+        with suppress(Exception):  # an earlier failure must be reported, not this one
             lodefs.run("unmount", target)
         detach(target)
 
@@ -98,7 +98,7 @@ def _stop_last(proxies: list[Proxy]) -> None:
 def _harm(
     seconds: float, lodefs: Lodefs, node: Path, proxies: list[Proxy], pid: int, harm: Harm
 ) -> None:
-    """Kills in turns for so long."""
+    """Kills processes in turn for some time."""
     start = monotonic()
     chosen = random.Random(3)
     turns = dict.fromkeys((WORKERS_EVERY_S, PROXY_EVERY_S, PAGES_EVERY_S), start)
@@ -136,7 +136,7 @@ def _rows(result: Result, seen: Verified, harm: Harm) -> None:
 
 
 def _verify(lodefs: Lodefs, cache_dir: Path) -> str:
-    """What ``lodefs verify --cache`` says, whatever its exit code."""
+    """The output of ``lodefs verify --cache``, whatever its exit code."""
     command = [sys.executable, "-m", "lodefs.main", "verify", "--cache", "--json"]
     with Child([*command, "--cache-dir", cache_dir], env=lodefs.environment()) as child:
         child.wait(timeout_s=SLACK_S)

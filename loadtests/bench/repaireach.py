@@ -42,7 +42,7 @@ from tests.support.proxy.fake_node import start_proxy
 from tests.support.proxy.rig import read_path
 
 MERGED_PUSHES = 12
-PUSHES = 24  # more, whose packs stay apart
+PUSHES = 24  # further pushes, whose packs are not merged
 OBJECTS_MIN = 200
 BELOW_BYTES = 1 << 20
 A_YEAR_S = 365 * 24 * 3600
@@ -51,7 +51,7 @@ SOURCES = ("another store", "cache directory", "proxy", "original directory", "n
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The store as it is, where to read its bytes, and the kind of each of its objects."""
+    """The store, sources for its bytes, and the kind of each of its objects."""
 
     objects: dict[str, bytes]
     folder: Path
@@ -86,7 +86,7 @@ class _Made:
         return repair(objects, self.source(source, objects), options)
 
     def is_whole(self, memory: MemoryObjects) -> bool:
-        """Nothing is wrong with it, and its branch is where it was."""
+        """Checks that nothing is wrong with it, and that its branch has not moved."""
         whole = MemoryObjects()
         whole.objects = dict(self.objects)
         there, before = _opened(memory), _opened(whole)
@@ -96,7 +96,8 @@ class _Made:
 
 
 def each(scratch: Path) -> Result:
-    """Each object, by kind: named, and healed from each source."""
+    """Loses and damages each object, by kind; checks that it is named, and repaired by each
+    source."""
     with one_at_a_time():
         world = _world(scratch)
         made = dict(world.memory.objects)
@@ -150,7 +151,7 @@ def _result(made: _Made) -> Result:
 
 
 def _world(scratch: Path) -> World:
-    """Merged packs, packs apart, branches that went, a tag, settings."""
+    """Makes merged packs, separate packs, deleted branches, a tag and settings."""
     world = World(scratch)
     bits = Random(3)
     for n in range(MERGED_PUSHES + PUSHES):
@@ -169,7 +170,7 @@ def _world(scratch: Path) -> World:
 
 
 async def _read_all(node, world: World) -> None:  # type: ignore[no-untyped-def]
-    """Every file of every version, through a node."""
+    """Reads every file of every version, through a node."""
     async with node() as opened:
         store = world.store
         for commit_id in _commits(world):

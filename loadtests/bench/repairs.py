@@ -17,7 +17,7 @@ GROWTH_MAX = 1.5
 
 
 def memory(scratch: Path) -> Result:
-    """The memory and the time of both repairs, the time beside that of a push of the same."""
+    """The memory and the time of both repairs, compared with the time of a push of the same."""
     result = Result("repair-memory: every pack lost, healed from the directory that was pushed")
     memories = []
     for size_bytes in SIZES_BYTES:

@@ -1,4 +1,4 @@
-"""Benchmark of the S3 interface: signed range GETs that hit, against the same over /files/."""
+"""Benchmark of the S3 interface: signed range GETs that hit, against the same through /files/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lodefs.chunkstore.protocol.wire import FILES, file_path
 from lodefs.proxy.http.tokens import create_s3_token
 
 REQUESTS = 1000
-ROUNDS = 10  # short ones, and the best counts: on a busy machine some are undisturbed
+ROUNDS = 10  # short rounds, and the best counts: on a busy machine some are undisturbed
 SIZES = {"64 KiB": 64 << 10, "4 KiB": 4 << 10}
 COST_MAX = 1.5
 HOT_BYTES = 32 << 20
@@ -33,7 +33,7 @@ _SDK = {
 
 
 def s3_range_get(scratch: Path) -> Result:
-    """Processor time of the proxy for each request, in turns, one file, one connection each."""
+    """Processor time of the proxy for each request, in turn, one file, one connection each."""
     result = Result("s3-range-get")
     source = corpora.random_file()
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
@@ -70,7 +70,7 @@ def s3_range_get(scratch: Path) -> Result:
 
 def _ranges(total: int, size: int, seed: int) -> list[str]:
     chance = random.Random(seed)
-    total = min(total, HOT_BYTES)  # in the page cache, on a busy machine too
+    total = min(total, HOT_BYTES)  # stays in the page cache even on a busy machine
     starts = (chance.randrange((total - size) // 4096) * 4096 for _ in range(REQUESTS))
     return [f"bytes={first}-{first + size - 1}" for first in starts]
 
@@ -90,7 +90,7 @@ def _signed(url: str, credentials: Credentials, wanted: str) -> bytes:
 
 
 def _ask(where: tuple[str, int], requests: list[bytes]) -> None:
-    """One after the other, each answered whole."""
+    """Requests one after the other, each answered completely."""
     buffer = memoryview(bytearray(1 << 20))
     with socket.create_connection(where, timeout=120) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -111,6 +111,6 @@ def _ask(where: tuple[str, int], requests: list[bytes]) -> None:
 
 
 def _processor_s(pid: int) -> float:
-    """What all threads of a process have used so far."""
+    """The processor time of all threads of a process so far."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(one.read_text().split()[0]) for one in tasks) / 1e9

@@ -1,4 +1,4 @@
-"""Volumes of Docker and of Kubernetes on one node: what they share.
+"""What volumes of Docker and of Kubernetes share on one node.
 
 A proxy, one mount service, `lodefs docker-plugin` and `lodefs csi`, all real; dockerd's and the
 kubelet's calls are made here.
@@ -16,11 +16,11 @@ from loadtests.services.dockercalls import DockerCalls
 from loadtests.services.pluginnode import plugin_node
 from tests.support.csi.real_driver import RealDriver, children
 
-SNAPSHOTS, VOLUMES = 10, 100  # as many of each driver
+SNAPSHOTS, VOLUMES = 10, 100  # for each driver
 
 
 def shared_mounts(scratch: Path) -> Result:
-    """100 volumes of each driver, of 10 snapshots: mounts, processes and memory of them."""
+    """100 volumes of each driver, of 10 snapshots: their mounts, processes and memory."""
     if os.geteuid() != 0:
         raise LoadtestError("shared-mounts: needs root")
     result = Result("shared-mounts")
@@ -63,7 +63,7 @@ def _each_ms(begun_s: float) -> float:
 
 
 def _add(result: Result, when: str, mounter: int) -> None:
-    """The mount service with all that it has started, its mounts above all."""
+    """The mount service and all that it has started, above all its mounts."""
     found, waiting = [mounter], [mounter]
     while waiting:
         more = children(waiting.pop())

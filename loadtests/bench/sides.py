@@ -1,4 +1,4 @@
-"""The sides of a comparison of mounts: where each shows the corpus, and how it becomes cold."""
+"""The sides of a comparison of mounts: the path of the corpus on each, and how it becomes cold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadtests.services.rclone import RCLONE
 from tests.support.chunkstore.child_process import run
 
 REPO = "bench"
-PLAIN = "plain"  # the prefix of the bucket that rclone shows
+PLAIN = "plain"  # the prefix of the bucket that rclone mounts
 UPLOAD_TIMEOUT_S = 900
 UNMOUNT_TIMEOUT_S = 60
 
@@ -35,7 +35,7 @@ class Side:
 
 
 def fill(origin: Origin, corpus: Path) -> None:
-    """Brings the corpus into the bucket, once for lodefs and once as plain objects."""
+    """Uploads the corpus to the bucket, once for lodefs and once as plain objects."""
     origin.lodefs.run("push", corpus, REPO)
     words = ["copy", str(corpus), f":s3:{origin.bucket}/{PLAIN}", "--transfers", "16"]
     env = {
@@ -51,7 +51,7 @@ def fill(origin: Origin, corpus: Path) -> None:
 
 @contextmanager
 def lodefs_side(origin: Origin, folder: Path) -> Iterator[Side]:
-    """A new node, whose cache is empty, and the corpus mounted there; all of it gone afterwards."""
+    """A new node with an empty cache, and a mount of the corpus; both are removed at the end."""
     lodefs = origin.lodefs
     with node(lodefs, folder) as proxy, mounted(lodefs, proxy, folder / "mnt") as target:
         yield Side("lodefs", target, folder / "node" / "cache")
@@ -76,14 +76,14 @@ def mounted(lodefs: Lodefs, proxy: Proxy, target: Path, *words: str) -> Iterator
         lodefs.run("--proxy", proxy.url, "mount", REPO, target, *words)
         yield target
     finally:
-        with suppress(Exception):  # whatever failed before is to be told, not this
+        with suppress(Exception):  # an earlier failure must be reported, not this one
             lodefs.run("unmount", target)
         detach(target)
 
 
 @contextmanager
 def rclone_side(origin: Origin, folder: Path) -> Iterator[Side]:
-    """rclone's mount with an empty full cache; all of it gone afterwards."""
+    """rclone's mount with an empty full cache; it is removed at the end."""
     folder.mkdir(parents=True)
     try:
         with rclone_mount(origin, folder) as target:
@@ -93,7 +93,7 @@ def rclone_side(origin: Origin, folder: Path) -> Iterator[Side]:
 
 
 def detach(target: Path) -> None:
-    """Takes away what is still mounted there; a mount in use ends with its last user."""
+    """Unmounts what is still mounted there; a mount in use ends with its last user."""
     if os.path.ismount(target):
         words = ["umount", "-l", str(target)]
         subprocess.run(words, check=False, capture_output=True, timeout=UNMOUNT_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Benchmark of a node whose cache lies on a disk that is slower than the network."""
+"""Benchmark of a node whose cache disk is slower than its network."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _in_order() -> list[tuple[int, int]]:
 
 
 def _at_random() -> list[tuple[int, int]]:
-    """Places in the half that was not read."""
+    """Offsets in the half that was not read."""
     places = random.Random(8)
     blocks = SIZE_BYTES // RANDOM_BYTES
     return [
@@ -100,7 +100,7 @@ def _at_random() -> list[tuple[int, int]]:
 
 
 def _seconds_of(fd: int, wanted: int, ranges: list[tuple[int, int]]) -> float:
-    """How long the reads take; every 16th is compared."""
+    """The duration of the reads; every 16th is compared."""
     begin_s = time.perf_counter()
     for number, (offset, size_bytes) in enumerate(ranges):
         data = os.pread(fd, size_bytes, offset)

@@ -1,4 +1,4 @@
-"""A job of three nodes whose data is brought to them before it begins, on a real Slurm."""
+"""A job of three nodes whose data is fetched before it begins, on a real Slurm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ASK = b"GET /metrics HTTP/1.1\r\nHost: lodefs\r\n\r\n"
 
 
 def slurm_warming(_scratch: Path) -> Result:
-    """Bytes that nodes took from the store: before the script began, and while it read."""
+    """Bytes that nodes got from the store: before the script began, and while it read."""
     if lacking := missing():
         raise LoadtestError(f"slurm-warming needs {lacking}: `./run slurm shell` installs it")
     result = Result("slurm-warming")
@@ -65,7 +65,7 @@ def _push(made: Cluster) -> int:
 
 
 def _from_store(made: Cluster, node: str) -> float:
-    """The bytes of chunks that a node's proxy took from the store."""
+    """The bytes of chunks that a node's proxy got from the store."""
     socket = made.node(node).root / configs.RUN.relative_to("/") / "proxy.sock"
     connection = Connection(parse_address(f"unix:{socket}"))
     try:

@@ -1,4 +1,4 @@
-"""Benchmark of sets that are larger than a node's cache: what is fetched for what readers ask.
+"""Benchmark of datasets that are larger than a node's cache: bytes fetched for bytes requested.
 
 The node runs in this process, over a store in a directory that answers after 5 ms, with a cache of
 a third of the set. Readers read through it as clients of HTTP do.
@@ -30,21 +30,21 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FOLDERS, FILES_EACH = 48, 128  # 6,144 files of 50 to 150 KiB
 LARGE, LARGE_BYTES = 2, 300 * MIB
 SHARDS, SHARD_BYTES = 75, 8 * MIB
-CACHE_BYTES = 200 * MIB  # a third of each of the three
+CACHE_BYTES = 200 * MIB  # a third of each of the three datasets
 FITS_BYTES = 1024 * MIB
 BLOCK_BYTES = 64 * KIB
 PIECE_BYTES = 256 * KIB
 READERS = 8
 DELAY_S = 0.005
 EPOCHS = 2
-RATIO_MAX = {  # of bytes fetched to bytes asked
+RATIO_MAX = {  # limits for bytes fetched per byte requested
     "small files shuffled": 2.0,
     "64 KiB blocks shuffled": 3.0,  # a block lies in two or three chunks
     "small files in order": 1.4,
     "large files in order": 1.2,
     "shards shuffled": 1.1,
 }
-REQUESTS_MAX = {  # for each GiB asked
+REQUESTS_MAX = {  # for each GiB requested
     "small files in order": 400.0,
     "large files in order": 400.0,
     "small files shuffled, they fit": 300.0,
@@ -52,7 +52,7 @@ REQUESTS_MAX = {  # for each GiB asked
 
 
 class Step(NamedTuple):
-    """One reader's next: a part of a file, read piece by piece."""
+    """The next step of a reader: a part of a file, read piece by piece."""
 
     path: str
     first: int
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one pattern of reads cost."""
+    """The cost of one pattern of reads."""
 
     asked_bytes: int
     fetched_bytes: int
@@ -95,7 +95,7 @@ class _Late:
 
 
 def small_caches(scratch: Path) -> Result:
-    """Patterns of reads over a set of three caches, and some over sets that fit."""
+    """Runs patterns of reads over a dataset of three caches, and some over datasets that fit."""
     result = Result("small-cache")
     lodefs = Lodefs(f"file://{scratch}/store", scratch / "home", {})
     lodefs.run("init", lodefs.store)
@@ -115,7 +115,7 @@ def small_caches(scratch: Path) -> Result:
 
 
 def _corpus(folder: Path) -> Path:
-    """Small files in folders, large ones, and shards; nothing that a compressor shrinks."""
+    """Makes small files in folders, large files, and shards, all incompressible."""
     source = random.Random(1)
     for path in _small():
         _write(folder / path, source.randrange(50 * KIB, 150 * KIB), source)
@@ -147,11 +147,11 @@ def _sized(paths: Iterable[str], size_bytes: int) -> list[tuple[str, int]]:
     return [(path, size_bytes) for path in paths]
 
 
-Pattern = tuple[list[Step], int, list[Step]]  # steps, bytes of the cache, steps to fill it before
+Pattern = tuple[list[Step], int, list[Step]]  # steps, bytes of the cache, steps that fill it first
 
 
 def _patterns() -> dict[str, Pattern]:
-    """What is read."""
+    """The patterns of reads."""
     order = random.Random(2)
     small, whole = _small(), [Step(path, 0, -1) for path in _small()]
     blocks = [
@@ -224,7 +224,7 @@ async def _node(store: Store, folder: Path, cache_bytes: int) -> AsyncIterator[S
 
 
 async def _read_all(node: StoreNode, files: dict[str, SnapshotFile], steps: Sequence[Step]) -> int:
-    """Reads all steps, by READERS who take the next one each; how many bytes came."""
+    """Runs all steps with READERS threads, each taking the next one. Returns the bytes read."""
     left = iter(steps)
     size_bytes = 0
 

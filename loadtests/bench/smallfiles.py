@@ -10,17 +10,17 @@ from loadtests.comparison import Comparison
 from loadtests.measure import drop_page_cache, read_all
 from loadtests.reading import read_shuffled
 
-SECONDS_MAX = 15.0  # a slow side is stopped then, and judged by what it did until then
+SECONDS_MAX = 15.0  # a slow side is stopped after this, and judged by its work so far
 
 
 def see(result: Comparison, side: Side, state: str, readers: int) -> None:
-    """One reading of the files; they are listed before, outside of the time."""
+    """One reading of the files, which are listed before, outside of the measured time."""
     reading = read_shuffled(side.root / "files", readers, seconds_max=SECONDS_MAX)
     result.see(small_files(readers, state), side.name, reading.per_s)
 
 
 def warm(result: Comparison, sides: Sequence[Side]) -> None:
-    """The states of a node that has the files: warm, cache files in memory, again at once."""
+    """The states of a node with the files: warm, cache files in memory, again at once."""
     for readers in READERS:
         for side in sides:
             drop_page_cache()

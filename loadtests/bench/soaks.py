@@ -1,4 +1,4 @@
-"""A soak: half an hour of what nodes do for years, and what is left over at its end.
+"""A soak test: half an hour of what nodes do for years, and what is left at the end.
 
 A store on Ceph RGW, a cache that is smaller than the data, a mount whose readers compare every
 byte, pushes and mounts of new versions meanwhile; in its first quarter the proxy is ended once and
@@ -26,15 +26,15 @@ from loadtests.results import Result
 from loadtests.verifying import EVERYTHING, Verified, verifying
 
 MINUTES = 30.0
-SETTLED_MINUTES = 5.0  # processes of this age have what there should be at the end
-HARMS_END = 1 / 4  # of the time: new processes fill their caches, and are to be old at the end
+SETTLED_MINUTES = 5.0  # processes of this age should be at their final size
+HARMS_END = 1 / 4  # of the time; later processes must be old enough at the end
 LARGE_BYTES, SMALL_FILES = 128 << 20, 6_000
 CACHE_SIZE = "160MiB"
 READERS = 3
 CHANGED_FILES = 50
-EVERY_S = 30.0  # a new version
+EVERY_S = 30.0  # between two versions
 SAMPLE_S = 5.0
-STALL_S = 10.0  # the longest that a read may take, restarts of the proxy included
+STALL_S = 10.0  # limit for a read, restarts of the proxy included
 IDLE_TIMEOUT_S = 60.0
 FIXED, MOVING = "soak-fixed", "soak-moving"
 WORK = re.compile(
@@ -43,7 +43,7 @@ WORK = re.compile(
 
 
 class Sample(NamedTuple):
-    """What the node's processes have at a time."""
+    """The resources of the node's processes at one time."""
 
     at_s: float
     proxy_bytes: int
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Soak:
-    """What happened."""
+    """The events of the run."""
 
     samples: list[Sample] = field(default_factory=list)
     versions: int = 0
@@ -63,7 +63,7 @@ class Soak:
 
 
 def soak(scratch: Path, minutes: float = MINUTES) -> Result:
-    """The whole of it; ``minutes`` long."""
+    """Runs the whole test for ``minutes``."""
     result, run = Result("soak"), Soak()
     source = corpora.mixed(LARGE_BYTES, SMALL_FILES)
     with ceph_origin(scratch) as origin:
@@ -84,7 +84,7 @@ def soak(scratch: Path, minutes: float = MINUTES) -> Result:
 
 
 def _live(node: Node, lodefs: Lodefs, scratch: Path, seconds: float, run: Soak) -> None:
-    """Pushes, new mounts and restarts until the time is over; looks at the processes meanwhile."""
+    """Pushes, mounts and restarts until the time is over, and samples the processes meanwhile."""
     begin_s = time.monotonic()
     harms: list[tuple[float, Callable[[], None]]] = [
         (seconds * HARMS_END / 3, node.restart_proxy),
@@ -106,7 +106,7 @@ def _live(node: Node, lodefs: Lodefs, scratch: Path, seconds: float, run: Soak) 
 
 
 class _Versions:
-    """A dataset that is changed, pushed, mounted and compared, again and again."""
+    """Changes, pushes, mounts and compares a dataset, again and again."""
 
     def __init__(self, lodefs: Lodefs, scratch: Path) -> None:
         self._lodefs = lodefs
@@ -116,7 +116,7 @@ class _Versions:
         self._random = random.Random(6)
 
     def push_and_compare(self, proxy: str) -> int:
-        """How many files of a new version are not what was pushed."""
+        """The number of files of a new version that differ from what was pushed."""
         changed = {
             f"{self._random.randrange(4 * CHANGED_FILES)}": self._random.randbytes(
                 self._random.randrange(100, 200_000)
@@ -141,7 +141,7 @@ def _sample(node: Node, at_s: float) -> Sample:
 
 
 def _of(root: psutil.Process) -> tuple[int, int]:
-    """Memory (PSS) and descriptors of a process and those that it started."""
+    """Memory (PSS) and descriptors of a process and its children."""
     size_bytes = files = 0
     for process in (root, *root.children(recursive=True)):
         try:
@@ -198,7 +198,7 @@ def _work_left(node: Node) -> list[str]:
 
 
 def _evicted_bytes(node: Node) -> float:
-    """Since its last restart."""
+    """The value since its last restart."""
     lines = node.proxy.metrics().splitlines()
     return sum(
         float(line.rpartition(" ")[2])

@@ -1,4 +1,4 @@
-"""The status page in a real Chromium: how soon it is painted, and what axe-core finds wrong.
+"""The status page in a real Chromium: when it is painted, and what axe-core finds wrong.
 
 axe-core is a package of npm, which is fetched once, by ``npm pack``, into the folder of corpora,
 and used only if its bytes are those that were pinned here.
@@ -32,7 +32,7 @@ LARGE = "large/million"
 ROUNDS = 5
 SIZES = {"desktop": (1200, 900), "phone": (390, 844)}
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
-VIEWS = {  # and what is there once all is
+VIEWS = {  # views, and what is there once they are complete
     "#/": "document.querySelector('meter')",
     "#/repositories": "document.querySelector('.list time')",
     f"#/repository/{LARGE}": "document.querySelector('.list time')",
@@ -58,7 +58,7 @@ def page(scratch: Path) -> Result:
 
 
 def look_at_many(result: Result, browser: Browser, url: str) -> None:
-    """The list of MANY repositories: as it comes first, and when all have been listed."""
+    """The list of MANY repositories: at first, and when all have been listed."""
     view = "#/repositories"
     first_paint, first_complete = _times(browser, url, view, VIEWS[view])
     times = [_times(browser, url, view, VIEWS[view]) for _ in range(ROUNDS)]
@@ -70,7 +70,7 @@ def look_at_many(result: Result, browser: Browser, url: str) -> None:
 
 
 def look(result: Result, browser: Browser, url: str, axe: str, folder: Path) -> None:
-    """Open every view, in both themes and sizes; pictures go to ``folder``."""
+    """Opens every view in both themes and sizes, and writes pictures to ``folder``."""
     for view, ready in VIEWS.items():
         times = [_times(browser, url, view, ready) for _ in range(ROUNDS)]
         paints, complete = zip(*times, strict=True)
@@ -95,14 +95,15 @@ def look(result: Result, browser: Browser, url: str, axe: str, folder: Path) -> 
 
 
 def violations_of(tab: Page, axe: str) -> list[str]:
-    """What axe-core finds, one line for each rule and element."""
+    """axe-core's findings, one line for each rule and element."""
     tab.run(f"{axe}; 0")
     found = json.loads(tab.run("axe.run().then((all) => JSON.stringify(all.violations))"))
     return [f"{rule['id']}: {node['html'][:120]}" for rule in found for node in rule["nodes"]]
 
 
 def axe_source() -> str:
-    """axe-core's program. Raises: LoadtestError if it cannot be fetched, or is not the pinned."""
+    """axe-core's program. Raises: LoadtestError if it cannot be fetched, or is not the pinned
+    one."""
     folder = corpora.DATA
     folder.mkdir(parents=True, exist_ok=True)
     package = folder / f"{AXE}.tgz"
@@ -130,7 +131,7 @@ def _many(lodefs: Lodefs, folder: Path) -> None:
 
 
 def _copies(repos: Path) -> None:
-    """Repositories that share one's history: pushing so many would take an hour."""
+    """Makes repositories that share one history, since pushing so many would take an hour."""
     for n in range(MANY):
         shutil.copytree(repos / "small" / "000", repos / "many" / f"{n:05}")
 
@@ -142,7 +143,7 @@ def _open(tab: Page, url: str, view: str, ready: str) -> None:
 
 
 def _times(browser: Browser, url: str, view: str, ready: str) -> tuple[float, float]:
-    """Milliseconds until something is painted, and until all is there, in a fresh profile."""
+    """Milliseconds until the first paint and until all is there, in a fresh profile."""
     tab = browser.page()
     _open(tab, url, view, ready)
     complete = float(tab.run("performance.now()"))

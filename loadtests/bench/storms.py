@@ -1,4 +1,4 @@
-"""Many containers at once on a few volumes, in peace and while processes are killed."""
+"""Many containers at once on a few volumes, undisturbed and while processes are killed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ VOLUMES = 10
 CONTAINERS = 100
 AT_ONCE = 8
 P99_S = 0.5
-SETTLE_S = 10.0  # for mounts and processes to go after the last container
+SETTLE_S = 10.0  # for mounts and processes to end after the last container
 UPKEEP_S = 150.0  # the same where Unmounts were lost: old after 1 min, looked for once a minute
 HARM_EVERY_S = 3.0
 CHAOS_S = 45.0
-TRIES_S = 60.0  # how long docker is asked again while its daemon restarts
+TRIES_S = 60.0  # how long calls are repeated while dockerd restarts
 READ_S = 4
 
 _UNIQUE = re.compile(r"[0-9a-f]{8,}")
@@ -50,13 +50,13 @@ echo $rounds $bad > /out/$(hostname)
 
 @dataclass(slots=True)
 class Seen:
-    """What the containers of a chaos saw, and what docker was asked more than once."""
+    """What the containers of a chaos run saw, and which docker commands were repeated."""
 
     containers: int = 0
     rounds: int = 0
     bad: int = 0
-    ended: int = 0  # by dockerd, before they could say what they have seen
-    again: Counter[str] = field(default_factory=Counter)  # by what docker said
+    ended: int = 0  # by dockerd, before they could report
+    again: Counter[str] = field(default_factory=Counter)  # by docker's message
     late: list[str] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
 
@@ -86,7 +86,9 @@ def chaos(result: Result, dockerd: Dockerd, node: PluginNode, repo: str) -> None
                 for n in range(AT_ONCE)
             ]
             try:
-                harms = _harm(dockerd, node)  # by this thread, whose end would be dockerd's
+                harms = _harm(
+                    dockerd, node
+                )  # by this thread, since dockerd would end with its thread
             finally:
                 over.set()
             for one in work:
@@ -113,7 +115,7 @@ def _volumes(
     repo: str,
     settle_s: float = SETTLE_S,
 ) -> Iterator[tuple[Containers, list[str], Calls]]:
-    """Volumes behind a relay that times the plugin; what is left of them afterwards is added."""
+    """Volumes behind a relay that times the plugin; adds what is left of them afterwards."""
     before = node.processes()
     own = node.folder / f"{what}.sock"
     with relayed(own, node.socket) as calls, containers(dockerd, node, own) as box:
@@ -125,7 +127,7 @@ def _volumes(
         settled_s, left = perf_counter() - settling, len(node.mounts())
         removed = [box.dockerd.try_docker("volume", "rm", name) for name in volumes]
         refused = [done.stderr.strip() for done in removed if done.returncode != 0]
-        # plugin and proxy may be others than before, but not more
+        # plugin and proxy may be new processes, but not more of them
         node.until(lambda: len(node.processes()) <= len(before), SETTLE_S)
         processes = max(len(node.processes()) - len(before), 0)
     result.add(f"{what}: processes that dockerd has forgotten", orphans)
@@ -137,7 +139,7 @@ def _volumes(
 
 
 def _run(box: Containers, volume: str) -> str:
-    """One container from start to end; what went wrong."""
+    """Runs one container. Returns what went wrong."""
     words = ("run", "--rm", "--network", "none", "-v", f"{volume}:/data", IMAGE)
     try:
         done = box.dockerd.try_docker(*words, "sh", "-c", CHECK)
@@ -147,7 +149,7 @@ def _run(box: Containers, volume: str) -> str:
 
 
 def _read_on(box: Containers, volumes: list[str], seen: Seen, over: Event) -> None:
-    """One container after the other, until it is over."""
+    """Runs one container after the other, until the time is over."""
     for volume in cycle(volumes):
         if over.is_set():
             return
@@ -165,10 +167,10 @@ def _read_on(box: Containers, volumes: list[str], seen: Seen, over: Event) -> No
 
 
 def _read_once(box: Containers, volume: str, name: str, seen: Seen) -> tuple[int, int]:
-    """One container's life; rounds and failures that it tells."""
+    """Runs one container. Returns the rounds and failures that it reports."""
 
     def ask(*words: str, first: Callable[[], object] = lambda: None) -> str:
-        """docker's answer, however often its daemon must be asked; TimeoutError."""
+        """docker's answer, repeated while its daemon restarts. Raises: TimeoutError."""
         end = monotonic() + TRIES_S
         while True:
             done = box.dockerd.try_docker(*words)
@@ -183,7 +185,12 @@ def _read_once(box: Containers, volume: str, name: str, seen: Seen) -> tuple[int
 
     out = box.node.folder / "out"
     out.mkdir(exist_ok=True)
-    volumes = ("-v", f"{volume}:/data", "-v", f"{out}:/out")  # dockerd's logs may be lost with it
+    volumes = (
+        "-v",
+        f"{volume}:/data",
+        "-v",
+        f"{out}:/out",
+    )  # dockerd's logs may be lost when it is killed
     run = ("run", "-d", "--name", name, "--hostname", name, "--network", "none", *volumes, IMAGE)
     ask(*run, "sh", "-c", READER, first=lambda: box.dockerd.try_docker("rm", "-f", name))
     try:
@@ -200,7 +207,7 @@ def _read_once(box: Containers, volume: str, name: str, seen: Seen) -> tuple[int
 
 
 def _harm(dockerd: Dockerd, node: PluginNode) -> Counter[str]:
-    """Kills one after the other, and starts what it killed; how often."""
+    """Kills processes one after the other, and restarts them. Returns how often."""
 
     def plugin() -> None:
         node.kill_plugin()
@@ -228,7 +235,7 @@ def _harm(dockerd: Dockerd, node: PluginNode) -> Counter[str]:
 
 
 def _latencies(result: Result, what: str, calls: Calls) -> None:
-    """The plugin's answers, by call; under kills those that it did not give do not count."""
+    """The plugin's answers, by call; under kills, missing answers do not count."""
     for method, times in sorted(calls.took_s().items()):
         shown = f"{what}: {method}, {len(times)} calls"
         result.add(f"{shown}: p50", _percentile(times, 0.5), "s")
@@ -236,11 +243,11 @@ def _latencies(result: Result, what: str, calls: Calls) -> None:
     told = Counter(
         f"{call.method}: {_UNIQUE.sub('...', call.error)}"
         for call in calls.seen
-        if call.error and not call.method.endswith(".Get")  # asked before each Create
+        if call.error and not call.method.endswith(".Get")  # dockerd asks Get before each Create
     )
     result.notes += [f"{what}: {count}x {error}" for error, count in told.most_common(5)]
 
 
 def _percentile(values: list[float], share: float) -> float:
-    """The nearest rank."""
+    """A percentile by nearest rank."""
     return sorted(values)[max(ceil(share * len(values)) - 1, 0)]

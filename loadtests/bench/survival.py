@@ -1,4 +1,4 @@
-"""Benchmark of what readers notice when processes behind a mount are killed."""
+"""Benchmark of the delays that readers notice when processes behind a mount are killed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def killing(scratch: Path) -> Result:
 
 
 class Node:
-    """A proxy and a mount on ``target``, and ways to harm them."""
+    """A proxy and a mount on ``target``, with methods that kill their processes."""
 
     def __init__(self, lodefs: Lodefs, folder: Path, target: Path, *words: str) -> None:
         """``words``: further options of ``lodefs serve``."""
@@ -69,20 +69,20 @@ class Node:
         self._target = target
         self._words = words
         self.proxy = Proxy.start(lodefs, folder, *words)
-        self.proxy_ready_s = 0.0  # the longest time that it needed to start again
+        self.proxy_ready_s = 0.0  # the longest restart
 
     def kill_workers(self) -> None:
-        """All workers at once."""
+        """Kills all workers at once."""
         for worker in psutil.Process(self.supervisor()).children():
             worker.kill()
 
     def kill_proxy(self) -> None:
-        """The proxy, which is started again."""
+        """Kills the proxy, and starts it again."""
         self.proxy.kill()
         self._start_proxy()
 
     def restart_proxy(self) -> None:
-        """The proxy ends as it is told to, and is started again."""
+        """Ends the proxy regularly, and starts it again."""
         self.proxy.stop()
         self._start_proxy()
 
@@ -91,7 +91,7 @@ class Node:
         self.proxy_ready_s = max(self.proxy_ready_s, self.proxy.ready_s)
 
     def kill_supervisor(self) -> None:
-        """The supervisor; another takes the mount over."""
+        """Kills the supervisor; another one takes the mount over."""
         os.kill(self.supervisor(), signal.SIGKILL)
         self._lodefs.run("mount", "--take-over", self._target)
 
@@ -105,7 +105,7 @@ class Node:
 
 
 def _under_load(kill: Callable[[], None], target: Path, source: Path) -> tuple[int, Verified]:
-    """How often was killed, and what readers saw meanwhile."""
+    """The number of kills, and what readers saw meanwhile."""
     kills = 0
     with verifying(RANGES, target, source, READERS) as seen:
         end = time.monotonic() + SECONDS

@@ -24,7 +24,7 @@ from tests.support.chunkstore.child_process import run
 
 SIZE_BYTES = 64 << 20
 KILLS = 5
-PAUSE_S = 2.0  # between two of them
+PAUSE_S = 2.0  # between two kills
 UNIT = "lodefs-mount@try.service"
 STORE, TARGET = "/srv/store", "/srv/try"
 FILES = {
@@ -46,7 +46,7 @@ def service(scratch: Path) -> Result:
 
 
 def _fill(root: Path, scratch: Path) -> str:
-    """A store with one file, and the settings; the file's SHA-256."""
+    """Makes a store with one file, and the settings. Returns the file's SHA-256."""
     source = scratch / "source"
     source.mkdir()
     data = os.urandom(SIZE_BYTES)

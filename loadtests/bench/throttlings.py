@@ -1,4 +1,4 @@
-"""A store that answers 503 SlowDown for a minute: how often one node asks, and how reads end."""
+"""A store that answers 503 SlowDown for a minute: how often a node asks, and how its reads end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from loadtests.services.moto import moto_server
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 
 THROTTLED_S = 60.0
-READ_S_MAX = 36.0  # what troubleshooting.md promises: 30 s, and one look more
-READERS = {1: 40, 100: 60}  # readers, and how many requests are asked for at most
+READ_S_MAX = 36.0  # the promise of troubleshooting.md: 30 s, and one more attempt
+READERS = {1: 40, 100: 60}  # readers, and the limit for requests
 FILE_BYTES = 3_000
 BACK_S_MAX = 12.0
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your rate.</Message></Error>"
@@ -29,7 +29,7 @@ _PASSED = ("content-type", "etag", "content-range", "last-modified", "x-amz-requ
 
 
 class Front:
-    """In front of an S3 server: passes requests on, or puts all of them off and notes when."""
+    """A relay before an S3 server that passes requests on, or throttles all and records when."""
 
     def __init__(self, server: S3Server) -> None:
         self._port = urlsplit(server.endpoint_url).port
@@ -75,7 +75,7 @@ def throttling(scratch: Path) -> Result:
 
 
 def _push(lodefs: Lodefs, folder: Path) -> None:
-    """Files of their own for each reader."""
+    """Makes separate files for each reader."""
     dice = random.Random(5)
     for number in range(max(READERS)):
         (folder / str(number)).mkdir(parents=True)
@@ -87,7 +87,7 @@ def _push(lodefs: Lodefs, folder: Path) -> None:
 
 def _minute(result: Result, front: Front, root: Path, readers: int, requests_max: int) -> None:
     for number in range(readers):
-        os.stat(root / str(number) / "large")  # names are known; bytes are not
+        os.stat(root / str(number) / "large")  # names are cached; bytes are not
     front.put_off_s.clear()
     front.is_throttled, begun_s = True, monotonic()
     with _reading(root, readers) as ends:

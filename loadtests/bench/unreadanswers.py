@@ -1,4 +1,5 @@
-"""A client with 500 connections that ask for much and read nothing: memory, and others' latency."""
+"""A client with 500 connections that requests much and reads nothing: memory, and others'
+latency."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ KINDS = {"range of 6 bytes": "/files/quiet@main/small", "list": "/list/quiet@mai
 
 
 def unread_answers(scratch: Path) -> Result:
-    """In turns alone and beside the connections of another token."""
+    """Requests alone and beside the connections of another token, in turn."""
     result = Result("unread-answers")
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
     lodefs.run("init", lodefs.store)
@@ -68,7 +69,7 @@ def unread_answers(scratch: Path) -> Result:
 
 
 def _measure(address: tuple[str, int], token: str, seconds: float) -> dict[str, list[float]]:
-    """How long requests of one client took, kinds in turns."""
+    """The latency of one client's requests, kinds in turn."""
     took_s: dict[str, list[float]] = {kind: [] for kind in KINDS}
     connection = http.client.HTTPConnection(*address, timeout=60)
     headers = {"Authorization": f"Bearer {token}", "Range": "bytes=0-5"}

@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 def volumes(scratch: Path) -> Result:
-    """Publishes of a known snapshot, many at once, memory, and reads while the driver is killed."""
+    """Publishes a known snapshot, many volumes at once, and reads while the driver is killed."""
     if os.geteuid() != 0:
         raise LoadtestError("csi: needs root, which mounts")
     result = Result("csi")
@@ -64,7 +64,7 @@ def _pushed(lodefs: Lodefs, folder: Path) -> list[str]:
 
 
 def _known(result: Result, node: RealDriver, commit: str) -> None:
-    """One volume after the other, of a snapshot that is mounted."""
+    """Publishes one volume after the other, of a mounted snapshot."""
     context = {"repo": REPO, "commit": commit}
     first_s = _timed(lambda: node.kubelet.publish("first", node.target("first"), context))
     ours, bind = [], []
@@ -86,7 +86,7 @@ def _known(result: Result, node: RealDriver, commit: str) -> None:
 
 
 def _many(result: Result, node: RealDriver, commits: list[str]) -> None:
-    """A hundred volumes of ten snapshots, ten at a time."""
+    """Publishes a hundred volumes of ten snapshots, ten at a time."""
 
     def publish(number: int) -> float:
         target = node.target(f"v{number}")
@@ -104,7 +104,7 @@ def _many(result: Result, node: RealDriver, commits: list[str]) -> None:
 
 
 def _killed(result: Result, node: RealDriver) -> None:
-    """kill -9 of driver and mount service while volumes are read."""
+    """Kills driver and mount service with SIGKILL while volumes are read."""
     counts = {"reads": 0, "failed": 0}
     with _reading(node, counts):
         for restart in (node.restart_driver, node.restart_mounter) * 3:
@@ -145,7 +145,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _memory_mib(pid: int, *, all_of_it: bool = False) -> float:
-    """Proportional set size, with that of the processes below it."""
+    """Proportional set size of a process and the processes below it."""
     process = psutil.Process(pid)
     processes = [process, *(process.children() if all_of_it else [])]
     return sum(int(one.memory_full_info().pss) for one in processes) / MIB

@@ -36,7 +36,7 @@ def see(result: Comparison, side: Side, state: str) -> None:
 
 
 def warm(result: Comparison, sides: Sequence[Side]) -> None:
-    """On a node that knows the tree: after the kernel forgot it, and again at once."""
+    """Walks on a node that knows the tree: after the kernel forgot it, and again at once."""
     for side in sides:
         drop_page_cache()
         see(result, side, WARM)
@@ -44,7 +44,7 @@ def warm(result: Comparison, sides: Sequence[Side]) -> None:
 
 
 def million(scratch: Path) -> Result:
-    """1,000,000 files in 1,000 directories: how soon mounted, how fast walked, in what memory."""
+    """1,000,000 files in 1,000 directories: time to mount, speed of walks, memory."""
     result = Result("mount-walk")
     source = corpora.million()
     with ceph_origin(scratch) as origin:
@@ -114,7 +114,7 @@ def _command_s(command: Sequence[str], folder: Path) -> float:
 
 
 def _first_mount(result: Result, origin: Origin, proxy: Proxy, target: Path) -> float:
-    """The first mount on the node, its walks and its memory; the seconds until it was ready."""
+    """The first mount on the node, its walks and memory. Returns the seconds until it was ready."""
     start = perf_counter()
     with mounted(origin.lodefs, proxy, target):
         ready_s = perf_counter() - start
@@ -139,7 +139,7 @@ def _mount_s(origin: Origin, proxy: Proxy, target: Path) -> float:
 
 
 def _start_s(origin: Origin) -> float:
-    """Seconds that the command line takes when it has nothing to do."""
+    """Seconds that the command line takes without any work."""
     return median(origin.lodefs.run("version").seconds for _ in range(ROUNDS))
 
 

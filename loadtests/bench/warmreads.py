@@ -1,4 +1,4 @@
-"""Reads from the cache's disk, where the dataset does not fit into memory, without passthrough."""
+"""Reads from the cache's disk without passthrough, if the dataset does not fit into memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUNDS = 24
 READS = 250  # on each side in each round
 READ_BYTES = 4096
 SMALL_BYTES = 64 << 10
-MEMORY_KIB = 512 << 10  # that the mount believes to have
+MEMORY_KIB = 512 << 10  # the memory that the mount believes to have
 MEMINFO = Path("/proc/meminfo")
 CLONE_NEWNS = 0x20000  # unshare(2)
 Times = list[float]
@@ -67,7 +67,7 @@ def _compare(
     roots: Sequence[Path],
     workers: Sequence[psutil.Process],
 ) -> None:
-    """Medians of all reads: others on the machine delay some of them, on either side."""
+    """Medians of all reads: other work on the machine delays some of them, on either side."""
     times: list[Times] = [[], []]
     cost: list[tuple[float, int]] = []
     for number in range(ROUNDS):
@@ -88,7 +88,7 @@ def _compare(
 
 
 def _cost(processes: Sequence[psutil.Process]) -> tuple[float, int]:
-    """Processor seconds, and how often threads gave the processor up to wait."""
+    """Processor seconds, and the number of voluntary context switches."""
     seconds, waits = 0.0, 0
     for process in processes:
         times = process.cpu_times()
@@ -114,7 +114,7 @@ def _random(root: Path, source: random.Random) -> Times:
 
 
 class _Small:
-    """Opens, reads and closes some of the small files; their names are known to the kernel."""
+    """Opens, reads and closes some small files whose names the kernel knows."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""Benchmarks of warm: a large file against pull, small files from an S3 that is far away."""
+"""Benchmarks of warm: a large file against pull, and small files from a distant S3 server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def warm(scratch: Path) -> Result:
 
 
 def _in_turns(origin: Origin, scratch: Path) -> tuple[float, float]:
-    """Seconds of a warm into a new cache and of a pull into a new directory, by turns: medians."""
+    """Seconds of a warm into a new cache and of a pull into a new directory, in turn: medians."""
     warms, pulls = [], []
     for number in range(ROUNDS):
         target, folder = scratch / f"pulled-{number}", scratch / f"node-{number}"

@@ -1,4 +1,4 @@
-"""Writable mounts: a thousand of one commit, and reads of what nobody changed.
+"""Writable mounts: a thousand of one commit, and reads of unchanged files.
 
 The thousand share the mount of the node's mount service. Reads run in turns with the same of an
 overlay of the kernel over the local disk, all from memory, and the fastest turn of each counts:
@@ -98,7 +98,9 @@ def _reads(result: Result, session: Session, scratch: Path) -> None:
                     for what, read in measures.items():
                         begun_s = perf_counter()
                         count = read(root)
-                        if number > 1:  # the first brings the data to the node, the next to memory
+                        if (
+                            number > 1
+                        ):  # the first fetches the data to the node, the next into memory
                             rate = count / (perf_counter() - begun_s)
                             seen.setdefault((what, name), []).append(rate)
         for what in measures:
@@ -176,12 +178,12 @@ def _write(source: Path, files: int, size_bytes: int) -> None:
 
 
 def _disk_bytes(place: Path) -> int:
-    """What a directory takes on the disk, its directories too."""
+    """The disk space of a directory, with its subdirectories."""
     return sum(path.lstat().st_blocks * 512 for path in (place, *place.rglob("*")))
 
 
 def _processes(driver: RealDriver) -> int:
-    """The mount service and all that it has started, and what this process has."""
+    """The mount service with all that it has started, and this process."""
     found, waiting = 1, [driver.mounters[-1].pid, os.getpid()]
     while waiting:
         more = children(waiting.pop())
