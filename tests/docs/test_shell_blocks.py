@@ -13,7 +13,7 @@ PAGES = [
 ]
 WHOLE = {  # pages of which tests/docs/test_commands.py runs all blocks of these kinds
     "README.md": {"sh"},
-    "cookbook.md": {"sh"},
+    "cookbook.md": {"sh", "console"},
     "tour.md": {"sh", "console"},
     "writable.md": {"sh"},
 }
