@@ -60,17 +60,17 @@ def random_file(size_bytes: int = GIB, seed: int = 1) -> Path:
     return target
 
 
-def million(*, distinct: bool = False) -> Path:
-    """1,000,000 files of 100 to 300 bytes in 1,000 directories; four of five are equal to another
-    one, as labels are, or none are."""
-    target = DATA / ("million-distinct" if distinct else "million")
+def million(*, distinct: bool = False, flat: bool = False) -> Path:
+    """1,000,000 files of 100 to 300 bytes in 1,000 directories, or in one (``flat``); four of five
+    are equal to another one, as labels are, or none are."""
+    target = DATA / f"million{'-distinct' * distinct}{'-flat' * flat}"
     if target.exists():
         return target
     partial = _fresh(target.with_suffix(".partial"))
     source = random.Random(2)
     for number in range(1_000_000):
-        folder = partial / f"part-{number // 1000:04d}"
-        if number % 1000 == 0:
+        folder = partial if flat else partial / f"part-{number // 1000:04d}"
+        if number % 1000 == 0 and not flat:
             folder.mkdir()
         label = number if distinct else number % 1000
         text = f"label {label}\nsplit train\n" + "x" * source.randrange(80, 280)

@@ -106,6 +106,7 @@ class CommitView(msgspec.Struct, frozen=True):
     files: int
     directories: int
     size_bytes: int
+    metadata: dict[str, str] = {}
 
 
 class LogView(msgspec.Struct, frozen=True):
@@ -126,8 +127,9 @@ class ChangeView(msgspec.Struct, frozen=True):
 
 
 class ChangesView(msgspec.Struct, frozen=True):
-    """What a version changed against its first parent (null: it has none). ``is_complete``: all
-    was counted; ``changes`` has the first of them."""
+    """What a version changed against another one, ``parent``: its first parent unless that was
+    asked for (null: it has none). ``is_complete``: all was counted; ``changes`` has the first of
+    them."""
 
     repo: str
     commit: str
@@ -138,6 +140,24 @@ class ChangesView(msgspec.Struct, frozen=True):
     changed: int
     added_bytes: int
     removed_bytes: int
+    is_complete: bool
+
+
+class LastChange(msgspec.Struct, frozen=True):
+    """A version that changed something; the beginning of its message."""
+
+    commit: str
+    time_s: int  # Unix
+    message: str
+
+
+class LastChangesView(msgspec.Struct, frozen=True):
+    """Which version changed each entry of a directory last: ``entries`` has numbers of ``commits``
+    by name, as it stands in URLs. ``is_complete``: entries that are missing do not exist; else it
+    is not known of them."""
+
+    commits: list[LastChange]
+    entries: dict[str, int]
     is_complete: bool
 
 
@@ -155,8 +175,13 @@ class Catalog(Protocol):
     async def log(self, repo: str, rev: str, limit: int) -> LogView:
         """The versions from ``rev`` back. Raises: NotFound."""
 
-    async def changes(self, repo: str, rev: str) -> ChangesView:
-        """What a version changed. Raises: NotFound."""
+    async def changes(self, repo: str, rev: str, since: str = "") -> ChangesView:
+        """What a version changed against another one of its repository, or its first parent.
+        Raises: NotFound."""
+
+    async def last_changes(self, repo: str, rev: str, path: bytes) -> LastChangesView:
+        """When the entries of a directory (or a file) were changed last, as far as a bounded time
+        allows. Raises: NotFound, NotADirectory."""
 
 
 @dataclass(frozen=True, slots=True)

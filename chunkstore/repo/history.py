@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from lodefs.chunkstore.errors import (
     UNREADABLE,
@@ -174,7 +174,14 @@ def find(store: Store, spec: Spec) -> TreeEntry:
     return find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
 
 
-def find_in(packs: PackReader, root: TreeEntry, spec: Spec) -> TreeEntry:
+class ReadsTrees(Protocol):
+    """What gives the entries of directories: a PackReader."""
+
+    def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
+        """Returns the entries of a directory, by name. Raises: Corrupt."""
+
+
+def find_in(packs: ReadsTrees, root: TreeEntry, spec: Spec) -> TreeEntry:
     """Returns the entry at ``spec.path`` below ``root``, the root of the spec's commit."""
     entry = root
     at = b""
@@ -302,28 +309,57 @@ class Blamed(NamedTuple):
     commit: Commit
 
 
-def blame(store: Store, spec: Spec) -> Iterator[Blamed]:
+def blame(
+    store: Store, spec: Spec, *, goes_on: Callable[[int], bool] = lambda _size_bytes: True
+) -> Iterator[Blamed]:
     """Yields which commits last changed a file or symlink, or each entry of a directory, newest
     first, as they are found. If several parents have the same entry, the first one counts.
 
     It walks the history once for all names, and reads only the trees of a commit that are on the
-    path.
+    path. It asks ``goes_on`` before it reads each tree, with the tree's size, and before it reads
+    each commit, with 0; if the answer is no, the walk ends, and what it has not found by then is
+    left out.
 
     Raises: NotFound, NotADirectory, Corrupt.
     """
     spec, start = store.locate(spec)
-    entry = find_in(store.packs, store.commit(spec.repo, start).root, spec)
     path = b"/".join(split_path(spec.path))
-    if entry.kind is Kind.DIRECTORY:
-        yield from _BlameWalk(store, spec.repo, path).run(start, None)
-    else:
-        above, _, name = path.rpartition(b"/")
-        yield from _BlameWalk(store, spec.repo, above).run(start, {name})
+    trees = _AskingTrees(store.packs, goes_on)
+    with contextlib.suppress(_WalkEnded):
+        entry = find_in(trees, store.commit(spec.repo, start).root, spec)
+        if entry.kind is Kind.DIRECTORY:
+            yield from _BlameWalk(store, trees, spec.repo, path).run(start, None)
+        else:
+            above, _, name = path.rpartition(b"/")
+            yield from _BlameWalk(store, trees, spec.repo, above).run(start, {name})
+
+
+class _WalkEnded(Exception):
+    """The caller of ``blame`` wants no more."""
+
+
+class _AskingTrees:
+    """Reads trees as PackReader does, each after it was asked whether to go on."""
+
+    def __init__(self, packs: PackReader, goes_on: Callable[[int], bool]) -> None:
+        self._packs = packs
+        self._goes_on = goes_on
+
+    def ask(self, size_bytes: int) -> None:
+        """Raises: _WalkEnded."""
+        if not self._goes_on(size_bytes):
+            raise _WalkEnded
+
+    def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
+        """As of PackReader. Raises: _WalkEnded."""
+        self.ask(entry.size_bytes)
+        return self._packs.read_tree(entry)
 
 
 class _BlameWalk:
-    def __init__(self, store: Store, repo: str, directory: bytes) -> None:
+    def __init__(self, store: Store, trees: _AskingTrees, repo: str, directory: bytes) -> None:
         self._store = store
+        self._trees = trees
         self._repo = repo
         self._directory = directory
         self._commits: dict[CommitId, Commit] = {}
@@ -371,15 +407,16 @@ class _BlameWalk:
         """Returns the directory in a commit; None if it does not exist there."""
         root = self._commit(at).root
         try:
-            entry = find_in(self._store.packs, root, Spec(self._repo, at.hex(), self._directory))
+            entry = find_in(self._trees, root, Spec(self._repo, at.hex(), self._directory))
         except (NotFound, NotADirectory):
             return None
         return entry if entry.kind is Kind.DIRECTORY else None
 
     def _children(self, entry: TreeEntry | None) -> dict[bytes, TreeEntry]:
-        return {one.name: one for one in self._store.packs.read_tree(entry)} if entry else {}
+        return {one.name: one for one in self._trees.read_tree(entry)} if entry else {}
 
     def _commit(self, at: CommitId) -> Commit:
         if at not in self._commits:
+            self._trees.ask(0)
             self._commits[at] = self._store.commit(self._repo, at)
         return self._commits[at]

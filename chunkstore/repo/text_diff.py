@@ -7,11 +7,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
-from lodefs.chunkstore.repo.history import Change
-from lodefs.chunkstore.repo.pack_reader import PackReader
+
+if TYPE_CHECKING:  # a process that compares two texts needs no store
+    from lodefs.chunkstore.repo.history import Change
+    from lodefs.chunkstore.repo.pack_reader import PackReader
 
 SIZE_BYTES_MAX = 1024 * 1024  # limit for each of two files
 CONTEXT = 3  # lines around a change
@@ -36,10 +38,16 @@ def content_diff(packs: PackReader, change: Change) -> ContentDiff:
     sides = change.before, change.after
     if any(side is not None and _size_bytes(side) > SIZE_BYTES_MAX for side in sides):
         return ContentDiff([], "large")
-    texts = [_text(b"" if side is None else _content(packs, side)) for side in sides]
-    if texts[0] is None or texts[1] is None:
+    before, after = (b"" if side is None else _content(packs, side) for side in sides)
+    return text_diff(before, after)
+
+
+def text_diff(before: bytes, after: bytes) -> ContentDiff:
+    """What differs between two contents, of which no content at all is b""."""
+    old, new = _text(before), _text(after)
+    if old is None or new is None:
         return ContentDiff([], "binary")
-    return ContentDiff([*unified(_lines(texts[0]), _lines(texts[1]))])
+    return ContentDiff([*unified(_lines(old), _lines(new))])
 
 
 def _size_bytes(side: TreeEntry) -> int:

@@ -29,24 +29,43 @@ AXE_SHA512 = (
 REPOSITORIES = 100
 MANY = 10_000
 LARGE = "large/million"
+DESCRIBED = "small/described"
+README = """# A dataset
+
+| split | files |
+|-------|------:|
+| train | 1,000 |
+
+## How to read it
+
+```python
+import lodefs
+```
+
+See [the labels](labels.csv) or <https://example.org>. ![a picture](https://example.org/x.png)
+"""
 ROUNDS = 5
 SIZES = {"desktop": (1200, 900), "phone": (390, 844)}
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 VIEWS = {  # views, and what is there once they are complete
-    "#/": "document.querySelector('meter')",
-    "#/repositories": "document.querySelector('.list time')",
-    f"#/repository/{LARGE}": "document.querySelector('.list time')",
+    "#/": "document.querySelector('.list time')",
+    "#/node": "document.querySelector('meter')",
+    f"#/repository/{DESCRIBED}": "document.querySelector('.document')",
+    f"#/browse/{DESCRIBED}@main/": "document.querySelector('.document h3')",
+    f"#/compare/{DESCRIBED}": "document.querySelector('td details')",
     f"#/browse/{LARGE}@main/": "document.querySelector('td a')",
 }
 
 
 def page(scratch: Path) -> Result:
-    """100 repositories, one of them with 1,000,000 files: first paint, axe-core, foreign hosts."""
+    """100 repositories, one of them with 1,000,000 files in one directory: first paint, axe-core,
+    foreign hosts."""
     result = Result("page")
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
     lodefs.run("init", lodefs.store)
-    lodefs.run("push", corpora.million(), LARGE)
+    lodefs.run("push", corpora.million(flat=True), LARGE)
     _many(lodefs, scratch / "small")
+    _described(lodefs, scratch / "described")
     port = free_port()
     words = ("--listen", f"127.0.0.1:{port}", "--allow-anonymous")
     with lodefs.proxy(scratch / "node", *words), chromium() as browser:
@@ -59,7 +78,7 @@ def page(scratch: Path) -> Result:
 
 def look_at_many(result: Result, browser: Browser, url: str) -> None:
     """The list of MANY repositories: at first, and when all have been listed."""
-    view = "#/repositories"
+    view = "#/"
     first_paint, first_complete = _times(browser, url, view, VIEWS[view])
     times = [_times(browser, url, view, VIEWS[view]) for _ in range(ROUNDS)]
     paints, complete = zip(*times, strict=True)
@@ -128,6 +147,15 @@ def _many(lodefs: Lodefs, folder: Path) -> None:
     for n in range(REPOSITORIES - 1):
         (folder / "a.txt").write_text(f"{n}\n")
         lodefs.run("push", folder, f"small/{n:03}")
+
+
+def _described(lodefs: Lodefs, folder: Path) -> None:
+    """A repository with a README and two versions that differ in a text."""
+    folder.mkdir()
+    (folder / "README.md").write_text(README)
+    for n in range(2):
+        (folder / "labels.csv").write_text(f"name,n\na,{n}\n")
+        lodefs.run("push", folder, DESCRIBED)
 
 
 def _copies(repos: Path) -> None:

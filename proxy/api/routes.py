@@ -24,7 +24,7 @@ PAGE, PAGE_STATIC, PAGE_LOGIN, PAGE_LOGOUT = "page", "page-static", "page-login"
 PAGE_EVENTS, PAGE_REPOSITORIES, PAGE_REPOSITORY = "page-events", "page-repos", "page-repo"
 PAGE_HISTORY, PAGE_CHANGES, PAGE_CACHED = "page-history", "page-changes", "page-cached"
 PAGE_PREVIEW, PAGE_IMAGE, PAGE_FIND = "page-preview", "page-image", "page-find"
-PAGE_SESSION = "page-session"
+PAGE_SESSION, PAGE_DIRECTORY, PAGE_DATES = "page-session", "page-directory", "page-dates"
 OTHER = "other"  # the label of requests without a route
 
 PAGE_PREFIX = "/page/"
@@ -82,6 +82,8 @@ _PAGE_TREES = {
     "preview": PAGE_PREVIEW,
     "image": PAGE_IMAGE,
     "find": PAGE_FIND,
+    "directory": PAGE_DIRECTORY,
+    "dates": PAGE_DATES,
 }
 _NODE_PARTS = {b"": NODE, b"children": CHILDREN, b"lookup": LOOKUP, b"data": DATA}
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")

@@ -9,7 +9,8 @@ from collections import deque
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotADirectory, NotFound
+from lodefs.chunkstore.format.names import check_revision
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol.cache_control import EvictRequest
 from lodefs.chunkstore.protocol.wire import CHILDREN_MAX, Snapshot
@@ -21,6 +22,7 @@ from lodefs.proxy.api.responses import FOREIGN_CONTENT, Answer, json_answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.api.views import EntryView, entry_view
 from lodefs.proxy.node import Names, NodeService, SnapshotFile
+from lodefs.proxy.page import directory_view
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.previews import Previews
 from lodefs.proxy.page.static_files import INDEX, StaticFiles
@@ -63,6 +65,8 @@ class PageHandlers:
             routes.PAGE_PREVIEW: self._preview,
             routes.PAGE_IMAGE: self._image,
             routes.PAGE_FIND: self._find,
+            routes.PAGE_DIRECTORY: self._directory,
+            routes.PAGE_DATES: self._dates,
         }
 
     async def _index(self, _route: Route, request: Request) -> Answer:
@@ -99,7 +103,24 @@ class PageHandlers:
         return _fresh(await self._node.catalog.log(route.repo, route.rev, _limit(route)))
 
     async def _changes(self, route: Route, _request: Request) -> Answer:
-        return _fresh(await self._node.catalog.changes(route.repo, route.rev))
+        since = _revision(route, "since")
+        return _fresh(await self._node.catalog.changes(route.repo, route.rev, since))
+
+    async def _directory(self, route: Route, _request: Request) -> Answer:
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        view = await directory_view.directory(
+            self._names,
+            snapshot,
+            route.rev,
+            route.path,
+            after=routes.checked_name(route.query.get("after", b"")),
+            order=_text(route, "order"),
+            limit=_limit(route),
+        )
+        return _fresh(view)
+
+    async def _dates(self, route: Route, _request: Request) -> Answer:
+        return _fresh(await self._node.catalog.last_changes(route.repo, route.rev, route.path))
 
     async def _cached(self, route: Route, _request: Request) -> Answer:
         snapshot = await self._names.snapshot(route.repo, route.rev)
@@ -117,6 +138,11 @@ class PageHandlers:
         return _fresh(CachedView(route.repo, snapshot.commit, cached_bytes))
 
     async def _preview(self, route: Route, _request: Request) -> Answer:
+        since = _revision(route, "since")
+        if since:
+            before = await self._file_or_none(route, since)
+            after = await self._file_or_none(route, route.rev)
+            return _fresh(await self._previews.patch(before, after))
         file = await self._file_at(route)
         return _fresh(await self._previews.view(file, route.path.rpartition(b"/")[2]))
 
@@ -133,6 +159,15 @@ class PageHandlers:
             raise InvalidInput("the query parameter 'match' is missing: what names are to hold")
         snapshot = await self._names.snapshot(route.repo, route.rev)
         return _fresh(await find(self._names, snapshot, route.path, match))
+
+    async def _file_or_none(self, route: Route, rev: str) -> SnapshotFile | None:
+        """The file at the route's path in a version; None if there is none in it."""
+        snapshot = await self._names.snapshot(route.repo, rev)
+        try:
+            file = await self._names.file(snapshot, route.path)
+        except (NotFound, NotADirectory):
+            return None
+        return file if isinstance(file, SnapshotFile) else None
 
     async def _file_at(self, route: Route) -> SnapshotFile:
         snapshot = await self._names.snapshot(route.repo, route.rev)
@@ -155,6 +190,12 @@ def _text(route: Route, name: str) -> str:
     if len(text) > MATCH_CHARS_MAX:
         raise InvalidInput(f"{name} may have {MATCH_CHARS_MAX} characters at most")
     return text
+
+
+def _revision(route: Route, name: str) -> str:
+    """A revision that is a query parameter, or "". Raises: InvalidInput."""
+    text = _text(route, name)
+    return check_revision(text) if text else ""
 
 
 def _limit(route: Route) -> int:

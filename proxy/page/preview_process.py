@@ -12,6 +12,7 @@ import io
 import os
 import resource
 import sys
+from collections.abc import Callable
 from itertools import islice
 
 import msgspec
@@ -22,6 +23,7 @@ from lodefs.proxy.page.preview_view import (
     COLUMNS_MAX,
     ROWS_MAX,
     TEXT_CHARS_MAX,
+    Format,
     PreviewOrder,
     PreviewView,
     cell,
@@ -65,8 +67,23 @@ def limit(order: PreviewOrder) -> None:
 
 def view_of(order: PreviewOrder, data: bytes) -> PreviewView:
     """The preview. Raises: InvalidInput (the bytes are not of the format), MemoryError."""
-    show = {"csv": csv_view, "parquet": parquet_view, "text": text_view}[order.format]
+    if order.format == "patch":
+        return patch_view(data[: order.before_bytes], data[order.before_bytes :])
+    show = _archive_view(order.format) or {
+        "csv": csv_view,
+        "json": json_view,
+        "markdown": markdown_view,
+        "parquet": parquet_view,
+    }.get(order.format, text_view)
     return show(data, is_whole=order.is_whole)
+
+
+def _archive_view(form: Format) -> Callable[..., PreviewView] | None:
+    if form not in ("tar", "zip"):
+        return None
+    from lodefs.proxy.page import archive_members  # takes a while, and few files are archives
+
+    return archive_members.tar_view if form == "tar" else archive_members.zip_view
 
 
 _DELIMITERS = (",", "\t", ";", "|")
@@ -83,6 +100,50 @@ def text_view(data: bytes, *, is_whole: bool) -> PreviewView:
     is_cut = not is_whole or len(text) > TEXT_CHARS_MAX
     note = "the beginning of the file" if is_cut else ""
     return PreviewView("text", note, text=text[:TEXT_CHARS_MAX], is_cut=is_cut)
+
+
+def json_view(data: bytes, *, is_whole: bool) -> PreviewView:
+    """A JSON text with a line for each value, its numbers and keys as they stand; as a text what is
+    cut off, or no JSON."""
+    try:
+        formatted = msgspec.json.format(data, indent=2) if is_whole else b""
+    except (msgspec.DecodeError, RecursionError):
+        formatted = b""
+    if not formatted:
+        return text_view(data, is_whole=is_whole)
+    text = decoded(formatted)
+    is_cut = len(text) > TEXT_CHARS_MAX
+    note = "formatted; the beginning of the file" if is_cut else "formatted"
+    return PreviewView("text", note, text=text[:TEXT_CHARS_MAX], is_cut=is_cut)
+
+
+def markdown_view(data: bytes, *, is_whole: bool) -> PreviewView:
+    """A Markdown text as a document; what is none, as a text."""
+    from lodefs.proxy.page import markdown_document
+
+    if not data or _is_binary(data):
+        return text_view(data, is_whole=is_whole)
+    text = decoded(data)
+    most = markdown_document.CHARS_MAX
+    is_cut = not is_whole or len(text) > most
+    parts = markdown_document.document_of(text[:most])
+    note = "the beginning of the file" if is_cut else ""
+    return PreviewView("document", note, parts=parts, is_cut=is_cut)
+
+
+def patch_view(before: bytes, after: bytes) -> PreviewView:
+    """What differs between two contents of a file, by line."""
+    from lodefs.chunkstore.repo.text_diff import text_diff
+
+    found = text_diff(before, after)
+    if found.not_shown:
+        return none("this is no text: what differs in it is not shown")
+    if not found.lines:
+        return none("the content is the same")
+    text = "\n".join(found.lines)
+    is_cut = len(text) > TEXT_CHARS_MAX
+    note = "the beginning of what differs" if is_cut else ""
+    return PreviewView("patch", note, text=text[:TEXT_CHARS_MAX], is_cut=is_cut)
 
 
 def csv_view(data: bytes, *, is_whole: bool) -> PreviewView:

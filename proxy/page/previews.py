@@ -17,7 +17,9 @@ from lodefs.proxy.node import Files, SnapshotFile
 from lodefs.proxy.page import image_header
 from lodefs.proxy.page.image_header import ImageHeader
 from lodefs.proxy.page.preview_view import (
+    ARCHIVE_BYTES_MAX,
     HEAD_BYTES_MAX,
+    PATCH_BYTES_MAX,
     VIEW_BYTES_MAX,
     WHOLE_BYTES_MAX,
     Format,
@@ -33,6 +35,15 @@ PROCESSES_MAX = 2  # at once, with what they are given
 WAITING_MAX = 16
 PARQUET = b"PAR1"  # the beginning and the end of such files
 PARQUET_TRAILER_BYTES = 8  # the length of the footer, u32, little-endian; PAR1
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06")
+_ENDINGS: dict[Format, tuple[bytes, ...]] = {
+    "csv": (b".csv", b".tsv"),
+    "json": (b".json", b".geojson", b".ipynb"),
+    "markdown": (b".md", b".markdown"),
+    "parquet": (b".parquet",),
+    "tar": (b".tar.gz", b".tgz", b".tar.bz2", b".tbz2", b".tar.xz", b".txz", b".tar.zst", b".tzst"),
+    "zip": (b".zip",),
+}
 _NO_PYARROW = "to see columns and rows of Parquet files, install lodefs[preview] on this node"
 _COMMAND = python_process.command("lodefs.proxy.page.preview_process")
 
@@ -60,13 +71,33 @@ class Previews:
             if header is not None:
                 image_header.check_image(header, size_bytes)
                 return PreviewView("image", media=header.media, width=header[1], height=header[2])
-            lower = name.lower()
-            if head.startswith(PARQUET) or lower.endswith(b".parquet"):
+            form = format_of(name, head)
+            if form == "parquet":
                 return await self._parquet(file)
         except InvalidInput as error:
             return none(str(error))
-        form: Format = "csv" if lower.endswith((b".csv", b".tsv")) else "text"
-        return await self._run(PreviewOrder(form, size_bytes <= len(head)), head)
+        if form in ("tar", "zip") and size_bytes > len(head):
+            most = min(size_bytes, ARCHIVE_BYTES_MAX)
+            head = await self._read(file, size_bytes - most if form == "zip" else 0, most)
+        is_whole = size_bytes <= len(head)
+        found = await self._run(PreviewOrder(form, is_whole), head)
+        if found.kind == "none" and not found.may_retry and form in ("json", "markdown"):
+            found = await self._run(PreviewOrder("text", is_whole), head)  # too much to be parsed
+        return found
+
+    async def patch(self, before: SnapshotFile | None, after: SnapshotFile | None) -> PreviewView:
+        """What differs between two contents of a file; None: there is no file. Raises: as
+        ``view``."""
+        files = [file for file in (before, after) if file is not None]
+        if any(file.entry.size_bytes > PATCH_BYTES_MAX for file in files):
+            return none(f"it has more than {PATCH_BYTES_MAX >> 20} MiB: what differs is not shown")
+        async with self._place():
+            contents = [
+                b"" if file is None else await self._read(file, 0, file.entry.size_bytes)
+                for file in (before, after)
+            ]
+            order = PreviewOrder("patch", is_whole=True, before_bytes=len(contents[0]))
+            return await self._run(order, b"".join(contents))
 
     async def image(self, file: SnapshotFile) -> ImageHeader:
         """The header of an image that may be shown. Raises: InvalidInput for all else."""
@@ -146,8 +177,23 @@ class Previews:
             return none("this file could not be looked at: it takes too much, or is damaged")
         try:
             return json_decoder(PreviewView).decode(answered)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return none("this file could not be looked at")
+
+
+def format_of(name: bytes, head: bytes) -> Format:
+    """As what a file is shown, by its first bytes, and else by the end of its name. Pure."""
+    if head.startswith(PARQUET):
+        return "parquet"
+    if head.startswith(_ZIP):
+        return "zip"
+    if head[257:262] == b"ustar":
+        return "tar"
+    lower = name.lower()
+    for form, endings in _ENDINGS.items():
+        if lower.endswith(endings):
+            return form
+    return "text"
 
 
 def _environment() -> dict[str, str]:

@@ -8,12 +8,12 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TypeVar
+from urllib.parse import quote_from_bytes
 
 from lodefs.chunkstore.errors import Expired
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, parse_id
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
-from lodefs.chunkstore.protocol.cache_control import encoded
 from lodefs.chunkstore.repo import history
 from lodefs.chunkstore.repo.history import Change, ChangeKind
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
@@ -23,12 +23,14 @@ from lodefs.proxy.node import (
     ChangesView,
     ChangeView,
     CommitView,
+    LastChangesView,
     LogView,
     RefKind,
     RefsView,
     RefView,
     RepositoryPage,
 )
+from lodefs.proxy.read.last_changes import last_changes
 from lodefs.proxy.read.last_seen import LastSeen
 from lodefs.proxy.runtime.thread_pools import Pools
 
@@ -41,6 +43,9 @@ COUNTING_S_MAX = 2.0
 COMPARISONS_MAX = 2  # at once
 COMMITS_MAX = 2048  # in memory
 CHANGES_KEPT = 128
+DATED_KEPT = 32
+METADATA_SHOWN = 50  # of a version
+METADATA_CHARS_MAX = 300
 DEADLINE_S = 15.0
 MESSAGE_CHARS_MAX = 4000
 
@@ -57,7 +62,8 @@ class StoreCatalog:
         self._deadline_s = deadline_s
         self._names = RepositoryNames(self._name_group)
         self._commits: Lru[tuple[str, CommitId], Commit] = Lru(COMMITS_MAX)
-        self._changes: Lru[tuple[str, CommitId], ChangesView] = Lru(CHANGES_KEPT)
+        self._changes: Lru[tuple[str, CommitId, CommitId | None], ChangesView] = Lru(CHANGES_KEPT)
+        self._last_changes: Lru[tuple[str, CommitId, bytes], LastChangesView] = Lru(DATED_KEPT)
         self._comparing = asyncio.Semaphore(COMPARISONS_MAX)
 
     async def close(self) -> None:
@@ -86,30 +92,56 @@ class StoreCatalog:
             following = commit.parents[0] if commit.parents else None
         return LogView(repo, found, following.hex() if following is not None else None)
 
-    async def changes(self, repo: str, rev: str) -> ChangesView:
+    async def changes(self, repo: str, rev: str, since: str = "") -> ChangesView:
         commit_id = await self._resolve(repo, rev)
-        known = self._changes.get((repo, commit_id))
+        commit = await self._commit(repo, commit_id)
+        if since:
+            parent_id: CommitId | None = await self._resolve(repo, since)
+        else:
+            parent_id = commit.parents[0] if commit.parents else None
+        key = (repo, commit_id, parent_id)
+        known = self._changes.get(key)
         if known is not None:
             return known
-        commit = await self._commit(repo, commit_id)
-        parent = await self._parent(repo, commit)
-        if parent is None:
+        parent = await self._before(repo, parent_id, is_wanted=bool(since))
+        if parent is None or parent_id is None:
             found = _everything(repo, commit_id, commit)
         else:
-            tally = _ChangeTally(repo, commit_id, commit.parents[0])
-            async with asyncio.timeout(self._deadline_s), self._comparing:
-                found = await self._bounded(
-                    f"what {commit_id.hex()[:12]} of {repo} changed",
-                    lambda: tally.count(self._store, parent.root, commit.root),
-                )
-        self._changes.put((repo, commit_id), found)
+            tally = _ChangeTally(repo, commit_id, parent_id)
+            found = await self._compared(
+                f"what {commit_id.hex()[:12]} of {repo} changed",
+                lambda: tally.count(self._store, parent.root, commit.root),
+            )
+        self._changes.put(key, found)
         return found
 
-    async def _parent(self, repo: str, commit: Commit) -> Commit | None:
-        """The commit before another; None if there is none, or it has expired."""
+    async def last_changes(self, repo: str, rev: str, path: bytes) -> LastChangesView:
+        commit_id = await self._resolve(repo, rev)
+        key = (repo, commit_id, path)
+        found = self._last_changes.get(key)
+        if found is None:
+            found = await self._compared(
+                f"when what is in {repo} was changed",
+                lambda: last_changes(self._store, repo, commit_id, path),
+            )
+            self._last_changes.put(key, found)
+        return found
+
+    async def _compared(self, what: str, compare: Callable[[], T]) -> T:
+        """What comes of comparing versions, of which few are compared at once."""
+        async with asyncio.timeout(self._deadline_s), self._comparing:
+            return await self._bounded(what, compare)
+
+    async def _before(
+        self, repo: str, commit_id: CommitId | None, *, is_wanted: bool
+    ) -> Commit | None:
+        """The commit before another; None if there is none, or if it has expired and nobody has
+        named it."""
         try:
-            return await self._commit(repo, commit.parents[0]) if commit.parents else None
+            return None if commit_id is None else await self._commit(repo, commit_id)
         except Expired:
+            if is_wanted:
+                raise
             return None
 
     async def _name_group(self, after: str, limit: int) -> list[str]:
@@ -194,7 +226,7 @@ class _ChangeTally:
         self._added_bytes += after_bytes or 0
         self._removed_bytes += before_bytes or 0
         if len(self._first) < CHANGES_MAX:
-            path = encoded(change.path)
+            path = quote_from_bytes(change.path)
             self._first.append(ChangeView(change.what.value, path, before_bytes, after_bytes))
 
 
@@ -212,6 +244,9 @@ def _commit_view(commit_id: CommitId, commit: Commit) -> CommitView:
         files=commit.files,
         directories=commit.directories,
         size_bytes=commit.size_bytes,
+        metadata={
+            key: value[:METADATA_CHARS_MAX] for key, value in commit.metadata[:METADATA_SHOWN]
+        },
     )
 
 

@@ -1,6 +1,7 @@
 // The page: which view is shown, the login, the theme, and the link to the node.
 import { Follower, get, post } from "./api.js";
 import { BrowseView } from "./browse_view.js";
+import { CompareView } from "./compare_view.js";
 import { el, replace } from "./dom.js";
 import { NodeView } from "./node_view.js";
 import { RepositoriesView } from "./repositories_view.js";
@@ -16,6 +17,7 @@ const views = {
   repositories: Object.assign(new RepositoriesView(), { title: "Repositories" }),
   repository: Object.assign(new RepositoryView(), { title: "Repository" }),
   browse: Object.assign(new BrowseView(), { title: "Files" }),
+  compare: Object.assign(new CompareView(), { title: "Two versions" }),
 };
 let going = new AbortController();
 
@@ -23,7 +25,7 @@ function route() {
   const hash = location.hash.replace(/^#\/?/, "");
   const cut = hash.indexOf("/");
   const name = cut < 0 ? hash : hash.slice(0, cut);
-  const known = Object.hasOwn(views, name) ? name : "node";
+  const known = Object.hasOwn(views, name) ? name : "repositories";
   return { name: known, target: cut < 0 ? "" : hash.slice(cut + 1) };
 }
 

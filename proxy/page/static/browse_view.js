@@ -1,7 +1,12 @@
 // Directories and files of a version. Links hold paths as the API encodes them, byte by byte.
 import { get } from "./api.js";
-import { bytes, card, el, number, replace, table } from "./dom.js";
 import { commands } from "./commands.js";
+import { DirectoryTable, lastChange } from "./directory_table.js";
+import { bytes, card, counted, el, number, replace } from "./dom.js";
+import { typeOf } from "./file_types.js";
+import { decoded, shortened, split } from "./paths.js";
+import { showPreview } from "./preview_view.js";
+import { showReadme } from "./readme_view.js";
 import { problem } from "./repositories_view.js";
 
 const PAGE = 200;
@@ -22,36 +27,52 @@ export class BrowseView {
         replace(this.element, crumbs(spec, path), card("A symbolic link", el("p", { class: "path" }, stat.entry.target)));
       } else await this.file(spec, path, stat.entry);
     } catch (error) {
-      if (error.name !== "AbortError") replace(this.element, crumbs(spec, path), problem(error));
+      if (error.name !== "AbortError") {
+        replace(this.element, crumbs(spec, path), problem(error, () => this.show(target, signal)));
+      }
     }
   }
 
   async directory(spec, path) {
-    const place = el("div");
+    const { signal } = this;
+    const place = el("div", {}, el("p", { class: "soft", role: "status" }, "Loading …"));
+    const note = el("p", { class: "note", role: "status" });
     const more = el("button", { type: "button", hidden: true }, "Show more");
+    const readme = el("div");
+    const asked = get(`/page/directory/${spec}/${path}?limit=${PAGE}`, signal);
+    asked.catch(() => {}); // it is waited for below
     const root = path ? null : await this.facts(spec);
     replace(this.element, crumbs(spec, path), root, this.finder(spec, path, place),
-      el("section", { class: "card", "aria-label": "Directory" }, place, more));
-    const rows = await get(`/list/${spec}/${path}?limit=${PAGE}`, this.signal);
-    const shown = entries(rows.entries);
-    if (place.childElementCount) return; // what was looked for was found first
-    replace(place, rows.entries.length ? shown : el("p", { class: "soft" }, "The directory is empty."));
-    let { next } = rows;
+      el("section", { class: "card", "aria-label": "Directory" }, place, note, more), readme);
+    const page = await asked;
+    if (page.readme !== null) showReadme(readme, spec, page.readme, { folded: false, signal });
+    if (place.querySelector("table")) return; // what was looked for was found first
+    const shown = new DirectoryTable(spec, path, { dated: page.is_ordered });
+    replace(place, page.entries.length ? shown.add(page.entries) : el("p", { class: "soft" }, "The directory is empty."));
+    if (!page.is_ordered) {
+      note.textContent = "This directory has so many entries that they are shown by name, and without their last changes.";
+    }
+    let { next } = page;
     more.hidden = next === null;
     more.addEventListener("click", async () => {
-      const page = await get(next);
-      shown.querySelector("tbody").append(...entries(page.entries).querySelectorAll("tbody tr"));
-      next = page.next;
-      more.hidden = next === null;
+      try {
+        const following = await get(`/page/directory/${spec.split("@")[0]}@${page.commit}/${path}?${next}`, signal);
+        shown.add(following.entries);
+        next = following.next;
+        more.hidden = next === null;
+      } catch (error) {
+        if (error.name !== "AbortError") note.textContent = error.message;
+      }
     });
+    if (page.is_ordered && page.entries.length) await shown.date(signal);
   }
 
   async facts(spec) {
     const snapshot = await get(`/snapshots/${spec}`, this.signal);
-    const [repo] = spec.split("@");
+    const [repo, rev] = spec.split("@");
     return el("div", {}, el("p", { class: "soft" }, `Commit ${snapshot.commit.slice(0, 12)}: `
-      + `${number(snapshot.files)} files in ${number(snapshot.directories)} directories, ${bytes(snapshot.size_bytes)}. `,
-      el("a", { href: `#/repository/${spec}` }, "Versions")), commands(repo, spec.split("@")[1]));
+      + `${counted(snapshot.files, "file", "files")} in ${counted(snapshot.directories, "directory", "directories")}, ${bytes(snapshot.size_bytes)}. `,
+      el("a", { href: `#/repository/${spec}` }, "Versions")), commands(repo, rev));
   }
 
   finder(spec, path, place) {
@@ -65,8 +86,8 @@ export class BrowseView {
         const found = await get(`/page/find/${spec}/${path}?match=${encodeURIComponent(field.value.trim())}`);
         note.textContent = `${found.entries.length} found among ${number(found.looked_at)} names`
           + `${found.is_complete ? "." : "; the search was ended there."}`;
-        replace(place, entries(found.entries));
-        place.nextElementSibling.hidden = true;
+        replace(place, new DirectoryTable(spec, path, { dated: false }).add(found.entries));
+        for (let at = place.nextElementSibling; at; at = at.nextElementSibling) at.hidden = true;
       } catch (error) {
         note.textContent = error.message;
       }
@@ -76,51 +97,22 @@ export class BrowseView {
   }
 
   async file(spec, path, entry) {
+    const { signal } = this;
     const place = el("div", { class: "preview" });
-    const name = entry.name;
+    const changed = el("span", { class: "soft" }, "…");
+    const { name } = entry;
     replace(this.element, crumbs(spec, path), el("section", { class: "card", "aria-label": "File" },
-      el("p", {}, `${bytes(entry.size_bytes)} (${number(entry.size_bytes)} bytes)${entry.executable ? ", executable" : ""}. `,
-        el("a", { href: entry.href, download: name }, "Download")),
+      el("p", {}, `${typeOf(entry)}, ${bytes(entry.size_bytes)} (${number(entry.size_bytes)} bytes)`
+        + `${entry.executable ? ", executable" : ""}. `, el("a", { href: entry.href, download: name }, "Download")),
+      el("p", { class: "note" }, "Last change: ", changed),
       el("p", { class: "note path" }, `BLAKE3 ${entry.digest}`)), card("Preview", place));
-    await this.preview(place, spec, path, name);
+    await Promise.all([showPreview(place, { spec, path, name, signal }), this.date(changed, spec, path)]);
   }
 
-  async preview(place, spec, path, name) {
-    const again = el("button", { type: "button", onclick: () => this.preview(place, spec, path, name) }, "Try again");
-    replace(place, el("p", { class: "soft", role: "status" }, "Loading …"));
-    try {
-      const view = await get(`/page/preview/${spec}/${path}`, this.signal);
-      replace(place, ...preview(view, spec, path, name), view.may_retry ? again : null);
-    } catch (error) {
-      if (error.name !== "AbortError") replace(place, el("p", { class: "bad" }, error.message), again);
-    }
+  async date(place, spec, path) {
+    const { commits } = await get(`/page/dates/${spec}/${path}`, this.signal).catch(() => ({ commits: [] }));
+    replace(place, ...(commits.length ? lastChange(spec, commits[0]) : ["unknown"]));
   }
-}
-
-function preview(view, spec, path, name) {
-  const note = view.note ? el("p", { class: "note" }, view.note) : null;
-  if (view.kind === "image") {
-    const image = el("img", { src: `/page/image/${spec}/${path}`, alt: `Preview of ${name}`,
-      onerror: () => image.replaceWith(el("p", { class: "bad" }, "The browser could not decode this image.")) });
-    return [image, el("p", { class: "note" }, `${view.media}, ${view.width} × ${view.height} pixels`)];
-  }
-  if (view.kind === "table") {
-    const columns = view.columns.map((column, n) => (
-      { name: view.types?.[n] ? `${column} (${view.types[n]})` : column }));
-    return [note, table("Preview", columns, view.rows.map((row) =>
-      view.columns.map((_, n) => row[n] ?? "")))];
-  }
-  if (view.text) {
-    return [note, el("pre", { tabindex: "0", role: "region", "aria-label": "Preview" }, view.text)];
-  }
-  return [note ?? el("p", { class: "soft" }, "There is nothing to show.")];
-}
-
-function entries(found) {
-  return table("Entries", [{ name: "Name" }, { name: "Size", number: true }], found.map((one) => [
-    el("a", { class: "path", href: `#/browse/${one.href.replace(/^\/[a-z]+\//, "")}` },
-      one.name + (one.kind === "directory" ? "/" : one.kind === "symlink" ? " →" : "")),
-    one.kind === "file" ? bytes(one.size_bytes) : ""]));
 }
 
 function crumbs(spec, path) {
@@ -130,27 +122,6 @@ function crumbs(spec, path) {
     href: `#/browse/${spec}/${parts.slice(0, n + 1).join("/")}` }, decoded(part))]);
   return el("div", {}, el("nav", { class: "crumbs", "aria-label": "Path" },
     el("a", { href: `#/repository/${repo}` }, repo), " @ ",
-    el("a", { class: "path", href: `#/browse/${spec}/` }, shortened(spec.split("@")[1])), ...links.flat()),
+    el("a", { class: "path", href: `#/browse/${spec}/` }, shortened(spec.split("@")[1] ?? "")), ...links.flat()),
   el("h1", {}, parts.length ? decoded(parts.at(-1)) : repo));
-}
-
-function shortened(rev) {
-  return /^[0-9a-f]{64}$/.test(rev) ? rev.slice(0, 12) : rev;
-}
-
-// Names are bytes: what is not UTF-8 is shown as U+FFFD, as the API does.
-export function decoded(part) {
-  const octets = [];
-  for (let at = 0; at < part.length; at += 1) {
-    if (part[at] === "%") {
-      octets.push(parseInt(part.slice(at + 1, at + 3), 16));
-      at += 2;
-    } else octets.push(...new TextEncoder().encode(part[at]));
-  }
-  return new TextDecoder().decode(new Uint8Array(octets));
-}
-
-function split(target) {
-  const cut = target.indexOf("/", target.indexOf("@"));
-  return cut < 0 ? { spec: target, path: "" } : { spec: target.slice(0, cut), path: target.slice(cut + 1) };
 }

@@ -28,7 +28,7 @@ export function table(caption, columns, rows) {
 }
 
 function kind(column) {
-  return [column.number && "number", column.wide && "wide"].filter(Boolean).join(" ") || null;
+  return [column.number && "number", column.wide && "wide", column.word && "word"].filter(Boolean).join(" ") || null;
 }
 
 export function card(title, ...children) {

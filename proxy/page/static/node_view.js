@@ -65,7 +65,7 @@ export class NodeView {
       figure("From this node's cache", share === null ? "–" : `${share} %`,
         `${bytes(local)} of ${bytes(local + far)} since it began`),
       figure("Cache", bytes(used), `of ${bytes(limit)}; ${bytes(this.state.pinned_bytes)} pinned`,
-        limit ? el("counts", { min: 0, max: limit, value: used,
+        limit ? el("meter", { min: 0, max: limit, value: used,
           "aria-label": `cache: ${bytes(used)} of ${bytes(limit)}` }) : null),
       figure("Under way", counted(Math.max(0, (f.streams ?? 0) - (f.listeners ?? 0)), "request", "requests"),
         `${bytes(f.in_flight_bytes ?? 0)} coming; ${counted(f.connections ?? 0, "connection", "connections")}`));

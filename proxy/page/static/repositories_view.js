@@ -97,6 +97,9 @@ export function headOf(refs) {
     ?? refs.find((one) => one.kind === "branch") ?? refs[0] ?? null;
 }
 
-export function problem(error) {
-  return card("This cannot be shown", el("p", { class: "bad message", role: "alert" }, error.message));
+// ``again``: what tries once more, where that may help.
+export function problem(error, again) {
+  const mayPass = error.status === 0 || error.status >= 500;
+  return card("This cannot be shown", el("p", { class: "bad message", role: "alert" }, error.message),
+    again && mayPass ? el("button", { type: "button", onclick: again }, "Try again") : null);
 }

@@ -1,9 +1,11 @@
 // One repository: its branches and tags, its versions, and what each changed.
 import { get } from "./api.js";
-import { bytes, card, counted, el, number, replace, table, when } from "./dom.js";
-import { headOf, problem } from "./repositories_view.js";
-import { shownPath } from "./node_view.js";
+import { changes } from "./changes_view.js";
 import { commands } from "./commands.js";
+import { bytes, card, counted, el, replace, when } from "./dom.js";
+import { shortened } from "./paths.js";
+import { showReadme } from "./readme_view.js";
+import { headOf, problem } from "./repositories_view.js";
 
 const PAGE = 20;
 
@@ -23,25 +25,35 @@ export class RepositoryView {
         return;
       }
       const history = new History(repo, refs);
-      replace(this.element, heading(repo), this.chooser(repo, refs, head, more),
-        card(`Versions of ${head.name}`, history.element), commands(repo, head.name));
-      await history.load(head.name, signal);
+      const readme = el("div");
+      replace(this.element, heading(repo), this.chooser(repo, refs, head, more), readme,
+        card(`Versions of ${shortened(head.name)}`, history.element), commands(repo, head.name));
+      await Promise.all([history.load(head.name, signal), this.readme(readme, `${repo}@${head.name}`, signal)]);
     } catch (error) {
-      if (error.name !== "AbortError") replace(this.element, heading(repo), problem(error));
+      if (error.name !== "AbortError") {
+        replace(this.element, heading(repo), problem(error, () => this.show(target, signal)));
+      }
     }
+  }
+
+  // Versions are shown also where the content is not to be had now.
+  async readme(place, spec, signal) {
+    const { readme } = await get(`/page/directory/${spec}/?limit=1`, signal).catch(() => ({ readme: null }));
+    if (readme !== null) await showReadme(place, spec, readme, { folded: true, signal });
   }
 
   chooser(repo, refs, head, more) {
     const options = refs.map((one) =>
       el("option", { value: one.name, selected: one.name === head.name }, `${one.kind} ${one.name}`));
     if (!refs.some((one) => one.name === head.name)) {
-      options.unshift(el("option", { value: head.name, selected: true }, head.name));
+      options.unshift(el("option", { value: head.name, selected: true }, shortened(head.name)));
     }
     const select = el("select", { id: "rev", onchange: () => {
       location.hash = `#/repository/${repo}@${select.value}`;
     } }, ...options);
     return el("div", { class: "row" }, el("label", { for: "rev" }, "Branch or tag"), select,
       el("a", { href: `#/browse/${repo}@${head.name}/` }, "Browse its files"),
+      el("a", { href: `#/compare/${repo}` }, "Compare two versions"),
       more ? el("span", { class: "soft" }, "There are more than are listed here.") : null);
   }
 }
@@ -74,6 +86,7 @@ class History {
         el("div", { class: "message" }, commit.message || el("span", { class: "soft" }, "no message"))),
       el("span", { class: "soft" }, `${counted(commit.files, "file", "files")}, ${bytes(commit.size_bytes)}, `,
         when(commit.time_s), commit.author ? `, ${commit.author}` : ""),
+      metadata(commit.metadata ?? {}),
       el("div", { class: "below" }, changes));
   }
 
@@ -81,34 +94,21 @@ class History {
     if (!details.open || place.childElementCount) return;
     replace(place, el("p", { class: "soft", role: "status" }, "Comparing …"));
     try {
-      replace(place, ...this.changed(await get(`/page/changes/${this.repo}@${commit.commit}`), commit));
+      replace(place, ...changes(this.repo, await get(`/page/changes/${this.repo}@${commit.commit}`)));
     } catch (error) {
       replace(place, el("p", { class: "bad" }, error.message));
     }
   }
+}
 
-  changed(found, commit) {
-    if (found.parent === null) {
-      return [el("p", {}, `The first version: ${counted(found.added, "file", "files")}, ${bytes(found.added_bytes)}.`)];
-    }
-    const some = found.is_complete ? "" : "At least ";
-    const summary = el("p", {}, `${some}${number(found.added)} added, ${number(found.changed)} changed, `
-      + `${number(found.removed)} removed; ${bytes(found.added_bytes)} new, ${bytes(found.removed_bytes)} gone.`);
-    const rows = found.changes.map((one) => [one.what,
-      el("a", { class: "path", href: `#/browse/${this.repo}@${one.what === "removed" ? found.parent : commit.commit}/${one.path}` },
-        shownPath(one.path)), bytes(one.before_bytes), bytes(one.after_bytes)]);
-    const total = found.added + found.changed + found.removed;
-    const note = rows.length < total || !found.is_complete
-      ? el("p", { class: "note" }, `The first ${rows.length} are shown. `,
-        el("code", {}, `lodefs diff ${this.repo}@${found.parent.slice(0, 12)} ${this.repo}@${commit.commit.slice(0, 12)}`), " lists all.")
-      : null;
-    return [summary, table("Changes", [{ name: "Change" }, { name: "Path" },
-      { name: "Before", number: true, wide: true }, { name: "After", number: true }], rows), note];
-  }
+function metadata(found) {
+  const pairs = Object.entries(found);
+  return pairs.length ? el("dl", { class: "below metadata" }, ...pairs.map(([key, value]) =>
+    el("div", {}, el("dt", {}, key), el("dd", {}, value)))) : null;
 }
 
 function heading(repo) {
-  return el("div", {}, el("p", { class: "crumbs" }, el("a", { href: "#/repositories" }, "Repositories"), " /"),
+  return el("div", {}, el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Repositories"), " /"),
     el("h1", {}, repo));
 }
 

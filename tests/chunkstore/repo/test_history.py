@@ -15,6 +15,7 @@ from lodefs.chunkstore.repo.history import (
     NAMES_MAX,
     Change,
     ChangeKind,
+    blame,
     diff,
     find,
     has_directory,
@@ -212,3 +213,26 @@ def test_diff_of_a_deep_tree() -> None:
         made.commit_root("deep", replace(entry, name=b""), branch=branch)
     found = changes(store, Spec("deep", "a"), Spec("deep", "b"))
     assert [c.path for c in found] == [b"d/" * 1499 + b"link"]
+
+
+def test_blame_ends_where_its_caller_says() -> None:
+    """Before each tree and each commit is read, the caller is asked; what was found is given."""
+    store = memory_store()
+    made = Handmade(store)
+    for n in range(4):
+        made.commit("r", {b"d/old": b"old", b"d/new": b"%d" % n}, message=f"{n}")
+    asked: list[int] = []
+
+    def found(most: int) -> dict[bytes, str]:
+        asked.clear()
+        spec = Spec("r", "main", b"d")
+        walk = blame(store, spec, goes_on=lambda size: asked.append(size) or len(asked) <= most)
+        return {one.path: one.commit.message for one in walk}
+
+    assert found(1000) == {b"d/new": "3", b"d/old": "0"}
+    assert asked.count(0) == 4
+    assert min(size for size in asked if size) > 20
+    total = len(asked)
+    assert found(total - 1) == {b"d/new": "3"}
+    assert found(0) == {}
+    assert len(asked) == 1

@@ -30,7 +30,24 @@ NAMES = [
     b"javascript:owned=1",
     "\u202ertl".encode(),
 ]
+README = b"""# Title
+
+[x](javascript:owned=1) [y](d/e/deep.csv) <img src=x onerror=owned=1> ![z](http://evil.invalid/z.png)
+![p](../../../../pixel.gif) [out](http://evil.invalid/) [<b>](%2e%2e/%2e%2e/status)
+
+<script>owned = 1</script>
+
+|a|
+|-|
+|<b>1</b>|
+"""
+PIXEL = bytes.fromhex(
+    "47494638396101000100800000000000ffffff21f90401000000002c00000000010001000002024401003b"
+)
+BEFORE = {b"README.md": b"# Title\n", b"gone": b""}
 FILES = {
+    b"README.md": README,
+    b"pixel.gif": PIXEL,
     **{name: b"content of " + name for name in NAMES},
     b"a.html": SCRIPT,
     b"a.svg": SVG,
@@ -38,10 +55,12 @@ FILES = {
 }
 FOLDER = f"#/browse/{REPO}@main/"
 VIEWS = {  # and what is there once all is
-    "#/": "document.querySelector('counts') && document.querySelectorAll('h2').length > 6",
-    "#/repositories": "document.querySelector('.list time')",
-    f"#/repository/{REPO}": "document.querySelector('.list time')",
-    FOLDER: "document.querySelector('td a')",
+    "#/": "document.querySelector('.list time')",
+    "#/node": "document.querySelector('meter') && document.querySelectorAll('h2').length > 6",
+    f"#/repository/{REPO}": "document.querySelector('.list time') && "
+    "document.querySelector('.document')",
+    FOLDER: "document.querySelector('td time') && document.querySelector('.document')",
+    f"#/compare/{REPO}": "document.querySelector('td details')",
     f"{FOLDER}d/e/deep.csv": "document.querySelector('.preview td')",
 }
 
@@ -49,7 +68,8 @@ VIEWS = {  # and what is there once all is
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
     """A proxy over a store with names and contents of all kinds."""
-    rig = Rig(tmp_path_factory.mktemp("page"), FILES)
+    rig = Rig(tmp_path_factory.mktemp("page"), BEFORE)
+    rig.maker.commit(REPO, FILES)
     with start_proxy(rig.node) as running:
         yield running
 
@@ -105,6 +125,37 @@ def test_names_are_text(page: Page, proxy: RunningProxy) -> None:
     assert [one for one in page.problems() if not one.startswith("verbose")] == []
 
 
+def test_a_readme_runs_and_loads_nothing(page: Page, proxy: RunningProxy) -> None:
+    """Below the entries, directories first, the README is a document: its links lead to files of
+    this version and to web pages, and of other hosts and parts of the proxy nothing is loaded."""
+    opened(page, proxy, FOLDER)
+    assert page.run("document.querySelector('td a').textContent") == "d/"
+    assert page.run("document.querySelector('.document h3').innerText") == "Title"
+    assert "[image: z]" in page.run("document.querySelector('.document').innerText")
+    links = page.run(
+        "[...document.querySelectorAll('.document a')].map(a => a.getAttribute('href'))"
+    )
+    assert links == [f"{FOLDER}d/e/deep.csv", "http://evil.invalid/", f"{FOLDER}status"]
+    page.until("[...document.querySelectorAll('img:not(header *)')].every(a => a.naturalWidth)")
+    images = page.run("[...document.querySelectorAll('img:not(header *)')].map(a => a.src)")
+    assert images == [f"{proxy.url}/page/image/{REPO}@main/pixel.gif"] * 2  # one is a thumbnail
+    assert page.run("document.querySelectorAll('.document :is(script, b, iframe)').length") == 0
+    assert page.run("typeof owned") == "undefined"
+    assert not [one for one in page.requests() if not one.startswith((proxy.url, "about:"))]
+
+
+def test_two_versions_line_by_line(page: Page, proxy: RunningProxy) -> None:
+    """The last two versions at first; each changed text has its lines, as text."""
+    opened(page, proxy, f"#/compare/{REPO}")
+    page.run("document.querySelector('td details summary').click()")
+    page.until("document.querySelector('.patch .added')")
+    shown = page.run("document.querySelector('.patch').innerText")
+    assert "+<script>owned = 1</script>" in shown
+    page.run("document.querySelector('#view button').click()")  # swaps them
+    page.until("document.body.innerText.includes('1 added, 1 changed')")
+    assert page.run("typeof owned") == "undefined"
+
+
 @pytest.mark.parametrize("name", ["a.html", "a.svg"])
 def test_contents_never_run(page: Page, proxy: RunningProxy, name: str) -> None:
     """A file of the dataset that holds a script, opened by itself, is shown without running."""
@@ -122,8 +173,8 @@ def test_finding_and_history(page: Page, proxy: RunningProxy) -> None:
     page.until("document.body.innerText.includes('d/e/deep.csv')")
     opened(page, proxy, f"#/repository/{REPO}")
     page.until("document.querySelector('.list summary')")
-    page.run("document.querySelector('.list summary').click()")
-    page.until(f"document.body.innerText.includes('The first version: {len(FILES)} files')")
+    page.run("[...document.querySelectorAll('.list summary')].at(-1).click()")
+    page.until(f"document.body.innerText.includes('The first version: {len(BEFORE)} files')")
 
 
 def test_a_preview_that_took_too_long_can_be_tried_again(
@@ -154,13 +205,13 @@ def test_the_keyboard_is_enough(page: Page, proxy: RunningProxy) -> None:
     for _ in range(5):
         page.press("Tab")
         reached.append(page.run("document.activeElement.innerText.trim()"))
-    assert reached[:4] == ["Skip to the content", "lodefs", "Node", "Repositories"]
+    assert reached[:4] == ["Skip to the content", "lodefs", "Repositories", "Node"]
     page.press("Enter", text="\r")  # the theme: from the system's to light
     assert page.run("document.documentElement.dataset.theme") == "light"
     page.press("Enter", text="\r")
-    page.run("document.querySelector('[data-view=repositories]').focus()")
+    page.run("document.querySelector('[data-view=node]').focus()")
     page.press("Enter", text="\r")
-    page.until("document.activeElement.id === 'main' && document.querySelector('.list time')")
+    page.until("document.activeElement.id === 'main' && document.querySelector('meter')")
     opened(page, proxy, "#/")
     assert page.run("document.documentElement.dataset.theme") == "dark"
 
@@ -170,7 +221,7 @@ def test_the_node_is_shown_live(page: Page, tmp_path: Path) -> None:
     on when there is one again."""
     node = DictNode({b"a": b"x" * 100_000})
     with start_proxy(node) as proxy:
-        opened(page, proxy, "#/", "document.querySelector('.chart')")
+        opened(page, proxy, "#/node", "document.querySelector('.chart')")
         page.until("document.getElementById('link-state').dataset.state === 'live'")
         before = len(page.events("Network.eventSourceMessageReceived"))
 
@@ -190,7 +241,7 @@ def test_logging_in_and_out(page: Page, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     token = create_token(tokens, "reader", ["demo"], now_s=0)
     with start_proxy(DictNode({b"a": b"x"}), tokens_file=tokens) as proxy:
-        page.go(f"{proxy.url}/#/repositories")
+        page.go(f"{proxy.url}/#/")
         page.until("!document.getElementById('login').hidden")
         assert nameless(page) == []
         log_in(page, "lodefs_wrong")
@@ -198,7 +249,7 @@ def test_logging_in_and_out(page: Page, tmp_path: Path) -> None:
         log_in(page, token)
         page.until("document.body.innerText.includes('demo')")
         page.go("about:blank")
-        page.go(f"{proxy.url}/#/repositories")
+        page.go(f"{proxy.url}/#/")
         page.until("document.querySelector('.list time')")
         assert page.run("document.cookie") == ""
         page.until("!document.getElementById('logout').hidden")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.protocol.cache_control import WarmRequest
+from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.proxy.api.request import Reader
-from lodefs.proxy.page import live_feed
+from lodefs.proxy.page import directory_view, live_feed
 from lodefs.proxy.page.live_feed import LISTENERS_MAX, LiveFeed, Sample
+from lodefs.proxy.read import last_changes
 from lodefs.proxy.read.store_catalog import GROUP_NAMES, RepositoryNames
 from tests.support.proxy.fake_cache_control import MemoryCacheControl
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy
@@ -50,6 +53,82 @@ def test_a_repository_and_its_versions(proxy: RunningProxy) -> None:
         assert (first["parent"], first["added"], first["added_bytes"]) == (None, 3, 6)
 
 
+def test_two_versions_are_compared(proxy: RunningProxy) -> None:
+    """In either direction, and line by line, also what is in one of them alone."""
+    with proxy.client() as client:
+        log = client.get(f"/page/history/{REPO}@main").json()["commits"]
+        new, old = (one["commit"] for one in log)
+        back = client.get(f"/page/changes/{REPO}@{old}?since=main").json()
+        assert {one["path"]: one["what"] for one in back["changes"]} == {
+            "d/b": "changed", "d/new": "removed", "gone": "added"}  # fmt: skip
+        assert (back["commit"], back["parent"]) == (old, new)
+        same = client.get(f"/page/changes/{REPO}@main?since=main").json()
+        assert (same["changes"], same["is_complete"]) == ([], True)
+        patch = client.get(f"/page/preview/{REPO}@main/d/b?since={old}").json()
+        assert (patch["kind"], patch["text"].splitlines()[1]) == ("patch", "-22")
+        gone = client.get(f"/page/preview/{REPO}@main/gone?since={old}").json()
+        assert gone["text"].splitlines()[1] == "-333"
+
+
+def test_a_directory_has_directories_first(tmp_path: Path) -> None:
+    """They are before the files on all pages; the file that says what it is comes with the first,
+    and of each entry the version that changed it last."""
+    files = {b"a": b"1", b"README.md": b"# x", b"z?/f": b"2", b"y/f": b"3"}
+    rig = Rig(tmp_path, files)
+    last = rig.maker.commit(REPO, {**files, b"z?/f": b"4"}, message="z")
+    with start_proxy(rig.node) as running, running.client() as client:
+        url = f"/page/directory/{REPO}@main/"
+        first = client.get(f"{url}?limit=3").json()
+        assert [one["name"] for one in first["entries"]] == ["y", "z?", "README.md"]
+        assert (first["total"], first["is_ordered"], first["readme"]["name"]) == (
+            4, True, "README.md")  # fmt: skip
+        second = client.get(f"{url}?{first['next']}").json()
+        assert [one["name"] for one in second["entries"]] == ["a"]
+        assert (second["next"], second["readme"]) == (None, None)
+        dates = client.get(f"/page/dates/{REPO}@main/").json()
+        assert dates["is_complete"]
+        number = dates["entries"].pop("z%3F")
+        assert (dates["commits"][number]["commit"], dates["commits"][number]["message"]) == (
+            last.hex(), "z")  # fmt: skip
+        assert {dates["commits"][n]["message"] for n in dates["entries"].values()} == {"by hand"}
+        assert list(client.get(f"/page/dates/{REPO}@main/z%3F/f").json()["entries"]) == ["f"]
+
+
+def test_a_large_directory_is_shown_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are more entries than are put in order, pages are by name, and of what history
+    is not looked through for it is said that the answer is not complete."""
+    monkeypatch.setattr(directory_view, "ORDERED_MAX", 2)
+    monkeypatch.setattr(directory_view, "CHILDREN_MAX", 1)
+    monkeypatch.setattr(last_changes, "TREE_BYTES_MAX", 10)
+    rig = Rig(tmp_path, {b"a": b"1", b"b": b"2", b"z/f": b"3"})
+    with start_proxy(rig.node) as running, running.client() as client:
+        url = f"/page/directory/{REPO}@main/"
+        first = client.get(f"{url}?limit=2").json()
+        assert [one["name"] for one in first["entries"]] == ["a", "b"]
+        assert (first["total"], first["is_ordered"]) == (None, False)
+        second = client.get(f"{url}?{first['next']}").json()
+        assert [one["name"] for one in second["entries"]] == ["z"]
+        dates = client.get(f"/page/dates/{REPO}@main/").json()
+        assert dates == {"commits": [], "entries": {}, "is_complete": False}
+
+
+def test_metadata_of_versions(tmp_path: Path) -> None:
+    """The history has what a commit says besides, long values cut off."""
+    rig = Rig(tmp_path, FIRST)
+    refs = rig.store.refs(REPO)
+    at = refs.latest(BRANCHES, "main")
+    assert at is not None
+    commit = replace(rig.store.commit(REPO, rig.commit), metadata=(("source", "x" * 9999),))
+    refs.advance(
+        BRANCHES, "main", rig.store.put_commit(REPO, commit), expected_sequence=at.sequence
+    )
+    with start_proxy(rig.node) as running, running.client() as client:
+        [found] = client.get(f"/page/history/{REPO}@main").json()["commits"]
+        assert found["metadata"] == {"source": "x" * 300}
+
+
 @pytest.mark.parametrize(
     ("target", "status"),
     [
@@ -66,6 +145,13 @@ def test_a_repository_and_its_versions(proxy: RunningProxy) -> None:
         ("/page/repositories?limit=0", 400),
         ("/page/repositories?limit=9999", 400),
         ("/page/repositories?match=" + "x" * 300, 400),
+        ("/page/changes/data/set@main?since=none", 404),
+        ("/page/changes/data/set@main?since=../x", 400),
+        ("/page/preview/data/set@main/a?since=none", 404),
+        ("/page/directory/data/set@main/a", 404),
+        ("/page/directory/data/set@main/none", 404),
+        ("/page/directory/data/set@main/?after=a/b", 400),
+        ("/page/dates/data/set@main/none", 404),
         ("/page/repository/..", 400),
         ("/page/static/../index.html", 404),
         ("/page/static/none.js", 404),

@@ -6,6 +6,7 @@ import asyncio
 import io
 import struct
 import sys
+import zipfile
 import zlib
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ import pytest
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.proxy.page import previews
 from lodefs.proxy.page.image_header import read_header
-from lodefs.proxy.page.preview_view import PreviewView
-from lodefs.proxy.page.previews import Previews
+from lodefs.proxy.page.preview_process import json_view
+from lodefs.proxy.page.preview_view import ARCHIVE_BYTES_MAX, PreviewView
+from lodefs.proxy.page.previews import Previews, format_of
 from tests.support.proxy.fake_node import DictNode
 from tests.support.proxy.rig import file_of
 
@@ -79,7 +81,7 @@ def test_who_waits_for_a_preview_holds_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_text_is_shown() -> None:
     """UTF-8, with U+FFFD for what is not, and no more than a part of a long one."""
-    assert view(b"a.md", "# Käse <b>".encode() + b"\xff").text == "# Käse <b>\ufffd"
+    assert view(b"a.txt", "# Käse <b>".encode() + b"\xff").text == "# Käse <b>\ufffd"
     long = view(b"a.txt", b"line\n" * 200_000)
     assert long.is_cut
     assert len(long.text) == 65536
@@ -158,6 +160,56 @@ def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.Monkey
     found = view(b"a.parquet", parquet(10))
     assert (found.kind, found.may_retry) == ("none", False)
     assert "lodefs[preview]" in found.note
+
+
+def test_formats_are_known_by_bytes_and_names() -> None:
+    """Bytes say more than names."""
+    tar = bytes(257) + b"ustar" + bytes(250)
+    for name, head, form in (
+        (b"a.md", b"# x", "markdown"),
+        (b"A.JSON", b"{}", "json"),
+        (b"a.tar.zst", b"", "tar"),
+        (b"a.csv", tar, "tar"),
+        (b"weights.npz", b"PK\x03\x04", "zip"),
+        (b"json", b"{}", "text"),
+    ):
+        assert format_of(name, head) == form
+
+
+def test_json_is_formatted() -> None:
+    """Numbers, keys and their order stand as they were; what is none is a text."""
+    found = view(b"a.json", b'{"b":1.50,"a":[1,{"b":2}],"b":1e400}')
+    expected = (
+        '{\n  "b": 1.50,\n  "a": [\n    1,\n    {\n      "b": 2\n    }\n  ],\n  "b": 1e400\n}'
+    )
+    assert (found.note, found.text) == ("formatted", expected)
+    for content in (b"[" * 100_000, b'{"a":', b"NaN", b""):
+        text = json_view(content, is_whole=True)
+        assert (text.kind, text.text) == ("text", content[:65536].decode())
+    assert json_view(b'{"a":1', is_whole=False).text == '{"a":1'
+
+
+def test_markdown_and_archives_are_looked_at_in_processes() -> None:
+    """A document comes back as its parts, members as a table; of a large zip the end is read."""
+    document = view(b"README.md", b"# A\n\n<script>x</script>\n")
+    assert [part.parts[0].text for part in document.parts] == ["A"]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("large", bytes(ARCHIVE_BYTES_MAX))
+        archive.writestr("small", b"x")
+    assert [row[0] for row in view(b"a.bin", out.getvalue()).rows] == ["large", "small"]
+
+
+def test_what_takes_too_much_to_parse_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the process of a Markdown or JSON file dies, another one shows its text."""
+    program = (
+        "import os\n"
+        "from lodefs.proxy.page import preview_process as p\n"
+        "p.markdown_view = lambda data, is_whole: os.abort()\n"
+        "p.main()"
+    )
+    monkeypatch.setattr(previews, "_COMMAND", (sys.executable, "-c", program))
+    assert view(b"a.md", b"# A").text == "# A"
 
 
 def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

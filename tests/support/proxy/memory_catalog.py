@@ -10,6 +10,8 @@ from lodefs.proxy.node import (
     Catalog,
     ChangesView,
     CommitView,
+    LastChange,
+    LastChangesView,
     LogView,
     RefsView,
     RefView,
@@ -43,11 +45,16 @@ class MemoryCatalog(Catalog):
         figures = (one.time_s, one.files, one.directories, one.size_bytes)
         return LogView(repo, [CommitView(one.commit, [], "A", "first", *figures)], None)
 
-    async def changes(self, repo: str, rev: str) -> ChangesView:
+    async def changes(self, repo: str, rev: str, since: str = "") -> ChangesView:
         self._check(repo)
         one = self._snapshot
         counts = (one.files, 0, 0, one.size_bytes, 0)
         return ChangesView(repo, one.commit, None, [], *counts, is_complete=True)
+
+    async def last_changes(self, repo: str, rev: str, path: bytes) -> LastChangesView:
+        self._check(repo)
+        one = self._snapshot
+        return LastChangesView([LastChange(one.commit, one.time_s, "first")], {}, is_complete=False)
 
     def _check(self, repo: str) -> None:
         if repo != self._snapshot.repo:
