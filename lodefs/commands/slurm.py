@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -107,11 +108,12 @@ def prolog(
     try:
         job = _number(session, "SLURM_JOB_ID")
         before = _figures(session, job) if "lodefs=" in comment else {}
+        uid = _number(session, "SLURM_JOB_UID")
         record = JobRecord(
             job=job,
-            uid=_number(session, "SLURM_JOB_UID"),
-            gid=_number(session, "SLURM_JOB_GID"),
-            restarts=int(environ.get("SLURM_JOB_RESTART_COUNT") or 0),
+            uid=uid,
+            gid=_number(session, "SLURM_JOB_GID", default=_group_of(uid)),
+            restarts=_number(session, "SLURM_JOB_RESTART_COUNT", default=0),
             before=before,
             begun_s=time.time(),
         )
@@ -345,7 +347,17 @@ def _mounts(
     )
 
 
-def _number(session: Session, variable: str) -> int:
+def _group_of(uid: int) -> int:
+    """The group of a user; the number itself of one without an account, who gets no mounts."""
+    with suppress(KeyError):
+        return pwd.getpwuid(uid).pw_gid
+    return uid
+
+
+def _number(session: Session, variable: str, default: int | None = None) -> int:
+    """``default``: where an older Slurm does not set it."""
+    if default is not None and variable not in session.environment:
+        return default
     try:
         return int(session.environment[variable])
     except (KeyError, ValueError) as error:
