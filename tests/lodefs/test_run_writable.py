@@ -191,10 +191,11 @@ def test_a_container_of_enroot(cats: Cats) -> None:
     assert (code, "commit=never" in err) == (2, True), err
     del cats.user.environment["LODEFS_DATASETS"]
     words = enroot.words("--mount", f"{cats.user.home}/d:/data", command="echo 2 > data/committed")
-    run = cats.user.lodefs("run", "cats@main:./d:rw", "--", *words)
+    run = cats.user.lodefs("run", "cats@main:./d:rw=mine", "--", *words)
     code, _, err = cats.user.run(*run)
     assert code == 0, err
-    assert cats.files() == {"sub/x": b"below\n", "kept": b"1\n", "committed": b"2\n"}
+    kept = {"sub/x": b"below\n", "kept": b"1\n"}
+    assert (cats.files(), cats.files("mine")) == (kept, {**kept, "committed": b"2\n"})
     cats.assert_nothing_left()
 
 
