@@ -1,6 +1,6 @@
-"""How many calls may be under way: those that wait for others never have all threads of the driver.
+"""Limits the calls under way, so that waiting calls never use all threads of the driver.
 
-A call beyond that hears so at once, and the kubelet tries again: it does not queue in here, where
+A call beyond its limit fails at once, and the kubelet tries again. It is not queued here, where
 NodeUnpublishVolume and Probe would wait behind it.
 """
 
@@ -14,15 +14,15 @@ from lodefs.chunkstore.errors import Unavailable
 
 CALLS_MAX = {
     "NodePublishVolume": 80,  # waits for mounter, proxy and store
-    "CreateVolume": 16,  # so does this
+    "CreateVolume": 16,  # waits for the same
     "NodeUnpublishVolume": 16,  # waits for the mounter's disk
     "NodeGetVolumeStats": 8,  # asks mounter and proxy
 }
-THREADS_MAX = sum(CALLS_MAX.values()) + 8  # these for calls that wait for nothing
+THREADS_MAX = sum(CALLS_MAX.values()) + 8  # 8 more for calls that wait for nothing
 
 
 class Admission:
-    """Counts the calls of one server. ``calls_max``: by method; others are never refused."""
+    """Counts the calls of one server. ``calls_max``: limits by method; others are never refused."""
 
     def __init__(self, calls_max: Mapping[str, int] = CALLS_MAX) -> None:
         self._calls_max = calls_max
@@ -30,8 +30,8 @@ class Admission:
 
     @contextmanager
     def admitted(self, name: str) -> Iterator[None]:
-        """Inside the block a call of a method is under way. Unavailable at once where too many
-        are."""
+        """Counts a call of a method during the block. Raises: Unavailable at once if there are too
+        many."""
         free = self._free.get(name)
         if free is not None and not free.acquire(blocking=False):
             raise Unavailable(

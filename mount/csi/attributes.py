@@ -1,4 +1,4 @@
-"""What a volume is asked to be: volumeAttributes, mount options and secrets. Pure.
+"""The options of a volume: volumeAttributes, mount options and secrets. Pure.
 
 Attributes can be read by everybody who may see a pod or a persistent volume, so none takes a
 secret, and values that could be one are never repeated. All mistakes are named at once.
@@ -21,7 +21,7 @@ from lodefs.mount.service.interface import MountClaim, Source
 
 T = TypeVar("T")
 
-KUBERNETES = "csi.storage.k8s.io/"  # its keys come along with podInfoOnMount and the provisioner
+KUBERNETES = "csi.storage.k8s.io/"  # podInfoOnMount and the provisioner add keys with this prefix
 PROVISIONER = "storage.kubernetes.io/"
 VALID = ("repo", "commit", "path", "store", "cachePin", "mountOptions")
 SECRET_KEYS = ("token",)
@@ -39,7 +39,7 @@ _BIND_OPTIONS = frozenset({"ro", "nosuid", "nodev", "noatime", "nodiratime", "re
 
 
 class VolumeOptions(msgspec.Struct, frozen=True):
-    """A volume's wishes. ``noexec``: no program of it may be started."""
+    """The options of a volume. ``noexec``: no program on it may be started."""
 
     wanted: MountClaim
     noexec: bool = False
@@ -48,16 +48,16 @@ class VolumeOptions(msgspec.Struct, frozen=True):
 def parse_volume(
     attributes: Mapping[str, str], mount_flags: Iterable[str] = (), group: str = ""
 ) -> VolumeOptions:
-    """The wishes of a volume. InvalidInput names everything that is wrong at once.
+    """Parses the options of a volume. Raises: InvalidInput, with everything that is wrong at once.
 
-    ``mount_flags``: mountOptions of a persistent volume; ``group``: the one that is to own it
+    ``mount_flags``: mountOptions of a persistent volume; ``group``: the group that is to own it
     (fsGroup, VOLUME_MOUNT_GROUP), "" for none.
     """
     return _Attributes(attributes).volume(mount_flags, group)
 
 
 def parse_token(secrets: Mapping[str, str]) -> str | None:
-    """The token in a request's secrets; None without any. InvalidInput never repeats it."""
+    """The token in a request's secrets; None without one. InvalidInput never repeats it."""
     unknown = sorted(set(secrets) - set(SECRET_KEYS))
     if unknown:
         raise InvalidInput(
@@ -68,7 +68,7 @@ def parse_token(secrets: Mapping[str, str]) -> str | None:
         return None
     token = secrets["token"].strip()
     if not token or len(token) > TOKEN_BYTES_MAX or not all("!" <= char <= "~" for char in token):
-        raise InvalidInput("secrets: token holds no token: that is one line without blanks")
+        raise InvalidInput("secrets: token holds no token: a token is one line without blanks")
     return token
 
 
@@ -87,7 +87,7 @@ class _Attributes:
                 self._problems.append(f"there is no volumeAttributes {key[:60]!r}")
 
     def volume(self, mount_flags: Iterable[str], group: str) -> VolumeOptions:
-        """All of them."""
+        """Parses all attributes."""
         own = self._values.get("mountOptions", "")
         options = _MountOptions(self._problems)
         for option in (*own.split(","), *mount_flags):
@@ -97,7 +97,7 @@ class _Attributes:
         if group:
             gid = self._parsed("volume_mount_group", group, _number)
         if not self._values.get("repo"):
-            self._problems.append("volumeAttributes repo is missing: the name of the dataset")
+            self._problems.append("volumeAttributes repo is missing: give the name of the dataset")
         source = Source(
             repo=self._take("repo", check_repo) or "",
             store=self._take("store", _store) or "",
@@ -129,7 +129,7 @@ class _Attributes:
 
 
 class _MountOptions:
-    """Mount options, one by one."""
+    """Parses mount options one by one."""
 
     def __init__(self, problems: list[str]) -> None:
         self._problems = problems
@@ -139,7 +139,7 @@ class _MountOptions:
         self.noexec = False
 
     def put(self, option: str) -> None:
-        """Take one, such as ``uid=1000``."""
+        """Takes one option, such as ``uid=1000``."""
         name, _, value = option.partition("=")
         try:
             if name in ("uid", "gid"):
@@ -152,27 +152,28 @@ class _MountOptions:
                 self._problems.append(f"mount option {option} is refused: volumes are read-only")
             elif option not in _BIND_OPTIONS:
                 self._problems.append(
-                    f"there is no mount option {option[:60]!r}: uid=N, gid=N, mode=OCTAL, noexec"
+                    f"there is no mount option {option[:60]!r}; options are uid=N, gid=N, "
+                    "mode=OCTAL, noexec"
                 )
         except InvalidInput as error:
             self._problems.append(f"mount option {name}: {error}")
 
 
 def _store(text: str) -> str:
-    """A store's URL. What is refused may hold a secret, and is not repeated."""
+    """A store's URL. A refused value may contain a secret, and is not repeated."""
     if text.startswith("/") and text.isprintable():
         return text
     try:
         parts = urlsplit(text)
         settings = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
-        raise InvalidInput("it is no URL") from None
+        raise InvalidInput("it is not a URL") from None
     if not text.isprintable() or not _BUCKET.match(parts.netloc) or "@" in text:
         raise InvalidInput("a URL must not carry credentials: they belong to the proxy")
     if not text.startswith(("s3://", "file://")) or parts.fragment:
         raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
     if not _STORE_SETTINGS.issuperset(name for name, _ in settings):
-        raise InvalidInput("a store's URL takes endpoint_url and region, no more")
+        raise InvalidInput("a store's URL takes only endpoint_url and region")
     return text
 
 
@@ -180,18 +181,18 @@ def _path(text: str) -> bytes:
     try:
         return b"/".join(split_path(text.encode()))
     except UnicodeEncodeError:
-        raise InvalidInput("it is no UTF-8") from None
+        raise InvalidInput("it is not UTF-8") from None
 
 
 def _number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > _ID_MAX:
-        raise InvalidInput(f"{text[:20]!r} is no number from 0 to {_ID_MAX}")
+        raise InvalidInput(f"{text[:20]!r} is not a number from 0 to {_ID_MAX}")
     return int(text)
 
 
 def _mode(text: str) -> int:
     if not re.fullmatch(r"(?:0?|0o)[0-7]{3}", text) or int(text, 8) & ~MODE_MAX:
-        raise InvalidInput(f"{text[:20]!r} is no octal mode of at most 0555")
+        raise InvalidInput(f"{text[:20]!r} is not an octal mode up to 0555")
     return int(text, 8)
 
 
@@ -202,5 +203,5 @@ def _pin(text: str) -> int | None:
         return None
     pin_s = parse_duration(text)
     if pin_s > PIN_S_MAX:
-        raise InvalidInput(f"{text!r} is too long: {PIN_S_MAX // 86400}d at most")
+        raise InvalidInput(f"{text!r} is too long: the limit is {PIN_S_MAX // 86400}d")
     return pin_s

@@ -1,4 +1,4 @@
-"""How a volume may be asked for: mounted and read, never written, never as a block device. Pure."""
+"""The supported uses of a volume: mounted and read, never written, never a block device. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FS_TYPES = frozenset({"", "lodefs", "fuse", "fuse.lodefs"})
 def check_capability(
     capability: pb.VolumeCapability, what: str = "volume_capability", *, read_only: bool = False
 ) -> None:
-    """InvalidInput where a volume cannot be had so. ``read_only``: the request says besides that
-    nothing is written, which Kubernetes does for a pod's ``readOnly: true``; of an inline volume
-    it names a mode that writes in any case."""
+    """Raises InvalidInput for an unsupported use. ``read_only``: the request also says that nothing
+    is written, as Kubernetes does for a pod's ``readOnly: true``; for an inline volume it always
+    names a mode that writes."""
     kind = capability.WhichOneof("access_type")
     if kind is None:
         raise InvalidInput(f"{what}: access_type is missing")
     if kind == "block":
-        raise InvalidInput(f"{what}: a dataset is no block device: volumeMode is Filesystem")
+        raise InvalidInput(f"{what}: a dataset is not a block device: set volumeMode to Filesystem")
     if capability.mount.fs_type not in FS_TYPES:
         raise InvalidInput(f"{what}: there is no fs_type {capability.mount.fs_type[:60]!r} here")
     mode = capability.access_mode.mode

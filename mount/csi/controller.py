@@ -1,8 +1,8 @@
 """The Controller service: persistent volumes of a StorageClass, for the usual external-provisioner.
 
-A volume is nothing but a name for a dataset at a commit: nothing is made and nothing deleted, so
-every call may be repeated, and none needs a state. The branch is resolved here, once, so that all
-nodes show the same commit.
+A volume is only a name for a dataset at a commit. Nothing is created or deleted, so every call may
+be repeated, and no state is needed. The branch is resolved here, once, so that all nodes show the
+same commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lodefs.mount.csi.generated import csi_pb2 as pb
 from lodefs.mount.csi.rpc import Method, check_fields
 from lodefs.mount.service.interface import MountService
 
-NAMES_MAX = 10_000  # volumes that were made lately
+NAMES_MAX = 10_000  # recently created volumes
 REPO_BYTES_MAX, COMMIT_CHARS, DIGEST_BYTES = 80, 12, 8
 _PLACEHOLDERS = {
     "${pvc.name}": KUBERNETES + "pvc/name",
@@ -33,7 +33,7 @@ _UNKNOWN = re.compile(r"\$\{[^}]*\}?")
 
 
 class Provisioned(msgspec.Struct, frozen=True):
-    """A volume that was made: by which parameters, of which size, with which answer."""
+    """A created volume: its parameters, its size, and the answer."""
 
     parameters: Mapping[str, str]
     size_bytes: int
@@ -50,7 +50,7 @@ class ControllerServer:
         self._made: dict[str, Provisioned] = {}  # by name, the latest last
 
     def methods(self) -> Mapping[str, Method]:
-        """By their names in the service."""
+        """The methods, by their names in the service."""
         return {
             "CreateVolume": self._create,
             "DeleteVolume": self._delete,
@@ -81,7 +81,7 @@ class ControllerServer:
     def _there(
         self, name: str, parameters: Mapping[str, str], wanted: pb.CapacityRange
     ) -> Provisioned | None:
-        """The volume of a name, made before. AlreadyExists where it is another one."""
+        """The existing volume of a name. Raises: AlreadyExists if it differs."""
         with self._lock:
             made = self._made.get(name)
         if made is None:
@@ -89,7 +89,9 @@ class ControllerServer:
         fits = wanted.required_bytes <= made.size_bytes
         fits = fits and (not wanted.limit_bytes or made.size_bytes <= wanted.limit_bytes)
         if made.parameters != parameters or not fits:
-            raise AlreadyExists(f"volume {name} is there with other parameters or another size")
+            raise AlreadyExists(
+                f"volume {name} already exists with other parameters or another size"
+            )
         return made
 
     def _resolved(
@@ -114,7 +116,7 @@ class ControllerServer:
         return made
 
     def _delete(self, request: pb.DeleteVolumeRequest, _timeout_s: float) -> object:
-        """The dataset stays: a volume is a name for it, and does not own it."""
+        """Deletes nothing: a volume is a name for a dataset, and does not own it."""
         check_fields(request, ("volume_id",))
         with self._lock:
             gone = [
@@ -150,16 +152,16 @@ class ControllerServer:
 
 
 def volume_id_of(repo: str, commit: str, name: str) -> str:
-    """``REPO@COMMIT#DIGEST``: what it is of, for people, and a digest of its name."""
+    """``REPO@COMMIT#DIGEST``: the dataset, for people, and a digest of the volume's name."""
     head = repo.encode()[:REPO_BYTES_MAX].decode("utf-8", "ignore")
     digest = blake3(f"{repo}@{commit}#{name}".encode()).hexdigest(length=DIGEST_BYTES)
     return f"{head}@{commit[:COMMIT_CHARS]}#{digest}"
 
 
 def filled_in(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of a volume, of its StorageClass's parameters: ``${pvc.name}``,
-    ``${pvc.namespace}`` and ``${pv.name}`` are those that the provisioner tells
-    (--extra-create-metadata). InvalidInput where it does not."""
+    """The attributes of a volume, from its StorageClass's parameters. The provisioner reports the
+    values of ``${pvc.name}``, ``${pvc.namespace}`` and ``${pv.name}`` (--extra-create-metadata).
+    Raises: InvalidInput if it does not."""
     found = {}
     for key, value in parameters.items():
         if key.startswith(KUBERNETES):
@@ -182,7 +184,7 @@ def filled_in(parameters: Mapping[str, str]) -> dict[str, str]:
 
 
 def _size_bytes(wanted: pb.CapacityRange) -> int:
-    """What a volume is said to hold. It has the size of its dataset, whatever a claim asks for."""
+    """The reported size of a volume: that of its dataset, whatever a claim asks for."""
     if wanted.required_bytes < 0 or wanted.limit_bytes < 0:
         raise InvalidInput("capacity_range: a size is negative")
     if wanted.limit_bytes and wanted.limit_bytes < wanted.required_bytes:

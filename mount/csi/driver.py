@@ -1,4 +1,4 @@
-"""The driver's process: the services on a socket, registered with the kubelet if it is asked to."""
+"""The driver's process: services on a socket, registered with the kubelet on request."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _log = logging.getLogger("lodefs.csi")
 
 
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one driver. ``registration`` None: somebody else registers it (node-driver-registrar).
-    ``kubelet_socket``: the driver's socket as the kubelet sees it; None: as this process does.
-    ``figures``: where it counts for the proxy, as ComponentCounts has it."""
+    """Settings of one driver. ``registration`` None: another program registers it
+    (node-driver-registrar). ``kubelet_socket``: the driver's socket as the kubelet sees it; None:
+    as this process does. ``figures``: where it counts for the proxy (see ComponentCounts)."""
 
     endpoint: Path
     node_id: str
@@ -40,9 +40,9 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(settings: DriverSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Must be called in the main thread.
+    """Serves until SIGTERM or SIGINT. Must be called in the main thread.
 
-    InUse, Denied, InvalidInput, Unavailable.
+    Raises: InUse, Denied, InvalidInput, Unavailable.
     """
     with asked_to_end() as end:
         service = RemoteMounts(settings.mounter)
@@ -60,13 +60,13 @@ def run(settings: DriverSettings) -> None:
         if registrar is not None:
             registrar.stop(STOP_TIMEOUT_S)
         server.stop(STOP_TIMEOUT_S)
-    _log.info("told to end; mounts stay")
+    _log.info("ending on a signal; mounts stay")
 
 
 def serving(
     service: MountService, settings: DriverSettings, counts: ComponentCounts | None = None
 ) -> RpcServer:
-    """The driver's services, which answer now."""
+    """The driver's services, which answer from now on."""
     server = RpcServer(counts=counts)
     by_name = csi_pb2.DESCRIPTOR.services_by_name
     server.add(by_name["Identity"], Identity(service, settings.version).methods())
@@ -78,7 +78,7 @@ def serving(
 
 
 def _registered(settings: DriverSettings) -> RpcServer | None:
-    """The socket by which the kubelet finds the driver."""
+    """The socket at which the kubelet finds the driver."""
     if settings.registration is None:
         return None
     if not settings.registration.is_dir():

@@ -1,4 +1,4 @@
-"""The Identity service: who this driver is, and whether it works."""
+"""The Identity service: the driver's name, and whether it works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Identity:
         self._version = version
 
     def methods(self) -> Mapping[str, Method]:
-        """By their names in the service."""
+        """The methods, by their names in the service."""
         return {
             "GetPluginInfo": self._info,
             "GetPluginCapabilities": self._capabilities,
@@ -38,7 +38,7 @@ class Identity:
         return pb.GetPluginCapabilitiesResponse(capabilities=[pb.PluginCapability(service=service)])
 
     def _probe(self, _request: pb.ProbeRequest, timeout_s: float) -> object:
-        """Ready while the mount service answers: nothing can be published without it."""
+        """Ready while the mount service answers, since nothing can be published without it."""
         try:
             self._service.ping(min(PROBE_TIMEOUT_S, timeout_s))
         except LodefsError:

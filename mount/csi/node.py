@@ -1,7 +1,7 @@
 """The Node service: volumes in pods, as bind mounts of the node's mounts.
 
-It keeps no state: who holds which mount is known to the mount service, and what is where to the
-kernel. So this process may be killed at any time, and reads go on.
+It keeps no state: the mount service knows the holders of mounts, and the kernel what is mounted
+where. So this process may be killed at any time, and reads go on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.service.interface import MountHandle, MountService, User
 
-ID_BYTES_MAX = 128  # of the CSI specification
+ID_BYTES_MAX = 128  # the CSI specification's limit
 PATH_BYTES_MAX = 4096
 EPHEMERAL = "csi.storage.k8s.io/ephemeral"
 READ_TIMEOUT_S = 20.0  # for the first read of a volume's root
@@ -45,7 +45,7 @@ class NodeServer:
         self._reads = Calls()
 
     def methods(self) -> Mapping[str, Method]:
-        """By their names in the service."""
+        """The methods, by their names in the service."""
         return {
             "NodePublishVolume": self._publish,
             "NodeUnpublishVolume": self._unpublish,
@@ -58,7 +58,7 @@ class NodeServer:
         deadline_s = time.monotonic() + timeout_s
         check_fields(request, ("volume_id", "target_path"))
         if not request.HasField("volume_capability"):
-            raise InvalidInput("volume_capability: missing in the request")
+            raise InvalidInput("volume_capability is missing in the request")
         user = _user(request.volume_id, request.target_path)
         context, capability = dict(request.volume_context), request.volume_capability
         is_inline = context.get(EPHEMERAL) == "true"
@@ -77,13 +77,15 @@ class NodeServer:
     def _show(
         self, user: User, options: VolumeOptions, token: str | None, deadline_s: float
     ) -> bool:
-        """Have a volume at its target, readable when this returns; whether it is new there."""
+        """Shows a volume at its target, readable when this returns. Returns whether it is new."""
         target = user.target
         there = self._targets.shown(target)
         if there is None:
             self._targets.make(target)
         elif not there.is_lodefs:
-            raise InUse(f"target_path {target}: something else ({there.fs_type}) is mounted here")
+            raise InUse(
+                f"target_path {target}: another file system ({there.fs_type}) is mounted here"
+            )
         try:
             held = self._service.acquire(user, options.wanted, token, _left_s(deadline_s))
         except LodefsError:
@@ -93,16 +95,18 @@ class NodeServer:
         if there is not None and self._targets.same_mount(held.place, target):
             self._targets.restrict(
                 target, noexec=options.noexec
-            )  # a kill may have come before that
+            )  # a kill may have prevented this before
             self._read(target, deadline_s)
             return False
         try:
             self._check_seen(held)
-            self._targets.unbind(target)  # of a mount that had died
+            self._targets.unbind(target)  # from a dead mount
             self._targets.bind(held.place, target, noexec=options.noexec)
             self._read(target, deadline_s)
         except LodefsError:
-            if there is None and held.is_new:  # else a pod may run, and its commit must not move
+            if (
+                there is None and held.is_new
+            ):  # otherwise a pod may run, and its commit must not move
                 self._undo(user)
             raise
         return True
@@ -111,12 +115,12 @@ class NodeServer:
         found = self._targets.shown(held.place)
         if found is None or not found.is_lodefs:
             raise Unavailable(
-                f"{held.place} is mounted, and not seen by the driver: its container needs the "
+                f"{held.place} is mounted, but the driver does not see it: its container needs the "
                 "directory of mounts with mountPropagation HostToContainer"
             )
 
     def _read(self, target: str, deadline_s: float) -> None:
-        """Read through the mount; a kernel that hangs holds up a thread, and not the call."""
+        """Reads through the mount. If the kernel hangs, this blocks a thread and not the call."""
         limit_s = min(READ_TIMEOUT_S, _left_s(deadline_s))
         self._reads.run(("read", target), partial(self._targets.read_root, target), limit_s)
 
@@ -136,7 +140,7 @@ class NodeServer:
                 self._targets.remove(user.target)
             except InUse as error:
                 _log.warning("left alone: %s", error, extra=labels(request))
-            if len(user.volume.encode()) <= ID_BYTES_MAX:  # nobody can hold another one
+            if len(user.volume.encode()) <= ID_BYTES_MAX:  # longer ids cannot be held
                 self._service.release(user, _left_s(deadline_s))
         return pb.NodeUnpublishVolumeResponse()
 
@@ -148,7 +152,7 @@ class NodeServer:
         health = self._service.health(user.volume, timeout_s)
         problem = health.problem
         if not problem and not self._targets.same_mount(health.held.place, user.target):
-            problem = "the pod shows a mount that has died: start it again"
+            problem = "the pod shows a dead mount: restart the pod"
         usage = pb.VolumeUsage
         bytes_, files = health.held.size_bytes, health.held.files
         return pb.NodeGetVolumeStatsResponse(
@@ -176,7 +180,7 @@ class NodeServer:
 
 
 def _user(volume: str, target: str) -> User:
-    """Who holds a mount. InvalidInput."""
+    """The holder of a mount. Raises: InvalidInput."""
     size_bytes = len(volume.encode())
     if size_bytes > ID_BYTES_MAX:
         raise InvalidInput(
@@ -187,7 +191,7 @@ def _user(volume: str, target: str) -> User:
 
 
 def _target(path: str) -> str:
-    """Where a volume is shown. InvalidInput."""
+    """The path at which a volume is shown. Raises: InvalidInput."""
     if not os.path.isabs(path) or "\0" in path or len(path.encode()) > PATH_BYTES_MAX:
         raise InvalidInput(f"target_path must be an absolute path of up to {PATH_BYTES_MAX} bytes")
     return os.path.normpath(path)

@@ -1,6 +1,6 @@
-"""How the kubelet learns of the driver: its plugin registration, version 1.
+"""Registers the driver with the kubelet, by its plugin registration, version 1.
 
-Serving it here does without the sidecar node-driver-registrar; with that, it is not used.
+This replaces the sidecar node-driver-registrar; with the sidecar it is not used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Registration:
         self._endpoint = endpoint
 
     def methods(self) -> Mapping[str, Method]:
-        """By their names in the service."""
+        """The methods, by their names in the service."""
         return {"GetInfo": self._info, "NotifyRegistrationStatus": self._notified}
 
     def _info(self, _request: pb.InfoRequest, _timeout_s: float) -> object:

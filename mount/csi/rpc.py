@@ -1,4 +1,4 @@
-"""gRPC for this package: methods of ours as services, our errors as statuses, a line for each call.
+"""gRPC for this package: calls methods, turns errors into statuses, and logs each call.
 
 No request is ever logged: it may carry secrets.
 """
@@ -41,7 +41,7 @@ from lodefs.mount.csi.admission import THREADS_MAX, Admission
 from lodefs.mount.helper import state_files
 
 CALL_TIMEOUT_S_MAX = 60.0  # the kubelet waits for two minutes
-WORK_SHARE = 0.8  # of a caller's time: who waits no more does not hear what is wrong
+WORK_SHARE = 0.8  # of a caller's time, so that the caller still gets the error
 SLOW_S = 2.0
 _log = logging.getLogger("lodefs.csi")
 
@@ -73,8 +73,8 @@ def code_of(error: LodefsError) -> grpc.StatusCode:
 
 
 class RpcServer:
-    """Serves gRPC on Unix sockets until ``stop``; each is this process's alone. ``admission``: how
-    many calls of a method may be under way; ``counts``: where calls count."""
+    """Serves gRPC on Unix sockets until ``stop``; each belongs to this process alone.
+    ``admission``: limits for calls under way; ``counts``: where calls are counted."""
 
     def __init__(
         self, admission: Admission | None = None, counts: ComponentCounts | None = None
@@ -89,7 +89,7 @@ class RpcServer:
         self._paths: list[Path] = []
 
     def add(self, descriptor: ServiceDescriptor, methods: Mapping[str, Method]) -> None:
-        """Serve a service. Methods that are not given are UNIMPLEMENTED."""
+        """Serves a service. Methods that are not given are UNIMPLEMENTED."""
         handlers = {
             method.name: grpc.unary_unary_rpc_method_handler(
                 _behaviour(f"{descriptor.name}.{method.name}", self._limited(method.name, methods)),
@@ -110,12 +110,12 @@ class RpcServer:
         return limited
 
     def listen(self, path: Path) -> None:
-        """Serve on a socket too; a stale one is replaced. InUse where another process has it,
-        InvalidInput, Denied, Unavailable."""
+        """Serves on a socket, too, and replaces a stale one. Raises: InUse if another process has
+        it, InvalidInput, Denied, Unavailable."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-                raise InvalidInput(f"{path} is there and is no socket: choose another")
+                raise InvalidInput(f"{path} exists and is not a socket: choose another path")
             self._locks.append(
                 state_files.lock(path.with_name(f".{path.name}.lock"), f"a driver on {path}")
             )
@@ -124,16 +124,16 @@ class RpcServer:
             path.chmod(0o600)
         except OSError as error:
             raise state_files.translated(error, path) from error
-        except RuntimeError as error:  # of gRPC
+        except RuntimeError as error:  # from gRPC
             raise Unavailable(f"socket {path}: {error}") from error
         self._paths.append(path)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begins to answer."""
         self._server.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Answer what is under way, and no more."""
+        """Answers calls under way, and accepts no more."""
         self._server.stop(timeout_s).wait(timeout_s)
         for path in self._paths:
             with suppress(OSError):
@@ -154,7 +154,7 @@ def _behaviour(name: str, method: Method) -> Callable[[Any, grpc.ServicerContext
             return method(request, timeout_s)
         except LodefsError as error:
             code, text = code_of(error), told(str(error))
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
+        except Exception as error:  # noqa: BLE001 - a bug must not end the server
             _log.exception("%s", name)
             code, text = grpc.StatusCode.INTERNAL, f"{type(error).__name__} (a fault of lodefs)"
         finally:
@@ -175,7 +175,7 @@ def _tell(
 
 
 def labels(request: Any) -> dict[str, str]:
-    """What a log line about a request carries: volume and pod."""
+    """The labels of a log line about a request: volume and pod."""
     found = {"volume": str(getattr(request, "volume_id", ""))[:128]}
     context = getattr(request, "volume_context", {})
     for label, key in (("pod", "pod.name"), ("namespace", "pod.namespace")):
@@ -184,7 +184,7 @@ def labels(request: Any) -> dict[str, str]:
 
 
 def check_fields(request: Any, names: Iterable[str]) -> None:
-    """InvalidInput names the fields that are missing in a request."""
+    """Raises InvalidInput with the fields that a request lacks."""
     missing = [name for name in names if not getattr(request, name)]
     if missing:
         raise InvalidInput(f"{', '.join(missing)}: missing in the request")

@@ -1,9 +1,9 @@
-"""The places where pods see a volume: bind mounts of the node's mounts.
+"""The paths at which pods see a volume: bind mounts of the node's mounts.
 
-Nothing here looks into a mount that may hang: the table of mounts tells what is where. Only
-``read_root`` reads, in a thread that the caller gives up when it takes too long. The directories
-of targets are opened without following symlinks that are not root's, and what is done, is done to
-what was opened.
+Nothing here looks into a mount that may hang: the mount table says what is mounted. Only
+``read_root`` reads, in a thread that the caller abandons if it takes too long. Directories of
+targets are opened without following symlinks other than root's, and all work uses the opened
+descriptor.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Targets(Protocol):
 
 
 def shown(target: str) -> mount_table.Mount | None:
-    """What is mounted on a target, on top; None without any. InvalidInput as of
-    ``mountpoints.real``."""
+    """The topmost mount on a target; None without one. Raises: InvalidInput, as
+    ``mountpoints.real`` does."""
     return mount_table.on_top(mountpoints.plain(target))
 
 
 def same_mount(place: str, target: str) -> bool:
-    """Whether a target shows the mount that is at ``place`` now."""
+    """Whether a target now shows the mount at ``place``."""
     there, here = mount_table.on_top(place), shown(target)
     return there is not None and here is not None and there.device == here.device
 
 
 def make(target: str) -> None:
-    """Make the directory of a target that nothing is mounted on. InvalidInput where something else
-    is there, a symlink above all, or no directory to make it in."""
+    """Creates the directory of a target without a mount. Raises: InvalidInput if something else is
+    there, such as a symlink, or if its parent directory is missing."""
     try:
         with _folder(target) as (folder_fd, name):
             try:
@@ -73,16 +73,16 @@ def make(target: str) -> None:
 
 @contextmanager
 def _folder(target: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the directory that a target is in, and its name there. Raises: OSError,
-    InvalidInput."""
+    """A descriptor of the parent directory of a target, and the target's name in it. Raises:
+    OSError, InvalidInput."""
     folder, name = os.path.split(mountpoints.plain(target))
     with closing(open_plain(folder, PLACE)) as fd:
         yield fd, name
 
 
 def bind(place: str, target: str, *, noexec: bool) -> None:
-    """Show the mount at ``place`` on a target too, read-only. Denied, Unavailable; nothing is
-    mounted then."""
+    """Shows the mount at ``place`` on a target, too, read-only. Raises: Denied, Unavailable; then
+    nothing is mounted."""
     with _denials(target), _opened(target) as fd:
         _mount(place, fd, _MS_BIND)
     try:
@@ -93,37 +93,39 @@ def bind(place: str, target: str, *, noexec: bool) -> None:
 
 
 def restrict(target: str, *, noexec: bool) -> None:
-    """Take rights off what a target shows; may be repeated. Denied, Unavailable."""
+    """Removes rights from what a target shows; may be repeated. Raises: Denied, Unavailable."""
     flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)
     with _denials(target), _opened(target) as fd:
         found = mount_table.mount_of(fd)
         if found is None or not found.is_lodefs:
-            raise Unavailable(f"target_path {target}: what was mounted there is gone")
+            raise Unavailable(f"target_path {target}: its mount is gone")
         _mount("none", fd, _MS_BIND | _MS_REMOUNT | flags)
 
 
 def unbind(target: str) -> None:
-    """Take all lodefs mounts off a target, alive, dead or stuck: readers keep what they have open.
-    InUse where something else is mounted there."""
+    """Unmounts all lodefs mounts from a target, alive, dead or stuck; open files stay readable.
+    Raises: InUse if something else is mounted there."""
     path = mountpoints.plain(target)
     for _ in range(STACKED_MAX):
         found = mount_table.on_top(path)
         if found is None:
             return
         if not found.is_lodefs:
-            raise InUse(f"target_path {target}: something else ({found.fs_type}) is mounted here")
-        with suppress(InvalidInput):  # somebody was faster
+            raise InUse(
+                f"target_path {target}: another file system ({found.fs_type}) is mounted here"
+            )
+        with suppress(InvalidInput):  # another call was faster
             mount_syscalls.detach(path, lazy=True)
 
 
 def remove(target: str) -> None:
-    """Remove the directory of a target, which nothing is mounted on; what is none of ours stays."""
+    """Removes the directory of a target without a mount, unless it is not ours."""
     with suppress(OSError), _folder(target) as (folder_fd, name):
         os.rmdir(name, dir_fd=folder_fd)
 
 
 def read_root(target: str) -> None:
-    """Read the root of a volume as a pod does. Unavailable names why not."""
+    """Reads the root of a volume as a pod does. Raises: Unavailable, with the reason."""
     try:
         with os.scandir(target) as entries:
             for entry in entries:
@@ -135,7 +137,7 @@ def read_root(target: str) -> None:
 
 @contextmanager
 def _opened(target: str) -> Iterator[int]:
-    """A descriptor of a target, or of the root of what is mounted on it. Raises: OSError,
+    """A descriptor of a target, or of the root of the mount on it. Raises: OSError,
     InvalidInput."""
     with _folder(target) as (folder_fd, name), closing(open_within(folder_fd, name, PLACE)) as fd:
         yield fd
@@ -146,7 +148,7 @@ def _denials(target: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = f"target_path {target}: mount(2) says {error.strerror}"
+        text = f"target_path {target}: mount(2) fails: {error.strerror}"
         if error.errno in (errno.EPERM, errno.EACCES):
             reason = f"{text}; the driver needs CAP_SYS_ADMIN (a privileged container)"
             raise Denied(reason) from error

@@ -1,1 +1,1 @@
-"""Writable mounts: an overlay of the kernel over a snapshot, whose changes lie on a local disk."""
+"""Writable mounts: an overlay of the kernel over a snapshot, with changes on a local disk."""

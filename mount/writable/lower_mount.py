@@ -1,5 +1,5 @@
-"""The snapshot below a writable mount: the node's mount service has it mounted, for all who want
-it; or else processes of its own, in the upper place.
+"""The snapshot below a writable mount. The node's mount service mounts it for all users; otherwise
+separate processes do, in the upper place.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from lodefs.mount.writable.upper_place import Record, UpperPlace
 SERVICE_TIMEOUT_S = 30.0
 
 Mounter = Callable[[MountOptions], object]
-"""Mounts a snapshot by processes of its own, as ``mounter.mount`` does."""
+"""Mounts a snapshot by separate processes, as ``mounter.mount`` does."""
 
 
 def bring_up(place: UpperPlace, record: Record, token: str | None, mount: Mounter) -> Path:
-    """Where the snapshot of a record is mounted now, and can be read. Errors as of
-    ``mounter.mount``: what the service cannot do is done without it."""
+    """The path at which the snapshot of a record is mounted and readable now. Does without the
+    service whatever the service cannot do. Raises what ``mounter.mount`` raises."""
     if record.service:
         claim = MountClaim(source=source_of(record.options), rev=record.commit)
-        with suppress(LodefsError):  # it may not run, or not know the store of this mount's proxy
+        with suppress(
+            LodefsError
+        ):  # the service may not run, or not know the store of this mount's proxy
             service = RemoteMounts(Path(record.service))
             held = service.acquire(_user(record), claim, token, SERVICE_TIMEOUT_S)
-            if mount_table.on_top(held.place) is not None:  # it is, in this mount namespace
+            if mount_table.on_top(held.place) is not None:  # it is mounted in this mount namespace
                 return Path(held.place)
     lower = place.lower(record.generation)
     found = mount_table.on_top(str(lower))
@@ -51,25 +53,25 @@ def bring_up(place: UpperPlace, record: Record, token: str | None, mount: Mounte
 
 
 def let_go(place: UpperPlace, record: Record) -> None:
-    """The snapshot of a record is not wanted below a writable mount any more; one that is still
-    used ends with its last user. Raises: Denied, Unavailable."""
+    """Lets go of the snapshot of a record, below a writable mount. A snapshot that is still used
+    ends with its last user. Raises: Denied, Unavailable."""
     if record.service:
         with suppress(LodefsError):  # a service that does not run has no users at its next start
             RemoteMounts(Path(record.service)).release(_user(record), SERVICE_TIMEOUT_S)
     lower = str(place.lower(record.generation))
     while mount_table.on_top(lower) is not None:
-        with suppress(InvalidInput):  # it has gone meanwhile
+        with suppress(InvalidInput):  # it was unmounted meanwhile
             mount_syscalls.detach(lower, lazy=True)
 
 
 def lives(device: str) -> bool:
-    """Whether a snapshot, by its device, is still mounted somewhere, and can be read."""
+    """Whether a snapshot, by its device, is still mounted anywhere and readable."""
     found = mount_table.of_device(device)
     return found is not None and not mount_table.is_dead(found.mountpoint)
 
 
 def device_of(lower: Path) -> str:
-    """The device of what is mounted there, as the table of mounts has it. Raises: OSError."""
+    """The device of the mount there, from the mount table. Raises: OSError."""
     found = os.stat(lower).st_dev
     return f"{os.major(found)}:{os.minor(found)}"
 
@@ -80,7 +82,7 @@ def _user(record: Record) -> User:
 
 
 def source_of(options: MountOptions) -> Source:
-    """What the mount service is asked for, to have it below a writable mount of these options."""
+    """The claim to the mount service for a snapshot below a writable mount with these options."""
     return Source(
         repo=options.repo, path=options.path, uid=options.uid, gid=options.gid, mode=options.mode
     )

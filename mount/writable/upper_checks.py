@@ -1,4 +1,4 @@
-"""Whether a directory can take the changes of a writable mount: where it lies, and on what."""
+"""Checks that a directory can take the changes of a writable mount: its path and file system."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ RECORD = "record.json"
 
 def chosen(upper: str, mountpoint: str) -> Path:
     """The directory that --upper names, as an absolute path without symlinks, which may be missing.
-    InvalidInput where it holds what is not ours, or lies in the mountpoint, or around it; for root,
-    where somebody else may change a part of the path."""
+    Raises: InvalidInput if it contains other files, lies in the mountpoint or around it, or, for
+    root, if another user may change a part of the path."""
     place = Path(mountpoints.real(upper))
     if overlap(str(place), mountpoint):
         raise InvalidInput(
-            f"--upper {upper}: it and {mountpoint} lie one in the other; name a directory elsewhere"
+            f"--upper {upper}: it lies in {mountpoint}, or contains it; name a directory elsewhere"
         )
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
     there = next(one for one in (place, *place.parents) if one.exists())
     if is_root and not keeps_names(str(there)):
         raise InvalidInput(
-            f"--upper {upper}: others than root may change a part of this path; name a directory "
-            "of root's, as /var/lib/lodefs/writable/NAME"
+            f"--upper {upper}: users other than root may change a part of this path; name a "
+            "directory "
+            "of root's, such as /var/lib/lodefs/writable/NAME"
         )
     try:
         names = set(os.listdir(place))
@@ -50,7 +51,7 @@ def chosen(upper: str, mountpoint: str) -> Path:
     if names - {"lock"} and RECORD not in names:
         raise InvalidInput(
             f"--upper {upper} is not empty, and holds no changes of a writable mount: name an "
-            "empty directory, or one that is made then"
+            "empty directory, or one that does not exist"
         )
     return place
 
@@ -62,8 +63,8 @@ def overlap(one: str, other: str) -> bool:
 
 
 def check_file_system(place: Path) -> None:
-    """InvalidInput where the file system of a directory is none for an overlay's changes; NoSpace,
-    Denied, Unavailable."""
+    """Raises InvalidInput if the file system of a directory cannot hold an overlay's changes;
+    NoSpace, Denied, Unavailable."""
     try:
         kind = _UNFIT.get(libc.file_system_of(place))
         if kind is not None:
@@ -83,7 +84,7 @@ def _directory_of(place: Path) -> Iterator[Path]:
 
 
 def _lacking(probe: Path) -> str:
-    """What overlayfs needs and the file system of a directory does not have. Raises: OSError."""
+    """What overlayfs needs that a directory's file system lacks. Raises: OSError."""
     prefix = "trusted" if namespaces.in_first_user_namespace() and os.geteuid() == 0 else "user"
     try:
         os.setxattr(probe, f"{prefix}.overlay.lodefs", b"y")
@@ -95,7 +96,7 @@ def _lacking(probe: Path) -> str:
     below.mkdir()
     with os.scandir(probe) as entries:
         entry = next(entries)
-        below.rmdir()  # what the listing did not tell nobody finds out now
+        below.rmdir()  # it must be removed before the listing is judged
         with suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
                 return ""

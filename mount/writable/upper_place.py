@@ -1,4 +1,4 @@
-"""Upper places: where the changes of a writable mount lie, and the record of what they change.
+"""Upper places: the changes of writable mounts on disk, and the records that describe them.
 
 ::
 
@@ -10,8 +10,8 @@
     PLACE/reserve       room for a commit where changes have filled the disk
     PLACE/lock          one command at a time
 
-A state directory has a place for each mountpoint, or a symlink to it where it lies elsewhere
-(``--upper``). So whoever knows the mountpoint finds the place, mounted or not.
+A state directory has a place for each mountpoint, or a symlink to it if it lies elsewhere
+(``--upper``). So the mountpoint is enough to find the place, mounted or not.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from lodefs.mount.options import MountOptions
 
 VERSION = 1
 RECORD_BYTES_MAX = 64 * 1024
-RESERVE_BYTES = 32 * 1024  # more than a record and the directories of a generation take
+RESERVE_BYTES = 32 * 1024  # more than a record and the directories of a generation need
 OF_ROOT = Path("/var/lib/lodefs/writable")
 ID_BYTES = 8
 WHOSE = "a writable mount that another command works on; try again when that has ended"
-_in_this_process = VolumeLocks()  # the lock of a file is one of processes
+_in_this_process = VolumeLocks()  # file locks only exclude other processes
 
 
 class NotedCommit(msgspec.Struct, frozen=True):
-    """A commit (64 hex digits) that a branch may lead to by now."""
+    """A commit (64 hex digits) that a branch may already lead to."""
 
     commit: str
     repo: str
@@ -53,12 +53,12 @@ class NotedCommit(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What a writable mount is of. ``options``: of its lower mount, without a token. ``branch``:
-    where a commit of it goes; "" where a tag or a commit was mounted. ``commit``: the base of its
-    changes, which lie in ``upper-GENERATION``. ``service``: the socket of the mount service that
-    may have the snapshot mounted for it; "": none has. ``noted``: a commit of all the changes that
-    lie there, made or about to be; nothing can have been written since. ``tag``: the tag that keeps
-    ``commit`` in the store; "": none does."""
+    """What a writable mount shows. ``options``: of its lower mount, without a token. ``branch``:
+    where its commit goes; "" if a tag or a commit was mounted. ``commit``: the base of its changes,
+    which lie in ``upper-GENERATION``. ``service``: the socket of the mount service that may have
+    mounted the snapshot; "": none. ``noted``: a commit, made or about to be, of all the changes
+    there; nothing can have been written since. ``tag``: the tag that keeps ``commit`` in the store;
+    "": none."""
 
     version: int = VERSION
     options: MountOptions
@@ -76,12 +76,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> bytes:
-        """The directory of the repository that is mounted; b"" for its root."""
+        """The mounted directory of the repository; b"" for its root."""
         return self.options.path
 
     @property
     def mountpoint(self) -> str:
-        """Where it is mounted: an absolute path without symlinks."""
+        """Its mountpoint: an absolute path without symlinks."""
         return self.options.mountpoint
 
 
@@ -90,37 +90,38 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 
 class UpperPlace:
-    """One of them, which may not be there yet."""
+    """One upper place, which may not exist yet."""
 
     def __init__(self, directory: Path) -> None:
-        """``directory``: absolute, and nobody but its owner can change what the path leads to."""
+        """``directory``: absolute; only its owner can change what the path leads to."""
         self.directory = directory
 
     def __repr__(self) -> str:
         return f"UpperPlace({str(self.directory)!r})"
 
     def upper(self, generation: int) -> Path:
-        """Where the changes of a generation lie, as overlayfs writes them."""
+        """The directory with the changes of a generation, as overlayfs writes them."""
         return self.directory / f"upper-{generation}"
 
     def work(self, generation: int) -> Path:
-        """What overlayfs needs beside its upper directory."""
+        """The directory that overlayfs needs besides its upper directory."""
         return self.directory / f"work-{generation}"
 
     def lower(self, generation: int) -> Path:
-        """Where the place's own mount of a snapshot is."""
+        """The mountpoint of the place's own mount of a snapshot."""
         return self.directory / f"lower-{generation}"
 
     def restoring(self, generation: int) -> bytes:
-        """The path in the mount at which a restore has put what belongs elsewhere; b"": none has.
-        OSError."""
+        """The path in the mount at which an interrupted restore has put a file that belongs
+        elsewhere; b"": none. Raises: OSError."""
         try:
             return state_files.read_whole(self._restore(generation), RECORD_BYTES_MAX)
         except FileNotFoundError:
             return b""
 
     def note_restoring(self, generation: int, path: bytes) -> None:
-        """A restore puts something at a path, or (b"") has ended. NoSpace, Denied, Unavailable."""
+        """Records that a restore puts a file at a path, or (b"") ended. NoSpace, Denied,
+        Unavailable."""
         state_files.write_whole(self._restore(generation), path)
 
     def _restore(self, generation: int) -> Path:
@@ -139,7 +140,7 @@ class UpperPlace:
         return self.directory / "lock"
 
     def read(self) -> Record | None:
-        """The record; None where nothing was mounted, or all of it was removed. Corrupt,
+        """The record; None if nothing was mounted, or all of it was removed. Raises: Corrupt,
         UnknownFormat; OSError."""
         try:
             data = state_files.read_whole(self._record, RECORD_BYTES_MAX)
@@ -160,24 +161,24 @@ class UpperPlace:
             ) from error
 
     def write(self, record: Record) -> None:
-        """Put a record in the place of the former; on disk when this returns. NoSpace, Denied,
-        Unavailable; the former stays then."""
+        """Replaces the record; it is on disk when this returns. Raises: NoSpace, Denied,
+        Unavailable; the old record then stays."""
         options = msgspec.structs.replace(record.options, token=None)
         record = msgspec.structs.replace(record, options=options)
         state_files.write_whole(self._record, msgspec.json.encode(record))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Have the place for one command. It is made if it is missing, and removed at the end if
-        there is no record in it. InUse (another process), Conflict (another thread); NoSpace,
-        Denied, InvalidInput, Unavailable."""
+        """Reserves the place for one command. Creates it if it is missing, and removes it at the
+        end if it has no record. Raises: InUse (another process), Conflict (another thread);
+        NoSpace, Denied, InvalidInput, Unavailable."""
         with _in_this_process.holding(str(self.directory)):
             fd = self._lock()
             try:
                 yield
             finally:
                 if not self._record.exists():
-                    with suppress(OSError):  # the next command there goes on
+                    with suppress(OSError):  # the next command there continues
                         self.remove()
                 os.close(fd)
 
@@ -188,18 +189,18 @@ class UpperPlace:
             fd = state_files.lock(self._lock_file, WHOSE)
             if not os.path.samestat(os.fstat(fd), self._lock_file.stat()):
                 os.close(fd)
-                raise InUse(f"{self.directory} was removed just now; try again")
+                raise InUse(f"{self.directory} was just removed; try again")
             return fd
         except OSError as error:
             raise state_files.translated(error, self.directory) from error
 
     def generations(self) -> list[int]:
-        """Those of which there are changes, or were. OSError."""
+        """The generations that have, or had, changes. Raises: OSError."""
         found = (name.removeprefix("upper-") for name in os.listdir(self.directory))
         return sorted(int(number) for number in found if number.isdecimal())
 
     def has_changes(self, generation: int) -> bool:
-        """Whether anything lies in the upper directory of a generation. OSError."""
+        """Whether the upper directory of a generation has entries. Raises: OSError."""
         try:
             with os.scandir(self.upper(generation)) as entries:
                 return next(entries, None) is not None
@@ -207,18 +208,18 @@ class UpperPlace:
             return False
 
     def make(self, generation: int, uid: int, gid: int, mode: int) -> None:
-        """Make the directories of a generation where they are missing. The root of the mount is
-        ``uid``'s and ``gid``'s then, with the permissions ``mode``. OSError."""
+        """Creates the missing directories of a generation. The root of the mount then belongs to
+        ``uid`` and ``gid``, with the permissions ``mode``. Raises: OSError."""
         for directory in (self.work(generation), self.lower(generation)):
             directory.mkdir(mode=0o700, exist_ok=True)
         upper = self.upper(generation)
-        with suppress(FileExistsError):  # somebody may have changed these since
+        with suppress(FileExistsError):  # their content may have changed since
             upper.mkdir(mode=0o700)
             os.chown(upper, uid, gid)
             upper.chmod(mode)
 
     def reserve(self) -> None:
-        """Has room for a commit, if there is any on the disk."""
+        """Reserves room for a commit, if the disk has any."""
         with suppress(OSError):
             fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
@@ -227,11 +228,11 @@ class UpperPlace:
                 os.close(fd)
 
     def use_reserve(self) -> None:
-        """Gives that room to a commit."""
+        """Frees that room for a commit."""
         self._reserve.unlink(missing_ok=True)
 
     def is_in_use(self, generation: int) -> bool:
-        """Whether an overlay has the changes of a generation, mounted or not. Raises: OSError."""
+        """Whether an overlay uses the changes of a generation, mounted or not. Raises: OSError."""
         if not self.work(generation).is_dir():
             return False
         with ExitStack() as stack:
@@ -243,8 +244,8 @@ class UpperPlace:
             return ask() if namespaces.may_mount() else namespaces.asked_in_new(ask)
 
     def drop(self, generation: int) -> None:
-        """Remove the changes of a generation. Raises: OSError."""
-        with suppress(FileNotFoundError):  # the kernel makes it such that a user cannot list it
+        """Removes the changes of a generation. Raises: OSError."""
+        with suppress(FileNotFoundError):  # the kernel creates it so that a user cannot list it
             (self.work(generation) / "work").chmod(0o700)
         for directory in (self.upper(generation), self.work(generation)):
             with suppress(FileNotFoundError):
@@ -254,18 +255,18 @@ class UpperPlace:
         self._restore(generation).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove all of a place, the record first. Raises: OSError."""
+        """Removes the whole place, the record first. Raises: OSError."""
         self._record.unlink(missing_ok=True)
         for generation in self.generations():
             self.drop(generation)
         self.use_reserve()
         self._lock_file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody keeps files there
+        with suppress(OSError):  # other files are there
             self.directory.rmdir()
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Where this user's places are, or symlinks to them."""
+    """The directory with this user's places, or symlinks to them."""
     if os.geteuid() == 0 and namespaces.in_first_user_namespace():
         return OF_ROOT
     state = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/'}/.local/state"
@@ -273,18 +274,18 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 def default_place(state: Path, mountpoint: str) -> UpperPlace:
-    """The place of a mountpoint (absolute, without symlinks) that is mounted without --upper."""
+    """The place for a mountpoint (absolute, without symlinks) that is mounted without --upper."""
     return UpperPlace(state / id_of(mountpoint))
 
 
 def id_of(mountpoint: str) -> str:
-    """The name that stands for a mountpoint."""
+    """The name of a mountpoint in the state directory."""
     return blake3(os.fsencode(mountpoint)).hexdigest(length=ID_BYTES)
 
 
 def find(state: Path, mountpoint: str) -> UpperPlace | None:
-    """The place whose record names a mountpoint; None where there is none. Corrupt,
-    UnknownFormat; Denied, for root, where others may change what lies there; OSError."""
+    """The place whose record names a mountpoint; None without one. Raises: Corrupt, UnknownFormat;
+    Denied, for root, if others may change what lies there; OSError."""
     place = _followed(default_place(state, mountpoint).directory)
     _check_ours(place.directory)
     record = place.read()
@@ -292,13 +293,13 @@ def find(state: Path, mountpoint: str) -> UpperPlace | None:
 
 
 def remember(state: Path, mountpoint: str, place: UpperPlace) -> None:
-    """Have a mountpoint lead to its place, wherever that lies. NoSpace, Denied, Unavailable."""
+    """Makes a mountpoint lead to its place, wherever that lies. NoSpace, Denied, Unavailable."""
     name = default_place(state, mountpoint).directory
     if name == place.directory or name.is_symlink():
         return
     try:
         state_files.make_private(state)
-        if name.is_dir():  # of a mount that was refused
+        if name.is_dir():  # left by a refused mount
             UpperPlace(name).remove()
         name.symlink_to(place.directory)
     except OSError as error:
@@ -306,7 +307,7 @@ def remember(state: Path, mountpoint: str, place: UpperPlace) -> None:
 
 
 def forget(state: Path, mountpoint: str) -> None:
-    """A mountpoint leads nowhere else any more. Denied, Unavailable."""
+    """Removes the link of a mountpoint to its place. Raises: Denied, Unavailable."""
     name = default_place(state, mountpoint).directory
     try:
         if name.is_symlink():
@@ -316,7 +317,8 @@ def forget(state: Path, mountpoint: str) -> None:
 
 
 def all_places(state: Path) -> list[UpperPlace]:
-    """Those of a state directory; for root, those that nobody else can change. Raises: OSError."""
+    """The places of a state directory; for root, those that only root can change. Raises:
+    OSError."""
     found = []
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(state)):
@@ -328,16 +330,17 @@ def all_places(state: Path) -> list[UpperPlace]:
 
 
 def _check_ours(directory: Path) -> None:
-    """Denied for root of the machine, where a directory is there, and others may change what the
-    path leads to: a /tmp that a reboot has emptied is anybody's."""
+    """Raises Denied for root of the machine, if a directory exists and others may change what the
+    path leads to: anybody may create names in a /tmp that a reboot has emptied."""
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
     if is_root and os.path.lexists(directory) and not keeps_names(str(directory)):
         raise Denied(
-            f"{directory} is not root's alone, and may hold what somebody else put there: remove "
-            "it, and name a directory of root's by --upper, as /var/lib/lodefs/writable/NAME"
+            f"{directory} does not belong to root alone, and others may have put files there: "
+            "remove "
+            "it, and name a directory of root's by --upper, such as /var/lib/lodefs/writable/NAME"
         )
 
 
 def _followed(directory: Path) -> UpperPlace:
-    """The place that a name of the state directory stands for."""
+    """The place that a name in the state directory leads to."""
     return UpperPlace(Path(os.readlink(directory)) if directory.is_symlink() else directory)

@@ -1,8 +1,8 @@
-"""Writable mounts: made, found again after whatever ended them, moved on to a commit, taken away.
+"""Writable mounts: creates, finds, moves to a new commit, and unmounts them.
 
-The record of the place is the truth, and is written before what it says is done. So after a kill
-at any moment the same call goes on: what is mounted and not in the record is taken away, and what
-is in the record and not mounted is mounted.
+The record of the place is authoritative, and is written before the step that it describes. So after
+a kill at any moment the same call continues: a mount that is not in the record is removed, and a
+mount that is only in the record is mounted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OWNER_WRITES = 0o200
 
 
 class WritableUnmounted(NamedTuple):
-    """``users``: who has files of it open still, as far as they can be seen; ``is_lazy``: somebody
-    has. ``kept``: changes are left in the place."""
+    """The result of unmounting. ``users``: processes that still have files open, as far as they can
+    be seen; ``is_lazy``: there are some. ``kept``: the place has changes."""
 
     is_lazy: bool
     users: Sequence[MountUser]
@@ -39,16 +39,16 @@ class WritableUnmounted(NamedTuple):
 
 
 def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter) -> Record:
-    """Mount what a record says, with the changes that its place has already: their base counts then
-    and not the commit of ``wanted``. The caller has the place locked, and checked the file system.
+    """Mounts what a record says, with the changes that its place has: then their base counts, and
+    not the commit of ``wanted``. The caller has locked the place and checked the file system.
 
-    InUse (it is mounted, here or in another mount namespace), InvalidInput (the mountpoint; the
-    place has changes of something else), as ``mounter.mount``. Nothing is lost, and nothing new
-    stays mounted.
+    Raises: InUse (it is mounted, here or in another mount namespace), InvalidInput (the mountpoint;
+    the place has changes to something else), and what ``mounter.mount`` raises. Then nothing is
+    lost, and nothing new stays mounted.
     """
     former = place.read()
     record = wanted if former is None else goes_on(former, wanted, place)
-    record = msgspec.structs.replace(record, noted=None)  # more can be written from now on
+    record = msgspec.structs.replace(record, noted=None)  # it accepts writes from now on
     _clear(place, record)
     check_unused(place, record)
     if record != former:
@@ -70,8 +70,8 @@ def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter
 
 
 def goes_on(former: Record, wanted: Record, place: UpperPlace) -> Record:
-    """The record to go on with, where a place has one. Pure. InvalidInput where another repository,
-    path, revision or mountpoint is wanted than the changes are of."""
+    """The record to continue with, if a place has one. Pure. Raises: InvalidInput if its changes
+    belong to another repository, path, revision or mountpoint."""
     same = (former.mountpoint, former.repo, former.path, former.branch)
     if same == (wanted.mountpoint, wanted.repo, wanted.path, wanted.branch) and (
         former.branch or former.commit == wanted.commit
@@ -86,7 +86,7 @@ def goes_on(former: Record, wanted: Record, place: UpperPlace) -> Record:
     path = f":{former.path.decode('utf-8', 'backslashreplace')}" if former.path else ""
     raise InvalidInput(
         f"{place.directory} has changes to {former.repo}@{rev}{path} on {former.mountpoint}: mount "
-        f"that there again, or give them up with `lodefs unmount --discard {former.mountpoint}`"
+        f"that there again, or discard them with `lodefs unmount --discard {former.mountpoint}`"
     )
 
 
@@ -99,11 +99,11 @@ def advance(
     repo: str | None = None,
     branch: str | None = None,
 ) -> Record:
-    """Go on from a commit, which has the changes: the mount shows it and has no changes from now
-    on; files that are open are read on as they were. ``repo``, ``branch``: where the next commit
-    goes. The caller has the place locked.
+    """Continues from a commit of the changes: the mount shows it, and has no changes from now on.
+    Open files read on as they were. ``repo``, ``branch``: where the next commit goes. The caller
+    has locked the place.
 
-    NotFound where the place has no record, otherwise as ``mount``; the former mount stays then.
+    Raises: NotFound without a record, otherwise what ``mount`` raises; the old mount then stays.
     """
     former = recorded(place)
     options = former.options
@@ -139,9 +139,9 @@ def advance(
 
 
 def catch_up(place: UpperPlace, token: str | None, mounter: Mounter) -> Record:
-    """The record of a place, whose mount shows what it says: a kill in ``advance`` may have left a
-    mount of the generation before, which no commit reads any more. The caller has the place locked.
-    As ``mount``."""
+    """The record of a place whose mount shows what the record says. A kill in ``advance`` may have
+    left a mount of the previous generation, which no commit reads any more. The caller has locked
+    the place. Raises what ``mount`` raises."""
     record = recorded(place)
     was_behind = False
     while (found := mounted_on(record)) is not None and found.generation != str(record.generation):
@@ -151,7 +151,7 @@ def catch_up(place: UpperPlace, token: str | None, mounter: Mounter) -> Record:
 
 
 def recorded(place: UpperPlace) -> Record:
-    """The record of a place. NotFound where it has none; as ``UpperPlace.read``."""
+    """The record of a place. Raises: NotFound without one; what ``UpperPlace.read`` raises."""
     record = place.read()
     if record is None:
         raise NotFound(f"{place.directory} has no changes of a writable mount")
@@ -189,10 +189,9 @@ def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
 
 
 def set_read_only(place: UpperPlace, record: Record, *, read_only: bool) -> list[Writer]:
-    """Have the mount of a record take no changes any more, or take them again; fine where it is not
-    mounted. Who keeps it from that: nobody, if it is done. Denied, Unavailable; InUse where it
-    cannot be seen who, where something is mounted in it, and where it can be written to by a mount
-    that is not on its mountpoint."""
+    """Makes the mount of a record refuse changes, or accept them again, if it is mounted. Returns
+    the processes that prevent this; none if it is done. Raises: Denied, Unavailable; InUse if they
+    cannot be seen, if something is mounted in it, or if a mount elsewhere can write to it."""
     found = mounted_on(record)
     if found is None:
         if read_only:
@@ -217,20 +216,20 @@ def set_read_only(place: UpperPlace, record: Record, *, read_only: bool) -> list
 
 
 def is_living(record: Record) -> bool:
-    """Whether the mount of a record shows what it says, and somebody serves what is below."""
+    """Whether the mount of a record shows what it says, and a process serves what is below."""
     found = mounted_on(record)
     is_of_now = found is not None and found.generation == str(record.generation)
     return found is not None and is_of_now and lower_mount.lives(found.lower_device)
 
 
 def note_commit(place: UpperPlace, noted: NotedCommit | None) -> None:
-    """A commit of all the changes is about to be made, of a mount that takes no changes until that
-    is known; or (None) it was not made. NotFound, NoSpace, Denied, Unavailable."""
+    """Records that a commit of all the changes is about to be made, from a mount that refuses
+    changes until then; or (None) that it was not made. NotFound, NoSpace, Denied, Unavailable."""
     place.write(msgspec.structs.replace(recorded(place), noted=noted))
 
 
 def is_read_only(record: Record) -> bool:
-    """Whether the mount of a record is there, and takes no changes: a commit is under way, or was
+    """Whether the mount of a record exists and refuses changes: a commit is under way, or was
     interrupted."""
     if mounted_on(record) is None:
         return False
@@ -241,14 +240,14 @@ def is_read_only(record: Record) -> bool:
 
 
 def mounted_on(record: Record) -> mount_table.Mount | None:
-    """The writable mount that is on the mountpoint of a record, whatever commit it shows."""
+    """The writable mount on the mountpoint of a record, whatever commit it shows."""
     found = mount_table.on_top(record.mountpoint)
     return found if found is not None and found.is_writable else None
 
 
 def _clear(place: UpperPlace, record: Record) -> None:
-    """Ensures that the mountpoint is an empty directory: a mount of an earlier generation, or one
-    whose snapshot nobody serves any more, is taken away. InUse, InvalidInput."""
+    """Ensures that the mountpoint is an empty directory: removes a mount of an earlier generation,
+    or one whose snapshot has no process. Raises: InUse, InvalidInput."""
     while mounted_on(record) is not None:
         if is_living(record):
             raise InUse(
@@ -261,7 +260,7 @@ def _clear(place: UpperPlace, record: Record) -> None:
 
 
 def check_unused(place: UpperPlace, record: Record) -> None:
-    """InUse where another overlay has the changes: each would miss what the other one writes."""
+    """Raises InUse if another overlay has the changes: each would miss the other's writes."""
     try:
         if place.is_in_use(record.generation):
             raise InUse(
@@ -270,15 +269,16 @@ def check_unused(place: UpperPlace, record: Record) -> None:
             )
     except PermissionError as error:
         raise Denied(
-            f"whether another mount has the changes in {place.directory} can be seen by root, or "
-            "in a user namespace: `unshare --user --map-root-user --mount`, and repeat it there"
+            "only root, or root of a user namespace, can see whether another mount has the "
+            f"changes in {place.directory}: run `unshare --user --map-root-user --mount`, and "
+            "repeat the command there"
         ) from error
     except OSError as error:
         raise state_files.translated(error, place.directory) from error
 
 
 def _overlay(place: UpperPlace, record: Record, token: str | None, mounter: Mounter) -> int:
-    """A descriptor of the overlay of a record, which is mounted nowhere yet. Raises: OSError."""
+    """A descriptor of the overlay of a record, which is not mounted yet. Raises: OSError."""
     number = record.generation
     _make(place, record)
     lower = lower_mount.bring_up(place, record, token, mounter)
@@ -288,14 +288,14 @@ def _overlay(place: UpperPlace, record: Record, token: str | None, mounter: Moun
 
 
 def _make(place: UpperPlace, record: Record) -> None:
-    """The directories of a record's changes are there. Raises: OSError."""
+    """Creates the directories for a record's changes. Raises: OSError."""
     options = record.options
     place.make(record.generation, options.uid, options.gid, writable_mode(options.mode))
 
 
 def _exchange(fd: int, record: Record) -> None:
-    """Put an overlay in the place of the one on the mountpoint, of which nobody notices more than
-    the new content; before Linux 6.5 the mountpoint is empty for a moment."""
+    """Replaces the overlay on the mountpoint by another one, without a gap. Before Linux 6.5 the
+    mountpoint is empty for a moment."""
     at = record.mountpoint
     with _opened(record) as directory_fd:
         try:
@@ -320,15 +320,15 @@ def _opened(record: Record) -> AbstractContextManager[int]:
 
 
 def _sweep(place: UpperPlace, record: Record) -> None:
-    """Remove what other generations have left, but for what is still in use."""
+    """Removes what other generations have left, except what is still in use."""
     for number in place.generations():
         if number != record.generation:
             lower_mount.let_go(place, msgspec.structs.replace(record, generation=number))
-            with suppress(OSError, LodefsError):  # next time
+            with suppress(OSError, LodefsError):  # tried again next time
                 if not place.is_in_use(number):
                     place.drop(number)
 
 
 def writable_mode(mode: int | None) -> int:
-    """The permissions of a snapshot that is to be written above: its owner's, too."""
+    """The permissions of a snapshot below a writable mount, which include its owner's writes."""
     return (MODE_MAX if mode is None else mode) | OWNER_WRITES

@@ -122,10 +122,10 @@ def test_bad_places(user: User) -> None:
     os.chown(theirs, 1234, 1234)
     before = sorted(os.listdir(user.folder))
     for upper, words in [
-        (str(inside), "one in the other"),
-        (str(user.folder), "one in the other"),
+        (str(inside), "or contains it"),
+        (str(user.folder), "or contains it"),
         (str(full), "not empty"),
-        (str(theirs / "up"), "others than root"),
+        (str(theirs / "up"), "users other than root"),
         ("/proc", "not empty"),
         ("/sys/kernel/up", "Operation not permitted"),
     ]:

@@ -51,7 +51,7 @@ def test_two_drivers_on_one_socket(driver: DriverRig) -> None:
 
 
 def test_stale_sockets(tmp_path: Path) -> None:
-    """The socket of a driver that was killed is replaced; what is no socket is left alone."""
+    """The socket of a driver that was killed is replaced; what is not a socket is left alone."""
     path = tmp_path / "csi.sock"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
@@ -64,7 +64,7 @@ def test_stale_sockets(tmp_path: Path) -> None:
     server.stop(60.0)
     assert not path.exists()
     path.write_text("mine")
-    with pytest.raises(InvalidInput, match="no socket"):
+    with pytest.raises(InvalidInput, match="not a socket"):
         RpcServer().listen(path)
     assert path.read_text() == "mine"
 

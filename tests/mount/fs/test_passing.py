@@ -343,6 +343,6 @@ def test_not_wanted(mounts: Mounts, cache: NodeCache) -> None:
     """A mount can be told to do without, and says so."""
     cache.complete(ONE)
     mounts.mount(passthrough="off")
-    assert mount_table.passthrough_of(str(mounts.place)) == "off: not wanted"
+    assert mount_table.passthrough_of(str(mounts.place)) == "off: it is switched off"
     assert way(mounts.place / "one") == "daemon"
     assert (mounts.place / "one").read_bytes() == CONTENT[b"one"]

@@ -298,7 +298,7 @@ def snapshot(*, files: int, size_bytes: int, large_size_bytes: int | None = None
 
 
 def test_objections(tmp_path: Path) -> None:
-    """What is not wanted or not worth while needs no look at the machine."""
+    """A mount without passthrough, or that would not gain by it, needs no look at the machine."""
     large = snapshot(files=10, size_bytes=10 * DISK_BYTES_BY_FILE_MIN)
     small = snapshot(files=10, size_bytes=10 * DISK_BYTES_BY_FILE_MIN - 1)
     none = snapshot(files=0, size_bytes=0)
@@ -306,7 +306,7 @@ def test_objections(tmp_path: Path) -> None:
     def nowhere() -> None:
         raise AssertionError("asked in vain")
 
-    assert objection("off", large, nowhere, fits_memory=False) == "not wanted"
+    assert objection("off", large, nowhere, fits_memory=False) == "it is switched off"
     assert objection("auto", small, nowhere, fits_memory=False) == "most files are small"
     for wanted, of in (("auto", large), ("on", small), ("on", large)):
         reason = objection(wanted, of, lambda: None, fits_memory=False)  # type: ignore[arg-type]

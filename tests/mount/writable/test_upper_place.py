@@ -99,9 +99,9 @@ def test_what_others_put_at_the_name_of_a_place(tmp_path: Path) -> None:
     place.directory.mkdir()
     os.chown(place.directory, 1000, 1000)
     place.write(RECORD)
-    with pytest.raises(Denied, match="not root's alone"):
+    with pytest.raises(Denied, match="not belong to root alone"):
         upper_place.find(state, RECORD.mountpoint)
-    with pytest.raises(Denied, match="not root's alone"), place.locked():
+    with pytest.raises(Denied, match="not belong to root alone"), place.locked():
         pass
     assert upper_place.all_places(state) == []
     os.chown(place.directory, 0, 0)
