@@ -1,7 +1,7 @@
-"""Accepting connections of one listening socket, a few at a time, whatever the others do.
+"""Accepts the connections of one listening socket, a few at a time, independently of other sockets.
 
-A connection counts from when it is accepted, before any TLS handshake. What finds no room is told
-so and closed without more ado; where descriptors run out, this socket alone waits.
+A connection counts from when it is accepted, before any TLS handshake. If there is no room, the
+client is told so and the connection closed. If descriptors run out, only this socket waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 def last_answer(status: int, error: str, message: str) -> bytes:
-    """The bytes of an answer that ends its connection: an error as protocol.md has them."""
+    """Returns the bytes of an answer that ends its connection: an error as in protocol.md."""
     retry = "Retry-After: 2\r\n" if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
     body = b'{"error":"%b","message":"%b"}' % (error.encode(), message.encode())
     head = (
@@ -33,21 +33,21 @@ def last_answer(status: int, error: str, message: str) -> bytes:
 
 
 class Opening(Protocol):
-    """A connection whose protocol is made, and which is not open yet."""
+    """A connection whose protocol exists, and which is not open yet."""
 
     opening: asyncio.Task[None] | None
 
     @property
     def protocol(self) -> asyncio.BaseProtocol:
-        """What the event loop is to talk to."""
+        """The protocol for the event loop."""
 
     def failed(self) -> None:
-        """It did not open."""
+        """The connection did not open."""
 
 
 class Acceptor:
     """Accepts connections. ``take`` returns the opening of a new connection, or None if there is no
-    room: it is then sent ``refusal``."""
+    room: then the client is sent ``refusal``."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._ready)
 
     def stop(self, *, close: bool = True) -> None:
-        """Accept no more. The socket is closed, or queues clients for the next acceptor."""
+        """Stops accepting. The socket is closed, or queues clients for the next acceptor."""
         if self._resume is not None:
             self._resume.cancel()
         elif self._listener.fileno() >= 0:
@@ -84,7 +84,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # EMFILE, ENFILE, ENOMEM
-                _log.warning("no more connections for now: %s", error)
+                _log.warning("accepting no connections for now: %s", error)
                 self._loop.remove_reader(self._listener.fileno())
                 self._resume = self._loop.call_later(PAUSE_S, self.start)
                 return
@@ -110,7 +110,7 @@ class Acceptor:
                 ssl=self._tls,
                 ssl_handshake_timeout=timeout_s,
             )
-        except (OSError, asyncio.CancelledError) as error:  # ssl.SSLError, TimeoutError too
+        except (OSError, asyncio.CancelledError) as error:  # includes ssl.SSLError and TimeoutError
             _log.debug("a connection did not open: %r", error)
             connection.failed()
         else:

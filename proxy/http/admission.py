@@ -1,9 +1,8 @@
-"""Admission of clients to an endpoint: how many may be connected, and which is cut when it is full.
+"""Admission of clients to an endpoint: how many may be connected, and which to cut when it is full.
 
-Each endpoint has a limit of its own, so that the clients of one never displace those of another. A
-client without any authorized request yet is the first to be cut. Where all are busy, a few more
-come in as spares: who looks what is the matter must see it, and others are told that there is no
-room.
+Each endpoint has its own limit, so that the clients of one never displace those of another. A
+client without any authorized request is the first to be cut. If all are busy, a few more are
+accepted as spares, so that diagnostics still get through and others are told that there is no room.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-SPARES_MAX = 4  # of an endpoint
+SPARES_MAX = 4  # for each endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Limits of the clients of each endpoint. ``first_timeout_s``: how long a client that is not
-    on this machine may be idle before its first authorized request. ``sockets_max``: how many
-    descriptors the connections of all endpoints may take together; None is no limit."""
+    """Limits for the clients of each endpoint. ``first_timeout_s`` is how long a client on another
+    machine may be idle before its first authorized request. ``sockets_max`` limits the descriptors
+    for connections of all endpoints together; None is no limit."""
 
     connections_max: int = 4096
     streams_max: int = 512
@@ -38,20 +37,21 @@ class Client(Protocol):
         """Whether none of its requests is in progress."""
 
     def give_way(self) -> None:
-        """End it now."""
+        """Ends the connection now."""
 
 
 C = TypeVar("C", bound=Client)
 
 
 class Admission(Generic[C]):
-    """The connections of one endpoint, each group in the order in which they were used last."""
+    """The connections of one endpoint, each group ordered by last use."""
 
     def __init__(self, connections_max: int, spares_max: int = 0) -> None:
         self.connections_max = connections_max
         self.spares_max = spares_max
         self._unauthorized: OrderedDict[C, None] = OrderedDict()
-        self._authorized: OrderedDict[C, None] = OrderedDict()  # had a request that was allowed
+        # Clients that had an authorized request
+        self._authorized: OrderedDict[C, None] = OrderedDict()
         self._spares: OrderedDict[C, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -72,8 +72,8 @@ class Admission(Generic[C]):
         return iter([client for group in self._groups for client in group])
 
     def make_room(self) -> bool:
-        """Whether one more may connect, maybe as a spare. If not, the client idle for longest is
-        cut, unauthorized ones first, spares last."""
+        """Returns whether one more may connect, perhaps as a spare. If not, it cuts the client that
+        was idle for longest: unauthorized clients first, spares last."""
         if self._room_taken < self.connections_max:
             return True
         if _cut_idle(self._unauthorized) or _cut_idle(self._authorized):
@@ -81,7 +81,7 @@ class Admission(Generic[C]):
         return len(self._spares) < self.spares_max or _cut_idle(self._spares)
 
     def add(self, client: C) -> bool:
-        """A new connection, for which there is room. Whether it is a spare."""
+        """Adds a connection for which there is room. Returns whether it is a spare."""
         is_spare = self._room_taken >= self.connections_max
         (self._spares if is_spare else self._unauthorized)[client] = None
         return is_spare
@@ -105,7 +105,7 @@ class Admission(Generic[C]):
 
 
 def _cut_idle(group: OrderedDict[C, None]) -> bool:
-    """Whether one of a group could be cut: the one idle for longest."""
+    """Cuts the client in a group that was idle for longest. Returns whether there was one."""
     for client in group:
         if client.may_go:
             del group[client]
@@ -117,8 +117,8 @@ def _cut_idle(group: OrderedDict[C, None]) -> bool:
 def connections_by_endpoint(
     connections_max: int, are_local: list[bool], sockets_max: int | None
 ) -> list[int]:
-    """How many connections each endpoint may have, at most ``sockets_max`` in all (None is no
-    limit); if these are few, half of them are for local endpoints."""
+    """Returns how many connections each endpoint may have, at most ``sockets_max`` together (None
+    is no limit). If these are few, local endpoints get half of them."""
     if sockets_max is None:
         return [connections_max] * len(are_local)
     room = sockets_max

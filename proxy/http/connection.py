@@ -1,4 +1,4 @@
-"""One client's connection: aiohttp's, with the fast path before it and limits around it."""
+"""One client's connection: aiohttp's, preceded by the fast path and with limits around it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from lodefs.proxy.http.server import EndpointServer
 
 SWEEP_INTERVAL_S = 1.0
-UNSENT_BYTES_MAX = 16 * 1024  # of a connection, of which the owner has many
+UNSENT_BYTES_MAX = 16 * 1024  # for a connection whose owner has many
 HEADER_LINE_BYTES_MAX = 8190
 HEADERS_MAX = 64
-HEAD_BYTES_MAX = 65536  # of a request's line and headers together
+HEAD_BYTES_MAX = 65536  # for a request's line and headers together
 _USER_LINE = b"\r\n%b:" % wire.USER_HEADER.lower().encode()
-_NEVER_S = 86400.0 * 30  # aiohttp's own keep-alive timer; the sweep does its work
+_NEVER_S = 86400.0 * 30  # turns off aiohttp's keep-alive timer: the sweep replaces it
 _TOO_LONG = last_answer(431, "InvalidInput", f"all headers have more than {HEAD_BYTES_MAX} bytes")
 _log = logging.getLogger("lodefs.proxy")
 
 
 class Connection(web.RequestHandler):
-    """One client's connection: aiohttp's, with the fast path before it and limits around it."""
+    """One client's connection: aiohttp's, preceded by the fast path and with limits around it."""
 
     __slots__ = (
         "_asked",
@@ -73,29 +73,29 @@ class Connection(web.RequestHandler):
             max_field_size=HEADER_LINE_BYTES_MAX,
             max_headers=HEADERS_MAX,
         )
-        self.is_spare = False  # came when there was no room: see Admission
+        self.is_spare = False  # accepted without room: see Admission
         self._server = manager.server
         self._endpoint = manager
         self.opening: asyncio.Task[None] | None = None  # until the connection is made
-        self._wire: asyncio.Transport | None = None  # stays while aiohttp's is closing
-        self._fd = -1  # where only the transport may write: TLS
+        self._wire: asyncio.Transport | None = None  # remains while aiohttp's is closing
+        self._fd = -1  # -1 if only the transport may write (TLS)
         self._half_read = False
-        self._body: StreamReader | None = None  # of the request whose head came last
-        self._head_bytes = 0  # of a head that has not come whole
-        self._last_tick = self._server.tick  # when a request was last begun or answered
-        self.paused_tick = -1  # since when the client does not read; -1 while it does
+        self._body: StreamReader | None = None  # the body of the last request
+        self._head_bytes = 0  # size of an incomplete head
+        self._last_tick = self._server.tick  # tick of the last begin or end of a request
+        self.paused_tick = -1  # tick since which the client does not read; -1 while it does
         hot_objects = manager.hot_objects
         self._hot_client = None if hot_objects is None else hot_objects.client()
-        self._asked: tuple[object, PlainGet] | None = None  # the last plain message, as it came
-        self.reader = EVERYBODY  # if it needs no token
+        self._asked: tuple[object, PlainGet] | None = None  # the last plain message
+        self.reader = EVERYBODY  # the reader if no token is needed
         self.blocks = manager.endpoint.blocks
         self.owner = REMOTE
         self.is_bounded = False
 
     @property
     def place(self) -> str:
-        """The IP address and port of this machine that the client is connected to; "" at a Unix
-        socket, and when it is gone."""
+        """The IP address and port of this machine to which the client is connected; "" for a Unix
+        socket, and when the client is gone."""
         name = self._wire.get_extra_info("sockname") if self._wire is not None else None
         return place_of(*name[:2]) if isinstance(name, tuple) else ""
 
@@ -104,7 +104,7 @@ class Connection(web.RequestHandler):
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the client, which the endpoint has room for."""
+        """Accepts the client, for which the endpoint has room."""
         transport = cast("asyncio.Transport", transport)
         if self._server.stopping or self not in self._endpoint.admission:
             transport.abort()
@@ -121,8 +121,8 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def owner_of(self, request: web.BaseRequest) -> str:
-        """For whom a request is: who connected, or whom root names, as a mount of the node does for
-        those who read it."""
+        """Returns the owner for whom a request is made: the user who connected, or the user that
+        root names, as a mount of the node does for its readers."""
         return self._owner_if(request.headers.get(wire.USER_HEADER, ""))
 
     def _owner_if(self, named: str) -> str:
@@ -131,7 +131,7 @@ class Connection(web.RequestHandler):
         return self.owner
 
     def bound_unsent(self) -> None:
-        """From now on little is kept here, and in the kernel, that the client has not read."""
+        """Limits unread bytes for this client, here and in the kernel, from now on."""
         if self._wire is not None and not self.is_bounded:
             self.is_bounded = True
             self._wire.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
@@ -140,7 +140,7 @@ class Connection(web.RequestHandler):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
 
     async def drained(self) -> None:
-        """Returns when little waits to be sent. Raises: ConnectionError."""
+        """Returns when little is waiting to be sent. Raises: ConnectionError."""
         await self._drain_helper()
 
     def failed(self) -> None:
@@ -148,7 +148,7 @@ class Connection(web.RequestHandler):
         self._server.forget(self._endpoint, self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the client."""
+        """Removes the client."""
         self._server.forget(self._endpoint, self)
         self._wire = self._body = None
         if self.paused_tick >= 0:
@@ -171,12 +171,12 @@ class Connection(web.RequestHandler):
         try:
             await super()._drain_helper()
         except ConnectionError as error:
-            # It comes out of a future that aiohttp's frame holds: with that frame in its traceback
-            # it would keep itself, and what was being sent, until the collector of cycles comes.
+            # A future in aiohttp's frame holds the error. With that frame in its traceback, the
+            # error would keep itself and the unsent data alive until the cycle collector runs.
             raise error.with_traceback(None)  # noqa: B904 - the same error
 
     def data_received(self, data: bytes) -> None:
-        """Answer a plain hit here and now; give everything else to aiohttp."""
+        """Answers a plain hit at once; passes everything else to aiohttp."""
         plain_get = None
         if not (self._half_read or self._messages or self._close or self.is_spare):
             hot_client = self._hot_client
@@ -191,14 +191,14 @@ class Connection(web.RequestHandler):
                 if plain_get is not None and self._is_answered(plain_get):
                     self.answered()
                     return
-        if data:  # aiohttp calls this with b"" to have what it holds parsed
+        if data:  # aiohttp calls this with b"" to parse what it holds
             self._half_read = not data.endswith(b"\r\n\r\n")
         self._parse(data)
         if plain_get is not None and len(self._messages) == 1:
             self._asked = (self._messages[0][0], plain_get)
 
     def _free_transport(self) -> asyncio.Transport | None:
-        """The transport, if an answer may be written now."""
+        """Returns the transport, if an answer may be written now."""
         transport = self.transport
         if transport is None or not self.idle or transport.get_write_buffer_size():
             return None
@@ -218,10 +218,11 @@ class Connection(web.RequestHandler):
         return fast_path.answer(plain_get, self.blocks, transport, self._fd, owner=owner)
 
     def _parse(self, data: bytes) -> None:
-        """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.
+        """Passes bytes to aiohttp, which limits the size and number of headers, but not a whole
+        head.
 
-        Whether bytes belong to a head is the parser's to say: a request is taken some turns of the
-        loop after its head came, and meanwhile its body comes.
+        Only the parser knows whether bytes belong to a head: a request is taken some turns of the
+        loop after its head has come, and its body may come in between.
         """
         in_body = self._body is not None and not self._body.is_eof()
         heads = self._request_count
@@ -232,13 +233,14 @@ class Connection(web.RequestHandler):
             self._head_bytes = 0
         elif (size := self._head_bytes + len(data)) <= HEAD_BYTES_MAX:
             self._head_bytes = size
-        elif self._wire is not None:  # 64 long headers of each client would be much memory
-            if self.idle or self._body is None:  # else it would come into an answer under way
+        elif self._wire is not None:  # 64 long headers for each client would take much memory
+            if self.idle or self._body is None:  # otherwise it would get into the current answer
                 self._wire.write(_TOO_LONG)
             self._wire.close()
 
     def plain_get_of(self, request: web.BaseRequest) -> PlainGet | None:
-        """The plain GET that this request was parsed from, if the fast path may learn it."""
+        """Returns the plain GET from which this request was parsed, if the fast path may learn
+        it."""
         asked = self._asked
         return asked[1] if asked is not None and asked[0] is request._message else None
 
@@ -249,7 +251,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to what aiohttp could not parse, or to a mistake in this file."""
+        """Returns the answer to what aiohttp could not parse, or to a fault in this file."""
         with serving({}) as scope:
             response = self._broken_answer(status, exc, message)
             response.headers[ID_HEADER] = scope.id
@@ -261,12 +263,12 @@ class Connection(web.RequestHandler):
         if status >= 500:
             _log.error("request failed: %r", exc)
             return _whole(responses.internal_error())
-        if isinstance(exc, LineTooLong):  # aiohttp's message would repeat what came
+        if isinstance(exc, LineTooLong):  # aiohttp's message would repeat the input
             status = 431
             error = InvalidInput(f"the URL or a header has more than {HEADER_LINE_BYTES_MAX} bytes")
         else:
             first_line = (message or "").strip().partition("\n")[0][:200]
-            error = InvalidInput(f"the request is not HTTP as it should be: {first_line}")
+            error = InvalidInput(f"the request is not valid HTTP: {first_line}")
         answer = responses.failure_answer(error, status=status, close=True)
         if self._endpoint.s3 is not None:
             refused = S3Error("InvalidRequest", str(error), status=status)
@@ -278,24 +280,24 @@ class Connection(web.RequestHandler):
 
     @property
     def idle(self) -> bool:
-        """Whether aiohttp waits for the next request, and nothing else is going on."""
+        """Whether aiohttp waits for the next request and nothing else is going on."""
         waiter = self._waiter
         return waiter is not None and not waiter.done()
 
     @property
     def quiet_ticks(self) -> int:
-        """For how long no request was answered; 0 while one is. Bytes that make no request do
-        not count as life."""
+        """For how many ticks no request was answered; 0 during a request. Bytes that do not make a
+        request do not count."""
         return self._server.tick - self._last_tick if self.idle else 0
 
     @property
     def may_go(self) -> bool:
-        """Whether nothing that the client asked for is under way."""
+        """Whether nothing for the client is under way."""
         return self._wire is None or (self.idle and self.paused_tick < 0)
 
     @property
     def is_late(self) -> bool:
-        """Whether the client has been idle, or has not read, for longer than it may."""
+        """Whether the client has been idle, or has not read, for too long."""
         limits, tick = self._server.limits, self._server.tick
         if self.paused_tick >= 0:
             return tick - self.paused_tick > limits.write_timeout_s / SWEEP_INTERVAL_S
@@ -305,21 +307,21 @@ class Connection(web.RequestHandler):
         return self.quiet_ticks > idle_timeout_s / SWEEP_INTERVAL_S
 
     def allowed(self) -> None:
-        """The client sent a request that it may make."""
+        """Notes that the client sent an authorized request."""
         self._endpoint.admission.authorize(self)
 
     def answered(self) -> None:
-        """A request has been answered."""
+        """Notes that a request was answered."""
         self._last_tick = self._server.tick
         self._endpoint.admission.used(self)
 
     def give_way(self) -> None:
-        """End the connection, which was idle or read too slowly."""
+        """Ends the connection, which was idle or read too slowly."""
         self._endpoint.figures.connections_cut += 1
         self.cut()
 
     def cut(self) -> None:
-        """End the connection now; what is not yet sent is lost, and the client sees that."""
+        """Ends the connection now; unsent bytes are lost, which the client notices."""
         if self._wire is not None:
             self._wire.abort()
         elif self.opening is not None:
@@ -327,7 +329,7 @@ class Connection(web.RequestHandler):
 
 
 def _whole(answer: Answer) -> web.Response:
-    """An answer that ends its connection, in one piece."""
+    """Returns an answer that ends its connection, in one piece."""
     headers = CIMultiDict([*answer.headers, SERVER])
     response = web.Response(status=answer.status, headers=headers, body=answer.body)
     response.force_close()

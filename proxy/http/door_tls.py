@@ -1,4 +1,4 @@
-"""TLS of the doors for clients: a certificate and its key, followed when their files change."""
+"""TLS for clients: a certificate and its key, which are reloaded when their files change."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lodefs.chunkstore.system.private_file import check_private
 from lodefs.chunkstore.system.watched_files import WatchedFiles
 from lodefs.proxy.peers.security.tls import Contexts, check, load_certificate
 
-SOON_S = 14 * 86400.0  # a certificate that expires so soon is warned of
-_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the module ssl has no name for
+SOON_S = 14 * 86400.0  # warn if a certificate expires within this time
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the ssl module does not define
 _log = logging.getLogger("lodefs.proxy")
 
 
 class ServerCertificate(NamedTuple):
-    """What clients are shown, and when it expires (Unix)."""
+    """The certificate for clients, and when it expires (Unix time)."""
 
     context: ssl.SSLContext
     expires_s: float
 
 
 class DoorTls:
-    """The certificate that clients are shown. ``refresh`` for any thread."""
+    """The certificate that is shown to clients. Any thread may call ``refresh``."""
 
     def __init__(self, cert: Path, key: Path) -> None:
-        """Reads the files. InvalidInput, which names the file: they cannot be read, do not belong
-        together, or clients would refuse the certificate (expired, not yet valid, for another
-        use)."""
+        """Reads the files. Raises: InvalidInput, which names the file, if they cannot be read, do
+        not belong together, or clients would refuse the certificate (expired, not yet valid, for
+        another purpose)."""
         self._watched = WatchedFiles([cert, key], lambda: server_certificate(cert, key), _log)
         self.context = self._watched.value.context
         self.context.sni_callback = self._switch
@@ -41,17 +41,17 @@ class DoorTls:
         return self._watched.value.expires_s
 
     def refresh(self) -> bool:
-        """Look at the files again; whether new connections have another certificate now. Files
-        that cannot be used are logged, and the certificate before stays. Blocks for the disk."""
+        """Checks the files again. Returns whether new connections get another certificate now.
+        Unusable files are logged, and the previous certificate stays. Blocks for the disk."""
         return self._watched.refresh()
 
     def _switch(self, connection: ssl.SSLObject, name: str | None, door: ssl.SSLContext) -> None:  # noqa: ARG002
-        """OpenSSL calls this at the beginning of each handshake, with or without a name."""
+        """Called by OpenSSL at the beginning of each handshake, with or without a name."""
         connection.context = self._watched.value.context
 
 
 def server_certificate(cert: Path, key: Path) -> ServerCertificate:
-    """A server's context with this certificate; one that expires soon is warned of. Raises:
+    """Returns a server's context with this certificate. Logs a warning if it expires soon. Raises:
     InvalidInput."""
     check_private(key, f"tls_key_file {key}")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -69,7 +69,7 @@ def server_certificate(cert: Path, key: Path) -> ServerCertificate:
 
 
 def _validity(server: ssl.SSLContext, cert: Path) -> str:
-    """The dates of a certificate that was refused, if that is for nothing but its dates."""
+    """Returns the dates of a refused certificate, if only its dates are the reason."""
     client = _trusting(cert)
     client.verify_flags |= _NO_CHECK_TIME
     try:
@@ -80,12 +80,12 @@ def _validity(server: ssl.SSLContext, cert: Path) -> str:
 
 
 def _trusting(cert: Path) -> ssl.SSLContext:
-    """A client that trusts whoever made the certificate, and looks at its dates and its use."""
+    """Returns a client context that trusts any issuer, and checks only dates and purpose."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         client.load_verify_locations(cert)
-    except (OSError, ValueError) as error:  # it was read before: it is being written
-        raise InvalidInput(f"tls_cert_file {cert} cannot be read whole: {error}") from error
+    except (OSError, ValueError) as error:  # it was readable before, so it is being written
+        raise InvalidInput(f"tls_cert_file {cert} cannot be read completely: {error}") from error
     return client

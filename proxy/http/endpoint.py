@@ -1,4 +1,4 @@
-"""Endpoints: the sockets that clients connect to, and whom each lets in."""
+"""Endpoints: the sockets for clients, and the clients that each one admits."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
-    """One listening socket. ``blocks`` are the request headers that the fast path knows here."""
+    """One listening socket. ``blocks`` are the request headers that the fast path knows for it."""
 
     listener: socket.socket
     tokens: TokenBook | None = None  # None: every client may read
-    info_is_open: bool = True  # /metrics, /status and /openapi.json without a token
+    info_is_open: bool = True  # /metrics, /status and /openapi.json need no token
     blocks: KnownHeaders = field(default_factory=KnownHeaders)
     name: str = ""
     is_local: bool = False  # whether its clients are on this machine: a Unix socket
-    peer_server: PeerServer | None = None  # for other nodes alone: it answers them
+    peer_server: PeerServer | None = None  # only for other nodes: it answers them
     tls: ssl.SSLContext | None = None
-    certificate: DoorTls | None = None  # that ``tls`` shows, if it may change
-    s3: S3Settings | None = None  # for S3's clients alone
+    certificate: DoorTls | None = None  # the certificate of ``tls``, if it may change
+    s3: S3Settings | None = None  # only for S3 clients
     host_names: HostNames = field(default_factory=HostNames)  # for clients without a known token
-    local_readers: LocalReaders | None = None  # where rules of access count for its clients
+    local_readers: LocalReaders | None = None  # set if access rules apply to its clients
 
     @property
     def kind(self) -> str:
@@ -73,7 +73,7 @@ class Endpoint:
 
 
 def needs_token(endpoint: Endpoint, route: Route) -> bool:
-    """Whether a route needs a token, at an endpoint that has tokens."""
+    """Whether a route needs a token at an endpoint that has tokens."""
     if route.kind in _INFO_ROUTES:
         return not endpoint.info_is_open
     return route.kind not in _OPEN_ROUTES
@@ -82,15 +82,16 @@ def needs_token(endpoint: Endpoint, route: Route) -> bool:
 def admit(
     endpoint: Endpoint, route: Route, asked: Request, local: Reader = EVERYBODY
 ) -> Reader | Answer:
-    """Who a client of this endpoint is; or the answer to one without a valid token. ``local``: who
-    it is if it needs none.
+    """Returns the reader that a client of this endpoint is, or the answer to one without a valid
+    token. ``local`` is the reader if no token is needed.
 
-    Raises: Denied (the token is valid, but not for this repository; the request may come from a
-    foreign web page), NotFound (only programs of this machine may ask; rules of access).
+    Raises: Denied if the token is valid but not for this repository, or a foreign web page may have
+    sent the request; NotFound by access rules, and for requests that only programs of this machine
+    may make.
     """
     if route.kind in _LOCAL_ROUTES and not endpoint.is_local:
         raise NotFound(
-            "this is answered on the proxy's Unix socket alone: run it on that proxy's node, "
+            "only the proxy's Unix socket answers this: run the command on that proxy's node, "
             f"with --proxy unix:PATH (mostly unix:{SOCKET_DEFAULT})"
         )
     token = bearer_of(asked.headers.get("Authorization"))
@@ -110,16 +111,17 @@ def admit(
 
 
 def _is_verified(endpoint: Endpoint, route: Route, token: str | None) -> bool:
-    """Whether only a bearer token that is known here gets an answer: any page can make one up."""
+    """Whether only a known bearer token gets an answer, since any page can make one up."""
     if token is None or endpoint.tokens is None:
         return False
     if needs_token(endpoint, route):
-        return True  # one that is not known gets 401
+        return True  # an unknown one gets 401
     return endpoint.tokens.check(token, None) is Verdict.ALLOWED
 
 
 def _cookie_of(endpoint: Endpoint, asked: Request) -> str | None:
-    """The token of a browser that logged in, if the endpoint has tokens; for reading alone."""
+    """Returns the token of a browser that logged in, if the endpoint has tokens; only for
+    reading."""
     if endpoint.tokens is None or asked.method not in routes.READ_METHODS:
         return None
     cookies = asked.headers.get("Cookie")
@@ -132,7 +134,7 @@ def _with_token(book: TokenBook, token: str | None, route: Route) -> Reader | An
     verdict = book.check(token, route.repo or None)
     if verdict is Verdict.UNKNOWN:
         challenge = 'Bearer error="invalid_token"'
-        return responses.unauthorized("this token is not known here", challenge=challenge)
+        return responses.unauthorized("this token is unknown", challenge=challenge)
     if verdict is Verdict.FORBIDDEN:
         raise Denied(f"this token may not read the repository {route.repo!r}")
     return Reader(

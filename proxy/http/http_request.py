@@ -1,4 +1,4 @@
-"""What a request that aiohttp parsed asks: its body, its headers, and whether it is a plain one."""
+"""Reads a request that aiohttp parsed: its body, its headers, and whether it is a plain one."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from lodefs.proxy.runtime.metrics import NO_SOURCE
 from lodefs.proxy.tracing.request_scope import ID_HEADER, SCOPE_HEADERS
 from lodefs.proxy.tracing.spans import Attribute, Span
 
-BODY_TIMEOUT_S = 10.0  # until its body is there
-# Conditions, and what differs from request to request: the answer would not be the same again.
+BODY_TIMEOUT_S = 10.0  # for the body to arrive
+# Conditions, and headers that differ between requests: the answer would not be the same again.
 _NOT_PLAIN = ("If-Match", "If-None-Match", "If-Range", PARENT_HEADER, ID_HEADER)
 
 
 async def body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
-    """The body of a request. Raises: InvalidInput (its size is missing or too large, it is encoded
-    or incomplete)."""
+    """Returns the body of a request. Raises: InvalidInput if its size is missing or too large, or
+    it is encoded or incomplete."""
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > size_bytes_max:
-        raise InvalidInput(f"this needs a Content-Length of at most {size_bytes_max} bytes")
+        raise InvalidInput(f"this request needs a Content-Length of at most {size_bytes_max} bytes")
     if "Content-Encoding" in request.headers:
-        raise InvalidInput("a body is taken as it is, without a Content-Encoding")
+        raise InvalidInput("a body must have no Content-Encoding")
     if not size_bytes:
         return b""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            # request.read() would refuse what has more than aiohttp's own limit, a MiB
+            # request.read() would refuse more than aiohttp's own limit, a MiB
             return await request.content.readexactly(size_bytes)
     except (ConnectionError, asyncio.IncompleteReadError) as error:
-        raise InvalidInput("the body did not come whole") from error
+        raise InvalidInput("the body is incomplete") from error
 
 
 def asked_headers(request: web.BaseRequest) -> dict[str, str]:
-    """The headers that handlers look at; a header sent twice is one list (RFC 9110, 5.3)."""
+    """Returns the headers that handlers use; a header sent twice is one list (RFC 9110, 5.3)."""
     return _those_of(request, HEADERS)
 
 
@@ -60,7 +60,7 @@ def _those_of(request: web.BaseRequest, names: Iterable[str]) -> dict[str, str]:
 
 
 def all_headers(request: web.BaseRequest) -> dict[str, str]:
-    """All headers, their names in lower case; one that was sent twice is one list."""
+    """Returns all headers, with names in lower case; a header sent twice is one list."""
     found: dict[str, str] = {}
     for name, value in request.headers.items():
         name = name.lower()
@@ -69,10 +69,9 @@ def all_headers(request: web.BaseRequest) -> dict[str, str]:
 
 
 def is_plain(request: web.BaseRequest, answer: Answer, plain_get: PlainGet) -> bool:
-    """Whether the same headers with another range will always be answered in the same way."""
+    """Whether the same headers with another range will always get the same kind of answer."""
     special = any(name in request.headers for name in _NOT_PLAIN)
-    # A Range in an uncommon spelling is one of the headers for fast_path.py, which would not heed
-    # it.
+    # A Range in an uncommon spelling is one of the headers for fast_path.py, which would ignore it.
     ranges = len(request.headers.getall("Range", ()))
     if special or ranges != (plain_get.first >= 0):
         return False
@@ -92,13 +91,13 @@ TEMPLATES: Mapping[str, str] = {
     routes.LOOKUP: f"{_NODE}/lookup",
     routes.DATA: f"{_NODE}/data",
 }
-"""By route; others are named by their route alone."""
+"""Names of spans by route; other routes give their own name."""
 
 
 def describe(span: Span, method: str, path: str, label: str, answer: Answer) -> None:
-    """Notes what was asked, and how it was answered, by OpenTelemetry's conventions
-    (https://opentelemetry.io/docs/specs/semconv/http/http-spans/). ``path``: without its query,
-    which may let its reader in. ``label``: the route, as in metrics."""
+    """Adds request and answer to a span, by OpenTelemetry's conventions
+    (https://opentelemetry.io/docs/specs/semconv/http/http-spans/). ``path`` has no query, which may
+    contain credentials. ``label`` is the route, as in metrics."""
     template = TEMPLATES.get(label, label)
     span.name = f"{method} {template}"
     sent_bytes = len(answer.body) if answer.pieces is None else answer.size_bytes

@@ -1,4 +1,4 @@
-"""Clients of the Unix socket, and what each may read where the settings have rules of access."""
+"""Clients of the Unix socket, and what each may read if the settings have access rules."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE, remote_owner
 
-KINDS_MAX = 1024  # of users, by the groups that rules name
+KINDS_MAX = 1024  # of users, by the groups in the rules
 _NOBODY = Peer(0xFFFFFFFE, frozenset())
 _log = logging.getLogger("lodefs.proxy")
 
 
 class LocalReader:
-    """A client, and the headers that the fast path knows of clients with the same rights."""
+    """A client, and the headers that the fast path knows for clients with the same rights."""
 
     def __init__(self, reader: Reader, blocks: KnownHeaders) -> None:
         self.reader = reader
@@ -33,16 +33,16 @@ class LocalReaders:
 
     def __init__(self, rules: Callable[[], AccessRules]) -> None:
         self._rules = rules
-        self._known = rules()  # for whom there are kinds
+        self._known = rules()  # the rules for which kinds exist
         self._kinds: dict[frozenset[int] | None, LocalReader] = {}
 
     def look(self) -> None:
-        """Whether a group has come is looked up if it is time to: who connects first after a quiet
-        time would be bound to the old rules. To be called about once a second."""
+        """Looks up missing groups again if that is due, so that the first client after a quiet time
+        is not bound to old rules. Call it about once a second."""
         self._rules()
 
     def of(self, sock: socket.socket) -> LocalReader:
-        """Who is at the other end; somebody without rights where the kernel does not say."""
+        """Returns the client at the other end; one without rights if the kernel does not say."""
         try:
             peer = peer_of(sock)
         except OSError:
@@ -63,15 +63,15 @@ class LocalReaders:
 
 
 def _reader(peer: Peer, rules: AccessRules | None) -> Reader:
-    """By these rules as long as the connection is open: those of one kind share what the fast path
-    knows, so none of them may be let in by others."""
+    """Returns a reader with these rules, which stay while the connection is open: clients of one
+    kind share what the fast path knows, so no other rules may let one of them in."""
     if rules is None:
         return Reader()
     return Reader(may_read=lambda repo: rules.may_read(peer, repo), is_limited=True)
 
 
 def local_readers(table: Mapping[str, Sequence[str]]) -> LocalReaders | None:
-    """The clients by the settings' rules; None where everybody may read everything."""
+    """Returns the clients by the settings' rules; None if everybody may read everything."""
     rules = CurrentRules(
         table, _gid_of, free_uids=(0, os.geteuid()), say=lambda line: _log.warning("%s", line)
     )
@@ -86,8 +86,8 @@ def _gid_of(group: str) -> int | None:
 
 
 def owner_of(sock: socket.socket) -> str:
-    """For whom a connection is, as thread_pools.current_owner, before a token says more: NOBODY is
-    root, or the proxy's own user, who may say for whom."""
+    """Returns the owner of a connection, as in thread_pools.current_owner, unless a token says
+    more. NOBODY is root, or the proxy's own user, who may name the owner."""
     try:
         if sock.family != socket.AF_UNIX:
             return remote_owner(sock.getpeername()[0])

@@ -1,7 +1,7 @@
-"""Logging a browser in and out: a token comes once, and stays in a cookie (RFC 6265bis).
+"""Logs a browser in and out: the token is sent once, and stays in a cookie (RFC 6265bis).
 
-HttpOnly: no script sees it. SameSite=Strict: no other site's page has it sent. With TLS it has the
-prefix __Host-, so that only this host over TLS can have set it.
+HttpOnly: no script sees it. SameSite=Strict: no other site's page can send it. With TLS it has the
+prefix __Host-, so that only this host can have set it, over TLS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def name_of(*, is_tls: bool) -> str:
 
 
 def token_of(cookies: str | None, *, is_tls: bool) -> str | None:
-    """The token in a Cookie header; None without one, or with several."""
+    """Returns the token in a Cookie header; None if there is none, or there are several."""
     wanted = name_of(is_tls=is_tls)
     pairs = (pair.strip().partition("=") for pair in (cookies or "").split(";"))
     found = [value for name, _, value in pairs if name == wanted]
@@ -32,7 +32,7 @@ def token_of(cookies: str | None, *, is_tls: bool) -> str | None:
 
 
 def set_cookie(token: str, *, is_tls: bool) -> str:
-    """The Set-Cookie that keeps a token; with "" the one that forgets it."""
+    """Returns the Set-Cookie that keeps a token; "" gives one that deletes it."""
     age_s = AGE_S_MAX if token else 0
     secure = "; Secure" if is_tls else ""
     name = name_of(is_tls=is_tls)
@@ -40,14 +40,14 @@ def set_cookie(token: str, *, is_tls: bool) -> str:
 
 
 def answer(tokens: TokenBook | None, route: Route, asked: Request, *, is_tls: bool) -> Answer:
-    """The answer to /page/login, whose body is a token, or to /page/logout. Raises: InvalidInput
-    (this endpoint has no tokens)."""
+    """Returns the answer to /page/login, whose body is a token, or to /page/logout. Raises:
+    InvalidInput if this endpoint has no tokens."""
     token = ""
     if route.kind == routes.PAGE_LOGIN:
         if tokens is None:
-            raise InvalidInput("this proxy asks for no token here")
+            raise InvalidInput("this endpoint needs no token")
         token = asked.body.decode("utf-8", "replace").strip()
         if tokens.check(token, None) is not Verdict.ALLOWED:
-            return responses.unauthorized("this token is not known here")
+            return responses.unauthorized("this token is unknown")
     cookie = set_cookie(token, is_tls=is_tls)
     return Answer(204, [("Set-Cookie", cookie), ("Cache-Control", "no-store")])

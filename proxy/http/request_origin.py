@@ -1,17 +1,17 @@
-"""Which web page sent a request, as far as its headers tell: no foreign page may use this proxy
-through somebody's browser.
+"""Checks which web page sent a request, as far as its headers tell: no foreign page may use this
+proxy through a user's browser.
 
-A request with a bearer token that is known here needs no such check: a foreign page does not know
-it. One that is let in for its cookie, or because the endpoint asks for no token, does, whatever it
-sends as a token. Two ways are closed:
+A request with a known bearer token needs no such check, since a foreign page does not know the
+token. A request that is let in for its cookie, or because the endpoint needs no token, is checked,
+whatever it sends as a token. Two ways are closed:
 
-DNS rebinding: a page of evil.example has its name point to this machine, and is then "the same
-origin" for the browser. But the name stands in Host. Addresses pass (a name that points there does
-not stand in Host then), and so do names that nobody can register: those of one label, and those
-below the suffixes reserved for private networks.
+DNS rebinding: a page of evil.example lets its name point to this machine, and is then "the same
+origin" for the browser. But Host has that name. Addresses pass, since Host has no name then, and so
+do names that nobody can register: those of one label, and those below the suffixes that are
+reserved for private networks.
 
-Requests from elsewhere: browsers say so in Sec-Fetch-Site (W3C Fetch Metadata), where the proxy is
-on this machine or behind TLS, and in Origin (RFC 6454), always when something is to change.
+Requests from other pages: browsers reveal them in Sec-Fetch-Site (W3C Fetch Metadata), if the proxy
+is on this machine or behind TLS, and in Origin (RFC 6454) for every request that changes something.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _READS = ("GET", "HEAD")
 
 
 class HostNames:
-    """The names that this proxy answers to: its machine's, and ``patterns`` of others."""
+    """The names of this proxy: those of its machine, and ``patterns`` of others."""
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._patterns = [pattern.lower() for pattern in patterns]
         self._own = own_names(socket.gethostname(), _resolver_settings())
 
     def has(self, host: str) -> bool:
-        """Whether a Host header names this proxy; what is no such header never does."""
+        """Whether a Host header names this proxy; a malformed one never does."""
         found = _HOST.match(host)
         if found is None:
             return False
@@ -59,26 +59,26 @@ class HostNames:
 
 
 def check(headers: Mapping[str, str], method: str, names: HostNames, *, cookie: bool) -> None:
-    """Raises: Denied if a request without a known bearer token may come from a foreign page.
-    ``cookie``: whether it is let in for its cookie."""
+    """Raises: Denied if a foreign page may have sent a request without a known bearer token.
+    ``cookie``: whether its cookie lets it in."""
     host = headers.get("Host", "")
     if host and not names.has(host):
         raise Denied(
-            f"this proxy is not known as {host[:300]!r}: send a token that it knows, ask by "
+            f"{host[:300]!r} is not a name of this proxy: send a token that it knows, use an "
             "address, or name it in the setting host_names"
         )
     changes = method not in _READS
     site = headers.get("Sec-Fetch-Site")
     if (changes or cookie) and site is not None and site not in _OWN:
-        raise Denied("a page of another site asked for this in a browser: that is not answered")
+        raise Denied("a browser sent this request for a page of another site: refused")
     origin = headers.get("Origin")
     if changes and origin is not None and not _is_of(origin, host):
-        raise Denied("a page of another origin asked for this in a browser: that is not answered")
+        raise Denied("a browser sent this request for a page of another origin: refused")
 
 
 def own_names(host: str, settings: str) -> frozenset[str]:
-    """A machine's names: its own, and that in the domains in which resolv.conf(5) lets it search.
-    Nobody is asked for them: a name server that does not answer must not delay a start."""
+    """Returns a machine's names: its own, and that in the search domains of resolv.conf(5). It asks
+    no name server, since one that does not answer must not delay a start."""
     own = host.lower()
     names = {own}
     for line in settings.splitlines():
@@ -96,8 +96,8 @@ def _resolver_settings() -> str:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name is an IPv4 address, also a short one (127.1): URLs whose last label is a
-    number name nothing else (WHATWG URL, "ends in a number")."""
+    """Whether a name is an IPv4 address, even a short one (127.1): a URL whose last label is a
+    number can only be an address (WHATWG URL, "ends in a number")."""
     return name.rpartition(".")[2].isdecimal()
 
 

@@ -1,7 +1,7 @@
 """The HTTP server: connections and their limits, and how an Answer is sent.
 
-aiohttp parses and frames HTTP; this file and http_request.py know it. What to answer is decided by
-routes.py and handlers.py; plain hits are taken out before aiohttp sees them, by fast_path.py.
+aiohttp parses and frames HTTP; only this file and http_request.py use it. routes.py and handlers.py
+decide the answers; fast_path.py answers plain hits before aiohttp sees them.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ from lodefs.proxy.tracing.request_scope import (
 )
 from lodefs.proxy.tracing.spans import Span
 
-OWNER_ANSWERS_MANY = 8  # in pieces at a time, of one owner on TCP
+OWNER_ANSWERS_MANY = 8  # concurrent answers in pieces, for one owner on TCP
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
 
 
 class EndpointServer(web.Server):
-    """One endpoint as it is served: aiohttp's server of it, and its room and figures."""
+    """One endpoint that is being served: aiohttp's server for it, its limits and its metrics."""
 
     def __init__(self, server: ProxyServer, endpoint: Endpoint, connections_max: int) -> None:
         self.server = server
@@ -93,7 +93,7 @@ class EndpointServer(web.Server):
         return Connection(self, self._loop)
 
     def _take(self) -> Connection | None:
-        """A new connection, if there is room for it."""
+        """Returns a new connection, if there is room for it."""
         if self.server.stopping or not self.admission.make_room():
             self.figures.connections_refused += 1
             return None
@@ -116,8 +116,8 @@ class ProxyServer:
         hot_path: bool = True,
         on_sweep: Callable[[], None] = lambda: None,
     ) -> None:
-        """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
-        watchdog's sign of life)."""
+        """``store`` is the URL in /status. ``on_sweep`` is called about once a second (for a
+        watchdog)."""
         self.limits = limits or ClientLimits()
         inputs = metric_inputs or MetricInputs()
         self.metrics = Metrics(version, node.status, node.counts, inputs)
@@ -158,7 +158,7 @@ class ProxyServer:
         self.tokens = TokenWatch(())
 
     async def start(self, endpoints: list[Endpoint]) -> None:
-        """Begin to serve on sockets that listen already."""
+        """Begins to serve on sockets that listen already."""
         loop = asyncio.get_running_loop()
         limits = self.limits
         are_local = [endpoint.is_local for endpoint in endpoints]
@@ -169,8 +169,8 @@ class ProxyServer:
         for endpoint, connections_max in zip(endpoints, room, strict=True):
             if connections_max < limits.connections_max:
                 _log.warning(
-                    "%s takes %d connections, not %d (connections_max): too few files may be "
-                    "open (ulimit -n)",
+                    "%s takes %d connections, not %d (connections_max): the limit of open files "
+                    "is too low (ulimit -n)",
                     endpoint, connections_max, limits.connections_max,
                 )  # fmt: skip
             self._endpoints.append(EndpointServer(self, endpoint, connections_max))
@@ -182,15 +182,15 @@ class ProxyServer:
         self._sweeper = loop.create_task(self._sweep_forever())
 
     async def stop(self, timeout_s: float, *, close_endpoints: bool = True) -> None:
-        """Stop accepting, let running answers end within ``timeout_s``, then close all; the
-        listening sockets only with ``close_endpoints``: else another server uses them."""
+        """Stops accepting, lets running answers end within ``timeout_s``, then closes everything.
+        ``close_endpoints`` False leaves the listening sockets open for another server."""
         self.stopping = True
         self._live.close()
         ends_s = monotonic() + timeout_s
         for served in self._endpoints:
             served.acceptor.stop(close=close_endpoints)
             served.pre_shutdown()
-        # aiohttp waits as long as it is told to for an answer, and then once more
+        # aiohttp waits for an answer for the given time, and then once more
         await asyncio.gather(*(served.shutdown(timeout_s / 2) for served in self._endpoints))
         if self.connections:  # bytes of finished answers may still be on their way
             with suppress(TimeoutError):
@@ -204,7 +204,7 @@ class ProxyServer:
 
     @property
     def use(self) -> Use:
-        """The requests so far, and whether one is under way."""
+        """The number of requests so far, and whether one is under way."""
         cache_control = self.node.cache_control
         busy = self.metrics.total("streams") > 0 or (
             cache_control is not None and cache_control.is_busy
@@ -228,7 +228,7 @@ class ProxyServer:
             self.sweep()
 
     def sweep(self) -> None:
-        """Once a second: the date, and connections that idle or do not read."""
+        """Once a second: updates the date, and ends connections that idle or do not read."""
         self.tick += 1
         self.places.look()
         self._set_date()
@@ -265,7 +265,7 @@ class ProxyServer:
         }
 
     async def handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request that aiohttp parsed."""
+        """Answers one request that aiohttp parsed."""
         with serving(scope_headers(request), self._tracer) as scope:
             return await self._handle(served, request, scope.span)
 
@@ -320,15 +320,15 @@ class ProxyServer:
     async def _answer(
         self, served: EndpointServer, connection: Connection, request: web.BaseRequest
     ) -> tuple[str, Answer]:
-        """The route's label, and the answer with its first piece: errors until then have a
-        status."""
+        """Returns the route's label, and the answer with its first piece: errors up to then become
+        a status."""
         endpoint = served.endpoint
         route = routes.route_of(request.raw_path)
         label = routes.OTHER
         current_owner.set(connection.owner_of(request))
         try:
             if request.body_exists and not route.body_bytes_max:
-                refused = InvalidInput("a request has no body here")
+                refused = InvalidInput("a request must have no body here")
                 return label, responses.failure_answer(refused, close=True)
             if request.method not in route.methods:
                 allowed = ", ".join(route.methods)
@@ -355,21 +355,21 @@ class ProxyServer:
         except LodefsError as error:
             return label, responses.failure_answer(error)
         except TimeoutError:
-            late = DeadlineExceeded("the answer took longer than it may")
+            late = DeadlineExceeded("the answer took too long")
             return label, responses.failure_answer(late)
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", _logged(request.raw_path))
             return label, responses.internal_error()
 
     def _refusal(self, served: EndpointServer, connection: Connection) -> Answer | None:
-        """The answer to a client for whom there is no room."""
+        """Returns the answer to a client for whom there is no room."""
         if connection.is_spare:
             served.figures.connections_refused += 1
             full = Unavailable("the proxy has too many clients")
             return responses.failure_answer(full, close=True)
         if served.streams > self.limits.streams_max:
             served.figures.streams_refused += 1
-            busy = Unavailable("the proxy answers too many requests at once")
+            busy = Unavailable("the proxy has too many requests at once")
             return responses.failure_answer(busy)
         return None
 
@@ -384,8 +384,8 @@ class ProxyServer:
             raise disclosure.redacted(error, disclosure.places_of(self.node.status())) from error
 
     async def _by_name_of_today(self, route: Route, asked: Request) -> Answer:
-        """The answer; of a repository that was renamed by its new name, to who may read that. The
-        fast path does not learn it: it would not ask."""
+        """Returns the answer; for a renamed repository by its new name, if the client may read
+        that. The fast path does not learn it, since it would not notice later changes."""
         try:
             return await self._handlers.answer(route, asked)
         except Renamed as error:
@@ -401,20 +401,20 @@ class ProxyServer:
         connection: Connection,
         request: web.BaseRequest,
     ) -> Answer:
-        """The answer to a client of S3, with its first piece."""
+        """Returns the answer to an S3 client, with its first piece."""
         path = request.raw_path
         current_owner.set(connection.owner)
         try:
             if served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1
-                raise Unavailable("the proxy answers too many requests at once")
+                raise Unavailable("the proxy has too many requests at once")
             headers = all_headers(request)
             answer = await s3.answer(request.method, path, headers, connection.allowed)
             return replace(answer, close=answer.close or request.body_exists)
         except LodefsError as error:
             return error_answer(error, path)
         except TimeoutError:
-            late = DeadlineExceeded("the answer took longer than it may")
+            late = DeadlineExceeded("the answer took too long")
             return error_answer(late, path)
         except Exception:  # noqa: BLE001 - as above
             _log.exception("request failed: %s", _logged(path))
@@ -428,7 +428,7 @@ class ProxyServer:
         request: web.BaseRequest,
         route: Route,
     ) -> Answer:
-        """The answer to another node, with its first piece."""
+        """Returns the answer to another node, with its first piece."""
         if self.stopping:
             raise Unavailable("the proxy is stopping")
         try:
@@ -450,7 +450,8 @@ class ProxyServer:
         return answer
 
     def _place_of(self, answer: Answer) -> AnswerPlace:
-        """An answer's place; only one with bytes of a file counts as read by its owner."""
+        """Returns the slot of an answer; only answers with bytes of a file count as reads of the
+        owner."""
         owner = current_owner.get()
         if answer.source == NO_SOURCE:
             return AnswerPlace(self.places, owner, 0)
@@ -458,7 +459,7 @@ class ProxyServer:
         return AnswerPlace(self.places, owner, answer.size_bytes)
 
     async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
-        """Send an answer. A body that cannot be completed ends with a broken connection."""
+        """Sends an answer. If a body cannot be completed, it breaks the connection."""
         headers = CIMultiDict([*answer.headers, SERVER, ("Date", self._date)])
         first, pieces = answer.first, answer.pieces
         if answer.origin is not None:
@@ -477,7 +478,7 @@ class ProxyServer:
         self._sending[owner] += 1
         try:
             await place.enter()
-            if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
+            if len(first) == answer.size_bytes:  # one write without streaming sends all of it
                 await pieces.aclose()
                 whole = web.Response(status=answer.status, headers=headers, body=first)
                 return await _sent(request, whole)
@@ -497,7 +498,7 @@ class ProxyServer:
             _cut(request)  # the client has gone, or was cut
         except Exception as error:  # noqa: BLE001 - whatever it was, the body is not complete
             self.metrics.broken_bodies += 1
-            _log.error("answer broken off: %s: %r", _logged(request.raw_path), error)
+            _log.error("an answer failed: %s: %r", _logged(request.raw_path), error)
             if scope is not None:
                 scope.span.fail(error)
             _cut(request)
@@ -510,8 +511,8 @@ class ProxyServer:
         return stream
 
     def _bound(self, request: web.BaseRequest, *, is_wary: bool) -> None:
-        """Bounds what waits for a client that may not read, where its owner has many such answers:
-        it is the memory, and the event loop's time, of all others. ``is_wary``: whether the
+        """Limits the bytes that wait for a client that may not read, if its owner has many such
+        answers, since they take everybody's memory and time of the event loop. ``is_wary``: the
         reader of the file has found that already."""
         owner = current_owner.get()
         if is_wary or (is_remote(owner) and self._sending[owner] > OWNER_ANSWERS_MANY):
@@ -521,7 +522,7 @@ class ProxyServer:
 
 
 async def _drained(request: web.BaseRequest) -> None:
-    """Returns when the client of a bounded connection has read on: aiohttp waits for that only
+    """Returns when the client of a bounded connection has read on; aiohttp waits for that only
     after every 64 KiB."""
     connection = request.protocol
     assert isinstance(connection, Connection)
@@ -530,8 +531,9 @@ async def _drained(request: web.BaseRequest) -> None:
 
 
 async def _sent(request: web.BaseRequest, response: web.Response) -> web.Response:
-    """A response of one piece, with almost all of it taken by the client: aiohttp would send it
-    when it counts as a stream no more, and many that are not read would be much memory."""
+    """Sends a response of one piece, and returns when the client has taken almost all of it.
+    aiohttp would send it after it no longer counts as a stream, and many unread ones would take
+    much memory."""
     try:
         await response.prepare(request)
         await response.write_eof()
@@ -541,7 +543,8 @@ async def _sent(request: web.BaseRequest, response: web.Response) -> web.Respons
 
 
 def _logged(raw_path: str) -> str:
-    """A target as logs show it: the query of a presigned URL lets its reader in."""
+    """Returns a target for logs, without its query: that of a presigned URL contains
+    credentials."""
     return raw_path.partition("?")[0]
 
 

@@ -1,5 +1,5 @@
-"""The tokens and certificates of all endpoints, read again when their files change; never on the
-event loop, which a file on a slow disk would hold up."""
+"""Reloads the tokens and certificates of all endpoints when their files change. It never does so on
+the event loop, which a slow disk would block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 class TokenWatch:
-    """Looks after the endpoints' files of tokens and certificates, from ``start`` to ``close``."""
+    """Watches the endpoints' files of tokens and certificates, from ``start`` to ``close``."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints: dict[TokenBook, list[Endpoint]] = {}
@@ -41,13 +41,13 @@ class TokenWatch:
         await self._pool.close(0)
 
     async def look(self) -> None:
-        """Read what has changed. What the fast path learnt by then holds no more. A file that
-        cannot be read keeps no other from being read, now and later."""
+        """Reads what has changed, and voids what the fast path learned before. An unreadable file
+        does not keep others from being read."""
         for certificate in self._certificates:
-            if await self._changed(certificate.refresh, "the certificate stays as it was"):
-                _log.info("new connections are shown the new certificate")
+            if await self._changed(certificate.refresh, "the certificate stays unchanged"):
+                _log.info("new connections get the new certificate")
         for book, endpoints in self._endpoints.items():
-            changed = await self._changed(book.reload, "the tokens stay as they were")
+            changed = await self._changed(book.reload, "the tokens stay unchanged")
             if changed or book.taken.digest != self._taken[book].digest:
                 for endpoint in endpoints:
                     endpoint.blocks.clear()
@@ -55,11 +55,11 @@ class TokenWatch:
 
     @property
     def taken(self) -> list[TokensTaken]:
-        """Whose tokens are let in now, for each tokens file."""
+        """Returns, for each tokens file, whose tokens are accepted now."""
         return list(self._taken.values())
 
     async def _changed(self, read: Callable[[], bool], otherwise: str) -> bool:
-        """What ``read`` says; False where it fails, however it does: the watch must not end."""
+        """Returns the result of ``read``; False after any error, since the watch must not end."""
         try:
             return await self._pool.run(read)
         except LodefsError as error:

@@ -30,15 +30,15 @@ from lodefs.proxy.s3.signature import AccessKey
 
 VERSION = 1
 TOKENS_MAX = 10_000
-OTHER_S3 = "s3://"  # what patterns of buckets of another S3 begin with
-TOKEN_PREFIX = "lodefs_"  # so that scanners for leaked secrets can know one
+OTHER_S3 = "s3://"  # prefix of patterns for buckets of another S3
+TOKEN_PREFIX = "lodefs_"  # so that scanners for leaked secrets recognize one
 _TOKEN_BYTES = 32
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One token. ``patterns`` are shell patterns of repository names; '*' also covers '/'. Those
-    that begin with s3:// are of buckets of another S3, and cover no repository.
-    ``s3_salt``: its secret for S3 is made with it; "" if it has none."""
+    """One token. ``patterns`` are shell patterns of repository names; '*' also matches '/'.
+    Patterns with s3:// are for buckets of another S3, and match no repository. ``s3_salt`` is used
+    to make its S3 secret; "" if it has none."""
 
     name: str
     digest: str
@@ -51,12 +51,12 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def sees_all(self) -> bool:
-        """Whether it covers every repository, whatever its name."""
+        """Whether it covers every repository."""
         return "*" in self.patterns
 
     def forwards(self, bucket: str) -> bool:
-        """Whether this token may read a bucket of another S3: no pattern of repositories says so,
-        not '*' either."""
+        """Whether this token may read a bucket of another S3. No pattern of repositories allows
+        that, not even '*'."""
         url = f"{OTHER_S3}{bucket}"
         return any(
             fnmatchcase(url, pattern) for pattern in self.patterns if pattern.startswith(OTHER_S3)
@@ -69,7 +69,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class Verdict(Enum):
-    """What a token is good for."""
+    """The result of checking a token."""
 
     ALLOWED = "allowed"
     UNKNOWN = "unknown"  # missing, malformed, deleted or never made
@@ -77,14 +77,14 @@ class Verdict(Enum):
 
 
 def list_tokens(path: Path) -> list[Token]:
-    """All tokens of a file; none if there is no file. Raises: Corrupt, UnknownFormat,
+    """Returns all tokens of a file; none if there is no file. Raises: Corrupt, UnknownFormat;
     InvalidInput if it cannot be read."""
     return _tokens_in(path, _bytes_of(path))
 
 
 def file_digest(path: Path) -> str:
-    """What tells one tokens file from another; "" if there is none. Raises: InvalidInput if it
-    cannot be read."""
+    """Returns a digest of the tokens file; "" if there is none. Raises: InvalidInput if it cannot
+    be read."""
     return _digest_of_file(_bytes_of(path))
 
 
@@ -93,7 +93,7 @@ def _digest_of_file(data: bytes | None) -> str:
 
 
 def _bytes_of(path: Path) -> bytes | None:
-    """What a file has; None if there is none."""
+    """Returns the content of a file; None if there is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -117,23 +117,23 @@ def _tokens_in(path: Path, data: bytes | None) -> list[Token]:
 
 
 class NewToken(NamedTuple):
-    """A token that was made. This is the only time that it is seen, as is its secret for S3 ("" if
-    it has none); its access key for S3 is its name."""
+    """A new token. This is the only time that it is shown, and its S3 secret ("" if it has none);
+    its S3 access key is its name."""
 
     text: str
     s3_secret: str
 
 
 def create_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) -> str:
-    """Add a token to the file and return it: this is the only time that it is seen.
+    """Adds a token to the file and returns it: this is the only time that it is shown.
 
-    AlreadyExists for a name in use; InvalidInput for a malformed name or no patterns.
+    Raises: AlreadyExists for a name in use; InvalidInput for a malformed name or no patterns.
     """
     return _create(path, name, patterns, now_s, s3=False).text
 
 
 def create_s3_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) -> NewToken:
-    """The same for a token that S3's requests may be signed with, too."""
+    """Does the same for a token that can also sign S3 requests."""
     return _create(path, name, patterns, now_s, s3=True)
 
 
@@ -141,7 +141,7 @@ def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: b
     try:
         check_ref_name(name)
     except InvalidInput as error:
-        raise InvalidInput(f"a token is named as branches are, and {error}") from error
+        raise InvalidInput(f"a token's name follows the rules of branch names: {error}") from error
     if not patterns or not all(patterns):
         raise InvalidInput("a token needs at least one pattern of repository names, such as '*'")
     text = TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
@@ -150,7 +150,7 @@ def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: b
         if any(token.name == name for token in tokens):
             raise AlreadyExists(f"there is a token named {name!r}: delete it first")
         if len(tokens) >= TOKENS_MAX:
-            raise InvalidInput(f"tokens file {path} holds {TOKENS_MAX} tokens: delete some")
+            raise InvalidInput(f"tokens file {path} has {TOKENS_MAX} tokens already: delete some")
         salt = new_salt() if s3 else ""
         secret = secret_of(make_key(path), name, salt) if s3 else ""
         made = Token(name, _digest(text), list(patterns), now_s, salt)
@@ -159,7 +159,7 @@ def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: b
 
 
 def delete_token(path: Path, name: str) -> None:
-    """Remove a token; running proxies that can read the file notice within a second. Raises:
+    """Removes a token. Running proxies that can read the file notice within a second. Raises:
     NotFound."""
     with _locked(path):
         tokens = list_tokens(path)
@@ -170,8 +170,8 @@ def delete_token(path: Path, name: str) -> None:
 
 
 class TokensTaken(msgspec.Struct, frozen=True):
-    """What a proxy says of a tokens file: its ``file_digest`` when it was read last, and why it
-    could not be read since; "" if it could."""
+    """A proxy's state of a tokens file: its ``file_digest`` when it was last read, and why it could
+    not be read since, or ""."""
 
     file: str
     digest: str
@@ -179,14 +179,14 @@ class TokensTaken(msgspec.Struct, frozen=True):
 
 
 class TokenBook:
-    """The tokens of a file as a running proxy knows them."""
+    """The tokens of a file, as a running proxy knows them."""
 
     def __init__(self, path: Path, *, s3: bool = False) -> None:
         """Reads the file, and with ``s3`` the key beside it. Raises: Corrupt, UnknownFormat,
         InvalidInput."""
         self.path = path
         self._s3 = s3
-        self.problem = ""  # why the file, as it is now, could not be read
+        self.problem = ""  # why the present file could not be read
         self._seen = self._stamps()
         data = _bytes_of(path)
         self._tokens = _Known(_tokens_in(path, data), _digest_of_file(data))
@@ -194,16 +194,16 @@ class TokenBook:
 
     @property
     def taken(self) -> TokensTaken:
-        """Whose tokens these are."""
+        """Returns whose tokens these are."""
         return TokensTaken(str(self.path.absolute()), self._tokens.digest, self.problem)
 
     def reload(self) -> bool:
-        """Read the file again if it changed; whether it did.
+        """Reads the file again if it changed. Returns whether it did.
 
-        Raises as list_tokens does, and then keeps the tokens it knows: until the file changes if
-        its bytes are wrong, else until it can be read. Raises InvalidInput also if the S3 key
-        cannot be used: then the tokens are the new ones, and no signature counts. ``problem`` says
-        it until a later call succeeds.
+        Raises what list_tokens raises, and then keeps the known tokens: until the file changes if
+        its bytes are wrong, otherwise until it can be read. Raises: InvalidInput also if the S3 key
+        is unusable; then the tokens are the new ones, and no signature is valid. ``problem``
+        describes it until a later call succeeds.
         """
         try:
             changed = self._reload()
@@ -241,9 +241,9 @@ class TokenBook:
         return [stamp_of(path) for path in (self.path, key_path(self.path))]
 
     def check(self, token: str, repo: str | None) -> Verdict:
-        """The verdict for a token, and for a repository if the request names one."""
-        # The time that this takes can tell something of digests, and nothing of what they are of;
-        # looking at each of 10,000 tokens would let strangers keep the event loop busy.
+        """Returns the verdict for a token, and for a repository if the request names one."""
+        # The time of the lookup may reveal something about digests, but nothing about the tokens.
+        # Comparing each of 10,000 tokens would let strangers keep the event loop busy.
         found = self._tokens.by_digest.get(_digest(token))
         if found is None:
             return Verdict.UNKNOWN
@@ -252,22 +252,22 @@ class TokenBook:
         return Verdict.ALLOWED
 
     def sees_all(self, token: str) -> bool:
-        """Whether a token covers every repository, whatever its name."""
+        """Whether a token covers every repository."""
         found = self._tokens.by_digest.get(_digest(token))
         return found is not None and found.sees_all
 
     def name_of(self, token: str) -> str:
-        """The name of a token; "" if it is not known."""
+        """Returns the name of a token; "" if it is unknown."""
         found = self._tokens.by_digest.get(_digest(token))
         return "" if found is None else found.name
 
     def access_key(self, name: str) -> AccessKey | None:
-        """The key for S3 of a token, by its name; None if it has none."""
+        """Returns the S3 key of the token with a name; None if it has none."""
         return self._tokens.access_keys.get(name)
 
 
 class _Known:
-    """What a tokens file says now."""
+    """The current content of a tokens file."""
 
     def __init__(self, tokens: Iterable[Token], digest: str) -> None:
         self.digest = digest
@@ -276,7 +276,7 @@ class _Known:
 
 
 def access_keys_of(path: Path, tokens: Iterable[Token]) -> dict[str, AccessKey]:
-    """The keys for S3 of a file's tokens, by name. Raises: InvalidInput."""
+    """Returns the S3 keys of a file's tokens, by name. Raises: InvalidInput."""
     signing = [token for token in tokens if token.s3_salt]
     if not signing:
         return {}
@@ -294,7 +294,8 @@ def access_keys_of(path: Path, tokens: Iterable[Token]) -> dict[str, AccessKey]:
 
 
 def bearer_of(authorization: str | None) -> str | None:
-    """The token of an Authorization header; None for another scheme or none (RFC 6750, 2.1)."""
+    """Returns the token of an Authorization header; None for another scheme or none (RFC 6750,
+    2.1)."""
     scheme, _, token = (authorization or "").strip().partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and token else None
@@ -306,7 +307,7 @@ def _digest(text: str) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep others from changing the file meanwhile."""
+    """Keeps others from changing the file for a block."""
     lock = path.with_name(path.name + ".lock")
     try:
         fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -320,7 +321,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, tokens: list[Token]) -> None:
-    """Replace the file in one step, for those who read it."""
+    """Replaces the file in one step, readable for the same users."""
     data = msgspec.json.format(msgspec.json.encode(_Document(VERSION, tokens))) + b"\n"
     try:
         replace_private(path, data)
@@ -338,18 +339,18 @@ def key_path(tokens: Path) -> Path:
 
 
 def new_salt() -> str:
-    """What makes the secret of a token that is made anew another one."""
+    """Returns a salt, so that a token that is created again gets another secret."""
     return secrets.token_hex(SALT_BYTES)
 
 
 def secret_of(key: bytes, name: str, salt: str) -> str:
-    """The secret of a token: 43 characters."""
+    """Returns the secret of a token: 43 characters."""
     made = blake3(f"{name}\0{salt}".encode(), key=key).digest()
     return urlsafe_b64encode(made).decode().rstrip("=")
 
 
 def read_key(tokens: Path) -> bytes:
-    """The key. Raises: InvalidInput if it is missing, open to others, or damaged."""
+    """Returns the key. Raises: InvalidInput if it is missing, readable for others, or damaged."""
     path = key_path(tokens)
     what = f"the S3 key {path}"
     check_private(path, what)
@@ -361,14 +362,14 @@ def read_key(tokens: Path) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise InvalidInput(
-            f"{what} is damaged: restore it, or remove it and make the tokens with --s3 anew"
+            f"{what} is damaged: restore it, or remove it and create the --s3 tokens again"
         )
     return key
 
 
 def make_key(tokens: Path) -> bytes:
-    """The key, made now if there is none, for those who read the tokens file. The caller holds
-    its lock."""
+    """Returns the key, and makes it if there is none, readable for the users of the tokens file.
+    The caller holds its lock."""
     path = key_path(tokens)
     if not path.exists():
         try:

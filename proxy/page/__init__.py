@@ -1,1 +1,1 @@
-"""The status page: what it shows of a node and its store, and the files that a browser loads."""
+"""The status page: its data about a node and its store, and its files for browsers."""

@@ -1,8 +1,8 @@
-"""Kind and size of an image, by its first bytes. Pure.
+"""Kind and size of an image, from its first bytes. Pure.
 
-The browser decodes images; here is decided which ones it gets: four kinds of pixels (never SVG,
-which is a document with scripts), no larger than a browser decodes without harm, whatever a small
-file claims to unpack to.
+The browser decodes images. This module decides which ones it gets: four kinds of pixel images
+(never SVG, which is a document with scripts), and none larger than a browser can decode safely,
+whatever a small file claims to unpack to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _JPEG_SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # SOF marker
 
 
 class ImageHeader(NamedTuple):
-    """Media type, and pixels."""
+    """The media type and the size in pixels."""
 
     media: str
     width: int
@@ -27,8 +27,8 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(head: bytes) -> ImageHeader | None:
-    """The header of an image; None for what begins as none of the four kinds. Raises: InvalidInput
-    (it begins as one, and goes on as none)."""
+    """Returns the header of an image; None if it begins like none of the four kinds. Raises:
+    InvalidInput if it begins like one and continues differently."""
     try:
         if head.startswith(b"\x89PNG\r\n\x1a\n"):
             return ImageHeader("image/png", *_png(head))
@@ -39,27 +39,26 @@ def read_header(head: bytes) -> ImageHeader | None:
         if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
             return ImageHeader("image/webp", *_webp(head))
     except (struct.error, IndexError) as error:
-        raise InvalidInput("this image is cut off, or its size stands too far back") from error
+        raise InvalidInput("this image is truncated, or its size comes too late") from error
     return None
 
 
 def check_image(header: ImageHeader, size_bytes: int) -> None:
-    """Raises: InvalidInput for an image that is too large to be shown."""
+    """Raises: InvalidInput for an image that is too large to show."""
     media, width, height = header
     if size_bytes > SIZE_BYTES_MAX:
         raise InvalidInput(f"the image has more than {SIZE_BYTES_MAX >> 20} MiB: download it")
     if not (width and height):
-        raise InvalidInput("the image says that it has no pixels")
+        raise InvalidInput("the image has no pixels")
     if width * height > PIXELS_MAX or max(width, height) > SIDE_PIXELS_MAX:
         raise InvalidInput(
-            f"the image says that it has {width} x {height} pixels, too many for a preview "
-            f"({media})"
+            f"the image claims {width} x {height} pixels, too many for a preview ({media})"
         )
 
 
 def _png(head: bytes) -> tuple[int, int]:
     if head[12:16] != b"IHDR":
-        raise InvalidInput("this is no PNG image as it should be: it does not begin with IHDR")
+        raise InvalidInput("this is not a valid PNG image: it does not begin with IHDR")
     width, height = struct.unpack_from(">II", head, 16)
     return width, height
 
@@ -68,7 +67,7 @@ def _jpeg(head: bytes) -> tuple[int, int]:
     at = 2
     while True:
         if head[at] != 0xFF:
-            raise InvalidInput("this is no JPEG image as it should be: a marker is missing")
+            raise InvalidInput("this is not a valid JPEG image: a marker is missing")
         marker = head[at + 1]
         if marker == 0xFF:  # padding
             at += 1
@@ -77,7 +76,7 @@ def _jpeg(head: bytes) -> tuple[int, int]:
             height, width = struct.unpack_from(">HH", head, at + 5)
             return width, height
         if marker in (0xD9, 0xDA):
-            raise InvalidInput("this is no JPEG image as it should be: its size is missing")
+            raise InvalidInput("this is not a valid JPEG image: its size is missing")
         at += 2 + max(2, struct.unpack_from(">H", head, at + 2)[0])
 
 
@@ -92,4 +91,4 @@ def _webp(head: bytes) -> tuple[int, int]:
     if kind == b"VP8X":
         width = int.from_bytes(head[24:27], "little") + 1
         return width, int.from_bytes(head[27:30], "little") + 1
-    raise InvalidInput("this is no WebP image as it should be")
+    raise InvalidInput("this is not a valid WebP image")

@@ -1,4 +1,4 @@
-"""What the page shows of the node while it works, sent to browsers as it happens.
+"""The live data of the node that the page shows, sent to browsers as it changes.
 
 The format is server-sent events (WHATWG HTML, section 9.2): ``history`` once, then ``sample`` every
 SAMPLE_S, which is also the heartbeat, and ``node`` every STATE_S.
@@ -31,13 +31,13 @@ SAMPLES_MAX = 150  # five minutes
 LISTENERS_MAX = 32
 RETRY_AFTER_S = 5
 SHOWN_MAX = 200  # jobs, pins, peers, datasets
-# each is followed by its bytes
+# the next column counts the bytes
 _READS = (Column.DIRECT_READS, Column.CACHE_READS, Column.PEERS_READS, Column.STORE_READS)
 _HIDDEN = frozenset({"peers", "cache", "store"})
 
 
 class Sample(msgspec.Struct, array_like=True, frozen=True):
-    """Sums since the proxy began, at a time (Unix): bytes for readers by Source, as of
+    """Sums since the proxy began, at a Unix time: bytes for readers by Source, as in
     repository_reads.py."""
 
     time_s: float
@@ -55,7 +55,7 @@ class RepositoryBytes(msgspec.Struct, frozen=True):
 
 
 class KnownDataset(msgspec.Struct, frozen=True):
-    """A commit that this node has met."""
+    """A commit that this node has used."""
 
     repo: str
     commit: str
@@ -64,8 +64,8 @@ class KnownDataset(msgspec.Struct, frozen=True):
 
 
 class MountView(msgspec.Struct, frozen=True):
-    """A mount of this node that counts where the proxy can see it. ``waiting``: requests of the
-    kernel that are not answered yet."""
+    """A mount of this node whose counters the proxy can read. ``waiting``: requests of the kernel
+    without an answer yet."""
 
     mount: str
     repo: str
@@ -76,7 +76,7 @@ class MountView(msgspec.Struct, frozen=True):
 
 
 class StateView(msgspec.Struct, frozen=True):
-    """The node now. ``figures``: the plain numbers of /status."""
+    """The present state of the node. ``figures``: the plain numbers of /status."""
 
     figures: dict[str, object]
     peers: list[object]
@@ -91,14 +91,14 @@ class StateView(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was found at a time, before it is known who asks."""
+    """The state at a time, before it is filtered for a reader."""
 
     at_s: float
     state: StateView
 
 
 class LiveFeed:
-    """Samples a node and tells listeners. Used from the event loop."""
+    """Samples a node and sends the samples to listeners. For use on the event loop."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class LiveFeed:
         mounts_directories: Sequence[Path] = (),
         clock_s: Callable[[], float] = time.time,
     ) -> None:
-        """``figures``: the server's own, as in /status. ``mounts_directories``: where mounts
-        count (mount_counts.py)."""
+        """``figures`` returns the server's own fields, as in /status. ``mounts_directories`` have
+        the counters of mounts (mount_counts.py)."""
         self._mounts_directories = mounts_directories
         self._node = node
         self._figures = figures
@@ -122,7 +122,7 @@ class LiveFeed:
         self.listeners = 0
 
     def tick(self) -> None:
-        """About once a second: takes a sample when it is time to."""
+        """Called about once a second: takes a sample when one is due."""
         now_s = self._clock_s()
         if self._samples and now_s - self._samples[-1].time_s < SAMPLE_S - 0.5:
             return
@@ -135,7 +135,7 @@ class LiveFeed:
         self._sampled.set()
 
     def listen(self, reader: Reader) -> AsyncGenerator[bytes, None]:
-        """Events for one browser, for as long as its token is good. Raises: Unavailable where too
+        """Yields events for one browser, as long as its token is valid. Raises: Unavailable if too
         many listen."""
         if self.listeners >= LISTENERS_MAX or self._closed:
             raise Unavailable(
@@ -160,7 +160,7 @@ class LiveFeed:
             self.listeners -= 1
 
     async def state(self) -> StateView:
-        """The node as it is, at most some seconds old; shared by all who ask."""
+        """Returns the state of the node, at most some seconds old; shared by all callers."""
         async with self._looking:
             now_s = self._clock_s()
             if self._looked is None or abs(now_s - self._looked.at_s) >= STATE_S - 1:
@@ -205,8 +205,8 @@ class LiveFeed:
 
 
 def mounts_in(*directories: Path) -> list[MountView]:
-    """The living mounts that count in directories, the busiest first: those of root and the
-    proxy's user before all others, whose files may say anything. Blocking."""
+    """Returns the living mounts with counters in directories, busiest first. Those of root and the
+    proxy's user come before all others, whose files may claim anything. Blocking."""
     trusted = (0, os.geteuid())
     found = [(one.uid not in trusted, _view(one)) for one in read_all(*directories)]
     found.sort(key=lambda one: (one[0], -one[1].read_bytes))
@@ -225,7 +225,7 @@ def _view(mount: MountCounts) -> MountView:
 
 
 def sample_of(now_s: float, reads: Iterable[RepositoryBytes]) -> Sample:
-    """The sum of what readers got."""
+    """Returns the sum of what readers got."""
     sums = [0, 0, 0, 0]
     for one in reads:
         for n, size_bytes in enumerate(one.by_source):
@@ -234,13 +234,13 @@ def sample_of(now_s: float, reads: Iterable[RepositoryBytes]) -> Sample:
 
 
 def reads_of(counts: Counts) -> Iterator[RepositoryBytes]:
-    """What readers got, by repository."""
+    """Yields what readers got, by repository."""
     for repo, figures in counts.reads.figures().items():
         yield RepositoryBytes(repo, list(figures[1::2]))
 
 
 def shown_to(reader: Reader, state: StateView) -> StateView:
-    """What a reader may know: of repositories, those of its token."""
+    """Returns what a reader may know: only repositories of its token."""
     may_read = reader.may_read
     pins = [one for one in state.pins if may_read(one.repo)]
     jobs = [one for one in state.jobs if may_read(one.repo)][:SHOWN_MAX]
@@ -263,5 +263,5 @@ def shown_to(reader: Reader, state: StateView) -> StateView:
 
 
 def _event(name: str, data: object) -> bytes:
-    """One event. JSON has no raw line breaks, so that it is one line."""
+    """Returns one event. JSON has no raw line breaks, so it is one line."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))

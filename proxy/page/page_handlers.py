@@ -1,4 +1,4 @@
-"""Handlers of the status page: its files, and the JSON that only it reads."""
+"""Handlers of the status page: its files, and the JSON for it alone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from lodefs.proxy.page.static_files import INDEX, StaticFiles
 LIMIT_MAX = 200
 LIMIT_DEFAULT = 50
 MATCH_CHARS_MAX = 200
-COUNTING_S_MAX = 10.0  # for what of a dataset is cached
+COUNTING_S_MAX = 10.0  # for counting what is cached of a dataset
 _NUMBER = re.compile(rb"[1-9][0-9]{0,3}\Z")
 
 
 class CachedView(msgspec.Struct, frozen=True):
-    """How many bytes of a dataset are in this node's cache; null: counting takes too long."""
+    """How many bytes of a dataset are in this node's cache; null if counting takes too long."""
 
     repo: str
     commit: str
@@ -43,7 +43,7 @@ class CachedView(msgspec.Struct, frozen=True):
 
 
 class PageHandlers:
-    """Answers for one node. ``of`` has them by the kind of route."""
+    """Answers for one node. ``of`` maps kinds of routes to handlers."""
 
     def __init__(self, node: NodeService, live: LiveFeed) -> None:
         self._node = node
@@ -156,7 +156,7 @@ class PageHandlers:
     async def _find(self, route: Route, _request: Request) -> Answer:
         match = _text(route, "match")
         if not match:
-            raise InvalidInput("the query parameter 'match' is missing: what names are to hold")
+            raise InvalidInput("the query parameter 'match' (a part of a name) is missing")
         snapshot = await self._names.snapshot(route.repo, route.rev)
         return _fresh(await find(self._names, snapshot, route.path, match))
 
@@ -173,7 +173,7 @@ class PageHandlers:
         snapshot = await self._names.snapshot(route.repo, route.rev)
         file = await self._names.file(snapshot, route.path)
         if not isinstance(file, SnapshotFile):
-            raise NotFound("this is no file, and has no preview")
+            raise NotFound("this is not a file and has no preview")
         return file
 
 
@@ -181,14 +181,14 @@ _NO_STORE = ("Cache-Control", "no-store")
 
 
 def _fresh(value: object) -> Answer:
-    """JSON for the page alone."""
+    """Returns JSON that only the page may use, without caching."""
     return json_answer(value, headers=[_NO_STORE, ("Cross-Origin-Resource-Policy", "same-origin")])
 
 
 def _text(route: Route, name: str) -> str:
     text = route.query.get(name, b"").decode("utf-8", "replace")
     if len(text) > MATCH_CHARS_MAX:
-        raise InvalidInput(f"{name} may have {MATCH_CHARS_MAX} characters at most")
+        raise InvalidInput(f"{name} may have at most {MATCH_CHARS_MAX} characters")
     return text
 
 
@@ -207,12 +207,12 @@ def _limit(route: Route) -> int:
 
 FOUND_MAX = 100
 SEARCH_S_MAX = 3.0
-DIRECTORIES_MAX = 200_000  # that wait to be looked at
+DIRECTORIES_MAX = 200_000  # directories that wait to be searched
 
 
 class FoundView(msgspec.Struct, frozen=True):
-    """Entries whose names hold a text, with their whole paths as names. ``is_complete``: these are
-    all; ``looked_at``: how many names were compared."""
+    """Entries whose names contain a text, with their whole paths as names. ``is_complete``: there
+    are no others. ``looked_at``: how many names were compared."""
 
     entries: list[EntryView]
     is_complete: bool
@@ -220,8 +220,8 @@ class FoundView(msgspec.Struct, frozen=True):
 
 
 async def find(names: Names, snapshot: Snapshot, below: bytes, text: str) -> FoundView:
-    """Entries below a directory whose name has ``text`` in it, nearest first, as far as a bounded
-    time allows; letters' case does not matter. Raises: NotFound, NotADirectory."""
+    """Returns entries below a directory whose name contains ``text``, nearest first, as far as a
+    bounded time allows; ignores case. Raises: NotFound, NotADirectory."""
     ends_s = time.monotonic() + SEARCH_S_MAX
     wanted = text.casefold()
     found: list[EntryView] = []

@@ -1,8 +1,8 @@
 """A process that makes one preview.
 
-What it reads may be made to harm its reader. So it has little memory and time, no credentials, and
-may write nothing but its answer: a PreviewView as JSON on standard output. Standard input holds a
-PreviewOrder as one line of JSON, and the bytes.
+Its input may be crafted to attack it. So it has little memory and time, no credentials, and may
+write only its answer: a PreviewView as JSON on standard output. Standard input has a PreviewOrder
+as one line of JSON, and the bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lodefs.proxy.page.preview_view import (
 )
 
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
-ARROW_MEMORY_BYTES_MAX = 2048 * 1024 * 1024  # its allocator and libraries take up addresses
+ARROW_MEMORY_BYTES_MAX = 2048 * 1024 * 1024  # Arrow's allocator and libraries use address space
 CPU_S_MAX = 2
 OPEN_FILES_MAX = 64
 
@@ -49,24 +49,25 @@ def main() -> None:
         pass
     sys.stdout.buffer.write(msgspec.json.encode(view))
     sys.stdout.buffer.flush()
-    os._exit(0)  # Arrow's threads may be starting still: ending with them aborts now and then
+    os._exit(0)  # Arrow's threads may still be starting; a normal exit sometimes aborts then
 
 
 def limit(order: PreviewOrder) -> None:
-    """From now on this process may do little."""
+    """Restricts this process from now on."""
     memory = ARROW_MEMORY_BYTES_MAX if order.format == "parquet" else MEMORY_BYTES_MAX
     for what, most in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, CPU_S_MAX),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),  # of files; what goes into pipes is none
+        (resource.RLIMIT_FSIZE, 0),  # for files; pipes do not count
         (resource.RLIMIT_NOFILE, OPEN_FILES_MAX),
     ):
         resource.setrlimit(what, (most, most))
 
 
 def view_of(order: PreviewOrder, data: bytes) -> PreviewView:
-    """The preview. Raises: InvalidInput (the bytes are not of the format), MemoryError."""
+    """Returns the preview. Raises: InvalidInput if the bytes do not have the format;
+    MemoryError."""
     if order.format == "patch":
         return patch_view(data[: order.before_bytes], data[order.before_bytes :])
     show = _archive_view(order.format) or {
@@ -87,11 +88,11 @@ def _archive_view(form: Format) -> Callable[..., PreviewView] | None:
 
 
 _DELIMITERS = (",", "\t", ";", "|")
-_BINARY_SHARE = 0.1  # of control characters
+_BINARY_SHARE = 0.1  # share of control characters
 
 
 def text_view(data: bytes, *, is_whole: bool) -> PreviewView:
-    """The beginning of a text; bytes in hex if it is none."""
+    """Returns the beginning of a text, or bytes in hex if it is not a text."""
     if not data:
         return PreviewView("text", "the file is empty")
     if _is_binary(data):
@@ -103,8 +104,8 @@ def text_view(data: bytes, *, is_whole: bool) -> PreviewView:
 
 
 def json_view(data: bytes, *, is_whole: bool) -> PreviewView:
-    """A JSON text with a line for each value, its numbers and keys as they stand; as a text what is
-    cut off, or no JSON."""
+    """Returns a JSON file with a line for each value; numbers and keys stay as they are. An
+    incomplete file, or one that is not JSON, is shown as a text."""
     try:
         formatted = msgspec.json.format(data, indent=2) if is_whole else b""
     except (msgspec.DecodeError, RecursionError):
@@ -118,7 +119,7 @@ def json_view(data: bytes, *, is_whole: bool) -> PreviewView:
 
 
 def markdown_view(data: bytes, *, is_whole: bool) -> PreviewView:
-    """A Markdown text as a document; what is none, as a text."""
+    """Returns a Markdown file as a document; a binary or empty file as a text."""
     from lodefs.proxy.page import markdown_document
 
     if not data or _is_binary(data):
@@ -132,7 +133,7 @@ def markdown_view(data: bytes, *, is_whole: bool) -> PreviewView:
 
 
 def patch_view(before: bytes, after: bytes) -> PreviewView:
-    """What differs between two contents of a file, by line."""
+    """Returns the lines in which two contents of a file differ."""
     from lodefs.chunkstore.repo.text_diff import text_diff
 
     found = text_diff(before, after)
@@ -147,19 +148,19 @@ def patch_view(before: bytes, after: bytes) -> PreviewView:
 
 
 def csv_view(data: bytes, *, is_whole: bool) -> PreviewView:
-    """The first rows of a CSV file, its first one as names of columns."""
+    """Returns the first rows of a CSV file; its first row names the columns."""
     if _is_binary(data):
-        return none("this is no CSV file: it has bytes that no text has")
+        return none("this is not a CSV file: it has bytes that no text has")
     lines = decoded(data).splitlines(keepends=True)
     if not is_whole and len(lines) > 1:
-        lines.pop()  # it may be cut
+        lines.pop()  # it may be incomplete
     if not lines:
         return none("the file is empty")
     delimiter = max(_DELIMITERS, key=lines[0].count)
     try:
         rows = list(islice(csv.reader(lines, delimiter=delimiter, strict=True), ROWS_MAX + 2))
     except csv.Error as error:
-        return none(f"this is no CSV file as it should be: {error}")
+        return none(f"this is not a valid CSV file: {error}")
     if not rows:
         return none("the file is empty")
     is_cut = not is_whole or len(rows) > ROWS_MAX + 1
@@ -175,7 +176,7 @@ def csv_view(data: bytes, *, is_whole: bool) -> PreviewView:
 
 
 def decoded(data: bytes) -> str:
-    """Text of bytes: UTF-8, or UTF-16 with a mark; U+FFFD stands for what is neither."""
+    """Returns bytes as text: UTF-8, or UTF-16 with a mark; U+FFFD replaces anything else."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", "replace")
     return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
@@ -199,7 +200,8 @@ def _hex(data: bytes) -> str:
 
 
 def parquet_view(data: bytes, *, is_whole: bool) -> PreviewView:
-    """The first rows of a whole file, or the columns that its end tells. Raises: InvalidInput."""
+    """Returns the first rows of a whole file, or the columns in its footer. Raises:
+    InvalidInput."""
     import pyarrow as pa  # lodefs[preview]
     import pyarrow.parquet as pq
 

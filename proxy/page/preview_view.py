@@ -1,4 +1,4 @@
-"""What the page shows of a file's content, and the limits of it."""
+"""What the page shows of a file's content, and the limits for that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-HEAD_BYTES_MAX = 256 * 1024  # of a file that are looked at
+HEAD_BYTES_MAX = 256 * 1024  # of a file that are read
 ARCHIVE_BYTES_MAX = 8 * 1024 * 1024  # of an archive: a tar's beginning, a zip's end
 PATCH_BYTES_MAX = 1024 * 1024  # of each of two files that are compared
 WHOLE_BYTES_MAX = 16 * 1024 * 1024  # of a Parquet file whose rows are shown
@@ -40,36 +40,36 @@ class DocumentPart(msgspec.Struct, omit_defaults=True):
 
 
 class PreviewView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A preview. ``kind`` says which of the fields hold it; ``note`` is for people."""
+    """A preview. ``kind`` says which of the fields have it; ``note`` is a text for the user."""
 
     kind: Literal["text", "table", "image", "binary", "document", "patch", "none"]
     note: str = ""
     text: str = ""
     columns: list[str] = []
-    types: list[str] = []  # of the columns, where they are known
+    types: list[str] = []  # types of the columns, if known
     rows: list[list[str]] = []
     parts: list[DocumentPart] = []  # of a document
     is_cut: bool = False
     media: str = ""
     width: int = 0
     height: int = 0
-    may_retry: bool = False  # this machine was too busy: asked for again, it may be more
+    may_retry: bool = False  # this machine was too busy: another try may show more
 
 
 class PreviewOrder(msgspec.Struct, frozen=True):
-    """What a preview process is to do with the bytes that follow."""
+    """The task of a preview process for the bytes that follow."""
 
     format: Format
-    is_whole: bool  # whether the bytes are all of the file; of Parquet and zip files: else its end
-    before_bytes: int = 0  # of a patch: how many of the bytes are what was there before
+    is_whole: bool  # whether the bytes are the whole file; else, for Parquet and zip, its end
+    before_bytes: int = 0  # of a patch: how many of the bytes are the old content
 
 
 def cell(value: object) -> str:
-    """A value of a table as it is shown."""
+    """Returns a value of a table as text."""
     text = str(value)
     return text if len(text) <= CELL_CHARS_MAX else text[:CELL_CHARS_MAX] + "…"
 
 
 def none(note: str) -> PreviewView:
-    """Nothing can be shown; ``note`` says why."""
+    """Returns a preview that shows nothing; ``note`` says why."""
     return PreviewView("none", note)

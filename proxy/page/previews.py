@@ -1,4 +1,4 @@
-"""Previews of files: what is read of one, and the processes that look at it."""
+"""Previews of files: reads the needed bytes, and runs the processes that render them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from lodefs.proxy.page.preview_view import (
     none,
 )
 
-# Until a process has begun, read, and answered, however busy the machine is; of processor time it
-# has 2 s
+# For a process to start, read and answer, however busy the machine is; its limit of processor time
+# is 2 s
 PROCESS_S_MAX = 10.0
-PROCESSES_MAX = 2  # at once, with what they are given
+PROCESSES_MAX = 2  # at once, each with its input
 WAITING_MAX = 16
 PARQUET = b"PAR1"  # the beginning and the end of such files
 PARQUET_TRAILER_BYTES = 8  # the length of the footer, u32, little-endian; PAR1
@@ -49,7 +49,7 @@ _COMMAND = python_process.command("lodefs.proxy.page.preview_process")
 
 
 class Previews:
-    """Makes previews, a few at a time. Used from the event loop."""
+    """Makes previews, a few at a time. For use on the event loop."""
 
     def __init__(self, files: Files, *, process_s_max: float = PROCESS_S_MAX) -> None:
         self._files = files
@@ -58,8 +58,8 @@ class Previews:
         self._waiting = 0
 
     async def view(self, file: SnapshotFile, name: bytes) -> PreviewView:
-        """What is shown of a file. Raises: Unavailable, also where many wait; Corrupt, as reads
-        do."""
+        """Returns the preview of a file. Raises: Unavailable, also if too many wait; Corrupt, as
+        reads do."""
         async with self._place():
             return await self._view(file, name)
 
@@ -86,8 +86,8 @@ class Previews:
         return found
 
     async def patch(self, before: SnapshotFile | None, after: SnapshotFile | None) -> PreviewView:
-        """What differs between two contents of a file; None: there is no file. Raises: as
-        ``view``."""
+        """Returns the lines in which two contents of a file differ; None stands for no file.
+        Raises: as ``view``."""
         files = [file for file in (before, after) if file is not None]
         if any(file.entry.size_bytes > PATCH_BYTES_MAX for file in files):
             return none(f"it has more than {PATCH_BYTES_MAX >> 20} MiB: what differs is not shown")
@@ -100,24 +100,25 @@ class Previews:
             return await self._run(order, b"".join(contents))
 
     async def image(self, file: SnapshotFile) -> ImageHeader:
-        """The header of an image that may be shown. Raises: InvalidInput for all else."""
+        """Returns the header of an image that may be shown. Raises: InvalidInput for anything
+        else."""
         size_bytes = file.entry.size_bytes
         async with self._place():
             head = await self._read(file, 0, min(size_bytes, HEAD_BYTES_MAX))
         header = image_header.read_header(head)
         if header is None:
-            raise InvalidInput("this is no PNG, JPEG, GIF or WebP image")
+            raise InvalidInput("this is not a PNG, JPEG, GIF or WebP image")
         image_header.check_image(header, size_bytes)
         return header
 
     async def _parquet(self, file: SnapshotFile) -> PreviewView:
-        """By pyarrow: the rows of a small file, the columns of a larger one. Raises:
+        """Previews with pyarrow: the rows of a small file, the columns of a larger one. Raises:
         InvalidInput."""
         size_bytes = file.entry.size_bytes
         trailer_at = max(0, size_bytes - PARQUET_TRAILER_BYTES)
         trailer = await self._read(file, trailer_at, size_bytes - trailer_at)
         if len(trailer) != PARQUET_TRAILER_BYTES or trailer[4:] != PARQUET:
-            raise InvalidInput("this is no Parquet file: it does not end in PAR1")
+            raise InvalidInput("this is not a Parquet file: it does not end in PAR1")
         footer_at = trailer_at - int.from_bytes(trailer[:4], "little")
         if footer_at < 0:
             raise InvalidInput("this Parquet file is damaged: its footer is longer than the file")
@@ -142,7 +143,7 @@ class Previews:
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
-        """A turn to read a file and to look at it: who waits for one holds no bytes yet."""
+        """Waits for a turn to read and preview a file; waiting previews hold no bytes."""
         if self._waiting >= WAITING_MAX:
             raise Unavailable("many previews are being made: try again in a moment")
         self._waiting += 1
@@ -153,7 +154,7 @@ class Previews:
             self._waiting -= 1
 
     async def _run(self, order: PreviewOrder, data: bytes) -> PreviewView:
-        """The view that a process of its own makes of bytes."""
+        """Returns the view that a separate process makes of bytes."""
         process = await asyncio.create_subprocess_exec(
             *_COMMAND,
             stdin=asyncio.subprocess.PIPE,
@@ -167,18 +168,18 @@ class Previews:
                 given = msgspec.json.encode(order) + b"\n" + data
                 answered, _ = await process.communicate(given)
         except TimeoutError:
-            took = f"looking at this file took longer than {self._process_s_max:g} s"
+            took = f"the preview took longer than {self._process_s_max:g} s"
             return PreviewView("none", f"{took}: this machine is busy", may_retry=True)
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode or len(answered) > VIEW_BYTES_MAX:
-            return none("this file could not be looked at: it takes too much, or is damaged")
+            return none("this file could not be previewed: it needs too much, or is damaged")
         try:
             return json_decoder(PreviewView).decode(answered)
         except (msgspec.DecodeError, RecursionError):
-            return none("this file could not be looked at")
+            return none("this file could not be previewed")
 
 
 def format_of(name: bytes, head: bytes) -> Format:
@@ -197,7 +198,7 @@ def format_of(name: bytes, head: bytes) -> Format:
 
 
 def _environment() -> dict[str, str]:
-    """What a preview process sees of this one's: no credentials."""
+    """Returns the environment of a preview process, without credentials."""
     kept = {"PATH": os.environ["PATH"]} if "PATH" in os.environ else {}
     return {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1",
             "ARROW_DEFAULT_MEMORY_POOL": "system", **kept}  # fmt: skip

@@ -1,7 +1,7 @@
-"""The page's own files, and the headers that keep all else from running on its origin.
+"""The page's own files, and the headers that keep anything else from running on its origin.
 
-What the first paint needs, style and theme, is sent within the page: one request, and not three one
-after the other. The policy names both by their hashes.
+Style and theme, which the first paint needs, are sent within the page: one request instead of three
+in a row. The policy names both by their hashes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class StaticFiles:
         self._protecting = [("Content-Security-Policy", "; ".join((*_POLICY, *own))), *_PROTECTING]
 
     def answer(self, name: bytes, request: Request) -> Answer:
-        """A file, or 304. Raises: NotFound."""
+        """Returns a file, or 304. Raises: NotFound."""
         found = self._files.get(name)
         if found is None:
             raise NotFound("the status page has no such file")
@@ -87,7 +87,8 @@ def _folder() -> Iterator[Traversable]:
 
 
 def with_inlined(index: str, bodies: Mapping[str, bytes]) -> tuple[str, dict[str, str]]:
-    """The page with style and theme in it, and what the policy allows for them, by element."""
+    """Returns the page with style and theme in it, and what the policy allows for them, by
+    element."""
     allowed = {}
     for link, element, name in (_STYLE, _THEME):
         text = bodies[name].decode()

@@ -1,1 +1,1 @@
-"""The cluster: which nodes there are, who owns what, and how nodes fetch from each other."""
+"""The cluster: its nodes, the owners of packs, and how nodes fetch from each other."""

@@ -1,4 +1,4 @@
-"""A node's part in its cluster as the settings want it: opened, kept up to date, ended."""
+"""A node's part in its cluster, as the settings define it: opened, kept up to date, closed."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 
-DISK_THREADS = 2  # for what blocks a little: files that are watched
+DISK_THREADS = 2  # for calls that block briefly: watched files
 
 
 class Sockets(NamedTuple):
-    """How many sockets to other nodes may be open at a time, besides those of fetches."""
+    """How many sockets to other nodes may be open at once, besides those for fetches."""
 
     idle: int  # kept between requests
-    looks: int  # probes of one look
-    probes: int  # those that the schedule wants
+    looks: int  # probes for one /status
+    probes: int  # scheduled probes
 
 
 def sockets_of(count: int) -> Sockets:
-    """So many sockets, shared out. If they are few, fewer members are probed at once."""
+    """Splits ``count`` sockets. If they are few, fewer members are probed at once."""
     probes = min(CONCURRENCY, count // 4)
     looks = min(LOOK_MAX, count // 3)
     return Sockets(min(IDLE_MAX, count - looks - probes), looks, probes)
 
 
 class ClusterPart(NamedTuple):
-    """A node's part in a cluster: its exchange of packs, and TLS for its peer door."""
+    """A node's part in a cluster: its exchange of packs, and TLS for its peer endpoint."""
 
     peering: Peering
     tls: ssl.SSLContext | None
@@ -59,8 +59,8 @@ class ClusterPart(NamedTuple):
 
 @asynccontextmanager
 async def join_cluster(config: Config, sockets_max: int) -> AsyncIterator[ClusterPart | None]:
-    """The part that ``config`` names; None if this node is alone. ``sockets_max``: to other
-    nodes, besides those of fetches. Raises: InvalidInput."""
+    """Yields the part that ``config`` defines; None if this node is alone. ``sockets_max`` limits
+    sockets to other nodes, besides those for fetches. Raises: InvalidInput."""
     if not config.in_cluster:
         yield None
         return
@@ -126,13 +126,13 @@ async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator
 
 
 def _reached_at(peer_address: str | None) -> str:
-    """What others connect to, where the settings say it as an IP address and not as a name."""
+    """Returns the address that others connect to, if the settings give it as an IP address."""
     host, port = split_address(peer_address) if peer_address else ("", 0)
     return place_of(host, port) if is_ip(host) else ""
 
 
 def tls_files(config: Config) -> TlsFiles | None:
-    """The files of mutual TLS, if the settings name them: all, or none."""
+    """Returns the files of mutual TLS, if the settings name them: all, or none."""
     cert, key, ca = (
         config.peer_tls_cert_file,
         config.peer_tls_key_file,
@@ -142,7 +142,7 @@ def tls_files(config: Config) -> TlsFiles | None:
 
 
 class Peering:
-    """A node's ways to the other nodes, and their ways to it."""
+    """A node's requests to the other nodes, and its answers to theirs."""
 
     def __init__(self, context: PeerContext, prober: Prober) -> None:
         self.context = context
@@ -158,11 +158,11 @@ class Peering:
         return PeerJobClient(self.context, pool)
 
     async def look(self) -> None:
-        """Probes the others without news lately; takes about a second at most."""
+        """Probes the members without recent news; takes at most about a second."""
         await self._prober.look()
 
     def status(self) -> dict[str, object]:
-        """For /status: every member, whether it is this node, and how things are with it."""
+        """Returns the part of /status: every member, whether it is this node, and its state."""
         context = self.context
         own, now_s = context.own_addresses(), context.clock_s()
         members = context.members()

@@ -1,4 +1,4 @@
-"""Answering other nodes: what is asked on the peer door, from the raw target to an Answer.
+"""Answers other nodes: requests at the peer endpoint, from the raw target to an Answer.
 
 It never forwards to another peer, which would allow loops: what this node lacks is read from the
 store, or answered with 404.
@@ -38,7 +38,7 @@ from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 log = logging.getLogger("lodefs.peers")
 
 STRANGERS_LOGGED_EVERY_S = 60.0
-PEERS = "peers"  # the label of its requests
+PEERS = "peers"  # the label of these requests
 CHUNKS_SIZE_BYTES_MAX = 64 << 20  # in one answer
 _TARGET = re.compile(rf"{wire.PEER_PACKS}([0-9a-f]{{64}})/(index|chunks)\Z")
 _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
@@ -46,7 +46,7 @@ _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """What is asked for: a pack's index, or with ``count`` some of its chunks. ``cached``: only
+    """A request for a pack's index, or with ``count`` for some of its chunks. ``cached``: only for
     what is here or on its way here."""
 
     pack: PackId
@@ -56,11 +56,11 @@ class ChunkRequest:
 
 
 def parse_request(target: str) -> ChunkRequest:
-    """The question of a request target. Raises: NotFound if there is no such path, InvalidInput."""
+    """Parses a request target. Raises: NotFound if there is no such path; InvalidInput."""
     path, _, raw_query = target.partition("?")
     match = _TARGET.match(path)
     if match is None:
-        raise NotFound("no such path on the peer door")
+        raise NotFound("there is no such path on the peer endpoint")
     pack = PackId(names.parse_id(match[1], "pack id"))
     query = parse_query(raw_query)
     cached = query.get("cached") == b"1"
@@ -77,7 +77,7 @@ async def _no_body() -> bytes:
 
 
 class PeerServer:
-    """Answers other nodes. Used from the event loop alone."""
+    """Answers other nodes. For use on the event loop only."""
 
     def __init__(
         self, context: PeerContext, packs: ChunkReader, jobs: PeerJobServer, counts: Counts
@@ -102,10 +102,10 @@ class PeerServer:
         *,
         at: str,
     ) -> Answer:
-        """The answer to a node. Raises: Denied if it is none of the cluster; errors of fetching.
-        ``at``: the IP address and port of this node that it is connected to.
+        """Returns the answer to a node. Raises: Denied if it is not in the cluster; errors of
+        fetching. ``at`` is the IP address and port of this node to which it is connected.
 
-        ``body`` reads the request's; nobody else's is read."""
+        ``body`` reads the request's body, if it is needed."""
         try:
             peer = self._context.authenticator.check(method, target, headers, at=at)
         except Denied as error:
@@ -134,7 +134,7 @@ class PeerServer:
             self._context.health.refused(name, str(error), now_s)
         elif now_s - self._stranger_logged_s >= STRANGERS_LOGGED_EVERY_S:
             self._stranger_logged_s = now_s
-            log.warning("a request of %s, which is no member, is refused: %s", name, error)
+            log.warning("refused a request of %s, which is not a member: %s", name, error)
 
     async def _chunks(self, request: ChunkRequest, peer: str) -> Answer:
         loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
@@ -143,11 +143,11 @@ class PeerServer:
         if end > len(index):
             raise InvalidInput(f"pack {request.pack.hex()} has {len(index)} chunks")
         if index.live_runs(first, request.count) != [(first, request.count)]:
-            raise NotFound(f"not all of these chunks of pack {request.pack.hex()} are there now")
+            raise NotFound(f"not all of these chunks of pack {request.pack.hex()} exist now")
         size_bytes = index.raw_offsets[end] - index.raw_offsets[first]
         if size_bytes > CHUNKS_SIZE_BYTES_MAX:
-            raise InvalidInput(f"{size_bytes} bytes are more than {CHUNKS_SIZE_BYTES_MAX} at once")
-        # before the load is looked at: nothing is awaited between that and what adds to it
+            raise InvalidInput(f"{size_bytes} bytes exceed the limit of {CHUNKS_SIZE_BYTES_MAX}")
+        # Before the load is checked: nothing may be awaited between that and what adds to it
         if request.cached and not await self._packs.is_here(loaded, first, request.count):
             raise NotFound(f"not all of these chunks of pack {request.pack.hex()} are here")
         now_s = self._context.clock_s()
@@ -160,7 +160,7 @@ class PeerServer:
             self._counts.add(Counter.PEER_REFUSED)
             return _busy(max(self._load.retry_after_s(), backlog_s), others)
         is_member = self._is_member(peer)
-        if is_member:  # others can be sent there
+        if is_member:  # others can be referred to it
             self._recipients.sent(request.pack, peer, now_s, chunks)
         headers = [("Content-Type", OCTETS), ("Content-Length", str(size_bytes))]
         self._load.began(size_bytes)
@@ -205,26 +205,27 @@ def _number(query: Mapping[str, bytes], name: str) -> int:
 
 MIB = 1024 * 1024
 PACKS_MAX = 4096
-SOURCES_MAX = 64  # of one pack
-SOURCE_S = 600.0  # "lately"
-SOFT_BYTES_MAX = 64 * MIB  # being sent: beyond, a peer that can get it elsewhere is sent there
-HARD_BYTES_MAX = 256 * MIB  # beyond, everybody is sent away
-STREAMS_MAX = 256  # likewise
-UNIT_BYTES = 8 * MIB  # what most requests are for
-SMALL_BYTES = 256 * 1024  # sending less than this costs no more than sending elsewhere
-SOFT_BACKLOG_S_MAX, HARD_BACKLOG_S_MAX = 0.5, 5.0  # of the upload limit: likewise
+SOURCES_MAX = 64  # for one pack
+SOURCE_S = 600.0  # how long a source is recent
+SOFT_BYTES_MAX = 64 * MIB  # being sent; above it, peers with another source are referred there
+HARD_BYTES_MAX = 256 * MIB  # above it, everybody is referred elsewhere
+STREAMS_MAX = 256  # the same limit for streams
+UNIT_BYTES = 8 * MIB  # the size of most requests
+SMALL_BYTES = 256 * 1024  # sending less than this costs no more than a referral
+# The same limits for the backlog of the upload limit
+SOFT_BACKLOG_S_MAX, HARD_BACKLOG_S_MAX = 0.5, 5.0
 RETRY_S_MIN, RETRY_S_MAX = 0.05, 2.0
 WEIGHT = 0.1  # of a new observation
-ALL = range(PACK_CHUNKS_LIMIT)  # chunks, if the caller does not say which: all a pack may have
+ALL = range(PACK_CHUNKS_LIMIT)  # the default for chunks: all that a pack may have
 
 
 @dataclass(slots=True)
 class Recipients:
-    """Which peers were sent which chunks of which pack. From one thread.
+    """The peers that were sent chunks of packs, by pack. For one thread.
 
-    Those that got a part of a pack become sources of it, so that an owner sends it to a few and
-    names them to the others: filling N nodes takes O(log N) rounds, not O(N). Bounded: packs in
-    least recently used order, the oldest sources of a pack.
+    Peers that got a part of a pack become its sources, so that an owner sends it to a few and
+    refers the others to them: filling N nodes takes O(log N) rounds, not O(N). Bounded: the least
+    recently used packs, and the oldest sources of a pack, are dropped.
     """
 
     packs_max: int = PACKS_MAX
@@ -232,7 +233,7 @@ class Recipients:
     _packs: OrderedDict[bytes, OrderedDict[str, Recipient]] = field(default_factory=OrderedDict)
 
     def sent(self, pack: bytes, address: str, now_s: float, chunks: range = ALL) -> None:
-        """These chunks of the pack have been sent, or are being sent, to this peer."""
+        """Notes that these chunks of the pack were sent, or are being sent, to this peer."""
         sources = self._packs.get(pack)
         if sources is None:
             sources = self._packs[pack] = OrderedDict()
@@ -250,8 +251,8 @@ class Recipients:
     def others(
         self, pack: bytes, asking: str, count: int, now_s: float, chunks: range = ALL
     ) -> list[str]:
-        """At most ``count`` peers that were sent all these chunks, not ``asking`` itself. Each
-        call begins with others, so that all of them are asked as often."""
+        """Returns at most ``count`` peers that were sent all these chunks, without ``asking``
+        itself. Each call begins with other peers, so that all of them are asked equally often."""
         sources = self._packs.get(pack)
         if sources is None:
             return []
@@ -272,7 +273,7 @@ class Recipients:
 
 @dataclass(slots=True)
 class Recipient:
-    """One peer's part of one pack: ``chunks`` is a bit for each."""
+    """One peer's part of one pack: ``chunks`` has a bit for each."""
 
     chunks: int
     sent_s: float
@@ -284,10 +285,10 @@ def _bits(chunks: range) -> int:
 
 @dataclass(slots=True)
 class SendingLoad:
-    """How much this node is sending to its peers, and whether it takes on more. From one thread.
+    """How much this node is sending to its peers, and whether it accepts more. For one thread.
 
-    ``soft_bytes_max``: beyond, those who can get it elsewhere are sent there, so that all nodes
-    send about as much as they receive. ``hard_bytes_max``, ``streams_max``: beyond, all are.
+    Above ``soft_bytes_max``, peers with another source are referred there, so that all nodes send
+    about as much as they receive. Above ``hard_bytes_max`` and ``streams_max``, all are.
     """
 
     soft_bytes_max: int = SOFT_BYTES_MAX
@@ -295,13 +296,13 @@ class SendingLoad:
     streams_max: int = STREAMS_MAX
     streams: int = 0
     sending_bytes: int = 0
-    _stream_s: float = RETRY_S_MIN  # how long one takes, a moving average
+    _stream_s: float = RETRY_S_MIN  # how long a stream takes, a moving average
 
     def overloaded(
         self, *, alternatives: int, backlog_s: float = 0.0, size_bytes: int = UNIT_BYTES
     ) -> bool:
-        """Whether to answer 503 to a request for so many bytes, with so many alternatives named.
-        ``backlog_s``: of the upload limit (``Bandwidth.backlog_s``)."""
+        """Whether to answer 503 to a request for ``size_bytes``, naming this many alternatives.
+        ``backlog_s`` is that of the upload limit (``Bandwidth.backlog_s``)."""
         if self.streams >= self.streams_max or self.sending_bytes >= self.hard_bytes_max:
             return True
         if alternatives and size_bytes > SMALL_BYTES:
@@ -309,18 +310,18 @@ class SendingLoad:
         return backlog_s > HARD_BACKLOG_S_MAX
 
     def began(self, size_bytes: int = UNIT_BYTES) -> None:
-        """A request for so many bytes was accepted. Call it at once: others are asking."""
+        """Notes an accepted request for ``size_bytes``. Call it at once, before other requests."""
         self.streams += 1
         self.sending_bytes += size_bytes
 
     def ended(self, seconds: float, size_bytes: int = UNIT_BYTES) -> None:
-        """It has been answered, or broken off, after so long."""
+        """Notes the end of a request after ``seconds``, complete or not."""
         self.streams -= 1
         self.sending_bytes -= size_bytes
         self._stream_s += WEIGHT * (seconds - self._stream_s)
 
     def retry_after_s(self) -> float:
-        """When asking again makes sense: about when one of the streams ends."""
+        """Returns when to ask again: about when one of the streams ends."""
         until_one_ends_s = self._stream_s / max(1, self.streams)
         return min(max(until_one_ends_s, RETRY_S_MIN), RETRY_S_MAX)
 
@@ -331,14 +332,14 @@ _JOB = re.compile(rf"{wire.PEER_WARM}/([0-9a-f]{{16}})\Z")
 
 
 def is_job_target(target: str) -> bool:
-    """Whether a request target is one of a job."""
+    """Whether a request target is that of a job."""
     path = target.partition("?")[0]
     return path == wire.PEER_WARM or path.startswith(f"{wire.PEER_WARM}/")
 
 
 class PeerJobServer:
-    """Answers other nodes that authenticated themselves about warm jobs. What authenticates a
-    request covers its target alone, so the target of one with a body names the body's BLAKE3."""
+    """Answers authenticated nodes about warm jobs. Only a request's target is authenticated, so the
+    target of a request with a body has the body's BLAKE3."""
 
     def __init__(self, warmer: ClusterWarmer) -> None:
         self._warmer = warmer
@@ -346,15 +347,15 @@ class PeerJobServer:
     async def answer(
         self, method: str, target: str, body: Callable[[], Awaitable[bytes]]
     ) -> Answer:
-        """Begins a job (POST), once for each id that the target names; tells how far one is (GET),
-        ends it (DELETE), or all of an owner. Raises: InvalidInput, NotFound, Unavailable; Denied
-        if the body is not the one that the target names."""
+        """Begins a job (POST), once for each id in the target; returns its progress (GET), or ends
+        it or all jobs of an owner (DELETE). Raises: InvalidInput, NotFound, Unavailable; Denied if
+        the body does not match the target."""
         path, _, raw_query = target.partition("?")
         if path == wire.PEER_WARM:
             data = await body()
             query = parse_query(raw_query)
             if digest_of(data).hex().encode() != query.get("digest"):
-                raise Denied("the body is not the one that the request was signed for")
+                raise Denied("the body does not match the signed request")
             job_id = query.get("job", b"").decode("latin-1")
             if job_id and not _ID.match(job_id):
                 raise InvalidInput("a job's id has 16 hex digits")
@@ -366,7 +367,7 @@ class PeerJobServer:
             return json_answer({})
         match = _JOB.match(path)
         if match is None:
-            raise NotFound("no such path on the peer door")
+            raise NotFound("there is no such path on the peer endpoint")
         if method == "DELETE":
             return json_answer(await self._warmer.cancel(match[1]))
         return json_answer(await self._warmer.status(match[1]))

@@ -1,1 +1,1 @@
-"""Dataset files and directories, from the cache or by way of it."""
+"""Dataset files and directories, from the cache or through it."""

@@ -1,4 +1,4 @@
-"""One dataset file as reads know it: its segments, where they lie in it, and what is read ahead."""
+"""One dataset file for reads: its segments, their places in it, and its read-ahead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lodefs.proxy.read.readahead_policy import RandomReadWindow, ReadAhead
 
 
 class DatasetFile:
-    """What is known of one dataset file: where it lies in the store and in the cache."""
+    """What is known about one dataset file: where it lies in the store and in the cache."""
 
     __slots__ = ("ahead", "extents", "flat", "regions", "segments", "size_bytes", "starts")
 
@@ -25,7 +25,8 @@ class DatasetFile:
         self.size_bytes = size_bytes
         self.segments = segments
         sizes = (segment.size_bytes for segment in segments)
-        self.starts = list(accumulate(sizes, initial=0))  # of the segments; at last the end
+        # Offsets of the segments, and then the end
+        self.starts = list(accumulate(sizes, initial=0))
         self.extents = Extents()
         big = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
         self.flat = Flat(content_id, size_bytes) if big else None
@@ -33,15 +34,15 @@ class DatasetFile:
         self.regions = RandomReadWindow(size_bytes) if big else None
 
     def segment_at(self, at: int) -> int:
-        """The number of the segment that holds a byte. Raises: Corrupt."""
+        """Returns the number of the segment with a byte. Raises: Corrupt."""
         if at >= self.starts[-1]:
             raise Corrupt(f"its segments hold {self.starts[-1]} bytes: {at} is beyond")
         return bisect_right(self.starts, at) - 1
 
 
 class ChunkPosition(NamedTuple):
-    """A place in a file as a chunk in a pack. ``start``: of the chunk, in the file; its segment
-    has the chunks [segment_first, segment_end)."""
+    """A chunk in a pack, for a place in a file. ``start`` is the chunk's offset in the file. Its
+    segment has the chunks [segment_first, segment_end)."""
 
     pack_index: PackIndexVersion
     chunk: int
@@ -56,8 +57,8 @@ class ChunkPosition(NamedTuple):
 
 
 async def position_of(indexes: PackIndexes, known: DatasetFile, at: int) -> ChunkPosition:
-    """The chunk that holds a byte. Needs the index of that one pack only. Raises: Corrupt (the
-    segments hold fewer bytes, or their pack holds others), and the errors of loading an index."""
+    """Returns the chunk with a byte. It needs only the index of that pack. Raises: Corrupt if the
+    segments have fewer bytes, or their pack has others; the errors of loading an index."""
     n = known.segment_at(at)
     segment = known.segments[n]
     pack_index = await indexes.get(segment.pack)

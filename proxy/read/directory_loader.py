@@ -1,8 +1,8 @@
-"""Loading directories from the store into the node's index, once for all who want them.
+"""Loads directories from the store into the node's index, once for all who want them.
 
-A directory that somebody asks for is loaded at once. If that was a step of a walk, the directories
-to which the walk will come are loaded behind it, many in one go (``Walk``): trees of a commit
-lie together in their packs, so that one read of the store fetches hundreds of them, and mounts find
+A requested directory is loaded at once. If the request was a step of a walk, the directories that
+the walk will reach next are loaded after it, many at once (``Walk``). Trees of a commit lie
+together in their packs, so that one read of the store fetches hundreds of them, and mounts find
 their rows in the index without asking the proxy.
 """
 
@@ -36,26 +36,26 @@ from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.thread_pools import Pools
 
-WALKS_MAX = 64  # snapshots that are walked through at once
-ROUND_DIRECTORIES_MAX = 256  # loaded ahead in one go
-ROUND_SIZE_BYTES_MAX = 512 * 1024  # of their trees; a larger one comes when it is asked for
-ROUND_WAIT_S = 1.0  # how long a request waits for a round; then its directory is loaded alone
-FORMS_TRIED = 3  # of a directory that is dropped between being loaded and encoded
+WALKS_MAX = 64  # snapshots that are walked at once
+ROUND_DIRECTORIES_MAX = 256  # loaded ahead at once
+ROUND_SIZE_BYTES_MAX = 512 * 1024  # of their trees; a larger one is loaded on demand
+ROUND_WAIT_S = 1.0  # how long a request waits for a round before its directory is loaded alone
+FORMS_TRIED = 3  # for a directory that is dropped after it is loaded
 
 log = logging.getLogger("lodefs.cache")
 
 
 class _Ahead:
-    """What is loaded ahead of the walk through one snapshot."""
+    """The directories to load ahead of the walk through one snapshot."""
 
     def __init__(self) -> None:
         self.walk = Walk()
-        self.left = 0  # directories that are still to be loaded
+        self.left = 0  # directories that are still to load
         self.task: asyncio.Task[None] | None = None
 
 
 class DirectoryLoader:
-    """Loads directories of one store. Used from the event loop alone."""
+    """Loads directories of one store. For use on the event loop only."""
 
     def __init__(
         self, rows: DirectoryRows, trees: Trees, pools: Pools, counts: Counts, *, deadline_s: float
@@ -67,12 +67,13 @@ class DirectoryLoader:
         self._deadline_s = deadline_s
         self._room = TreeRoom(deadline_s=deadline_s)
         self._loads: SharedTasks[tuple[str, int], None] = SharedTasks()
-        self._rounds: dict[tuple[str, int], asyncio.Task[None]] = {}  # that may fetch a directory
+        # Rounds that may load a directory
+        self._rounds: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._ahead: OrderedDict[str, _Ahead] = OrderedDict()  # by commit
 
     async def ensure(self, snapshot: Snapshot, ino: int) -> None:
-        """Loads a directory's children, unless that was done before. Raises: NotADirectory,
-        NotFound (the node has not seen the number), Corrupt, Unavailable, Denied,
+        """Loads a directory's children, unless that was done before. Raises: NotADirectory;
+        NotFound if the node does not know the number; Corrupt, Unavailable, Denied,
         DeadlineExceeded."""
         if self._rows.is_loaded(snapshot, ino):
             return
@@ -81,7 +82,8 @@ class DirectoryLoader:
             raise NotADirectory(f"inode {ino} of {name_of(snapshot)} is not a directory")
         key = (snapshot.commit, ino)
         load_round = self._rounds.get(key)
-        if load_round is not None:  # it may leave the directory out, fail by another, or be slow
+        # The round may skip the directory, fail at another one, or be slow
+        if load_round is not None:
             await asyncio.wait([load_round], timeout=ROUND_WAIT_S)
             if self._rows.is_loaded(snapshot, ino):
                 return
@@ -90,9 +92,9 @@ class DirectoryLoader:
     async def read_all(
         self, snapshot: Snapshot, inos: Sequence[int], *, from_store: bool = True
     ) -> list[Outcome]:
-        """All entries of many directories, segments included, in their order; of those that cannot
-        be read, why. What was not loaded is (or, unless ``from_store``, counts as empty). Raises:
-        Unavailable, DeadlineExceeded, Denied."""
+        """Returns all entries of many directories with their segments, in order; the error for
+        those that cannot be read. Missing directories are loaded (unless ``from_store``, which
+        counts them as empty). Raises: Unavailable, DeadlineExceeded, Denied."""
         found = await self._pools.disk.run(self._known_entries, snapshot, inos)
         missing = [n for n, entries in enumerate(found) if entries is None]
         if missing and from_store:
@@ -107,21 +109,21 @@ class DirectoryLoader:
         return [[] if outcome is None else outcome for outcome in found]
 
     async def stored_form(self, snapshot: Snapshot, ino: int, entry: TreeEntry) -> bytes:
-        """The tree of a directory (``entry``), as the store has it. Its entries and bytes take room
-        as those of one that is loaded do. Raises: as ``ensure``; what the directory cannot be read
-        for."""
+        """Returns the stored form of a directory's tree (``entry``). Its entries and bytes count
+        like those of a directory that is loaded. Raises: what ``ensure`` raises; the reason if the
+        directory cannot be read."""
         what = f"directory {entry.name!r} of {name_of(snapshot)}"
         for _ in range(FORMS_TRIED):
             if not await self._pools.disk.run(self._rows.is_loaded, snapshot, ino):
                 (outcome,) = await self.read_all(snapshot, [ino])
                 if isinstance(outcome, LodefsError):
                     raise outcome
-                del outcome  # it took room until now
+                del outcome  # free its room
             async with self._room.of(entry.size_bytes, what):
                 tree = await self._pools.disk.run(self._encoded, snapshot, ino, entry)
             if tree is not None:
                 return tree
-        raise Unavailable(f"{what} is dropped from the cache again and again: try later")
+        raise Unavailable(f"{what} keeps being dropped from the cache: try again later")
 
     def _encoded(self, snapshot: Snapshot, ino: int, entry: TreeEntry) -> bytes | None:
         entries = self._rows.entries(snapshot, ino)
@@ -160,7 +162,7 @@ class DirectoryLoader:
         ahead = self._ahead_of(snapshot)
         is_known = ino in ahead.walk or ino == ROOT_INO
         count = ahead.walk.miss(ino, row.parent)
-        if not is_known:  # it was seen in another life of the proxy
+        if not is_known:  # an earlier proxy process has listed it
             siblings = await self._pools.disk.run(self._rows.directories_from, snapshot, ino)
             ahead.walk.put_first(siblings)
         async with self._room.of(entry.size_bytes, what):
@@ -183,13 +185,13 @@ class DirectoryLoader:
             async with asyncio.timeout(self._deadline_s):
                 return await self._trees.read_all(entries)
         except TimeoutError as error:
-            late = f"{what} did not come within {self._deadline_s:g} s"
+            late = f"{what} did not arrive within {self._deadline_s:g} s"
             raise DeadlineExceeded(late) from error
 
     def _write(
         self, snapshot: Snapshot, found: Sequence[tuple[int, list[TreeEntry]]]
     ) -> list[tuple[int, list[int]]]:
-        """Writes the rows of directories; the directories in each of them. Blocking."""
+        """Writes the rows of directories. Returns the subdirectories of each. Blocking."""
         self._rows.write(snapshot, found)
         return [(ino, _directories(ino, entries)) for ino, entries in found]
 
@@ -203,7 +205,7 @@ class DirectoryLoader:
         return ahead
 
     def _load_ahead(self, snapshot: Snapshot, ahead: _Ahead, count: int) -> None:
-        """Loads ``count`` directories of the frontier. If that goes on already, it goes on with
+        """Loads ``count`` directories of the frontier. If it is loading already, it continues with
         those that the last miss has put first."""
         if ahead.task is None and count:
             ahead.left = count
@@ -219,7 +221,7 @@ class DirectoryLoader:
                 ahead.left -= len(inos)
                 await self._run_round(snapshot, ahead.walk, inos)
         except LodefsError as error:
-            log.info("directories are not loaded ahead: %s", error)
+            log.info("loading directories ahead failed: %s", error)
         finally:
             ahead.task = None
 
@@ -253,7 +255,7 @@ class DirectoryLoader:
 
 
 def _fitting(sizes_bytes: Sequence[int]) -> int:
-    """How many of the first trees are loaded in one round: one at least."""
+    """Returns how many of the first trees one round loads: at least one."""
     total_bytes = 0
     for n, size_bytes in enumerate(sizes_bytes):
         total_bytes += size_bytes
@@ -263,26 +265,27 @@ def _fitting(sizes_bytes: Sequence[int]) -> int:
 
 
 def _directories(ino: int, entries: Sequence[TreeEntry]) -> list[int]:
-    """The numbers of the directories among a directory's children, of as many as are of use."""
+    """Returns the numbers of the subdirectories among a directory's children, as many as are
+    useful."""
     names = (entry.name for entry in entries if entry.kind is Kind.DIRECTORY)
     return [child_ino(ino, name) for name in islice(names, FRONTIER_MAX)]
 
 
 GROWTH = 4
 DIRECTORIES_MAX = 4096  # loaded after one miss
-FRONTIER_MAX = 16 * 1024  # of one walk; further directories are found again by their own misses
+FRONTIER_MAX = 16 * 1024  # for one walk; further directories are found by their own misses
 
 
 class Walk:
-    """The walk through one snapshot, by inode numbers: how many directories are loaded ahead, and
+    """The walk through one snapshot, by inode numbers: how many directories to load ahead, and
     which. Pure.
 
-    A program that walks a tree needs every directory, soon, in an order of its own: depth first as
-    find(1), level by level, sorted or not. What it will list next is a directory that it has seen
-    and not listed: one of the frontier, whose end comes first. A miss in the frontier is a step of
-    a walk, and each step loads four times as many directories as the step before. A step down into
-    the directory that was loaded last may as well be a path that is looked up: it loads as many as
-    before. A miss outside of the frontier begins anew with one.
+    A program that walks a tree needs every directory, soon, in its own order: depth first like
+    find(1), level by level, sorted or not. It will next list a directory that it has seen and not
+    listed: one of the frontier, taken from its end. A miss in the frontier is a step of a walk, and
+    each step loads four times as many directories as the step before. A step down into the
+    directory that was loaded last may also be a path lookup: it loads as many as before. A miss
+    outside of the frontier begins again with one.
     """
 
     def __init__(self) -> None:
@@ -294,7 +297,8 @@ class Walk:
         return ino in self._frontier
 
     def miss(self, ino: int, parent: int) -> int:
-        """Somebody needs a directory that is not loaded. How many to load, with that one."""
+        """Notes that a directory is needed that is not loaded. Returns how many to load, including
+        it."""
         if ino not in self._frontier:
             self._count = 1
         elif parent != self._last:
@@ -303,12 +307,13 @@ class Walk:
         return self._count
 
     def loaded(self, ino: int, directories: Iterable[int]) -> None:
-        """A directory was loaded: the ``directories`` among its children, by name, come next."""
+        """Notes that a directory was loaded: its subdirectories ``directories``, by name, come
+        next."""
         self._frontier.pop(ino, None)
         self.put_first(directories)
 
     def put_first(self, directories: Iterable[int]) -> None:
-        """Directories come before the rest of the frontier, in their order."""
+        """Puts directories before the rest of the frontier, in their order."""
         for ino in reversed(list(directories)):
             self._frontier[ino] = None
             self._frontier.move_to_end(ino)
@@ -316,5 +321,5 @@ class Walk:
             self._frontier.popitem(last=False)
 
     def take(self, count: int) -> list[int]:
-        """The next directories to load, at most ``count``. They leave the frontier."""
+        """Removes at most ``count`` next directories from the frontier and returns them."""
         return [self._frontier.popitem()[0] for _ in range(min(count, len(self._frontier)))]

@@ -1,4 +1,5 @@
-"""Directories in the node's index: their children's rows, and the marks that these are all there.
+"""Directories in the node's index: the rows of their children, and the marks that these are
+complete.
 
 All rows of a directory's children are written before its mark, or with it. Blocking; for any
 thread. Inode numbers are derived from paths (chunkstore/format/inodes.py).
@@ -19,8 +20,8 @@ from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.protocol.wire import Page, Snapshot
 from lodefs.proxy.cache.write_buffer import WriteBuffer
 
-ROWS_MAX = 4096  # in one write or look
-DIRECTORY_ROWS_MAX = 16  # of children that are looked at for a walk: 4,096 entries
+ROWS_MAX = 4096  # in one write or lookup
+DIRECTORY_ROWS_MAX = 16  # rows of children that are read for a walk: 4,096 entries
 
 
 class DirectoryRows:
@@ -32,11 +33,12 @@ class DirectoryRows:
     # --- reading
 
     def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
-        """The row of an entry, segments included. Raises: NotFound (the node has not seen it)."""
+        """Returns the row of an entry with segments. Raises: NotFound if the node does not know
+        it."""
         row = self.find(snapshot, ino)
         if row is None:
             raise NotFound(
-                f"inode {ino} of {snapshot.repo}@{snapshot.commit} was never looked up here"
+                f"inode {ino} of {snapshot.repo}@{snapshot.commit} is unknown to this node"
             )
         return row
 
@@ -45,7 +47,7 @@ class DirectoryRows:
         return None if value is None else name_rows.decode_entry_row(value)
 
     def rows(self, snapshot: Snapshot, inos: Sequence[int]) -> list[EntryRow]:
-        """The rows of entries, in their order. Raises: NotFound."""
+        """Returns the rows of entries, in order. Raises: NotFound."""
         values = self._kv.get_many(name_rows.entry_keys(key_of(snapshot), inos))
         return [
             self.row(snapshot, ino) if value is None else name_rows.decode_entry_row(value)
@@ -56,7 +58,7 @@ class DirectoryRows:
         return self._kv.get(name_rows.loaded_key(key_of(snapshot), ino)) is not None
 
     def page(self, snapshot: Snapshot, ino: int, after: bytes, limit: int) -> Page:
-        """Children of a loaded directory by name, after a name, at most ``limit``."""
+        """Returns at most ``limit`` children of a loaded directory by name, after a name."""
         prefix = name_rows.children_prefix(key_of(snapshot), ino)
         rows = self._kv.scan(prefix, after=prefix + after)
         return name_rows.page_of((value for _, value in rows), after, limit)
@@ -64,8 +66,8 @@ class DirectoryRows:
     def unloaded(
         self, snapshot: Snapshot, inos: Sequence[int]
     ) -> tuple[list[tuple[int, TreeEntry]], list[tuple[int, list[int]]]]:
-        """Of some directories: those that are not loaded, with their entries, and those that are,
-        with the directories among their children."""
+        """Splits directories into those that are not loaded, with their entries, and those that
+        are, with their subdirectories."""
         key = key_of(snapshot)
         marks = self._kv.get_many([name_rows.loaded_key(key, ino) for ino in inos])
         values = self._kv.get_many(name_rows.entry_keys(key, inos))
@@ -79,7 +81,7 @@ class DirectoryRows:
         return missing, there
 
     def directories_from(self, snapshot: Snapshot, ino: int) -> list[int]:
-        """The directories among the next siblings of an entry, itself with them, by name."""
+        """Returns the directories among an entry and its next siblings, by name."""
         row = self.row(snapshot, ino)
         return self._directories(key_of(snapshot), row.parent, row.name)
 
@@ -90,7 +92,7 @@ class DirectoryRows:
         return [node.ino for node in nodes if node.kind == Kind.DIRECTORY and node.name >= first]
 
     def entries(self, snapshot: Snapshot, ino: int) -> list[TreeEntry] | None:
-        """All entries of a directory, segments included; None if it is not loaded. Raises:
+        """Returns all entries of a directory with segments; None if it is not loaded. Raises:
         Corrupt."""
         key = key_of(snapshot)
         if not self.is_loaded(snapshot, ino):
@@ -104,7 +106,7 @@ class DirectoryRows:
         return [entry_of(decode(value)) for value in values if value is not None]
 
     def path(self, snapshot: Snapshot, ino: int, name: bytes, parent: int) -> bytes:
-        """The path of an entry, for messages; as much of it as the node knows."""
+        """Returns the path of an entry for messages, as far as the node knows it."""
         names = [name] if ino != ROOT_INO else []
         while parent != ROOT_INO and names:
             try:
@@ -118,8 +120,8 @@ class DirectoryRows:
     # --- writing
 
     def write(self, snapshot: Snapshot, found: Sequence[tuple[int, list[TreeEntry]]]) -> None:
-        """Writes the rows of the children of directories, and that each of these is loaded. Raises:
-        Corrupt (two entries have one inode number), NoSpace, Unavailable."""
+        """Writes the rows of the children of directories, and marks these as loaded. Raises:
+        Corrupt if two entries have one inode number; NoSpace, Unavailable."""
         key = key_of(snapshot)
         inos = [[child_ino(ino, entry.name) for entry in entries] for ino, entries in found]
         self._check_collisions(snapshot, found, inos)
@@ -140,7 +142,7 @@ class DirectoryRows:
         found: Sequence[tuple[int, list[TreeEntry]]],
         inos: Sequence[list[int]],
     ) -> None:
-        """Two entries of one snapshot with one number: Corrupt, with both paths."""
+        """Raises: Corrupt, with both paths, if two entries of one snapshot have the same number."""
         seen: dict[int, tuple[int, bytes]] = {ROOT_INO: (ROOT_INO, b"")}
         for (parent, entries), children in zip(found, inos, strict=True):
             for ino, entry in zip(children, entries, strict=True):
@@ -171,7 +173,7 @@ class DirectoryRows:
 def _child_rows(
     key: bytes, parent: int, entries: list[TreeEntry], inos: list[int]
 ) -> Iterator[list[Row]]:
-    """The rows of a directory's children, by pages."""
+    """Yields the rows of a directory's children, by pages."""
     keys = name_rows.entry_keys(key, inos)
     prefix = name_rows.children_prefix(key, parent)
     encode, node_of = name_rows.encode_entry_row, name_rows.node_of
@@ -189,10 +191,10 @@ def _child_rows(
 
 
 def key_of(snapshot: Snapshot) -> bytes:
-    """What stands for a snapshot in the keys of its rows."""
+    """Returns what stands for a snapshot in the keys of its rows."""
     return name_rows.snapshot_key(bytes.fromhex(snapshot.commit))
 
 
 def name_of(snapshot: Snapshot) -> str:
-    """A snapshot in messages."""
+    """Returns the name of a snapshot for messages."""
     return f"{snapshot.repo}@{snapshot.commit[:12]}"

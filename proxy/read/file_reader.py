@@ -39,22 +39,23 @@ from lodefs.proxy.runtime.thread_pools import Pools, current_owner, is_remote
 log = logging.getLogger("lodefs.cache")
 
 FILES_MAX = 16 * 1024
-SEGMENTS_MAX = 512 * 1024  # of all files that are known; each takes 200 bytes
-PIECE_SIZE_BYTES = MIB  # what a reader holds at once
-PLACE_SIZE_BYTES_MAX = 8 * MIB  # that a reader of the cache's files is told of at once
-SMALL_PIECE_SIZE_BYTES = 128 * 1024  # what each holds if there are many, who may all be slow
+SEGMENTS_MAX = 512 * 1024  # for all known files; each takes 200 bytes
+PIECE_SIZE_BYTES = MIB  # held by a reader at once
+# Limit for the extents in one answer to a reader of the cache's files
+PLACE_SIZE_BYTES_MAX = 8 * MIB
+SMALL_PIECE_SIZE_BYTES = 128 * 1024  # held by each reader if many may be slow
 READERS_MANY = 64
-OWNER_READERS_MANY = 8  # of one owner on TCP: what more of them hold grows as they read
-FIRST_PIECE_SIZE_BYTES = 16 * 1024  # of these
-LOOKUP_CHUNKS_MAX = 256  # of one lookup in the index
-TRIES = 2  # through the cache, before the reader is served past it
-LOOP_SEGMENTS_BYTES_MAX = 64 * 1024  # of a file; more of them are decoded in a thread
+OWNER_READERS_MANY = 8  # readers of one owner on TCP; further ones begin with small pieces
+FIRST_PIECE_SIZE_BYTES = 16 * 1024  # of these further readers
+LOOKUP_CHUNKS_MAX = 256  # in one index lookup
+TRIES = 2  # through the cache, before the reader is served without it
+LOOP_SEGMENTS_BYTES_MAX = 64 * 1024  # of a file; larger ones are decoded in a thread
 
 
 class FileStream:
-    """The bytes [at, end) of a file, verified, in pieces of at most 1 MiB. ``first`` is the first
-    piece, already read; iterating gives the others. ``origin``: where bytes were fetched from;
-    None: all of them were in the cache. Must be closed."""
+    """The verified bytes [at, end) of a file, in pieces of at most 1 MiB. ``first`` is the first
+    piece, already read; iteration yields the others. ``origin`` says where bytes were fetched from;
+    None: all of them were in the cache. The caller must close it."""
 
     def __init__(self, reader: FileReader, file: SnapshotFile, known: DatasetFile, at: int) -> None:
         self._reader: FileReader | None = reader
@@ -64,10 +65,10 @@ class FileStream:
         self.origin: Origin | None = None
         self.at = self.begin = self.end = at
         self.owner = current_owner.get()
-        self.is_wary = False  # many others of its owner's may not be read
+        self.is_wary = False  # its owner has many others that may not be read
         self.tries = 0  # fetches since the last piece
-        self.advanced = 0  # up to where the readahead policy knows of this read
-        self.ahead: tuple[Range | None, int] = (None, 0)  # what it wants, not begun yet
+        self.advanced = 0  # how far the read-ahead policy knows this read
+        self.ahead: tuple[Range | None, int] = (None, 0)  # wanted read-ahead that has not begun
         self.counted = False  # whether this read was counted among reads
 
     def __aiter__(self) -> FileStream:
@@ -92,7 +93,7 @@ class FileStream:
 
 
 class FileReader:
-    """Reads dataset files by content id. Used from the event loop alone."""
+    """Reads dataset files by content id. For use on the event loop only."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class FileReader:
         self._pools = pools
         self._counts = cache.counts
         self._files: OrderedDict[bytes, DatasetFile] = OrderedDict()
-        self._segments = 0  # of all of them
+        self._segments = 0  # segments of all known files
         self._readers = 0
         self._readers_of: collections.Counter[str] = collections.Counter()  # by owner
         self._readahead = ReadaheadScheduler(
@@ -125,12 +126,12 @@ class FileReader:
     # --- hits
 
     def hit(self, content_id: bytes, first: int, size_bytes: int) -> Extent | None:
-        """The extent of a range in the cache, if it is contiguous and known in memory."""
+        """Returns the extent of a range in the cache, if it is contiguous and known in memory."""
         known = self._files.get(content_id)
         found = self._extent(known, first, size_bytes) if known is not None else None
         if known is not None and found is not None and found[2] >= size_bytes:
             if known.ahead is not None and known.ahead.is_due(first + size_bytes):
-                return None  # ``open`` reads ahead
+                return None  # leave it to ``open``, which reads ahead
             file, offset, _ = found
         else:
             flat = self._cache.complete_flat(content_id)
@@ -152,7 +153,7 @@ class FileReader:
 
     async def open(self, file: SnapshotFile, first: int, size_bytes: int) -> FileStream:
         """Opens a stream of the bytes [first, first + size_bytes), with its first piece read.
-        Raises: InvalidInput (outside the file), Corrupt, and the errors of fetching."""
+        Raises: InvalidInput for a range outside of the file; Corrupt; the errors of fetching."""
         stream = await self._stream(file, first, size_bytes)
         try:
             if size_bytes:
@@ -163,8 +164,9 @@ class FileReader:
         return stream
 
     async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> Located | FileStream:
-        """As of Files: where the range's beginning lies, and what lies behind it in the same file,
-        a few MiB at most, so that readers are seen to read on. Raises: as ``open``."""
+        """Implements Files: returns where the range's beginning lies, and what follows it in the
+        same file, at most a few MiB, so that later reads stay visible. Raises what ``open``
+        raises."""
         stream = await self._stream(file, first, size_bytes)
         try:
             if not size_bytes:
@@ -224,15 +226,15 @@ class FileReader:
             data = await self._reads.read(file, offset, min(known_bytes, piece_end - at))
             if data is None:
                 known.extents.clear()
-            elif not stream.tries:  # else it was just fetched
+            elif not stream.tries:  # otherwise it was just fetched
                 self._counts.hit(len(data))
         if at + len(data) == known.size_bytes:
             self._completion.note(known)
         return data
 
     async def _find(self, stream: FileStream) -> tuple[tuple[CacheFile, int, int] | bytes, int]:
-        """Where the next bytes of a stream lie, or these themselves, which may have been fetched
-        for that; and the end of its next piece."""
+        """Returns where the next bytes of a stream lie, or the bytes themselves, which it may
+        fetch; and the end of the next piece."""
         known, at = stream.known, stream.at
         step = Range(at, min(at + PIECE_SIZE_BYTES, stream.end))
         many = self._readers > READERS_MANY
@@ -258,8 +260,8 @@ class FileReader:
                 return found, piece_end
 
     async def _fetch(self, stream: FileStream, step: Range, piece_end: int) -> bytes:
-        """Fetches the unit that begins a step into the cache. Returns bytes from there on, up to
-        ``piece_end``, as far as they are in memory."""
+        """Fetches the unit at the beginning of a step into the cache. Returns bytes from there on,
+        up to ``piece_end``, as far as they are in memory."""
         self._counts.add(Counter.MISSES)
         known = stream.known
         position = await position_of(self._indexes, known, step.first)
@@ -280,7 +282,7 @@ class FileReader:
         if flight.origin is not None:
             stream.origin = flight.origin
         if known.flat is not None and self._cache.is_half_there(known.flat):
-            self._completion.note(known)  # it may be the last part that was missing
+            self._completion.note(known)  # this may have been the last missing part
         if filled.uncached_chunks and not filled.left_out:
             self._readahead.pause()
         chunks = filled.uncached_chunks or filled.held_chunks
@@ -292,12 +294,12 @@ class FileReader:
             self._readahead.start(stream.known, wanted, unit_bytes)
             stream.ahead = (None, unit_bytes)
 
-    # --- finding
+    # --- lookups
 
     def _extent(
         self, known: DatasetFile, at: int, size_bytes: int = 1
     ) -> tuple[CacheFile, int, int] | None:
-        """Cache file, offset there and size of the extent that memory knows from a byte of the file
+        """Returns cache file, offset and size of the extent that memory has from a byte of the file
         on; ``size_bytes`` of it are wanted."""
         found = known.extents.find(at)
         if found is not None and found[2] >= size_bytes:
@@ -307,7 +309,7 @@ class FileReader:
         return found
 
     def _learn(self, known: DatasetFile, at: int) -> bool:
-        """Adds the extent that is known of a byte in its pack. False if there is none."""
+        """Adds the known extent of a byte in its pack. Returns False if there is none."""
         if at >= known.starts[-1]:
             return False
         n = known.segment_at(at)
@@ -326,7 +328,8 @@ class FileReader:
         return True
 
     async def _lookup(self, known: DatasetFile, at: int, end: int) -> bool:
-        """Looks up in the index where the chunks from ``at`` on lie; whether the first is here."""
+        """Looks up in the index where the chunks from ``at`` on lie. Returns whether the first is
+        here."""
         position = await position_of(self._indexes, known, at)
         index = position.pack_index.index
         last = min(
@@ -347,7 +350,7 @@ class FileReader:
         return self._extent(known, at) is not None
 
     def count(self, stream: FileStream, repo: str, size_bytes: int) -> None:
-        """Counts bytes that a stream gives now, by where they came from."""
+        """Counts bytes that a stream delivers now, by their source."""
         source = OF_ORIGIN[stream.origin] if stream.tries else Source.CACHE
         self._counts.reads.of(repo)[source].add(size_bytes, not stream.counted)
         stream.counted = True
@@ -355,21 +358,21 @@ class FileReader:
     # --- known files
 
     def ended(self, owner: str) -> None:
-        """A stream of an owner's was closed."""
+        """Notes that a stream of an owner was closed."""
         self._readers -= 1
         self._readers_of[owner] -= 1
         if not self._readers_of[owner]:
             del self._readers_of[owner]
 
     def corrupt(self, file: SnapshotFile, error: Corrupt) -> Corrupt:
-        """Logs an error, and returns it with the file's path and the way out."""
+        """Logs an error. Returns it with the file's path and the way out."""
         path = self._names.path(file.snapshot, file.entry)
         what = Spec(file.snapshot.repo, file.snapshot.commit, path)
         log.error("%s cannot be read: %s", what, error)
         return damaged(what, error)
 
     def known(self, content_id: bytes) -> DatasetFile | None:
-        """The file with a content id, if it was read before."""
+        """Returns the file with a content id, if it was read before."""
         known = self._files.get(content_id)
         if known is not None:
             self._files.move_to_end(content_id)
@@ -384,7 +387,7 @@ class FileReader:
         return self.add(file.content_id, file.entry.size_bytes, segments)
 
     def add(self, content_id: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> DatasetFile:
-        """Adds a file, unless it is known by now."""
+        """Adds a file, unless it is known already."""
         known = self.known(content_id)  # it may have been added meanwhile
         if known is not None:
             return known
@@ -401,7 +404,7 @@ class FileReader:
         return known
 
     async def complete(self, repo: str, commit: str, inos: Sequence[int]) -> None:
-        """Completes the flat files of files that programs read by chunks from elsewhere in the
+        """Completes the flat files of files that programs read by chunks from other places of the
         cache, if that needs no fetching."""
         snapshot = self._names.known_snapshot(repo, commit) if inos else None
         if snapshot is None:
@@ -419,7 +422,7 @@ class FileReader:
 
 
 def _joined(chunks: RawChunks, position: ChunkPosition, first: int, end: int) -> bytes:
-    """The bytes [first, end) of a file, as far as chunks follow each other."""
+    """Returns the bytes [first, end) of a file, as far as chunks are consecutive."""
     pieces: list[Buffer] = []
     chunk, start = position.chunk, position.start
     while start < end and chunk < position.segment_end and (raw := chunks.get(chunk)) is not None:

@@ -1,9 +1,9 @@
-"""Flat files become whole: chunks of a large file that lie elsewhere in the cache are copied to it.
+"""Completes flat files: copies chunks of a large file from other places of the cache.
 
-Chunks of a large file come to lie in slabs if they were fetched with small files beside them, and
-in another version's flat file if versions share them. Until its own flat file is whole, reads of
-the file look each chunk up, and the kernel cannot read it by itself. So a file that is read is made
-whole if all of its missing chunks are in the cache; nothing is fetched for it.
+Chunks of a large file lie in slabs if they were fetched with small files beside them, and in
+another version's flat file if versions share them. Until its own flat file is complete, reads of
+the file look up each chunk, and the kernel cannot read it by itself. So a file that is read is
+completed if all of its missing chunks are in the cache; nothing is fetched for it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.read.dataset_file import DatasetFile, position_of
 from lodefs.proxy.runtime.thread_pools import Pools
 
-PAUSE_S = 0.5  # what lands meanwhile is done in one go
+PAUSE_S = 0.5  # chunks that arrive meanwhile are handled at once
 NOTED_MAX = 256
 TRIES = 20  # while chunks of the file are missing, since they may be on their way
-BATCH_CHUNKS = 64  # copied in one go: some 4 MiB
-SEGMENTS_MAX = 4096  # of a file that is completed: it is held until then
-REPEATS_MAX = 8  # bytes written for one that was fetched, in a file of repeated chunks
+BATCH_CHUNKS = 64  # copied at once: some 4 MiB
+SEGMENTS_MAX = 4096  # in a file that is completed, since it is in memory until then
+REPEATS_MAX = 8  # bytes written for each fetched one, in a file of repeated chunks
 SOURCES_MAX = 64 * 1024
 
 log = logging.getLogger("lodefs.cache")
 
 _Copy = tuple[
     ChunkLocation, bytes, int
-]  # a chunk in the cache, its id, its offset in the dataset file
+]  # a chunk's place in the cache, its id, its offset in the dataset file
 
 
 class FlatCompletion:
-    """Completes flat files of one cache. Used from the event loop alone."""
+    """Completes flat files of one cache. For use on the event loop only."""
 
     def __init__(
         self, cache: Cache, reads: CacheReader, indexes: PackIndexes, pools: Pools
@@ -47,11 +47,12 @@ class FlatCompletion:
         self._reads = reads
         self._indexes = indexes
         self._pools = pools
-        self._noted: dict[bytes, tuple[DatasetFile, int]] = {}  # and how often to try
+        self._noted: dict[bytes, tuple[DatasetFile, int]] = {}  # with the number of tries left
         self._task: asyncio.Task[None] | None = None
 
     def note(self, known: DatasetFile, tries: int = TRIES) -> None:
-        """A large file is read, and may be whole in the cache, though not in its flat file."""
+        """Notes a large file that is read, and may be complete in the cache, but not in its flat
+        file."""
         flat = known.flat
         if flat is None or len(known.segments) > SEGMENTS_MAX:
             return
@@ -74,7 +75,7 @@ class FlatCompletion:
             self._task = None
 
     async def _try(self, known: DatasetFile) -> bool:
-        """Whether there is nothing more to do for a file."""
+        """Tries to complete a file. Returns whether there is nothing more to do."""
         flat = known.flat
         assert flat is not None
         try:
@@ -87,13 +88,13 @@ class FlatCompletion:
                     return False
             await self._copy_all(known, flat, gaps)
         except LodefsError as error:
-            log.info("a flat file is not completed: %s", error)
+            log.info("completing a flat file failed: %s", error)
         return True
 
     async def _copy_all(
         self, known: DatasetFile, flat: Flat, gaps: Sequence[tuple[int, int]]
     ) -> None:
-        sources: set[bytes] = set()  # ids of chunks, of the last ones if they are many
+        sources: set[bytes] = set()  # ids of chunks; only the last ones if there are many
         source_bytes = copied_bytes = 0
         async for copies in self._copies(known, gaps):
             if not copies or self._cache.complete_flat(flat.content) is not None:
@@ -104,7 +105,7 @@ class FlatCompletion:
                     sources.add(chunk_id)
                     source_bytes += place.size_bytes
             if copied_bytes > REPEATS_MAX * source_bytes:
-                return  # little was ever fetched, and much would be written
+                return  # little was fetched, and much would be written
             if len(sources) > SOURCES_MAX:
                 sources.clear()
             if not await self._pools.disk.run(self._copy, flat, copies):
@@ -113,7 +114,8 @@ class FlatCompletion:
     async def _copies(
         self, known: DatasetFile, gaps: Sequence[tuple[int, int]]
     ) -> AsyncIterator[list[_Copy] | None]:
-        """The chunks of all gaps, some at a time; None at the first that the cache lacks."""
+        """Yields the chunks of all gaps, some at a time; None at the first one that the cache
+        lacks."""
         for first, end in gaps:
             at = first
             while at < end:
@@ -132,8 +134,8 @@ class FlatCompletion:
                 at = shift + index.raw_offsets[last]
 
     def _copy(self, flat: Flat, copies: list[_Copy]) -> bool:
-        """Verifies the chunks and stores them in the flat file; False if that does not work: who
-        reads the file finds out why."""
+        """Verifies the chunks and stores them in the flat file. Returns False if that fails: a
+        reader of the file will get the error."""
         chunks: list[NewChunk] = []
         for place, chunk_id, offset in copies:
             try:

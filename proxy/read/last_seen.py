@@ -1,7 +1,7 @@
-"""What a node has seen of its store, for the time in which the store is away.
+"""The commits that a node has seen in its store, for times when the store is away.
 
-A mirror may be behind. What this node has shown of a branch or tag it shows on until the store
-answers again, unless the mirror is seen to have gone on from there; also after a restart.
+A mirror may be out of date. The node keeps showing the last commit of a branch or tag until the
+store answers again, unless the mirror has a later one; also after a restart.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from lodefs.proxy.cache.write_buffer import WriteBuffer
 
 WALK_S_MAX = 3.0
 WALK_MAX = 256  # commits
-SKEW_S = 3600  # between the clocks of those who commit
+SKEW_S = 3600  # between the clocks of pushers
 VERDICTS_MAX = 1024
 log = logging.getLogger("lodefs.store")
 
 
 def store_or_error(objects: ObjectStore) -> Store | LodefsError:
-    """The store; an error that may pass if it cannot be read now. Raises: others of open_store."""
+    """Returns the store; a temporary error if it cannot be read now. Raises: other errors of
+    open_store."""
     try:
         return open_store(objects)
     except (Unavailable, Denied, NotFound) as error:
@@ -37,8 +38,8 @@ def store_or_error(objects: ObjectStore) -> Store | LodefsError:
 
 
 def known_store(opened: Store | LodefsError, objects: ObjectStore, kv: KeyValues) -> Store:
-    """A store that was opened; or that this node has opened before, so that what is cached can be
-    read. Raises: the error, for one that it has not; Corrupt."""
+    """Returns an opened store, or one that this node has opened before, so that cached data can be
+    read. Raises: the error, for an unknown store; Corrupt."""
     key = layout.seen_key(objects.url)
     if isinstance(opened, Store):
         settings = encode_settings(opened.settings)
@@ -53,8 +54,7 @@ def known_store(opened: Store | LodefsError, objects: ObjectStore, kv: KeyValues
 
 
 class LastSeen:
-    """The commits that a store's branches and tags were last, by what this node saw. For any
-    thread."""
+    """The last commits of a store's branches and tags, as this node saw them. For any thread."""
 
     def __init__(self, store: Store, kv: KeyValues | WriteBuffer) -> None:
         self._store = store
@@ -62,8 +62,8 @@ class LastSeen:
         self._verdicts: Lru[tuple[CommitId, CommitId], bool] = Lru(VERDICTS_MAX)
 
     def resolve(self, repo: str, rev: str) -> tuple[CommitId, bool]:
-        """As of Store.resolve, but never what was before a commit that was seen; and whether the
-        store itself said so."""
+        """Returns what Store.resolve returns, but never a commit before one that was seen; and
+        whether the store itself said so."""
         name, steps = parse_revision(rev)
         found, is_last = self._resolve(repo, name)
         return self._store.before(repo, found, rev, steps), is_last
@@ -82,8 +82,8 @@ class LastSeen:
         return found, True
 
     def newer(self, repo: str, rev: str, found: CommitId) -> CommitId:
-        """A commit that a mirror has for a branch or tag; the one that was seen, if that does not
-        lie before it."""
+        """Returns a mirror's commit of a branch or tag, or the one that was seen, if that is not an
+        ancestor of it."""
         seen = self._seen(repo, rev) if self._is_replaced() else None
         if seen is None or seen.commit == found.hex():
             return found
@@ -95,9 +95,9 @@ class LastSeen:
         return found if verdict else known
 
     def note(self, repo: str, rev: str, commit: str, time_s: int) -> None:
-        """The store says that a branch or tag is at a commit, which was made at a time."""
+        """Notes the store's commit of a branch or tag, which was made at a time."""
         if commit.startswith(rev) or parse_revision(rev).steps:
-            return  # no name, but the commit's own, or of one before another
+            return  # not a name, but a commit or an ancestor of one
         key, row = layout.seen_key(self._store.url, repo, rev), SeenRow(commit, time_s)
         value = layout.encode_seen_row(row)
         if self._kv.get(key) != value:
@@ -113,7 +113,7 @@ class LastSeen:
         return None
 
     def _descends(self, repo: str, commit: CommitId, known: CommitId, known_s: int) -> bool:
-        """Whether ``known`` lies before a commit, as far as that is found out soon."""
+        """Whether ``known`` is an ancestor of a commit, as far as a short search shows."""
         ends_s = monotonic() + WALK_S_MAX
         waiting, met = [commit], {commit}
         while waiting and len(met) <= WALK_MAX and monotonic() < ends_s:

@@ -1,6 +1,6 @@
-"""Snapshots and their entries: from the node's index, loaded from the store when they are needed.
+"""Snapshots and their entries: from the node's index, or loaded from the store on demand.
 
-What the node knows needs no store, also after a restart. Inode numbers are derived from paths
+What the node knows needs no store, even after a restart. Inode numbers are derived from paths
 (inodes.py).
 """
 
@@ -41,7 +41,7 @@ MET_MAX = 2000
 
 
 class Namespace:
-    """Snapshots, entries, directories of one store. Used from the event loop alone."""
+    """Snapshots, entries and directories of one store. For use on the event loop only."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class Namespace:
     # --- snapshots
 
     async def snapshot(self, repo: str, rev: str) -> Snapshot:
-        """What ``rev`` is now. A commit that the node knows needs no store. Raises: NotFound."""
+        """Returns the current snapshot of ``rev``. A commit that the node knows needs no store.
+        Raises: NotFound."""
         if _is_commit_id(rev):
             known = self._known(repo, rev)
             if known is not None:
@@ -106,7 +107,7 @@ class Namespace:
             )
 
     def known_snapshot(self, repo: str, commit: str) -> Snapshot | None:
-        """A commit that this node has met, by its full id."""
+        """Returns a commit that this node has used, by its full id."""
         return self._known(repo, commit) if _is_commit_id(commit) else None
 
     def _known(self, repo: str, commit: str) -> Snapshot | None:
@@ -146,12 +147,13 @@ class Namespace:
     # --- entries
 
     def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
-        """The row of an entry, segments included. Raises: NotFound (never looked up here)."""
+        """Returns the row of an entry with segments. Raises: NotFound if this node does not know
+        it."""
         return self._rows.row(snapshot, ino)
 
     async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
-        """The file at a path, or an entry that is no file. Raises: NotFound, NotADirectory,
-        InvalidInput."""
+        """Returns the file at a path, or an entry that is not a file. Raises: NotFound,
+        NotADirectory, InvalidInput."""
         found = self._row_at(snapshot, path)
         if found is None:
             node = await self.entry(snapshot, path)
@@ -159,13 +161,14 @@ class Namespace:
         return _file_or_node(snapshot, *found)
 
     async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Entry | SnapshotFile:
-        """The file with an inode number, or an entry that is no file. Raises: NotFound."""
+        """Returns the file with an inode number, or an entry that is not a file. Raises:
+        NotFound."""
         if ino == ROOT_INO:
             return snapshot.root
         return _file_or_node(snapshot, ino, self.row(snapshot, ino))
 
     async def entry(self, snapshot: Snapshot, path: bytes) -> Entry:
-        """The entry at a path. Raises: NotFound, NotADirectory, InvalidInput."""
+        """Returns the entry at a path. Raises: NotFound, NotADirectory, InvalidInput."""
         found = self._row_at(snapshot, path)
         if found is not None:
             ino, row = found
@@ -184,7 +187,7 @@ class Namespace:
         return node
 
     def _row_at(self, snapshot: Snapshot, path: bytes) -> tuple[int, EntryRow] | None:
-        """The number and row of the entry at a path, if its directory is loaded."""
+        """Returns the number and row of the entry at a path, if its directory is loaded."""
         names = split_path(path)
         if not names:
             return None
@@ -195,19 +198,20 @@ class Namespace:
         return None if row is None else (ino, row)
 
     async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
-        """The entry with an inode number. Raises: NotFound (never looked up here)."""
+        """Returns the entry with an inode number. Raises: NotFound if this node does not know
+        it."""
         if ino == ROOT_INO:
             return snapshot.root
         row = self.row(snapshot, ino)
         return name_rows.node_of(ino, row.parent, row)
 
     async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Entry:
-        """A directory's child: one look at the index once the directory is loaded."""
+        """Returns a directory's child, with one index lookup once the directory is loaded."""
         ino = child_ino(parent, name)
         found = self._child(snapshot, ino, parent, name)
         if found is None:
             await self._loader.ensure(snapshot, parent)
-            # also if it was loaded before: its rows may have been written after the first look
+            # Even if it was loaded before: its rows may have been written after the first lookup
             found = self._child(snapshot, ino, parent, name)
         if found is None:
             raise NotFound(f"{name!r} is not in directory {parent} of {name_of(snapshot)}")
@@ -218,14 +222,15 @@ class Namespace:
         return None if row is None else name_rows.node_of(ino, row.parent, row)
 
     def _child_row(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> EntryRow | None:
-        """The row with the number, unless it is another child's, which loading finds out."""
+        """Returns the row with the number, unless it is another child's, which loading resolves."""
         row = self._rows.find(snapshot, ino)
         return None if row is None or row.name != name or row.parent != parent else row
 
     async def children(
         self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
     ) -> Page:
-        """Children by name, after a name, at most ``limit``. Raises: NotADirectory, NotFound."""
+        """Returns at most ``limit`` children by name, after a name. Raises: NotADirectory,
+        NotFound."""
         await self._loader.ensure(snapshot, ino)
         return await self._pools.disk.run(self._rows.page, snapshot, ino, after, limit)
 
@@ -233,11 +238,11 @@ class Namespace:
         entry = name_rows.entry_of(self._rows.row(snapshot, ino))
         if entry.size_bytes > BODY_BYTES_MAX:
             raise TooLarge(f"directory {ino} of {name_of(snapshot)} has {entry.size_bytes} bytes")
-        key = (snapshot.commit, ino)  # of many who ask at once, all get one
+        key = (snapshot.commit, ino)  # concurrent callers get the same page
         return await self._encoding.run(key, lambda: self._loader.stored_form(snapshot, ino, entry))
 
     async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
-        """The content ids of files that were looked up, in their order. Raises: NotFound."""
+        """Returns the content ids of known files, in order. Raises: NotFound."""
         rows = await self._pools.disk.run(self._rows.rows, snapshot, inos)
         return [name_rows.content_id(row) for row in rows]
 
@@ -248,7 +253,7 @@ class Namespace:
         return await self._lists.revisions(repo, start)
 
     def path(self, snapshot: Snapshot, node: Entry) -> bytes:
-        """The path of an entry, for messages; as much of it as the node knows."""
+        """Returns the path of an entry for messages, as far as the node knows it."""
         return self._rows.path(snapshot, node.ino, node.name, node.parent)
 
     async def directories(
@@ -257,7 +262,7 @@ class Namespace:
         return await self._loader.read_all(snapshot, inos, from_store=from_store)
 
     async def met(self) -> list[Snapshot]:
-        """As of Names. The index is not waited for: some rows may be missing yet."""
+        """Implements Names. It does not wait for the index: some rows may be missing."""
 
         def scanned() -> list[Snapshot]:
             rows = islice(self._kv.scan(SNAPSHOTS), MET_MAX)
@@ -266,7 +271,7 @@ class Namespace:
         return await self._pools.disk.run(scanned)
 
     def known(self, repo: str) -> list[Snapshot]:
-        """The snapshots of a repository that this node has met. For any thread."""
+        """Returns the snapshots of a repository that this node has used. For any thread."""
         rows = self._kv.scan(SNAPSHOTS)
         snapshots = (name_rows.decode_snapshot(value) for _, value in rows)
         return [snapshot for snapshot in snapshots if snapshot.repo == repo]

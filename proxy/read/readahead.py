@@ -1,4 +1,4 @@
-"""How much of a pack a read fetches: the unit that it waits for, and what comes ahead of it."""
+"""Schedules read-ahead: the unit that a read waits for, and what to fetch ahead of it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lodefs.proxy.read.refetch_policy import RefaultTracker
 
 log = logging.getLogger("lodefs.cache")
 
-PAUSE_S = 5.0  # after the cache had no space: units stay small, nothing is read ahead
+PAUSE_S = 5.0  # after the cache had no space: small units, no read-ahead
 TASKS_MAX = 64
 
 
 class ReadaheadScheduler:
-    """Chooses the units of reads, and starts those that nobody waits for yet. Used from the event
-    loop alone."""
+    """Chooses the units of reads, and starts those that nobody waits for yet. For use on the event
+    loop only."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class ReadaheadScheduler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def pause(self) -> None:
-        """For a while fetches only what is read: the cache has no space."""
+        """Fetches only what is read for a while, since the cache has no space."""
         self._paused_until_s = self._clock_s() + PAUSE_S
 
     def demand_unit(
         self, known: DatasetFile, position: ChunkPosition, step: Range, unit_bytes: int
     ) -> Unit:
-        """The unit to fetch for a step of a read that misses the chunk at the position.
-        ``unit_bytes``: the unit size of a sequential read, else 0."""
+        """Returns the unit to fetch for a step of a read that misses the chunk at the position.
+        ``unit_bytes`` is the unit size of a sequential read, otherwise 0."""
         unit = self._demand_unit(known, position, step, unit_bytes)
         self._refetches.note(unit.pack, unit.first, unit.count)
         return unit
@@ -77,8 +77,8 @@ class ReadaheadScheduler:
         return unit_around(known, position, known.regions.miss(*step))
 
     def _sparing_unit(self, known: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
-        """While most of what nobody asked for is evicted unread: nothing of that twice, unless the
-        last misses say that it will be read."""
+        """Returns a small unit while most prefetched bytes are evicted unread: it contains nothing
+        that was fetched before, unless the last misses say that it will be read."""
         own = unit_around(known, position, step)
         if not self._refetches.was_fetched(own.pack, position.chunk):
             unit = self._unit_with_neighbours(known, position, step)
@@ -108,7 +108,7 @@ class ReadaheadScheduler:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("reading ahead stopped: %s", error)
+            log.info("read-ahead stopped: %s", error)
 
     async def _fetch_ahead(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
         at = wanted.first
@@ -125,7 +125,7 @@ class ReadaheadScheduler:
             known.ahead.extended(wanted.end, at)
 
     def _small_unit(self, known: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
-        """Chunks around a small file's, of any file."""
+        """Returns chunks around those of a small file, of any file."""
         index = position.pack_index.index
         window, whole = self._small.miss(index.pack_id, self._clock_s())
         own = unit_around(known, position, step)
@@ -135,7 +135,7 @@ class ReadaheadScheduler:
         return _chunks_within(position, own, Range(low, low + window))
 
     def _start_rest_of_pack(self, pack_index: PackIndexVersion, first: int) -> None:
-        """Starts to fetch the rest of a pack. What lies before the chunk ``first`` comes last."""
+        """Starts to fetch the rest of a pack. Chunks before ``first`` come last."""
         whole = Unit(pack_index.index.pack_id, 0, len(pack_index.index))
         units = cut_units(whole, pack_index, UNIT_SIZE_BYTES_MAX)
         for unit in sorted(units, key=lambda unit: unit.end <= first):
@@ -146,7 +146,7 @@ class ReadaheadScheduler:
                 return
 
     def _start(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
-        """Starts to fetch a unit ahead of readers; False if too much is on its way."""
+        """Starts to fetch a unit ahead of readers. Returns False if too much is under way."""
         is_started = self._fetcher.ahead(pack_index, unit)
         if is_started:
             self._refetches.note(unit.pack, unit.first, unit.count)
@@ -154,7 +154,7 @@ class ReadaheadScheduler:
 
 
 def unit_around(known: DatasetFile, position: ChunkPosition, wanted: Range) -> Unit:
-    """The chunks of a range around the position, as far as they lie in its segment."""
+    """Returns the chunks of a range around the position, as far as they are in its segment."""
     raw_offsets, shift = position.pack_index.index.raw_offsets, position.shift
     first = bisect_right(raw_offsets, max(wanted.first - shift, 0)) - 1
     first = min(max(first, position.segment_first), position.chunk)
@@ -167,8 +167,8 @@ def unit_around(known: DatasetFile, position: ChunkPosition, wanted: Range) -> U
 
 
 def _chunks_within(position: ChunkPosition, own: Unit, wanted: Range) -> Unit:
-    """The chunks ``own`` and those around it within raw bytes of the pack, of any file; the first
-    of them whole."""
+    """Returns the chunks ``own`` and those around it within raw bytes of the pack, of any file; all
+    of the first chunk."""
     index = position.pack_index.index
     first = bisect_right(index.raw_offsets, max(wanted.first, 0)) - 1
     end = bisect_right(index.raw_offsets, wanted.end) - 1
@@ -179,7 +179,8 @@ def _chunks_within(position: ChunkPosition, own: Unit, wanted: Range) -> Unit:
 def _ahead_unit(
     known: DatasetFile, position: ChunkPosition, wanted: Range, unit_bytes: int
 ) -> Unit:
-    """The part of a range in the position's segment, and the rest of that if it is small."""
+    """Returns the part of a range in the position's segment, and the rest of that if it is
+    small."""
     unit = unit_around(known, position, wanted)
     raw_offsets = position.pack_index.index.raw_offsets
     rest = raw_offsets[position.segment_end] - raw_offsets[unit.end]

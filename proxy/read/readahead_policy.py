@@ -1,8 +1,8 @@
-"""What to fetch and what to evict: decisions alone, no input or output, no clock.
+"""Decides what to fetch ahead: no I/O, no clock.
 
-Rules of reading ahead: the first read of a place fetches what was asked for (latency); reading on,
-or a second read nearby, fetches a window that doubles (throughput). For small files the place is
-the pack: files lie in it in path order.
+Rules of read-ahead: the first read at a place fetches what was asked for (latency). A sequential
+read, or a second read nearby, fetches a window that doubles (throughput). For small files the place
+is the pack: files lie in it in path order.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ UNIT_SIZE_BYTES_LEAST = 256 * KIB
 UNIT_SIZE_BYTES_MAX = 8 * MIB  # ranged reads of this size get the most out of S3
 UNITS_AHEAD = 6
 WINDOW_SIZE_BYTES_MAX = UNITS_AHEAD * UNIT_SIZE_BYTES_MAX
-STREAMS_MAX = 64  # readers of one file that are told apart
-STREAMS_DUE_MAX = 4  # of them, those looked at for each hit
-SLACK_SIZE_BYTES = 128 * KIB  # a step of this size still counts as reading on
+STREAMS_MAX = 64  # readers of one file that are distinguished
+STREAMS_DUE_MAX = 4  # of them, those checked for each hit
+SLACK_SIZE_BYTES = 128 * KIB  # a gap of this size still counts as sequential
 
-# where what is fetched ahead is evicted unread
-STREAMS_SURE_MAX = 16  # of the streams, those used last, whose next read may begin nearby
-STREAM_IDLE_STEPS_MAX = 4 * STREAMS_MAX  # after them a stream is taken for one of chance
+# Used while most prefetched bytes are evicted unread
+STREAMS_SURE_MAX = 16  # recently used streams whose next read may begin nearby
+STREAM_IDLE_STEPS_MAX = 4 * STREAMS_MAX  # after this many steps a stream counts as accidental
 
 REGION_SIZE_BYTES = MIB
 REGIONS_MAX = 1024
@@ -43,19 +43,19 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class Stream:
-    """One reader that reads on: where it is expected next, and how far was asked for ahead."""
+    """One sequential reader: where its next read is expected, and how far was fetched ahead."""
 
     next: int
     issued: int
     window: int = 0
-    used_step: int = 0  # of the file: when it last read on
+    used_step: int = 0  # the file's step when it last continued
 
 
 class ReadAhead:
     """The readers of one file. ``size_bytes`` is the file's.
 
-    Not every step is known here: mounts read the cache's files themselves. So a read anywhere in
-    the range that was fetched for a reader counts as that reader's.
+    Not every step is visible here, since mounts read the cache's files themselves. So a read
+    anywhere in the range that was fetched for a reader counts as that reader's.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -66,9 +66,10 @@ class ReadAhead:
     def advance(
         self, first: int, end: int, asked_end: int, *, is_sure: bool = False
     ) -> tuple[Range | None, int]:
-        """A step [first, end) of a read that goes to ``asked_end``: what to fetch ahead, and the
-        size of the units to fetch it in (0 if nobody reads on here). ``is_sure``: a read somewhere
-        near a reader's place is not taken for his, since most of what is fetched is in vain."""
+        """Handles a step [first, end) of a read that goes to ``asked_end``. Returns what to fetch
+        ahead, and the size of the units to fetch it in (0 if the read is not sequential).
+        ``is_sure``: a read near a reader's place does not count as that reader's, since most of
+        what is fetched is in vain."""
         self._steps += 1
         stream = self._match_surely(first, end) if is_sure else self._match(first)
         if stream is None:
@@ -90,7 +91,7 @@ class ReadAhead:
         return ahead, unit_size(stream.window)
 
     def refused(self, first: int) -> None:
-        """Notes that nothing from ``first`` on was fetched: the next step asks for it again."""
+        """Notes that nothing from ``first`` on was fetched: the next step requests it again."""
         if self._streams:
             last = self._streams[-1]
             last.issued = max(last.next, min(last.issued, first))
@@ -102,8 +103,8 @@ class ReadAhead:
                 stream.issued = max(to, end)
 
     def is_due(self, end: int) -> bool:
-        """Whether a reader that others serve has reached ``end``, and so has used up half of what
-        was fetched for it."""
+        """Whether a reader whose reads do not come here has reached ``end``, and so has used half
+        of what was fetched for it."""
         return any(
             stream.next < end <= stream.issued < self._size_bytes
             and end + stream.window // 2 >= stream.issued
@@ -111,7 +112,7 @@ class ReadAhead:
         )
 
     def _match(self, first: int) -> Stream | None:
-        """Whose step this is: the stream that is expected here, else one that passes by."""
+        """Returns the stream that is expected here, or else one that may pass by."""
         found = -1
         for at in range(len(self._streams) - 1, -1, -1):
             stream = self._streams[at]
@@ -126,8 +127,9 @@ class ReadAhead:
         return self._renew(self._streams[found])
 
     def _match_surely(self, first: int, end: int) -> Stream | None:
-        """As ``_match``: the step begins where the last one ends, or reaches the end of what was
-        fetched, which is that of a chunk; of those that read last, nearly so is enough."""
+        """Does what ``_match`` does, but the step must begin where the last one ended, or reach the
+        end of what was fetched, which is that of a chunk; for the latest readers almost is
+        enough."""
         for stream in reversed(self._streams):
             if first == stream.next or (stream.window and first <= stream.issued <= end):
                 return self._renew(stream)
@@ -138,7 +140,7 @@ class ReadAhead:
         return None
 
     def _renew(self, stream: Stream) -> Stream:
-        """Notes that a stream reads on."""
+        """Notes that a stream continues."""
         at = next(at for at, other in enumerate(self._streams) if other is stream)
         del self._streams[at]
         self._streams.append(stream)
@@ -146,8 +148,8 @@ class ReadAhead:
         return stream
 
     def _new(self, end: int, *, is_sure: bool) -> Stream:
-        """A first read. Those of readers that did not read on are forgotten before others, unless
-        others may have read on by chance, and not again for long."""
+        """Adds a first read. Streams that did not continue are dropped before others, unless others
+        may have continued by accident, and not again for long."""
         streams = self._streams
         if len(streams) >= STREAMS_MAX:
             idle_steps = self._steps - streams[0].used_step
@@ -159,22 +161,22 @@ class ReadAhead:
 
 
 def unit_size(window: int) -> int:
-    """The size of fetch units for a window, so that several of them are under way."""
+    """Returns the size of fetch units for a window, so that several of them are under way."""
     if not window:
         return 0
     return max(UNIT_SIZE_BYTES_LEAST, min(window // 4, UNIT_SIZE_BYTES_MAX))
 
 
 class RandomReadWindow:
-    """Misses of one big file that is read here and there."""
+    """The misses of one large file that is read at random."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
         self._misses: OrderedDict[int, int] = OrderedDict()
 
     def miss(self, first: int, end: int) -> Range:
-        """What to fetch for a missed [first, end): itself, and more around it with each miss in
-        the same region, so that no more than about thrice the bytes wanted are fetched."""
+        """Returns what to fetch for a missed [first, end): the range itself, and more around it
+        with each miss in the same region, but at most about three times the wanted bytes."""
         region = first // REGION_SIZE_BYTES
         misses = self._misses.pop(region, 0) + 1
         self._misses[region] = misses
@@ -196,14 +198,14 @@ class _PackMisses:
 
 
 class SmallFiles:
-    """Misses of small files, by pack."""
+    """The misses of small files, by pack."""
 
     def __init__(self) -> None:
         self._packs: OrderedDict[bytes, _PackMisses] = OrderedDict()
 
     def miss(self, pack: bytes, now_s: float) -> tuple[int, bool]:
-        """The bytes to fetch around a missed chunk (0: itself alone), and whether the rest of the
-        pack is wanted soon. Misses that lie far apart in time count as first ones."""
+        """Returns the bytes to fetch around a missed chunk (0: only the chunk), and whether the
+        rest of the pack is wanted soon. Misses far apart in time count as first ones."""
         known = self._packs.pop(pack, None)
         if known is None or now_s - known.last_s > PACK_MEMORY_S:
             known = _PackMisses(0, now_s)

@@ -1,12 +1,12 @@
-"""What to fetch of what was fetched before and is gone: decisions alone, no input or output.
+"""Decides what to fetch again of what was evicted: no I/O.
 
-What nobody has fetched yet is fetched with what lies around it. Where that is evicted before it is
-read, a miss of what was here before says that the cache does not hold what is read of its pack: it
-is fetched alone, unless the last misses show that it is read on from there, or all around it. So
-each pack is fetched in vain once at most, and a dataset that is new to the node comes in large
-units whatever is evicted for it. Linux treats pages so (mm/readahead.c: one read ahead that is
-missing again was "thrashed"; mm/workingset.c: shadows of what was evicted tell a refault from a
-first read).
+Chunks that nobody has fetched yet are fetched with their neighbours. If these are evicted before
+they are read, a miss of an evicted chunk shows that the cache is too small for this pack's reads:
+the chunk is fetched without its neighbours, unless the last misses show a sequential reader or many
+reads around it. So each pack is fetched in vain at most once, and a dataset that is new to the node
+arrives in large units, whatever is evicted for it. Linux treats pages in the same way
+(mm/readahead.c: a page that was read ahead and is missing again was "thrashed"; mm/workingset.c:
+shadows of evicted pages distinguish a refault from a first read).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from lodefs.proxy.read.readahead_policy import KIB, MIB, UNIT_SIZE_BYTES_MAX, Range
 
 PACKS_MAX = 16 * 1024
-MISSES_KEPT = 64  # of all packs: who reads here and there in a large set has few of them near
-FOLLOWS_SIZE_BYTES = 128 * KIB  # behind the end of what was fetched, where a reader reads on
-NEAR_SIZE_BYTES = 4 * MIB  # between places that belong together
+MISSES_KEPT = 64  # for all packs: a random reader of a large set has few of them nearby
+FOLLOWS_SIZE_BYTES = 128 * KIB  # after the end of what was fetched, where a reader continues
+NEAR_SIZE_BYTES = 4 * MIB  # distance between places that belong together
 NEAR_MISSES_MIN = 12
 
 
@@ -32,15 +32,15 @@ class _Brought(NamedTuple):
 
 
 class RefaultTracker:
-    """Which chunks of packs were fetched at some time, and the last misses of those that were
-    fetched again. The packs used least recently are forgotten."""
+    """The chunks of packs that were ever fetched, and the last misses of chunks that were fetched
+    again. The least recently used packs are dropped."""
 
     def __init__(self) -> None:
         self._chunks: OrderedDict[bytes, int] = OrderedDict()  # by pack; a bit for each chunk
         self._misses: deque[_Brought] = deque(maxlen=MISSES_KEPT)
 
     def note(self, pack: bytes, first: int, count: int) -> None:
-        """The chunks [first, first + count) are fetched."""
+        """Notes that the chunks [first, first + count) are fetched."""
         chunks = self._chunks.pop(pack, 0)
         self._chunks[pack] = chunks | ((1 << count) - 1) << first
         if len(self._chunks) > PACKS_MAX:
@@ -51,8 +51,8 @@ class RefaultTracker:
         return bool(self._chunks.get(pack, 0) >> chunk & 1)
 
     def new_around(self, pack: bytes, first: int, end: int, own: range) -> range:
-        """Of the chunks [first, end) around those of ``own``: these, and on both sides those that
-        were never fetched, up to the next that was."""
+        """Returns, of the chunks [first, end), those of ``own`` and on both sides of them the
+        chunks that were never fetched, up to the next one that was."""
         chunks = self._chunks.get(pack, 0)
         below = chunks & ((1 << own.start) - 1)
         above = chunks >> own.stop
@@ -61,9 +61,9 @@ class RefaultTracker:
         return range(low, max(own.stop, min(end, next_known)))
 
     def miss(self, pack: bytes, first: int, end: int) -> Range:
-        """What to fetch for a miss of the raw bytes [first, end) of a pack, which may begin before
-        the pack does: themselves; twice as much as for the miss which it follows; or more around
-        them the more of the last misses were near."""
+        """Returns what to fetch for a miss of the raw bytes [first, end) of a pack (the range may
+        begin before the pack): the bytes themselves; twice as much as for the miss that it follows;
+        or more around them, the more of the last misses were near."""
         size_bytes, near = end - first, 0
         followed_bytes = 0
         for other in self._misses:

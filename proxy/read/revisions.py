@@ -1,8 +1,9 @@
-"""What a store has, some at a time: its repositories, and the branches and tags of each.
+"""Lists what a store has, some names at a time: its repositories, and the branches and tags of
+each.
 
-Both are in the order of the keys that S3's clients see, REPO@REV/PATH. The store's own order is
-another one: there the keys of a repository begin with REPO/. Every call ends after some names or
-some time, whatever the store holds, and has threads of its own, so that fetches never wait for it.
+Both are in the order of the keys that S3 clients see, REPO@REV/PATH. The store's own order differs:
+there the keys of a repository begin with REPO/. Every call ends after some names or some time,
+whatever the store has, and uses its own threads, so that fetches never wait for it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.node import NamePage
 from lodefs.proxy.runtime.thread_pools import Pools
 
-NAMES_MAX = 10  # of one page: a client that sees groups jumps over most names
-PAGE_S = 2.0  # then a page ends that has something
+NAMES_MAX = 10  # in one page: a client that sees groups skips most names
+PAGE_S = 2.0  # then a page with any names ends
 START_BYTES_MAX = 512
 _NAME_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/")
 
 
 class Revisions:
-    """The repositories, branches and tags of a store. Used from the event loop alone."""
+    """The repositories, branches and tags of a store. For use on the event loop only."""
 
     def __init__(
         self,
@@ -56,29 +57,29 @@ class Revisions:
         )
 
     def _page(self, end: str, names: Iterator[tuple[str, bool]]) -> NamePage:
-        """Some of the names that count; of each is said whether it does."""
+        """Returns some of the names that count; ``names`` says of each whether it does."""
         ends_s = self._clock_s() + PAGE_S
         found: list[str] = []
         for looked_at, (name, counts) in enumerate(names):
             if looked_at and (looked_at >= NAMES_MAX or self._clock_s() > ends_s):
                 return NamePage(found, f"{name}{end}".encode())
-            if counts and name not in found[-1:]:  # a branch and a tag may have one name
+            if counts and name not in found[-1:]:  # a branch and a tag may have the same name
                 found.append(name)
         return NamePage(found, None)
 
 
 def repos_from(store: Store, prefix: bytes, start: bytes) -> Iterator[str]:
-    """Repositories whose names begin so, by the bytes of NAME@, from ``start`` on: also the one
-    whose NAME@ ``start`` begins with.
+    """Yields repositories whose names begin with a prefix, by the bytes of NAME@, from ``start``
+    on, also the one whose NAME@ ``start`` begins with.
 
-    The store has them by NAME/refs/. So one waits until no name that is still to come begins with
-    it and goes on with '-', '.', '/' or a digit, which are less than '@'; and those that would have
-    come before ``start`` in the store's order, and do not in this one, are looked up.
+    The store orders them by NAME/refs/. So a name waits until no later name can begin with it and
+    continue with '-', '.', '/' or a digit, which are less than '@'. Names that come before
+    ``start`` in the store's order, but not in this one, are looked up.
     """
     after, below = _text(start), prefix.decode("ascii", "replace")
     if not _is_prefix(keys.REPOS + below):
         return
-    waiting: list[str] = []  # by NAME@
+    waiting: list[str] = []  # ordered by NAME@
     for cut in range(1, len(after)):
         name = after[:cut]
         behind = after[cut] <= "@" and f"{name}/refs/" <= after
@@ -94,7 +95,7 @@ def repos_from(store: Store, prefix: bytes, start: bytes) -> Iterator[str]:
 
 
 def _refs_from(store: Store, repo: str, start: bytes) -> Iterator[tuple[str, bool]]:
-    """Branches and tags by the bytes of NAME/, and whether each is there still."""
+    """Yields branches and tags by the bytes of NAME/, and whether each still exists."""
     refs = store.refs(repo)
     both = (refs.newest(kind, start=_text(start)) for kind in (BRANCHES, TAGS))
     for name, entry in merge(*both, key=lambda one: f"{one[0]}/"):
@@ -102,8 +103,8 @@ def _refs_from(store: Store, repo: str, start: bytes) -> Iterator[tuple[str, boo
 
 
 def _text(start: bytes) -> str:
-    """A text that names compare with as with ``start``: up to its first byte that is in no name.
-    No name is as long as what is cut off."""
+    """Returns a text that compares with names like ``start``: up to its first byte that no name
+    has. No name is as long as the rest."""
     start = start[:START_BYTES_MAX]
     for at, byte in enumerate(start):
         if byte not in _NAME_BYTES:
@@ -112,7 +113,7 @@ def _text(start: bytes) -> str:
 
 
 def _is_prefix(text: str) -> bool:
-    """Whether keys of a store may begin so."""
+    """Whether keys of a store may begin with ``text``."""
     try:
         check_prefix(text)
     except InvalidInput:

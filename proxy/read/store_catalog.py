@@ -1,4 +1,4 @@
-"""proxy.node.Catalog of a store: bounded looks at what it holds, for people."""
+"""proxy.node.Catalog of a store: bounded queries about its content, for users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from lodefs.proxy.runtime.thread_pools import Pools
 T = TypeVar("T")
 
 REFS_MAX = 200  # of each kind
-CHANGES_MAX = 300  # shown
+CHANGES_MAX = 300  # changes that are shown
 COUNTED_MAX = 50_000  # changes that are counted
 COUNTING_S_MAX = 2.0
 COMPARISONS_MAX = 2  # at once
@@ -51,7 +51,7 @@ MESSAGE_CHARS_MAX = 4000
 
 
 class StoreCatalog:
-    """Looks into one store, in its threads. Used from the event loop."""
+    """Reads one store, in its threads. For use on the event loop."""
 
     def __init__(
         self, store: Store, pools: Pools, seen: LastSeen, *, deadline_s: float = DEADLINE_S
@@ -109,7 +109,7 @@ class StoreCatalog:
         else:
             tally = _ChangeTally(repo, commit_id, parent_id)
             found = await self._compared(
-                f"what {commit_id.hex()[:12]} of {repo} changed",
+                f"the changes of {commit_id.hex()[:12]} in {repo}",
                 lambda: tally.count(self._store, parent.root, commit.root),
             )
         self._changes.put(key, found)
@@ -121,22 +121,22 @@ class StoreCatalog:
         found = self._last_changes.get(key)
         if found is None:
             found = await self._compared(
-                f"when what is in {repo} was changed",
+                f"the last changes of a directory of {repo}",
                 lambda: last_changes(self._store, repo, commit_id, path),
             )
             self._last_changes.put(key, found)
         return found
 
     async def _compared(self, what: str, compare: Callable[[], T]) -> T:
-        """What comes of comparing versions, of which few are compared at once."""
+        """Returns the result of ``compare``. Few comparisons run at once."""
         async with asyncio.timeout(self._deadline_s), self._comparing:
             return await self._bounded(what, compare)
 
     async def _before(
         self, repo: str, commit_id: CommitId | None, *, is_wanted: bool
     ) -> Commit | None:
-        """The commit before another; None if there is none, or if it has expired and nobody has
-        named it."""
+        """Returns the parent of a commit; None if there is none, or if it has expired and no
+        user named it."""
         try:
             return None if commit_id is None else await self._commit(repo, commit_id)
         except Expired:
@@ -187,7 +187,7 @@ class StoreCatalog:
 
 
 class _ChangeTally:
-    """Counts changes, and keeps the first of them."""
+    """Counts changes, and keeps the first ones."""
 
     def __init__(self, repo: str, commit_id: CommitId, parent: CommitId) -> None:
         self._repo = repo
@@ -198,7 +198,8 @@ class _ChangeTally:
         self._added_bytes = self._removed_bytes = 0
 
     def count(self, store: Store, before: TreeEntry, after: TreeEntry) -> ChangesView:
-        """Blocking; for COUNTING_S_MAX, or until a directory that is read then is there."""
+        """Counts for at most COUNTING_S_MAX, plus the directory that is being read then.
+        Blocking."""
         ends_s = time.monotonic() + COUNTING_S_MAX
         is_complete = True
         for n, change in enumerate(history.diff(store, before, after)):
@@ -251,7 +252,7 @@ def _commit_view(commit_id: CommitId, commit: Commit) -> CommitView:
 
 
 def _everything(repo: str, commit_id: CommitId, commit: Commit) -> ChangesView:
-    """Of a first version: all of it was added."""
+    """Returns the changes of a first version: everything was added."""
     return ChangesView(
         repo=repo,
         commit=commit_id.hex(),
@@ -266,20 +267,20 @@ def _everything(repo: str, commit_id: CommitId, commit: Commit) -> ChangesView:
     )
 
 
-FRESH_S = 10.0  # then it is read again, and meanwhile shown as it was
-FIRST_NAMES = 200  # of the first group, which somebody waits for
-GROUP_NAMES = 2000  # of the others
+FRESH_S = 10.0  # then they are read again, and the old ones shown meanwhile
+FIRST_NAMES = 200  # in the first group, which a user waits for
+GROUP_NAMES = 2000  # in the other groups
 NAMES_MAX = 100_000
-PATIENCE_S = 5.0  # for a page that is not there yet
+PATIENCE_S = 5.0  # for a page that is not read yet
 
 ReadGroup = Callable[[str, int], Awaitable[list[str]]]
 
 
 class RepositoryNames:
-    """The names of one store. Used from the event loop."""
+    """The names of the repositories in one store. For use on the event loop."""
 
     def __init__(self, read: ReadGroup, *, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """``read`` gives the names after one, at most so many."""
+        """``read`` returns at most this many names after one."""
         self._read = read
         self._clock_s = clock_s
         self._names: list[str] = []
@@ -289,8 +290,8 @@ class RepositoryNames:
         self._came = asyncio.Event()
 
     async def page(self, after: str, limit: int, keep: Callable[[str], bool]) -> RepositoryPage:
-        """Names after one, at most ``limit``, as soon as so many are known. Raises what reading
-        them raises, if none is known yet."""
+        """Returns at most ``limit`` names after one, as soon as that many are known. Raises: the
+        errors of reading, if no name is known yet."""
         self._begin()
         ends_s = self._clock_s() + PATIENCE_S
         while True:
@@ -342,7 +343,7 @@ class RepositoryNames:
 
     async def _read_all(self) -> None:
         names: list[str] = []
-        if not self._is_complete:  # it was broken off: what is known by then is shown meanwhile
+        if not self._is_complete:  # it was interrupted: the names known so far are shown meanwhile
             self._names = names
         while len(names) < NAMES_MAX:
             wanted = GROUP_NAMES if names else FIRST_NAMES

@@ -1,8 +1,8 @@
-"""Room for directories that are being loaded: how many bytes of trees are in memory at once.
+"""Limits the bytes of trees in memory while directories are loaded.
 
-A tree's entries take up to 13 times the bytes of its stored form until they are rows in the node's
-index. What a directory claims is counted before anything of it is held. Small trees have room of
-their own, so that a huge one, be it hostile or only slow, keeps nobody else waiting.
+Until they are rows in the node's index, a tree's entries take up to 13 times the bytes of its
+stored form. The size that a directory claims is counted before any of it is held. Small trees have
+their own room, so that a huge one, hostile or just slow, delays nobody else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LARGE_ROOM_SIZE_BYTES = 24 * 1024 * 1024  # a larger tree is loaded when no othe
 
 
 class TreeRoom:
-    """The room of a node. Used from the event loop alone."""
+    """The room of a node. For use on the event loop only."""
 
     def __init__(
         self,
@@ -29,15 +29,15 @@ class TreeRoom:
         small_size_bytes: int = SMALL_ROOM_SIZE_BYTES,
         large_size_bytes: int = LARGE_ROOM_SIZE_BYTES,
     ) -> None:
-        """``deadline_s``: how long anybody waits for room."""
+        """``deadline_s`` is how long a caller waits for room."""
         self._deadline_s = deadline_s
         self._small = _Room(small_size_bytes)
         self._large = _Room(large_size_bytes)
 
     @asynccontextmanager
     async def of(self, size_bytes: int, what: str) -> AsyncIterator[None]:
-        """Room for trees that claim so many bytes, in the order of asking. DeadlineExceeded names
-        ``what``."""
+        """Yields when there is room for trees that claim ``size_bytes``, in the order of calls.
+        Raises: DeadlineExceeded, which names ``what``."""
         room = self._small if size_bytes <= SMALL_SIZE_BYTES_MAX else self._large
         taken_bytes = min(size_bytes, room.size_bytes)
         try:
@@ -68,10 +68,10 @@ class _Room:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came just now
+            if turn.done() and not turn.cancelled():  # the turn came just now
                 self.give_back(size_bytes)
             else:
-                with suppress(ValueError):  # passed over when room was given back
+                with suppress(ValueError):  # it is skipped when room becomes free
                     self._waiting.remove((size_bytes, turn))
                 self._let_in()
             raise
@@ -83,7 +83,7 @@ class _Room:
     def _let_in(self) -> None:
         while self._waiting:
             size_bytes, turn = self._waiting[0]
-            if not turn.done():  # else it was cancelled, and its waiter has not been told yet
+            if not turn.done():  # otherwise it was cancelled, and its waiter has not noticed yet
                 if size_bytes > self._free_bytes:
                     return
                 self._free_bytes -= size_bytes

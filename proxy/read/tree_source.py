@@ -1,5 +1,5 @@
-"""Directories' entries: from the store as it is, or by way of the cache, so that a cluster reads a
-tree from the store once."""
+"""Sources of directories' entries: the store directly, or the cache, so that a cluster reads a tree
+from the store once."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Outcome = list[TreeEntry] | LodefsError
 
 
 class Trees(Protocol):
-    """Reads directories. Used from the event loop."""
+    """Reads directories. For use on the event loop."""
 
     async def read_all(self, entries: Sequence[TreeEntry]) -> list[Outcome]:
-        """The entries of many directories, in their order; of those that cannot be read, why.
-        Unavailable, Denied."""
+        """Returns the entries of many directories, in order; the error for those that cannot be
+        read. Raises: Unavailable, Denied."""
 
 
 class StoreTrees:
-    """From the store. Neighbours are kept in memory for a while; what is damaged is not read again
+    """Reads from the store. Neighbours stay in memory for a while; damaged trees are not read again
     for a while."""
 
     def __init__(
@@ -74,7 +74,7 @@ class StoreTrees:
             for first, outcomes in enumerate(await asyncio.gather(*calls)):
                 found[first::SHARES] = outcomes
         finally:
-            is_over.set()  # after an error or a deadline no thread goes on with the rest
+            is_over.set()  # after an error or a deadline no thread continues with the rest
         return found
 
     def _read_share(self, entries: Sequence[TreeEntry], is_over: threading.Event) -> list[Outcome]:
@@ -90,7 +90,7 @@ class StoreTrees:
 
 
 class CachedTrees:
-    """From the cache; what it lacks is fetched to it as dataset files' chunks are."""
+    """Reads from the cache; what it lacks is fetched like chunks of dataset files."""
 
     def __init__(self, packs: ChunkReader, pools: Pools) -> None:
         self._packs = packs
@@ -112,7 +112,7 @@ class CachedTrees:
             async for piece in chunks:
                 data += piece
         pieces = iter([data])
-        del data  # so that only who reads it has it
+        del data  # so that only its reader holds it
         return await self._pools.disk.run(tree_of, entry, pieces)
 
     async def read_all(self, entries: Sequence[TreeEntry]) -> list[Outcome]:
@@ -120,7 +120,7 @@ class CachedTrees:
         try:
             return list(await asyncio.gather(*tasks))
         finally:
-            for task in tasks:  # after an error none goes on
+            for task in tasks:  # after an error none continues
                 task.cancel()
 
     async def _read_if_good(self, entry: TreeEntry) -> Outcome:
@@ -131,8 +131,8 @@ class CachedTrees:
 
 
 def _without_frames(error: LodefsError) -> LodefsError:
-    """The error without its tracebacks: their frames hold the tree that was wrong, and while the
-    error is kept in a list of one of them, only the garbage collector frees it."""
+    """Returns the error without its tracebacks: their frames hold the wrong tree, and while a list
+    in one of them keeps the error, only the garbage collector frees it."""
     at: BaseException | None = error
     while at is not None:
         at.__traceback__ = None

@@ -1,1 +1,1 @@
-"""What this node asks of other nodes."""
+"""Requests of this node to other nodes."""

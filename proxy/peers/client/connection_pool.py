@@ -15,21 +15,21 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.proxy.peers.client.http_attempt import HttpAttempt
 from lodefs.proxy.peers.membership.addresses import SocketAddress, place_of
 
-IDLE_MAX = 256  # of all peers together
+IDLE_MAX = 256  # for all peers together
 IDLE_OF_PEER_MAX = 8
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 class _Connection(NamedTuple):
-    """A socket, and the IP address and port that it was connected to."""
+    """A socket, and the IP address and port of its peer."""
 
     sock: socket.socket
     place: str
 
 
 class ConnectionPool:
-    """Begins requests to peers. ``endpoints`` says where a peer is, ``tls`` gives the context of
-    new connections, None for plain ones."""
+    """Begins requests to peers. ``endpoints`` returns a peer's addresses, ``tls`` the context for
+    new connections, or None for plain ones."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ConnectionPool:
         *,
         idle_max: int = IDLE_MAX,
     ) -> None:
-        """``idle_max``: connections that are kept, of all peers together."""
+        """``idle_max`` is how many idle connections are kept, for all peers together."""
         self._idle_max = idle_max
         self._endpoints = endpoints
         self._tls = tls
@@ -55,11 +55,11 @@ class ConnectionPool:
         *,
         fresh: bool = False,
     ) -> HttpAttempt:
-        """A request to a peer, to be advanced, on a kept connection unless ``fresh``. Unavailable
-        if the peer is nowhere.
+        """Begins a request to a peer, on a kept connection unless ``fresh``. The caller advances
+        it. Raises: Unavailable if the peer has no address.
 
-        ``request`` makes it for the IP address and port that the connection leads to: what is sent
-        again is signed anew.
+        ``request`` makes it for the connection's IP address and port, so that a repeated request is
+        signed again.
         """
         kept = None if fresh else self._take(address)
         sock, place = kept or _connect(address, self._endpoints(address))
@@ -74,7 +74,7 @@ class ConnectionPool:
         )
 
     def end(self, attempt: HttpAttempt) -> None:
-        """Keeps the connection of an attempt that was answered, closes any other."""
+        """Keeps the connection of an answered attempt, and closes any other."""
         if attempt.is_reusable:
             with self._lock:
                 idle = self._idle.setdefault(attempt.address, [])
@@ -87,7 +87,7 @@ class ConnectionPool:
         attempt.sock.close()
 
     def close(self) -> None:
-        """Closes what is idle, and what becomes so."""
+        """Closes idle connections, and others once they are idle."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, OrderedDict()
@@ -112,7 +112,7 @@ class ConnectionPool:
 
 
 def _connect(address: str, endpoints: Sequence[SocketAddress]) -> _Connection:
-    """A socket that is being connected, to the first of the addresses that can be. Raises:
+    """Returns a connecting socket for the first of the addresses that works. Raises:
     Unavailable."""
     why = "its name has no address"
     for family, host, port in endpoints:

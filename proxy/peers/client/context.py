@@ -1,4 +1,4 @@
-"""What asking other nodes and answering them share: made once for a node, and passed on whole."""
+"""The state that requests to other nodes and answers to them share, made once for a node."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _logged_health() -> PeerHealth:
 
 @dataclass(frozen=True, slots=True)
 class PeerContext:
-    """For any thread. ``members`` and ``own_addresses``: as of Cluster. ``upload`` and
-    ``download`` limit the bytes to peers and from them."""
+    """For any thread. ``members`` and ``own_addresses`` are those of Cluster. ``upload`` and
+    ``download`` limit the bytes to and from peers."""
 
     members: Callable[[], Sequence[Peer]]
     own_addresses: Callable[[], Sequence[str]]
@@ -33,6 +33,6 @@ class PeerContext:
     clock_s: Callable[[], float] = time.monotonic
 
     def others(self) -> list[str]:
-        """The addresses of all members but this node."""
+        """Returns the addresses of all members except this node."""
         own = self.own_addresses()
         return [peer.address for peer in self.members() if peer.address not in own]

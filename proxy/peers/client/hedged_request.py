@@ -1,4 +1,4 @@
-"""One thing asked of the cluster: the driver of a Plan, with sockets, a clock and a poll loop."""
+"""One request to the cluster: executes a RequestPlan, with sockets, a clock and a poll loop."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from lodefs.proxy.tracing.spans import NO_SPAN, Span, SpanKind, begin_span, with
 T = TypeVar("T")
 log = logging.getLogger("lodefs.peers")
 
-ANSWER_SIZE_BYTES_MIN = 64 * 1024  # of what is taken: refusals have bodies too
+# Bodies up to this size are always accepted, since refusals have bodies, too
+ANSWER_SIZE_BYTES_MIN = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest(Generic[T]):
-    """What is asked. ``checked`` makes the result of a body, or raises Corrupt."""
+    """A request. ``checked`` makes the result of a body, or raises Corrupt."""
 
     target: str  # path and query
-    size_bytes: int  # that is expected
+    size_bytes: int  # expected size
     size_bytes_max: int
     checked: Callable[[Buffer], T]
-    begun: Callable[[], None] = lambda: None  # called when a peer's bytes begin to come
+    begun: Callable[[], None] = lambda: None  # called when a peer's bytes begin to arrive
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class _Running:
     begin_s: float
     phases: PhaseTimer
     span: Span
-    reported: bool = False  # the plan knows that its body began
+    reported: bool = False  # whether the plan knows that its body has begun
 
     @property
     def peer(self) -> Peer:
@@ -57,7 +58,7 @@ class _Running:
 
 
 class HedgedRequest(Generic[T]):
-    """The peers that are asked one question, from the first to the first right answer."""
+    """The peers that get one request, from the first one until the first right answer."""
 
     def __init__(
         self, plan: RequestPlan, request: PeerRequest[T], context: PeerContext, counts: Counts
@@ -71,8 +72,8 @@ class HedgedRequest(Generic[T]):
         self._asked = False
 
     def run(self) -> tuple[T, Peer] | None:
-        """The answer and who gave it; None if the store is to be asked. Slower ones are
-        left alone."""
+        """Returns the answer and its peer; None if the store must be asked. Slower peers are
+        dropped."""
         clock_s = self._context.clock_s
         try:
             while True:
@@ -94,7 +95,7 @@ class HedgedRequest(Generic[T]):
                 self._end_late(clock_s())
         finally:
             for fd, running in list(self._running.items()):
-                running.span.note({"lodefs.outcome": "not needed any more"})
+                running.span.note({"lodefs.outcome": "no longer needed"})
                 running.span.end()
                 self._drop(fd, running.attempt)
 
@@ -127,7 +128,7 @@ class HedgedRequest(Generic[T]):
         return encode_request("GET", target, headers)
 
     def _ready(self, wait_s: float) -> list[_Running]:
-        """Those that can go on; after the time given nobody."""
+        """Returns the attempts that can proceed; none after the given time."""
         if not self._running:
             time.sleep(max(wait_s, 0))
             return []
@@ -138,11 +139,11 @@ class HedgedRequest(Generic[T]):
         return [self._running[fd] for fd, _ in found if fd in self._running]
 
     def _until_s(self, until_s: float) -> float:
-        """When something has to be looked at, if nothing happens before."""
+        """Returns when to look again if nothing happens before."""
         return min([until_s, *(one.phases.until_s for one in self._running.values())])
 
     def _end_late(self, now_s: float) -> None:
-        """Ends those that were in one phase of their request for too long."""
+        """Ends attempts that were in one phase for too long."""
         for fd, running in list(self._running.items()):
             why = running.phases.late(now_s)
             if why:
@@ -150,7 +151,7 @@ class HedgedRequest(Generic[T]):
                 self._failed(running.peer, Fault.LATE, Unavailable(why), running.span)
 
     def _advance(self, running: _Running) -> T | None:
-        """Goes on with one; the result if it has come."""
+        """Advances one attempt. Returns the result if it is complete."""
         attempt, clock_s = running.attempt, self._context.clock_s
         fd = attempt.fileno()
         try:
@@ -166,7 +167,7 @@ class HedgedRequest(Generic[T]):
                 self._failed(running.peer, attempt.fault, error, running.span)
             return None
         running.phases.see(attempt.phase, clock_s())
-        is_data = attempt.status == 200  # of anything else only the end counts
+        is_data = attempt.status == 200  # for other statuses only the end counts
         if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.reported:
             running.reported = True
             self._request.begun()
@@ -215,7 +216,7 @@ class HedgedRequest(Generic[T]):
         self._counts.add(Counter.PEER_FETCHED_BYTES, size_bytes)
         wait_s = context.download.reserve(size_bytes, now_s)
         if wait_s > 0:
-            time.sleep(wait_s)  # this thread asks for no more until then
+            time.sleep(wait_s)  # this thread requests nothing more until then
         return found
 
     def _failed(self, peer: Peer, fault: Fault, error: LodefsError, span: Span = NO_SPAN) -> None:
@@ -235,8 +236,8 @@ class HedgedRequest(Generic[T]):
         self._plan.failed(address, now_s)
 
     def _give_up(self, action: GiveUp) -> None:
-        """One that is too slow: its connection is closed, and if it is to blame it counts as
-        failed."""
+        """Ends an attempt that is too slow: closes its connection, and counts it as failed if it is
+        to blame."""
         address = action.address
         for fd, running in list(self._running.items()):
             if running.peer.address == address:
@@ -257,7 +258,8 @@ class HedgedRequest(Generic[T]):
 
 
 def _span_of(peer: Peer, target: str) -> Span:
-    """Of one peer that is asked (https://opentelemetry.io/docs/specs/semconv/http/http-spans/)."""
+    """Returns the span of one request to a peer
+    (https://opentelemetry.io/docs/specs/semconv/http/http-spans/)."""
     host, port = split_address(peer.address)
     return begin_span(
         "peer.get",
@@ -272,7 +274,7 @@ def _span_of(peer: Peer, target: str) -> Span:
 
 
 def format_refusal(answer: PeerAnswer) -> str:
-    """What an answer of 400 and more says, in words."""
+    """Returns the text of an answer of 400 and more."""
     try:
         message = from_json(answer.body, wire.Failure).message
     except InvalidInput:
@@ -281,8 +283,8 @@ def format_refusal(answer: PeerAnswer) -> str:
 
 
 def _busy(answer: PeerAnswer) -> wire.Busy | None:
-    """What a peer says that has too much to do; None for any other answer, also for the 503 of
-    one that is stopping."""
+    """Returns what an overloaded peer answers; None for any other answer, also for the 503 of one
+    that is stopping."""
     if answer.status != 503 or answer.headers.get("content-type") != wire.MSGPACK:
         return None
     try:

@@ -1,7 +1,7 @@
 """One request to one peer, without blocking: HTTP/1.1 (RFC 9112) on a socket that a loop polls.
 
-A thread that wants chunks may have two peers at work at once, so requests are steps of a machine
-and not calls.
+A thread that wants chunks may use two peers at once, so a request is a state machine and not a
+call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ, _WRITE = select.POLLIN, select.POLLOUT
 
 
 class PeerAnswer(NamedTuple):
-    """``headers`` by lower-case name."""
+    """An answer. ``headers`` are by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -33,11 +33,11 @@ class PeerAnswer(NamedTuple):
 
 
 class HttpAttempt:
-    """A request under way on a connection. ``advance`` whenever ``fileno`` is ready for
+    """A request under way on a connection. Call ``advance`` whenever ``fileno`` is ready for
     ``events``, until there is an ``answer``.
 
-    ``body_size_bytes_max`` bounds what is taken. ``is_reused`` and ``began``: if the connection
-    was idle before and ends before the first byte, the request may be sent again on a fresh one.
+    ``body_size_bytes_max`` limits the body. ``is_reused`` and ``began``: if an idle connection ends
+    before the first byte, the request may be sent again on a fresh one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HttpAttempt:
         tls: ssl.SSLContext | None = None,
         place: str = "",
     ) -> None:
-        """``tls``: to be spoken on a new connection. ``place``: where ``sock`` leads."""
+        """``tls`` is used on a new connection. ``place`` is the peer's address of ``sock``."""
         self.address = address
         self.place = place
         self.sock = sock
@@ -65,8 +65,8 @@ class HttpAttempt:
         self.status = 0
         self._response_head: ResponseHead | None = None
         self._body: memoryview | None = None
-        self.got_bytes = 0  # of the body
-        self.fault = Fault.UNREACHABLE  # what it is if ``advance`` raises
+        self.got_bytes = 0  # bytes of the body so far
+        self.fault = Fault.UNREACHABLE  # the kind of fault if ``advance`` raises
         self._request_bytes = len(request)
         self._tls = tls
 
@@ -76,7 +76,7 @@ class HttpAttempt:
 
     @property
     def phase(self) -> Phase:
-        """What it waits for."""
+        """The event that it waits for."""
         if self._tls is not None:
             return Phase.TLS if isinstance(self.sock, ssl.SSLSocket) else Phase.CONNECT
         if self._unsent:
@@ -93,8 +93,8 @@ class HttpAttempt:
         return self.answer is not None and head is not None and head.keeps_connection
 
     def advance(self) -> None:
-        """Does what can be done without waiting. Raises: Unavailable if the peer cannot be reached,
-        ends the connection, or does not speak HTTP as it should; ``fault`` says which."""
+        """Proceeds as far as possible without waiting. Raises: Unavailable if the peer cannot be
+        reached, ends the connection, or does not speak valid HTTP; ``fault`` says which."""
         try:
             self._advance()
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -124,7 +124,7 @@ class HttpAttempt:
                 self._receive_body(self._body)
 
     def _shake_hands(self, tls: ssl.SSLContext) -> bool:
-        """Whether TLS is ready. It can only begin when the connection is there."""
+        """Continues the TLS handshake, once the connection exists. Returns whether TLS is ready."""
         sock = self.sock
         if not isinstance(sock, ssl.SSLSocket):
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -149,7 +149,7 @@ class HttpAttempt:
         self._head += data
         end = self._head.find(END)
         if max(end, len(self._head) if end < 0 else 0) > HEAD_SIZE_BYTES_MAX:
-            raise ValueError(f"the answer's head has no end within {HEAD_SIZE_BYTES_MAX} bytes")
+            raise ValueError(f"the answer's head does not end within {HEAD_SIZE_BYTES_MAX} bytes")
         if end < 0:
             return
         parsed = parse_head(self._head[:end])

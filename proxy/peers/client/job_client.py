@@ -1,4 +1,4 @@
-"""Passing warm jobs on to the other nodes, over their peer doors."""
+"""Passes warm jobs on to the other nodes, over their peer endpoints."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ ANSWER_SIZE_BYTES_MAX = 1024 * 1024
 
 
 class PeerJobClient:
-    """Warm jobs of the other nodes. Methods but the first raise errors.py's classes: those of the
-    node's own answer, Unavailable if there is none."""
+    """Warm jobs on the other nodes. Methods except the first raise errors.py's classes: those in
+    the node's own answer, or Unavailable if there is none."""
 
     def __init__(self, context: PeerContext, pool: Pool) -> None:
-        """``pool`` runs what waits for a node."""
+        """``pool`` runs the calls that wait for a node."""
         self._context = context
         self._pool = pool
 
     def members(self) -> Sequence[str]:
-        """Addresses of all nodes but this one."""
+        """Returns the addresses of all nodes except this one."""
         return self._context.others()
 
     def own(self) -> Sequence[str]:
-        """Addresses that this node has in the cluster."""
+        """Returns this node's addresses in the cluster."""
         return self._context.own_addresses()
 
     async def start(self, address: str, request: WarmRequest, job_id: str) -> str:
-        """Begins a job with this id there, or finds it begun; its id there. Unavailable with a
-        ``retry_after_s`` if the node answers that it cannot now."""
+        """Begins a job with this id there, unless it has begun. Returns its id there. Raises:
+        Unavailable, with a ``retry_after_s`` if the node answers that it cannot now."""
         body = msgspec.json.encode(request)
         target = f"{wire.PEER_WARM}?digest={digest_of(body).hex()}&job={job_id}"
         return (await self._pool.run(self._status, "POST", address, target, body)).id
 
     async def progress(self, address: str, job_id: str) -> WarmStatus:
-        """How far it is. Raises: NotFound."""
+        """Returns the progress of a job. Raises: NotFound."""
         return await self._pool.run(self._status, "GET", address, f"{wire.PEER_WARM}/{job_id}")
 
     async def cancel(self, address: str, job_id: str) -> None:
-        """Ends it. Raises: NotFound."""
+        """Ends a job. Raises: NotFound."""
         await self._pool.run(self._status, "DELETE", address, f"{wire.PEER_WARM}/{job_id}")
 
     async def release(self, address: str, owner: str) -> None:
@@ -79,11 +79,12 @@ class PeerJobClient:
             raise Unavailable(f"peer {address} answers {answer.status} to {target}") from error
         found = wire.error_of(failure)
         if isinstance(found, Unavailable):
-            found.retry_after_s = RETRY_S  # it is there, and cannot now
+            found.retry_after_s = RETRY_S  # the node answers, but cannot do it now
         raise found
 
     def _ask(self, method: str, address: str, target: str, body: bytes) -> PeerAnswer:
-        """On a connection of its own: what may have been taken must not be sent twice."""
+        """Uses a connection of its own, since a request that may have been received must not be
+        sent twice."""
 
         def request(to: str) -> bytes:
             signed = self._context.authenticator.sign(method, target, to=to)

@@ -1,7 +1,7 @@
-"""Packs from the cluster: a pack's owner is asked, others if it cannot serve, then the store.
+"""Packs from the cluster: asks a pack's owner, then others if it cannot serve, then the store.
 
-Whom to ask and how long to wait is decided by request_plan.py; hedged_request.py does it. Nothing
-that a peer sent is believed: an index is checked by the pack's id, a chunk by its own.
+request_plan.py decides which peers to ask and how long to wait; hedged_request.py executes that.
+Bytes from peers are never trusted: an index is checked by the pack's id, a chunk by its own.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from lodefs.proxy.runtime.counters import Counts
 Raws = TypeVar("Raws")
 
 SENDERS_MAX = 1024
-RUNS_MAX = 8  # requests for the parts of a unit of which some chunks are gone
+RUNS_MAX = 8  # requests for the parts of a unit with some chunks gone
 _ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
 INDEX_SIZE_BYTES_USUAL = 64 * 1024
 
 
 class PeerPacks:
-    """A PackSource before another, the origin. For any thread."""
+    """A PackSource in front of another one, the origin. For any thread."""
 
     def __init__(self, origin: PackSource, context: PeerContext, counts: Counts) -> None:
         self._origin = origin
@@ -93,7 +93,7 @@ class PeerPacks:
         begun: OnTransferStarted,
         landing: WriteReservation,
     ) -> list[Buffer] | None:
-        """As of PackSource: what peers send is read here."""
+        """Implements PackSource: this process reads what peers send."""
         origin = partial(self._origin.read_to, pack_index, first, count, begun, landing)
         return self._read(pack_index, first, count, begun, origin)
 
@@ -105,7 +105,7 @@ class PeerPacks:
         begun: OnTransferStarted,
         read_origin: Callable[[], Raws],
     ) -> list[Buffer] | Raws:
-        """Chunks of a peer, else what ``read_origin`` gives."""
+        """Returns chunks from a peer, or the result of ``read_origin``."""
         index = pack_index.index
         if not index.has_gone:
             found = self._chunks_of_peers(pack_index, first, count, begun)
@@ -123,7 +123,8 @@ class PeerPacks:
     def _runs_of_peers(
         self, pack_index: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
     ) -> list[Buffer] | None:
-        """Chunks of which some are gone: the others run by run, unless there are many."""
+        """Returns a unit with some chunks gone: reads the others run by run, unless there are many
+        runs."""
         runs = pack_index.index.live_runs(first, count)
         if len(runs) > RUNS_MAX:
             return None
@@ -153,7 +154,8 @@ class PeerPacks:
         return found
 
     def _owners_of(self, pack_id: PackId) -> list[Peer]:
-        """The owners of a pack, best first; this node by its first name, whichever is ranked."""
+        """Returns the owners of a pack, best first; this node by its first name, whichever is
+        ranked."""
         own = self._context.own_addresses()
         return [
             replace(peer, address=own[0]) if peer.address in own else peer
@@ -161,7 +163,7 @@ class PeerPacks:
         ]
 
     def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
-        """What a peer answers, checked; None if the store is to be asked."""
+        """Returns a peer's checked answer; None if the store must be asked."""
         context, own = self._context, self._context.own_addresses()
         self._plan_context.budget.resize(len(context.members()))
         owners = self._owners_of(pack_id)
@@ -181,22 +183,22 @@ class PeerPacks:
         return found[0]
 
     def _known(self, pack_id: PackId) -> list[Peer]:
-        """Who, not being an owner, sent a part of the pack lately."""
+        """Returns peers that are not owners, but recently sent a part of the pack."""
         peer = self._senders.get(pack_id)
         return [] if peer is None else [peer]
 
 
 def checked_chunks(index: PackIndex, first: int, count: int, body: Buffer) -> list[Buffer]:
-    """Chunks [first, first + count) out of their bytes one after the other. Raises: Corrupt if one
-    is not what its id says."""
+    """Splits bytes into the chunks [first, first + count). Raises: Corrupt if one does not match
+    its id."""
     view, base = memoryview(body), index.raw_offsets[first]
     what = f"chunks {first} to {first + count - 1} of pack {index.pack_id.hex()}"
     if len(view) != index.raw_offsets[first + count] - base:
-        raise Corrupt(f"{what}: {len(view)} bytes came")
+        raise Corrupt(f"{what}: {len(view)} bytes arrived")
     chunks: list[Buffer] = []
     for n in range(first, first + count):
         raw = view[index.raw_offsets[n] - base : index.raw_offsets[n + 1] - base]
         if bytes(digest_of(raw)) != bytes(index.chunk_id(n)):
-            raise Corrupt(f"{what}: chunk {n} is not what its id says")
+            raise Corrupt(f"{what}: chunk {n} does not match its id")
         chunks.append(raw)
     return chunks

@@ -1,7 +1,8 @@
 """The phases of a request to a peer, and how long each may take. Pure.
 
-How long a peer may take to begin its answer, and how fast the body must come, depends on what it is
-asked for: ``request_plan.py`` says that. The rest takes well-behaved peers milliseconds.
+The plan (``request_plan.py``) decides how long a peer may take to begin its answer, and how fast
+the body must arrive, since that depends on the request. The other phases take healthy peers
+milliseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What a request waits for."""
+    """The event that a request waits for."""
 
     CONNECT = "a connection"
     TLS = "the end of the TLS handshake"
@@ -24,24 +25,24 @@ LIMIT_S = {Phase.CONNECT: 0.75, Phase.TLS: 0.75, Phase.SEND: 0.5, Phase.HEAD: 0.
 
 
 class PhaseTimer:
-    """How long one request has been in its phase. The clock is the caller's."""
+    """How long one request has been in its phase. The caller supplies the time."""
 
     def __init__(self, phase: Phase, now_s: float) -> None:
         self._phase = phase
         self._since_s = now_s
 
     def see(self, phase: Phase, now_s: float) -> None:
-        """The request is in this phase."""
+        """Notes the present phase of the request."""
         if phase != self._phase:
             self._phase, self._since_s = phase, now_s
 
     @property
     def until_s(self) -> float:
-        """When the phase has to be over."""
+        """Returns when the phase must end."""
         return self._since_s + LIMIT_S.get(self._phase, float("inf"))
 
     def late(self, now_s: float) -> str:
-        """What was waited for too long; "" if the phase is in time."""
+        """Returns the overdue event; "" if the phase is in time."""
         if now_s < self.until_s:
             return ""
         return f"waited {LIMIT_S[self._phase]:g} s for {self._phase}"

@@ -1,1 +1,1 @@
-"""Who is in the cluster, where, and in which state."""
+"""The members of the cluster, their addresses and their state."""

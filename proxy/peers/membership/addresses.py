@@ -1,4 +1,4 @@
-"""Addresses: where the peer doors of members are, for connecting without waiting for names."""
+"""The addresses of members' peer endpoints, for connecting without waiting for names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("lodefs.peers")
 
 LOOKUP_THREADS = 4
 LIFETIME_S = 60.0
-LOOKUPS_PER_S_MAX = 20  # once all names are known: 10,000 nodes must not wear a name server out
+LOOKUPS_PER_S_MAX = 20  # once all names are known: 10,000 nodes must not overload a name server
 TICK_S = 5.0
 
 
@@ -31,7 +31,7 @@ class SocketAddress(NamedTuple):
 
 
 def look_up(host: str) -> list[str]:
-    """The IP addresses of a name, by the system's resolver. Blocks. Raises: Unavailable."""
+    """Returns the IP addresses of a name, by the system's resolver. Blocks. Raises: Unavailable."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -40,7 +40,7 @@ def look_up(host: str) -> list[str]:
 
 
 class Addresses:
-    """The IP addresses of members. Names are looked up by threads of its own: they may hang."""
+    """The IP addresses of members. Its own threads look up names, since they may hang."""
 
     def __init__(
         self,
@@ -56,9 +56,10 @@ class Addresses:
         self._lacking: frozenset[str] = frozenset()
 
     def of(self, address: str) -> tuple[SocketAddress, ...]:
-        """Where the member at ``address`` (HOST:PORT) is; () while its name has no address.
+        """Returns the addresses of the member at ``address`` (HOST:PORT); () while its name has
+        none.
 
-        For any thread; never blocks. InvalidInput for what is no address of a node.
+        For any thread; never blocks. Raises: InvalidInput for an invalid address of a node.
         """
         host, port = split_address(address)
         return tuple(_endpoint(ip, port) for ip in self._ips(host))
@@ -67,7 +68,8 @@ class Addresses:
         return (host,) if is_ip(host) else self._known.get(host, ())
 
     async def refresh(self, members: Iterable[Peer]) -> float:
-        """Look up names of members that are new or were looked up long ago; when to look next.
+        """Looks up names of members that are new or were looked up long ago. Returns when to do so
+        next.
 
         A name that fails keeps its last addresses, and is logged once.
         """
@@ -110,7 +112,7 @@ class Addresses:
 
 
 def is_ip(host: str) -> bool:
-    """Whether a host of ``split_address`` is an IP address, and no name."""
+    """Whether a host of ``split_address`` is an IP address and not a name."""
     return ":" in host or host.replace(".", "").isdigit()
 
 
@@ -119,14 +121,14 @@ def _endpoint(ip: str, port: int) -> SocketAddress:
 
 
 def place_of(host: str, port: int) -> str:
-    """The IP address and port of one end of a connection, in one spelling for both ends."""
+    """Returns the IP address and port of one end of a connection, spelled alike at both ends."""
     ip = ipaddress.ip_address(host.partition("%")[0])
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return join_address(str(mapped or ip), port)
 
 
 def is_local(endpoint: SocketAddress) -> bool:
-    """Whether an IP address is one of this machine's: then a socket can be bound to it."""
+    """Whether an IP address belongs to this machine, so that a socket can be bound to it."""
     if ipaddress.ip_address(endpoint.host.partition("%")[0]).is_unspecified:
         return False
     try:

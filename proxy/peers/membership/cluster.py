@@ -1,4 +1,4 @@
-"""Cluster: the members, where they are, and which of them this node is, kept up to date."""
+"""Cluster: the members, their addresses, and which of them this node is, kept up to date."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lodefs.proxy.runtime.thread_pools import Pool
 log = logging.getLogger("lodefs.peers")
 
 LOOK_EVERY_S = 2.0
-LOOK_AGAIN_S = 30.0  # for this node itself, if the members did not change
+LOOK_AGAIN_S = 30.0  # for this node's own address, if the members did not change
 START_TIMEOUT_S = 10.0
 
 
@@ -36,7 +36,7 @@ def membership(
     peers_file: Path | None = None,
     peers_dns: DnsName | None = None,
 ) -> Membership:
-    """The membership that the settings ask for; an empty one if they ask for none."""
+    """Returns the membership that the settings define; an empty one if they define none."""
     if peers_file is not None:
         return FileMembers(peers_file, disk)
     if peers_dns is not None:
@@ -45,13 +45,13 @@ def membership(
 
 
 class Cluster:
-    """What is known of the members. Methods are for any thread and never block, but for the
-    awaitable ones, which belong to the event loop."""
+    """The known members. Methods are for any thread and never block, except awaitable ones, which
+    belong to the event loop."""
 
     def __init__(
         self, membership: Membership, addresses: Addresses, oneself: SelfDetector, disk: Pool
     ) -> None:
-        """Takes ``addresses`` over, and closes them. ``disk`` runs what blocks a little."""
+        """Takes ownership of ``addresses`` and closes it. ``disk`` runs what blocks briefly."""
         self._membership = membership
         self._addresses = addresses
         self._oneself = oneself
@@ -64,30 +64,32 @@ class Cluster:
         return self._membership.members()
 
     def endpoints(self, address: str) -> tuple[SocketAddress, ...]:
-        """Where the member at ``address`` is; () while its name has no address. InvalidInput for
-        what is no address of a node."""
+        """Returns the addresses of the member at ``address``; () while its name has none. Raises:
+        InvalidInput for an invalid address of a node."""
         return self._addresses.of(address)
 
     def own_addresses(self) -> tuple[str, ...]:
-        """The members that this node is: what it calls itself, then other names that lead here."""
+        """Returns the members that this node is: its own name first, then other names that lead
+        here."""
         return self._oneself.addresses()
 
     async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Look once, then go on looking until ``close``.
+        """Looks up the members once, then keeps doing so until ``close``.
 
-        Returns after ``timeout_s`` at the latest: a node without members serves too.
+        Returns after ``timeout_s`` at the latest: a node without members serves, too.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await look(self._membership.refresh)
                 await look(self.refresh)
         except TimeoutError:
-            log.warning("the members are not known after %g s; going on without", timeout_s)
+            log.warning("the members are unknown after %g s; starting without them", timeout_s)
         both = (self._membership.refresh, self.refresh)
         self._tasks = [asyncio.create_task(follow(refresh)) for refresh in both]
 
     async def refresh(self) -> float:
-        """Look up names of members, and look for oneself; when to look next, in seconds."""
+        """Looks up names of members, and finds this node. Returns the seconds until the next
+        time."""
         members = self.members()
         await self._addresses.refresh(members)
         now_s = time.monotonic()
@@ -112,7 +114,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class SelfDetector:
-    """This node's addresses among the members, as found last."""
+    """This node's addresses among the members, as last found."""
 
     def __init__(
         self,
@@ -122,8 +124,8 @@ class SelfDetector:
         host: str = "",
         is_local: Callable[[SocketAddress], bool] = is_local,
     ) -> None:
-        """``port``: of the peer door; None if there is none, and then this node is no member.
-        ``host``: where the door listens. ``address``: what the setting peer_address says."""
+        """``port`` is that of the peer endpoint; None if there is none, and then this node is not a
+        member. ``host`` is where the endpoint listens. ``address`` is the setting peer_address."""
         self._port = port
         self._host = host
         self._setting = address
@@ -132,17 +134,17 @@ class SelfDetector:
         self._addresses: tuple[str, ...] = (address,) if address else ()
 
     def addresses(self) -> tuple[str, ...]:
-        """The address that this node calls itself by, then others that lead here too: none of
-        them is to be asked. () where it is not known. For any thread; never blocks."""
+        """The address that this node uses as its name, then others that lead here, too: none of
+        them must be asked. () if unknown. For any thread; never blocks."""
         return self._addresses
 
     def look(
         self, members: Sequence[Peer], endpoints: Callable[[str], Sequence[SocketAddress]]
     ) -> None:
-        """Look for this node among the members; ``endpoints`` says where each of them is. Blocks a
-        little (a socket for each member).
+        """Finds this node among the members. ``endpoints`` returns their addresses. Blocks briefly
+        (a socket for each member).
 
-        What is not as it should be is logged once.
+        Problems are logged once.
         """
         if self._port is None:
             return
@@ -153,9 +155,10 @@ class SelfDetector:
         self._log_once(self._complaint([peer.address for peer in members]))
 
     def _leads_here(self, endpoint: SocketAddress) -> bool:
-        """Whether it is the door, or the door of a machine is at all of its addresses. Two nodes of
-        one machine may have one port, each at an address of its own; only the loopback address
-        that /etc/hosts may give a machine's own name is nobody else's there."""
+        """Whether it is this endpoint, or this node listens on all addresses of the machine and it
+        is one of them. Two nodes of one machine may have the same port on different addresses; only
+        the loopback address that /etc/hosts may give a machine's own name belongs to nobody
+        else."""
         if endpoint.port != self._port:
             return False
         if _is_everywhere(self._host):
@@ -168,18 +171,18 @@ class SelfDetector:
             return ""
         if not self._addresses:
             return (
-                "this node is none of the members, so it owns nothing and only asks the others: "
-                f"list its address with port {self._port}, or set peer_address to what it is there"
+                "this node is not among the members, so it owns nothing and only asks the others: "
+                f"list its address with port {self._port}, or set peer_address to its address there"
             )
         if self._addresses[0] not in members:
             return (
-                f"peer_address {self._addresses[0]} is none of the members, so this node owns "
+                f"peer_address {self._addresses[0]} is not among the members, so this node owns "
                 f"nothing and only asks the others; members: {named(sorted(members))}"
             )
         if len(self._addresses) > 1:
             return (
-                f"members {named(list(self._addresses))} are all this node, which goes by the "
-                "first: list every node once, or its share is too large"
+                f"members {named(list(self._addresses))} are all this node, which uses the first "
+                "name: list every node once, or its share is too large"
             )
         return ""
 

@@ -1,6 +1,7 @@
-"""DnsMembers: the members that DNS lists, as for a headless Service of Kubernetes or for Consul.
+"""DnsMembers: the members that DNS lists, for example from a headless Service of Kubernetes or
+Consul.
 
-The only file that imports dnspython, whose errors become Unavailable. /etc/hosts is not asked.
+The only file that imports dnspython, whose errors become Unavailable. It ignores /etc/hosts.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ TIMEOUT_S = 5.0
 
 
 class DnsMembers:
-    """The members that a name has: its SRV records, or its addresses with one port.
+    """The members of a name: its SRV records, or its addresses with one port.
 
-    A name without records counts as a failure: the last good members stay. Who is really gone
-    shows in use.
+    A name without records counts as a failure: the last good members stay. Use shows which members
+    are really gone.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class DnsMembers:
         nameserver: tuple[str, int] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Asks nothing yet: the first refresh does. ``disk`` runs what blocks.
-        ``nameserver``: address and port; None: as /etc/resolv.conf says, read every time."""
+        """Sends no query yet: the first refresh does. ``disk`` runs what blocks. ``nameserver`` is
+        an address and port; None: those of /etc/resolv.conf, which is read every time."""
         self._name = name
         self._disk = disk
         self._nameserver = nameserver
@@ -64,7 +65,7 @@ class DnsMembers:
         return min(max(ttl_s, REFRESH_S_MIN), REFRESH_S_MAX)
 
     async def _ask(self) -> tuple[tuple[Peer, ...], float]:
-        """The members now, and for how long (s) the records say that this holds."""
+        """Returns the current members, and for how many seconds the records are valid."""
         resolver = await self._disk.run(self._resolver)
         if self._name.port is None:
             answer = await self._resolve(resolver, "SRV")
@@ -100,11 +101,11 @@ class DnsMembers:
 
 
 class _NoRecordsError(Unavailable):
-    """The name is not there, or has no records of this kind."""
+    """The name does not exist, or has no records of this kind."""
 
 
 def _peer(record: object, port: int | None) -> Peer:
-    """The member that a record names. Priorities of SRV do not count: all are members."""
+    """Returns the member in a record. Priorities of SRV records are ignored: all are members."""
     match record:
         case SRV():
             target = f"{record.target.to_text()}:{record.port}"
@@ -114,4 +115,4 @@ def _peer(record: object, port: int | None) -> Peer:
         case AAAA():
             host, _ = split_address(f"[{record.address}]")
             return Peer(join_address(host, port or 0))
-    raise InvalidInput(f"{record} names no node")
+    raise InvalidInput(f"{record} does not name a node")

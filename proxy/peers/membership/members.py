@@ -1,8 +1,8 @@
-"""Membership: which nodes the cluster has, from what a site has already.
+"""Membership: the nodes of the cluster, from sources that a site has already.
 
 Implementations: a fixed list and a watched file (here), DNS (dns_members.py). All pass
-tests/proxy/peers/membership/test_members.py. Who is a member says nothing of who is well: that is
-Health.
+tests/proxy/peers/membership/test_members.py. Membership says nothing about the health of nodes:
+PeerHealth does.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from lodefs.proxy.runtime.thread_pools import Pool
 
 log = logging.getLogger("lodefs.peers")
 
-MEMBERS_MAX = 20_000  # more is a mistake in the list, not a cluster
+MEMBERS_MAX = 20_000  # a longer list is a mistake
 RETRY_S = 10.0
 _NAMED_MAX = 5  # in one line of the log
 
 
 class Membership(Protocol):
-    """The nodes that are known."""
+    """The known nodes."""
 
     def members(self) -> tuple[Peer, ...]:
-        """All nodes known now, this one included, in the order of their addresses, each once.
+        """Returns all known nodes with this one, ordered by address, each once.
 
-        For any thread; never blocks, never raises. The same tuple until something changes.
+        For any thread; never blocks, never raises. It returns the same tuple until something
+        changes.
         """
 
     async def refresh(self) -> float:
-        """Look again; the seconds after which to look next (infinite: never). On the event loop.
+        """Updates the members. Returns the seconds until the next update (infinite: never). On the
+        event loop.
 
-        Never raises for what a site can get wrong: the last good members stay, and a line in the
-        log says why, once until it is good again.
+        Errors of the site's configuration are not raised: the last good members stay, and the log
+        says why, once until it is good again.
         """
 
 
@@ -61,16 +63,16 @@ class StaticMembers:
 
 
 def distinct(peers: Iterable[Peer]) -> tuple[Peer, ...]:
-    """Members in the order of their addresses; of one that is named twice, the heaviest. Raises:
-    InvalidInput if they are too many."""
+    """Returns members ordered by address; of duplicates the heaviest. Raises: InvalidInput if there
+    are too many."""
     found = {peer.address: peer for peer in sorted(peers)}
     if len(found) > MEMBERS_MAX:
-        raise InvalidInput(f"{len(found)} members are more than {MEMBERS_MAX}")
+        raise InvalidInput(f"{len(found)} members exceed the limit of {MEMBERS_MAX}")
     return tuple(found.values())
 
 
 def log_change(before: tuple[Peer, ...], after: tuple[Peer, ...]) -> None:
-    """One line on who joined and who left."""
+    """Logs one line about the nodes that joined and left."""
     joined = sorted({peer.address for peer in after} - {peer.address for peer in before})
     left = sorted({peer.address for peer in before} - {peer.address for peer in after})
     parts = [f"{len(after)} nodes in the cluster"]
@@ -81,27 +83,28 @@ def log_change(before: tuple[Peer, ...], after: tuple[Peer, ...]) -> None:
 
 
 def named(addresses: list[str]) -> str:
-    """A few addresses by name, and how many more there are."""
+    """Returns a few addresses by name, and how many more there are."""
     rest = len(addresses) - _NAMED_MAX
     return ", ".join(addresses[:_NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")
 
 
 async def look(refresh: Callable[[], Awaitable[float]]) -> float:
-    """What ``refresh`` says; a short while if it fails, which is logged. For whatever must go
-    on being looked at."""
+    """Returns the result of ``refresh``; a short time if it fails, which is logged. For anything
+    that must keep being refreshed."""
     try:
         return await refresh()
     except LodefsError as error:
-        log.warning("not looked at for now: %s", error)
+        log.warning("a refresh failed for now: %s", error)
     except Exception:
-        log.exception("looking failed")
+        log.exception("a refresh failed")
     return RETRY_S
 
 
 async def follow(refresh: Callable[[], Awaitable[float]]) -> None:
-    """Calls ``refresh`` for as long as the task lives, whenever its last result (seconds) is over.
+    """Calls ``refresh`` again and again during the life of the task, after the seconds that it
+    returned.
 
-    A little unevenly, so that not all nodes do so at once. Returns when that is infinite.
+    The times vary a little, so that not all nodes do so at once. Returns when the time is infinite.
     """
     while True:
         wait_s = await look(refresh)
@@ -120,10 +123,10 @@ class _TargetGroup(msgspec.Struct):
 
 
 class FileMembers:
-    """The members in a file, which is looked at every two seconds. It has the shape of Prometheus'
+    """The members in a file, which is checked every two seconds. It has the format of Prometheus'
     file_sd, as JSON: ``[{"targets": ["10.0.0.1:7441", "node2"], "labels": {"weight": "2"}}, ...]``
     (https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config).
-    Other labels are left alone."""
+    Other labels are ignored."""
 
     def __init__(self, path: Path, disk: Pool) -> None:
         """Reads nothing yet: the first refresh does. ``disk`` runs what blocks."""
@@ -142,7 +145,7 @@ class FileMembers:
 
 
 def read_members(path: Path) -> tuple[Peer, ...]:
-    """The members that a file lists. InvalidInput, which names the file and what is wrong."""
+    """Returns the members in a file. Raises: InvalidInput, which names the file and the problem."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)

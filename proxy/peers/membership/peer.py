@@ -1,4 +1,4 @@
-"""Peer: one node of the cluster, and the text that names it."""
+"""Peer: one node of the cluster, and its textual form."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z")
 class Peer:
     """One node of the cluster."""
 
-    address: str  # "HOST:PORT" of its peer door; its identity in the hashing
+    address: str  # "HOST:PORT" of its peer endpoint; its identity in the hashing
     weight: float = 1.0  # its share of the packs, relative to the others'
 
 
 def parse_peer(text: str) -> Peer:
-    """The peer that ``HOST[:PORT][;weight=W]`` names; an IPv6 address stands in brackets.
+    """Parses ``HOST[:PORT][;weight=W]``; an IPv6 address is in brackets.
 
-    One node has one spelling: names in lower case without a dot at the end, addresses in their
-    short form, the port always there. Raises: InvalidInput.
+    Each node has one spelling: names in lower case without a dot at the end, addresses in their
+    short form, always with the port. Raises: InvalidInput.
     """
     address, semicolon, label = text.strip().partition(";")
     host, port = split_address(address)
@@ -35,18 +35,18 @@ def parse_peer(text: str) -> Peer:
     if semicolon:
         name, _, value = label.partition("=")
         if name.strip() != "weight":
-            raise InvalidInput(f"{text!r}: after ';' only weight=NUMBER may stand")
+            raise InvalidInput(f"{text!r}: only weight=NUMBER may follow ';'")
         weight = parse_weight(value, text)
     return Peer(join_address(host, port), weight)
 
 
 def parse_weight(value: str, of: str) -> float:
-    """A weight from its text; ``of`` says in the error whose it is. Raises: InvalidInput."""
+    """Parses a weight; ``of`` names its owner in the error. Raises: InvalidInput."""
     try:
         weight = float(value)
     except ValueError:
         weight = 0.0
-    if not WEIGHT_MIN <= weight <= WEIGHT_MAX:  # also not a number
+    if not WEIGHT_MIN <= weight <= WEIGHT_MAX:  # false for NaN, too
         raise InvalidInput(
             f"{of!r}: the weight must be a number from {WEIGHT_MIN:g} to {WEIGHT_MAX:.0f}"
         )
@@ -54,17 +54,17 @@ def parse_weight(value: str, of: str) -> float:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host, without brackets, and port (7441 if there is none) of ``HOST[:PORT]``. InvalidInput,
-    which names the text."""
+    """Splits ``HOST[:PORT]`` into the host without brackets and the port (7441 by default). Raises:
+    InvalidInput, which names the text."""
     match = _ADDRESS.match(text.strip())
     port = int(match[2]) if match is not None and match[2] else PORT_DEFAULT
     if match is None or not 0 < port < 65536:
-        raise InvalidInput(f"{text!r} is no address of a node: give HOST:PORT or [IPV6]:PORT")
+        raise InvalidInput(f"{text!r} is not the address of a node: write HOST:PORT or [IPV6]:PORT")
     return _canonical(match[1], text), port
 
 
 def join_address(host: str, port: int) -> str:
-    """``HOST:PORT``, with brackets around an IPv6 address."""
+    """Returns ``HOST:PORT``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -73,15 +73,15 @@ def _canonical(host: str, text: str) -> str:
         try:
             return str(ipaddress.IPv6Address(host[1:-1]))
         except ValueError:
-            raise InvalidInput(f"{text!r}: {host[1:-1]!r} is no IPv6 address") from None
+            raise InvalidInput(f"{text!r}: {host[1:-1]!r} is not an IPv6 address") from None
     name = host.lower().removesuffix(".")
     if re.fullmatch(r"[0-9.]+", name):
         try:
             return str(ipaddress.IPv4Address(name))
         except ValueError:
-            raise InvalidInput(f"{text!r}: {host!r} is no IPv4 address") from None
+            raise InvalidInput(f"{text!r}: {host!r} is not an IPv4 address") from None
     if not _NAME.match(name):
-        raise InvalidInput(f"{text!r}: {host!r} is no name of a host")
+        raise InvalidInput(f"{text!r}: {host!r} is not the name of a host")
     return name
 
 
@@ -90,8 +90,8 @@ _SERVICE = re.compile(r"_[A-Za-z0-9-]+\._(tcp|udp)\..")
 
 @dataclass(frozen=True, slots=True)
 class DnsName:
-    """A name to resolve. ``port`` None: its SRV records have the ports and weights (RFC 2782);
-    else its addresses (A, or AAAA if there are none of these) with this port."""
+    """A name to resolve. ``port`` None: its SRV records have ports and weights (RFC 2782).
+    Otherwise its addresses (A, or AAAA if there are none) get this port."""
 
     name: str
     port: int | None
@@ -101,7 +101,7 @@ class DnsName:
 
 
 def parse_dns_name(text: str) -> DnsName:
-    """``_service._proto.NAME`` for SRV records, else ``HOST[:PORT]``. Raises: InvalidInput."""
+    """Parses ``_service._proto.NAME`` for SRV records, or ``HOST[:PORT]``. Raises: InvalidInput."""
     if text.startswith("_"):
         if not _SERVICE.match(text) or ":" in text:
             raise InvalidInput(f"{text!r} must be _SERVICE._tcp.NAME, without a port")
@@ -114,5 +114,5 @@ def parse_dns_name(text: str) -> DnsName:
 
 
 def _dot(name: str) -> str:
-    """A dot at the end says that the name is whole: no search domain is tried with it."""
+    """Adds a dot, which marks the name as complete, so that no search domain is tried."""
     return "." if name.endswith(".") else ""

@@ -1,7 +1,7 @@
-"""What a node knows of its peers and of the store by using them: how fast, and how reliable.
+"""What a node learns about its peers and the store by using them: their speed and reliability.
 
-Each node judges for itself. Nothing here reads a clock: times are passed in, in seconds of any
-clock that does not jump.
+Each node judges for itself. Nothing here reads a clock: callers pass times, in seconds of any clock
+that does not jump.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from lodefs.proxy.peers.membership.peer_standing import (
     PeerStatus,
 )
 
-PEERS_MAX = 16 * 1024  # of whom something is remembered
+PEERS_MAX = 16 * 1024  # peers with a record
 BACKOFF = steady(1.0, 64.0)
-TRIAL_S = 5.0  # one attempt is let through after a backoff; the next after this, if it says nothing
+# After a backoff one attempt is allowed; without a result, the next one after this time
+TRIAL_S = 5.0
 QUARANTINE = steady(300.0, 3600.0)  # after wrong bytes
-PROBES_FAILED = 2  # in a row, and the peer is down
-OUTRUN = 3  # times in a row, without a word from it, are a failure
+PROBES_FAILED = 2  # in a row before the peer counts as down
+OUTRUN = 3  # times in a row without an answer count as a failure
 
-LATENCY_S = 0.05  # before anything is known
+LATENCY_S = 0.05  # assumed before anything is known
 BYTES_PER_S = 50e6
-SMALL_SIZE_BYTES = 256 * 1024  # what is smaller tells of latency, what is larger of throughput
+SMALL_SIZE_BYTES = 256 * 1024  # smaller answers measure latency, larger ones throughput
 WEIGHT = 0.1  # of a new observation
 
 
 @dataclass(slots=True)
 class Speed:
-    """How long fetches take: seconds, and seconds for each byte; moving averages."""
+    """How long fetches take: seconds for latency and seconds for each byte, as moving averages."""
 
     latency_s: float = LATENCY_S
     byte_s: float = 1 / BYTES_PER_S
 
     def began(self, seconds: float) -> None:
-        """The first byte came after so long."""
+        """Adds the time to the first byte."""
         self.latency_s += WEIGHT * (seconds - self.latency_s)
 
     def served(self, size_bytes: int, seconds: float) -> None:
-        """So many bytes took so long, from asking to the last of them."""
+        """Adds the time from the request to the last byte."""
         if size_bytes < SMALL_SIZE_BYTES:
             self.latency_s += WEIGHT * (seconds - self.latency_s)
         else:
@@ -55,25 +56,25 @@ class Speed:
             self.byte_s += WEIGHT * (byte_s - self.byte_s)
 
     def expected_s(self, size_bytes: int) -> float:
-        """How long so many bytes will take."""
+        """Returns how long ``size_bytes`` will take."""
         return self.latency_s + size_bytes * self.byte_s
 
 
 @dataclass(slots=True)
 class PeerRecord:
-    """What is known of one peer."""
+    """What is known about one peer."""
 
     speed: Speed
-    failures: int = 0  # in a row, those of one backoff counted once
+    failures: int = 0  # in a row; several within one backoff count once
     wrongs: int = 0
     avoided_until_s: float = 0.0
     quarantined_until_s: float = 0.0
-    on_trial: bool = False  # the backoff is over, and one attempt is to show whether it was enough
+    on_trial: bool = False  # the backoff is over, and one attempt tests the peer
     probes_failed: int = 0
-    outrun: int = 0  # times in a row, those of one moment counted once
-    outrun_s: float = 0.0  # the last time
-    fault: Fault | None = None  # what is the matter, until it shows that it is well
-    error: str = ""  # the last one
+    outrun: int = 0  # times in a row; several at one moment count once
+    outrun_s: float = 0.0  # the last time that it was outrun
+    fault: Fault | None = None  # its fault, until it proves to be healthy
+    error: str = ""  # the last error
     error_s: float | None = None
     refused: str = ""  # why this node refused its last request
     refused_s: float = 0.0
@@ -87,45 +88,45 @@ class PeerRecord:
 
     @property
     def avoided(self) -> float:
-        """Until when it is not asked."""
+        """Returns until when it is not asked."""
         return max(self.avoided_until_s, self.quarantined_until_s)
 
     def blame(self, fault: Fault, why: str, now_s: float) -> None:
-        """Something is the matter with it. In quarantine that stays the wrong bytes."""
+        """Records a fault. During quarantine the fault stays wrong bytes."""
         if fault is Fault.WRONG or now_s >= self.quarantined_until_s:
             self.fault, self.error, self.error_s = fault, why, now_s
 
     def clear(self, now_s: float) -> None:
-        """It shows that it is well: in quarantine nothing does."""
+        """Clears the fault after a sign of health, except during quarantine."""
         if now_s >= self.quarantined_until_s:
             self.fault = None
 
     def excuse(self, now_s: float) -> None:
-        """What it did shows that it may be asked again at once, but for a quarantine."""
+        """Allows requests again at once after a sign of health, except during quarantine."""
         self.avoided_until_s = now_s
         self.on_trial = False
         self.probes_failed = 0
 
     def log_state(self) -> tuple[str, str]:
-        """State and reason as they are logged, without what changes often."""
+        """Returns state and reason for the log, without details that change often."""
         state = self.fault or (REFUSED if self.refused else WELL)
         return state, self.error if self.fault else self.refused
 
 
 def _ignore_change(_address: str, _state: str, _why: str) -> None:
-    """The default of ``on_change``."""
+    """Ignores the change: the default of ``on_change``."""
 
 
 @dataclass(slots=True)
 class PeerHealth:
-    """For any thread. Remembers ``peers_max`` peers; those without news for longest are forgotten
-    (and thus assumed well). ``on_change`` is called with an address whenever its state changes,
-    with the reason; it is called by whichever thread learnt that."""
+    """The records of at most ``peers_max`` peers. For any thread. Peers without news for longest
+    are dropped (and then count as healthy). ``on_change`` is called with an address and the reason
+    whenever its state changes, by the thread that learns of it."""
 
     peers_max: int = PEERS_MAX
     on_change: Callable[[str, str, str], None] = _ignore_change
     _peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
-    _peer: Speed = field(default_factory=Speed)  # of all peers: what a new one is thought to do
+    _peer: Speed = field(default_factory=Speed)  # over all peers: the expectation for a new one
     _store: Speed = field(default_factory=Speed)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -137,8 +138,8 @@ class PeerHealth:
             return now_s >= record.avoided and not record.down
 
     def asked(self, address: str, now_s: float) -> None:
-        """It is being asked. If it failed before, nobody else asks it until that has shown
-        something, or for a while."""
+        """The peer is being asked. If it failed before, nobody else asks it until that attempt has
+        a result, or for a while."""
         with self._lock:
             record = self._peers.get(address)
             if record is not None and record.failures:
@@ -146,7 +147,7 @@ class PeerHealth:
                 record.on_trial = True
 
     def began(self, address: str, seconds: float) -> None:
-        """Its first byte came so long after it was asked."""
+        """Adds the time from the request to its first byte."""
         with self._lock:
             record = self._record(address)
             record.speed.began(seconds)
@@ -154,19 +155,19 @@ class PeerHealth:
             self._peer.began(seconds)
 
     def served(self, address: str, size_bytes: int, seconds: float, now_s: float) -> None:
-        """It sent right bytes, all of them so long after it was asked."""
+        """The peer sent all the right bytes, after this time."""
         with self._changing(address) as record:
             record.seen_s = now_s
             record.received_bytes += size_bytes
             record.clear(now_s)
             record.excuse(now_s)
             record.speed.served(size_bytes, seconds)
-            record.failures //= 2  # who fails every other time is avoided for longer
+            record.failures //= 2  # a peer that fails every other time is avoided for longer
             record.outrun = 0
             self._peer.served(size_bytes, seconds)
 
     def answered(self, address: str, now_s: float) -> None:
-        """It gave an answer without bytes, as one that is well does: that ends its trial, though a
+        """The peer answered without bytes, as a healthy one does. That ends its trial, but a
         failure after it counts as one more."""
         with self._changing(address) as record:
             record.seen_s = now_s
@@ -177,45 +178,46 @@ class PeerHealth:
                 record.excuse(now_s)
 
     def asks(self, address: str, now_s: float) -> None:
-        """It asked for something, and may."""
+        """The peer sent an authorized request."""
         with self._changing(address) as record:
             record.seen_s, record.refused = now_s, ""
 
     def sent(self, address: str, size_bytes: int) -> None:
-        """It was sent so many bytes."""
+        """The peer was sent ``size_bytes``."""
         with self._lock:
             self._record(address).sent_bytes += size_bytes
 
     def refused(self, address: str, why: str, now_s: float) -> None:
-        """A request in its name was refused. Anybody who can reach this node can fetch that about,
-        so that it changes nothing but what is shown."""
+        """A request in its name was refused. Anybody who can reach this node can cause that, so it
+        changes only what is shown."""
         with self._changing(address) as record:
             record.refused, record.refused_s = why, now_s
 
     def failed(
         self, address: str, now_s: float, fault: Fault = Fault.FAILING, why: str = ""
     ) -> None:
-        """It refused, reset, sent nothing or too little in time: avoided for a while that
-        doubles. What fails together counts once."""
+        """The peer refused, reset, or sent nothing or too little in time. It is avoided for a time
+        that doubles. Simultaneous failures count once."""
         with self._changing(address) as record:
             record.blame(fault, why, now_s)
             self._failed(record, now_s)
 
     def was_outrun(self, address: str, asked_s: float, now_s: float) -> None:
-        """Another one gave the answer, and this one, asked at ``asked_s``, sent nothing in the time
-        that it was thought to take. A few times in a row, or once on trial: it failed. Of those
-        asked before it was outrun last nothing is known, so they do not count."""
+        """Another peer gave the answer, and this one, asked at ``asked_s``, sent nothing in its
+        expected time. A few times in a row, or once on trial, count as a failure. Attempts from
+        before the last time it was outrun say nothing new, so they do not count."""
         with self._changing(address) as record:
             if asked_s < record.outrun_s:
                 return
             record.outrun, record.outrun_s = record.outrun + 1, now_s
             if record.outrun >= OUTRUN or record.on_trial:
                 record.outrun = 0
-                record.blame(Fault.LATE, "it was late a few times in a row", now_s)
+                record.blame(Fault.LATE, "it was late several times in a row", now_s)
                 self._failed(record, now_s)
 
     def wrong(self, address: str, now_s: float, why: str = "") -> None:
-        """It sent bytes that do not match, or no HTTP: not asked for minutes, longer each time."""
+        """The peer sent bytes that do not match, or no HTTP: it is not asked for minutes, longer
+        each time."""
         with self._changing(address) as record:
             record.blame(Fault.WRONG, why, now_s)
             if now_s >= record.quarantined_until_s:
@@ -230,9 +232,9 @@ class PeerHealth:
         fault: Fault = Fault.UNREACHABLE,
         why: str = "",
     ) -> None:
-        """It answered a probe, or did not, and why. One that was down and answers has a clean
-        slate, but for wrong bytes; one that refused and answers, trusts this node now; one that
-        answers probes and fails in use stays avoided, and its fault is shown as long."""
+        """The result of a probe. A peer that was down and answers gets a clean slate, except for
+        wrong bytes. One that refused and answers trusts this node now. One that answers probes and
+        fails in use stays avoided, and its fault is shown as long."""
         with self._changing(address) as record:
             if not ok:
                 record.probes_failed += 1
@@ -247,13 +249,13 @@ class PeerHealth:
                 record.clear(now_s)
 
     def seen_s(self, address: str) -> float:
-        """When it last answered or asked; -inf for never."""
+        """Returns when it last answered or sent a request; -inf for never."""
         with self._lock:
             record = self._peers.get(address)
             return float("-inf") if record is None or record.seen_s is None else record.seen_s
 
     def standing(self, address: str, now_s: float) -> PeerStatus:
-        """How things are between it and this node."""
+        """Returns the state between it and this node."""
         with self._lock:
             record = self._peers.get(address) or PeerRecord(self._peer)
             is_refused = record.refused and now_s - record.refused_s < REFUSED_S
@@ -278,18 +280,18 @@ class PeerHealth:
             )
 
     def expected_s(self, address: str, size_bytes: int) -> float:
-        """How long the peer is thought to take for so many bytes that it has."""
+        """Returns how long the peer is expected to take for ``size_bytes`` that it has."""
         with self._lock:
             record = self._peers.get(address)
             return (self._peer if record is None else record.speed).expected_s(size_bytes)
 
     def store_served(self, size_bytes: int, seconds: float) -> None:
-        """The store sent so many bytes in so long."""
+        """Adds the store's time for ``size_bytes``."""
         with self._lock:
             self._store.served(size_bytes, seconds)
 
     def store_expected_s(self, size_bytes: int) -> float:
-        """How long the store is thought to take for so many bytes."""
+        """Returns how long the store is expected to take for ``size_bytes``."""
         with self._lock:
             return self._store.expected_s(size_bytes)
 
@@ -301,7 +303,7 @@ class PeerHealth:
 
     @contextmanager
     def _changing(self, address: str) -> Iterator[PeerRecord]:
-        """A record whose state may change; ``on_change`` is called afterwards."""
+        """Yields a record whose state may change; calls ``on_change`` afterwards."""
         with self._lock:
             record = self._record(address)
             before = record.log_state()

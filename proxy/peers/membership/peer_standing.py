@@ -1,4 +1,4 @@
-"""Standing: how things are between this node and a peer, in words for people and for /status."""
+"""The state between this node and a peer, in words for users and for /status."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from enum import StrEnum
 log = logging.getLogger("lodefs.peers")
 
 WELL = "well"
-DOWN = "down"  # probes fail, so that it is not asked at all
-REFUSED = "refused"  # it is well, and this node refuses its requests
+DOWN = "down"  # probes fail, so it is not asked at all
+REFUSED = "refused"  # it is healthy, but this node refuses its requests
 REFUSED_S = 180.0  # how long a refusal is shown after the last one
 
 
 class Fault(StrEnum):
-    """What is the matter with a peer that was asked."""
+    """The faults of a peer."""
 
-    UNREACHABLE = "unreachable"  # no connection, or one that broke
+    UNREACHABLE = "unreachable"  # no connection, or a broken one
     LATE = "late"  # too slow, or silent
-    FAILING = "failing"  # it answers with an error
-    REFUSING = "refusing"  # it does not trust this node, or its certificate is not trusted here
-    WRONG = "wrong"  # wrong bytes, or no HTTP as nodes speak it
+    FAILING = "failing"  # it answers with errors
+    # It does not trust this node, or this node does not trust its certificate
+    REFUSING = "refusing"
+    WRONG = "wrong"  # wrong bytes, or invalid HTTP
 
 
 _LOG_TEXTS = {
     Fault.UNREACHABLE: "peer %s cannot be reached: %s",
-    Fault.LATE: "peer %s is too slow, and avoided for a time: %s",
+    Fault.LATE: "peer %s is too slow and is avoided for a time: %s",
     Fault.FAILING: "peer %s answers with errors: %s",
     Fault.REFUSING: "peer %s and this node do not trust each other: %s",
     Fault.WRONG: "peer %s sent wrong bytes and is not asked for a time: %s",
@@ -35,25 +36,25 @@ _LOG_TEXTS = {
 
 
 def log_change(address: str, state: str, reason: str) -> None:
-    """One line of the log about a peer that is in another state now."""
+    """Logs one line about a peer whose state has changed."""
     if state == WELL:
-        log.info("peer %s is well again", address)
+        log.info("peer %s is healthy again", address)
     else:
         log.warning(_LOG_TEXTS[state], address, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """One peer at one time. Times are seconds before it; None: never."""
+    """The state of one peer at one time. Times are seconds before it; None: never."""
 
-    state: str  # a Fault, or one of the words above
-    reason: str  # why it is not well; "" if it is
-    usable: bool  # it is asked for packs now
+    state: str  # a Fault, or one of the constants above
+    reason: str  # why it is not healthy; "" if it is
+    usable: bool  # whether it is asked for packs now
     latency_s: float
-    seen_ago_s: float | None  # since it gave an answer or asked for something
+    seen_ago_s: float | None  # since its last answer or request
     received_bytes: int
     sent_bytes: int
-    error: str  # the last one, also of a peer that is well again
+    error: str  # the last error, even if the peer is healthy again
     error_ago_s: float | None
 
     def view(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Probing: asks ``/readyz`` of members now and then, so that those who failed are found again.
+"""Probing: asks members for ``/readyz`` from time to time, so that recovered ones are found.
 
-Health by use comes first: a member that serves needs few probes. The schedule decides when whom,
-without clock or input/output.
+Requests show health, too: a member that serves needs few probes. The schedule decides when to probe
+which member, without a clock or I/O.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ TIMEOUT_S = 2.0
 CONCURRENCY = 16
 PROBES_PER_S_MAX = 20
 CALM_S = 60.0  # between probes of a member that is usable
-CALM_PROBES_PER_S = 5  # of all usable members together: 1,000 nodes are probed every 200 s
-LOOK_AFTER_S = 1.0  # somebody asks for /status: those without news for so long are probed
+CALM_PROBES_PER_S = 5  # for all usable members together: each of 1,000 nodes every 200 s
+LOOK_AFTER_S = 1.0  # for /status, members without news for this long are probed
 LOOK_TIMEOUT_S = 1.0
 LOOK_MAX = 128  # members at once; of more, those without news for longest
-ANXIOUS_S, ANXIOUS_S_MAX = 3.0, 60.0  # between probes of one that is not; doubles
+ANXIOUS_S, ANXIOUS_S_MAX = 3.0, 60.0  # between probes of one that is not usable; doubles
 
 
 class ProbeSchedule:
-    """When whom to probe. Pure: the time is passed in; ``jitter`` gives numbers in [0, 1)."""
+    """When to probe which member. Pure: callers pass the time; ``jitter`` returns numbers in [0,
+    1)."""
 
     def __init__(self, jitter: Callable[[], float]) -> None:
         self._jitter = jitter
         self._next_s: dict[str, float] = {}
-        self._wait_s: dict[str, float] = {}  # of those that are not usable
+        self._wait_s: dict[str, float] = {}  # for members that are not usable
 
     def due(
         self, addresses: Iterable[str], usable: Callable[[str], bool], now_s: float
     ) -> list[str]:
-        """Whom to probe now, the longest overdue first; each of them counts as probed.
+        """Returns the members to probe now, the longest overdue first; each counts as probed.
 
-        New members are met within a minute or so, in no order.
+        New members are probed within about a minute, in no particular order.
         """
         known = list(addresses)
         self._forget(set(known))
@@ -53,7 +54,7 @@ class ProbeSchedule:
             if usable(address):
                 self._wait_s.pop(address, None)
                 self._next_s.setdefault(address, now_s + self._jitter() * calm_s)
-            elif address not in self._wait_s:  # it failed since we looked last
+            elif address not in self._wait_s:  # it has failed since the last call
                 self._wait_s[address] = ANXIOUS_S
                 soon_s = now_s + self._jitter() * ANXIOUS_S
                 self._next_s[address] = min(self._next_s.get(address, soon_s), soon_s)
@@ -75,7 +76,7 @@ class ProbeSchedule:
 
 
 class Prober:
-    """Probes members as the schedule says, and reports to PeerHealth."""
+    """Probes members by the schedule, and reports the results to PeerHealth."""
 
     def __init__(
         self,
@@ -88,9 +89,10 @@ class Prober:
         probes_max: int = CONCURRENCY,
         looks_max: int = LOOK_MAX,
     ) -> None:
-        """``others``: the addresses of all members but this node. ``probe``: how the member at an
-        address is; it may take its time. ``clock_s``: the clock of ``health``. ``probes_max``: at
-        once, of those that are due; ``looks_max``: of a look besides."""
+        """``others`` returns the addresses of all members except this node. ``probe`` returns the
+        state of the member at an address; it may take its time. ``clock_s`` is the clock of
+        ``health``. ``probes_max`` limits concurrent probes of due members; ``looks_max`` those for
+        /status."""
         self._others = others
         self._health = health
         self._probe = probe
@@ -102,7 +104,7 @@ class Prober:
         self._looked_s = float("-inf")
 
     async def refresh(self) -> float:
-        """Probe the members that are due; when to look next, in seconds. For
+        """Probes the members that are due. Returns the seconds until the next time, for
         ``membership.follow``."""
         now_s = self._clock_s()
         others = self._others()
@@ -111,9 +113,9 @@ class Prober:
         return TICK_S
 
     async def look(self) -> None:
-        """Probe members without news for a while, because somebody asks for /status.
+        """Probes members without recent news, for /status.
 
-        Returns within about LOOK_TIMEOUT_S; those who ask at the same time share one look.
+        Returns within about LOOK_TIMEOUT_S; concurrent callers share one round.
         """
         if self._looking is None:
             if self._clock_s() - self._looked_s < LOOK_TIMEOUT_S:
@@ -137,8 +139,8 @@ class Prober:
             self._looking, self._looked_s = None, self._clock_s()
 
     async def _twice(self, address: str) -> None:
-        """A member that fails at once is asked again, so that one that is gone counts as down. One
-        that is slow may only be busy."""
+        """Probes twice if the first probe fails at once, so that a member that is gone counts as
+        down. A slow one may only be busy."""
         begin_s = time.monotonic()
         ok = await self._probed(address, LOOK_TIMEOUT_S)
         if not ok and time.monotonic() - begin_s < LOOK_TIMEOUT_S / 2:
@@ -149,13 +151,13 @@ class Prober:
             await self._probed(address, TIMEOUT_S)
 
     async def _probed(self, address: str, timeout_s: float) -> bool:
-        """Whether nothing speaks against the member."""
+        """Probes a member. Returns whether nothing is wrong."""
         try:
             async with asyncio.timeout(timeout_s):
                 found = await self._probe(address)
         except TimeoutError:
             found = ProbeResult(Fault.UNREACHABLE, f"no answer to a probe within {timeout_s:g} s")
-        except Exception:  # this node's own: nothing is known of the member
+        except Exception:  # a fault of this node: nothing is known about the member
             log.exception("probing peer %s failed", address)
             return True
         ok, now_s = found.fault is None, self._clock_s()

@@ -1,6 +1,6 @@
-"""Readiness: asks a member whether it is ready and trusts this node, on connections of their own.
+"""Readiness: asks a member whether it is ready and trusts this node, on separate connections.
 
-``/readyz`` says the first to anybody; a signed request for ``/peers/hello`` shows the second.
+``/readyz`` tells anybody the first; a signed request for ``/peers/hello`` shows the second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANSWER_SIZE_BYTES_MAX = 4096
 
 
 class ProbeResult(NamedTuple):
-    """What a probe found: ``fault`` is None for a member that is well."""
+    """The result of a probe. ``fault`` is None for a healthy member."""
 
     fault: Fault | None
     why: str = ""
@@ -36,7 +36,7 @@ async def probe(
     authenticator: Authenticator,
     tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> ProbeResult:
-    """How the member at ``address`` is. Sets no time limit of its own."""
+    """Returns the state of the member at ``address``. Sets no time limit of its own."""
     found = ProbeResult(Fault.UNREACHABLE, "its name has no address")
     for endpoint in endpoints(address):
         for target in (READY, wire.PEER_HELLO):
@@ -75,7 +75,7 @@ async def _asked(
         finally:
             writer.transport.abort()
     except asyncio.LimitOverrunError:
-        return ProbeResult(Fault.FAILING, "what it answers is no HTTP")
+        return ProbeResult(Fault.FAILING, "its answer is not HTTP")
     except EOFError:
         return ProbeResult(Fault.UNREACHABLE, "the connection ended before the answer")
     except OSError as error:
@@ -85,13 +85,13 @@ async def _asked(
 
 
 def _error_text(error: OSError) -> str:
-    """asyncio's own words name the address, which the reader knows."""
+    """Returns the text of an error without the address, which asyncio adds and the reader knows."""
     is_system = not isinstance(error, ssl.SSLError) and error.errno
     return os.strerror(error.errno) if is_system and error.errno else str(error)
 
 
 async def _refusal_text(line: bytes, reader: asyncio.StreamReader) -> str:
-    """The status line, and what the body of a refusal says."""
+    """Returns the status line, and the text in the body of a refusal."""
     words = line.strip().decode("latin-1")[:200]
     rest = b""
     while len(rest) < ANSWER_SIZE_BYTES_MAX and (more := await reader.read(ANSWER_SIZE_BYTES_MAX)):

@@ -1,12 +1,12 @@
-"""Who owns a pack: weighted rendezvous hashing. Pure.
+"""Owners of packs by weighted rendezvous hashing. Pure.
 
 Each member's score for a pack is -weight / ln(u), where u in (0, 1) comes from a 64-bit hash of
 both; the best scores own it. A member that joins or leaves moves only its own share, and shares
 are proportional to weights. After Schindelhauer and Schomaker, "Weighted distributed hash
 tables", SPAA 2005; the mixing is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
 
-All nodes must agree: whatever changes a score here moves every pack of a running cluster to
-another owner. tests/golden/owners.json pins it.
+All nodes must agree: a change to a score here moves every pack of a running cluster to another
+owner. tests/golden/owners.json pins it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from hashlib import blake2b
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.peers.membership.peer import Peer
 
-OWNERS = 8  # with a tenth of the nodes gone, one pack in 100 million has lost all of them
+OWNERS = 8  # if a tenth of the nodes is gone, one pack in 100 million has no owner left
 SEEDS_MAX = 1 << 16
 PACKS_MAX = 4096
 MASK = (1 << 64) - 1
 
 
 def rank(peers: Sequence[Peer], pack: bytes, count: int = OWNERS) -> list[Peer]:
-    """The best ``count`` owners of a pack, best first, whatever order ``peers`` has.
+    """Returns the best ``count`` owners of a pack, best first, for any order of ``peers``.
 
-    ``pack`` is a digest: its first 8 bytes tell it from others. Ties go by address.
+    ``pack`` is a digest: its first 8 bytes identify it. Ties are broken by address.
     """
     seed = int.from_bytes(pack[:8], "big")
     scored = [(_score(_seed(peer.address) ^ seed, peer.weight), peer) for peer in peers]
@@ -44,7 +44,7 @@ def _score(mixed: int, weight: float) -> float:
 
 
 class Owners:
-    """``rank``, remembered for the packs used last: it takes 0.8 ms among 1,000 members. For any
+    """Caches ``rank`` for recently used packs, since it takes 0.8 ms among 1,000 members. For any
     thread."""
 
     def __init__(self, *, packs_max: int = PACKS_MAX) -> None:
@@ -52,8 +52,8 @@ class Owners:
         self._known: tuple[Sequence[Peer], Lru[bytes, list[Peer]]] = ((), Lru(packs_max))
 
     def of(self, members: Sequence[Peer], pack: bytes) -> list[Peer]:
-        """The owners of a pack, best first; not to be changed. ``members`` is the same object
-        until they change."""
+        """Returns the owners of a pack, best first; callers must not change the list. ``members``
+        must be the same object until they change."""
         of, ranked = self._known
         if of is not members:
             ranked = Lru(self._packs_max)

@@ -1,1 +1,1 @@
-"""How nodes know each other: signed requests, certificates."""
+"""How nodes authenticate each other: signed requests, certificates."""

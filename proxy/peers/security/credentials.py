@@ -1,5 +1,5 @@
-"""Trust: how this node and the others know each other, as the settings say, kept up to date. The
-shared secret is a file of one line, or of two while it is changed."""
+"""The credentials by which nodes trust each other, as the settings define them, kept up to date.
+The shared secret is a file of one line, or of two while it is being changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFRESH_S = 2.0
 
 
 class Credentials:
-    """A shared secret, certificates, or both; neither only if that is asked for."""
+    """A shared secret, certificates, or both; neither only if the settings allow that."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class Credentials:
         allow_anonymous: bool = False,
         reached_at: str = "",
     ) -> None:
-        """Reads the files. ``own_addresses``: as of Cluster. ``disk`` runs what blocks.
-        ``reached_at``: as of HmacAuthenticator. InvalidInput: a file cannot be used, or there is
-        none and nobody allowed that."""
+        """Reads the files. ``own_addresses`` is that of Cluster. ``disk`` runs what blocks.
+        ``reached_at`` is that of HmacAuthenticator. Raises: InvalidInput if a file is unusable, or
+        there is none and the settings do not allow that."""
         if secret_file is None and tls_files is None and not allow_anonymous:
             raise InvalidInput(
                 "nodes need peer_secret_file or TLS to trust each other, or peer_allow_anonymous"
@@ -52,7 +52,8 @@ class Credentials:
             )
 
     async def refresh(self) -> float:
-        """Look at the files again; when to look next, in seconds. For ``membership.follow``."""
+        """Checks the files again. Returns the seconds until the next time, for
+        ``membership.follow``."""
         for part in (self._secrets, self.tls):
             if part is not None:
                 await self._disk.run(part.refresh)
@@ -66,9 +67,10 @@ log = logging.getLogger("lodefs.peers")
 
 
 def read_secrets(path: Path) -> tuple[bytes, ...]:
-    """The secrets of a file: the first one signs, each of them is accepted. InvalidInput, which
-    never shows what the file holds: it cannot be read, others may read it or its group may change
-    it, more than two lines, or one that is too short or too long."""
+    """Returns the secrets in a file: the first one signs, each of them is accepted. Raises:
+    InvalidInput, which never shows the content, if the file cannot be read, others may read it or
+    its group may change it, or it has more than two lines or a secret that is too short or too
+    long."""
     what = f"peer_secret_file {path}"
     check_private(path, what)
     try:
@@ -78,7 +80,7 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
         raise InvalidInput(f"{what}: {error.strerror}") from error
     secrets = tuple(line.strip() for line in data.splitlines() if line.strip())
     if not 1 <= len(secrets) <= 2:
-        raise InvalidInput(f"{what}: must hold one secret, or two on two lines while it is changed")
+        raise InvalidInput(f"{what}: must have one secret, or two on two lines during a change")
     if not all(SECRET_BYTES_MIN <= len(one) <= SECRET_BYTES_MAX for one in secrets):
         raise InvalidInput(
             f"{what}: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes; "
@@ -88,5 +90,5 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
 
 
 def watched_secrets(path: Path) -> WatchedFiles[tuple[bytes, ...]]:
-    """The secrets of a file that is watched. Raises: InvalidInput if it cannot be used now."""
+    """Watches the secrets in a file. Raises: InvalidInput if it is unusable now."""
     return WatchedFiles([path], lambda: read_secrets(path), log)

@@ -1,10 +1,10 @@
-"""Authenticators: how a node shows another that it belongs to the cluster.
+"""Authenticators: how a node proves to another one that it belongs to the cluster.
 
 A request carries ``Authorization: Lodefs-HMAC-SHA256 peer=…,to=…,time=…,nonce=…,mac=…``. The MAC
-(RFC 2104) is over these and over method and target; docs/protocol.md has it in full. ``to`` is
-where the connection of the request leads, not a name: so a machine that the members' list names by
-mistake cannot pass the request on. Requests have no bodies, and answers need no MAC: every chunk
-in them is checked against its BLAKE3.
+(RFC 2104) covers these, the method and the target; docs/protocol.md has the details. ``to`` is the
+address to which the request's connection leads, not a name. So a machine that is in the members'
+list by mistake cannot pass the request on. Requests have no bodies, and answers need no MAC: every
+chunk in them is checked against its BLAKE3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol
 from lodefs.chunkstore.errors import Denied
 
 SCHEME = "Lodefs-HMAC-SHA256"
-PEER_HEADER = "X-Lodefs-Peer"  # who asks, if nothing has to prove it
+PEER_HEADER = "X-Lodefs-Peer"  # the sender, if no proof is needed
 WINDOW_S = 30
 NONCES_MAX = 1 << 18
 UNKNOWN = "unknown"  # the name of a node that does not know its own address
@@ -34,22 +34,22 @@ _CREDENTIALS = re.compile(
 
 
 class Authenticator(Protocol):
-    """Both sides of a request between nodes. Usable by any thread."""
+    """Both sides of a request between nodes. For any thread."""
 
     def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:
-        """Headers to send with a request for ``target`` (path and query) on a connection to the
-        IP address and port ``to``. Good for one request: sign again to repeat it."""
+        """Returns headers for a request for ``target`` (path and query) on a connection to the IP
+        address and port ``to``. They are valid for one request: sign a repetition again."""
 
     def check(self, method: str, target: str, headers: Mapping[str, str], *, at: str) -> str:
-        """The name (address) of the node that asks, on a connection to this node's IP address and
-        port ``at``. Denied, which says what is wrong.
+        """Returns the name (address) of the sending node, on a connection to this node's IP address
+        and port ``at``. Raises: Denied, which says what is wrong.
 
-        A name is only as good as the cluster's secret: who holds it can take any.
+        A name is only as good as the cluster's secret: whoever has it can use any name.
         """
 
 
 class NoAuthenticator:
-    """Believes everybody: for when client certificates do the job, or the operator wants no
+    """Accepts everybody: for clusters with client certificates, or whose operator wants no
     check."""
 
     def __init__(self, own_addresses: Callable[[], Sequence[str]]) -> None:
@@ -71,10 +71,12 @@ class NoAuthenticator:
 
 
 class HmacAuthenticator:
-    """Nodes that share a secret. ``shared`` gives the secrets: the first signs, all are accepted.
+    """For nodes that share a secret. ``shared`` returns the secrets: the first one signs, all are
+    accepted.
 
-    ``own_addresses`` gives this node's addresses among the members, its name first. ``reached_at``:
-    the IP address and port that others connect to, where that is none of this machine's (NAT).
+    ``own_addresses`` returns this node's addresses among the members, its name first.
+    ``reached_at`` is the IP address and port that others connect to, if it is none of this
+    machine's (NAT).
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class HmacAuthenticator:
         scheme, _, rest = headers.get("Authorization", "").partition(" ")
         match = _CREDENTIALS.match(rest)
         if scheme != SCHEME or match is None:
-            raise Denied(f"only nodes of this cluster may ask: send Authorization: {SCHEME} …")
+            raise Denied(f"only nodes of this cluster are served: send Authorization: {SCHEME} …")
         peer, to, time_ms, nonce, mac = match.groups()
         good = [_mac(one, method, target, peer, to, time_ms, nonce) for one in self._shared()]
         if not any(hmac.compare_digest(mac, one) for one in good):
@@ -122,14 +124,14 @@ class HmacAuthenticator:
         if abs(skew_s) > WINDOW_S:
             raise Denied(
                 f"the clock of {peer} is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
-                f" (at most {WINDOW_S} s are allowed): set the clocks of the nodes (NTP)"
+                f" (the limit is {WINDOW_S} s): synchronize the clocks of the nodes (NTP)"
             )
         self._seen.add(int(time_ms), nonce, now_ms)
         return peer
 
 
 def claimed(headers: Mapping[str, str]) -> str:
-    """Whom a request says that it is from, whether or not that is so."""
+    """Returns the claimed sender of a request, whether or not that is true."""
     match = _CREDENTIALS.match(headers.get("Authorization", "").partition(" ")[2])
     return UNKNOWN if match is None else match[1]
 
@@ -139,7 +141,8 @@ def _name(own: Sequence[str]) -> str:
 
 
 def _mac(secret: bytes, *parts: str) -> str:
-    """HMAC-SHA256 in hex over lines: no part holds a line break, so no two requests look alike."""
+    """Returns HMAC-SHA256 in hex over lines. No part has a line break, so no two requests look
+    alike."""
     if any("\n" in part for part in parts):
         raise Denied("a request with a line break cannot be signed")
     message = "\n".join((_DOMAIN, *parts)).encode("utf-8", "surrogateescape")
@@ -147,16 +150,16 @@ def _mac(secret: bytes, *parts: str) -> str:
 
 
 class SeenNonces:
-    """A bounded memory that never forgets what could still be replayed.
+    """A bounded memory of nonces that never forgets one that could still be replayed.
 
-    Nonces are kept by the second in which they were signed. Whole seconds are forgotten, the
-    oldest first, and a floor rises with that: what was signed before the floor is refused, seen
-    or not. So neither a full memory nor a restart (which forgets all) opens a way.
+    Nonces are kept by the second in which they were signed. Whole seconds are dropped, oldest
+    first, and a floor rises with them: requests signed before the floor are refused, seen or not.
+    So neither a full memory nor a restart (which forgets everything) allows a replay.
     """
 
     def __init__(self, *, since_ms: int, window_s: int, nonces_max: int) -> None:
-        """``since_ms``: when this memory began (Unix). Requests may differ from the time now by
-        ``window_s`` at most, which the caller checks."""
+        """``since_ms`` is when this memory began (Unix time). Requests may differ from the present
+        time by at most ``window_s``, which the caller checks."""
         self._floor_ms = since_ms
         self._window_s = window_s
         self._nonces_max = nonces_max
@@ -165,26 +168,26 @@ class SeenNonces:
         self._lock = threading.Lock()
 
     def add(self, time_ms: int, nonce: str, now_ms: int) -> None:
-        """Take a request that was signed at ``time_ms``. Raises: Denied if it may have come
+        """Adds a request that was signed at ``time_ms``. Raises: Denied if it may have come
         before."""
         second = time_ms // 1000
         with self._lock:
             if self._floor_ms > now_ms + (self._window_s + 1) * 1000:
-                self._floor_ms = now_ms  # this node's clock was ahead, and has been set right
+                self._floor_ms = now_ms  # this node's clock was ahead, and was corrected
             if time_ms < self._floor_ms:
                 raise Denied(
-                    "the request was signed before this node started, or too many came since: "
+                    "the request was signed before this node started, or too many came since then: "
                     "sign it again"
                 )
             nonces = self._by_second.setdefault(second, set())
             if nonce in nonces:
-                raise Denied("the request came before (replayed): every request is signed anew")
+                raise Denied("the request came before (replayed): sign every request anew")
             nonces.add(nonce)
             self._count += 1
             self._forget(now_ms // 1000 - self._window_s)
 
     def _forget(self, oldest_s: int) -> None:
-        """Drop what the window excludes anyway, and more if there are too many."""
+        """Drops nonces outside the window, and more if there are too many."""
         for second in sorted(self._by_second):
             if second >= oldest_s and self._count <= self._nonces_max:
                 break

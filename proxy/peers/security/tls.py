@@ -1,8 +1,9 @@
-"""Mutual TLS between nodes: contexts of both sides, renewed when their files change.
+"""Mutual TLS between nodes: contexts for both sides, renewed when their files change.
 
-A client whose certificate the cluster's CA signed is a node of the cluster. Names in
-certificates are not compared: nodes come and go by address, and bytes are verified by their BLAKE3
-from every sender. TLS 1.3 only; no session is resumed, for that would skip the certificate.
+A client whose certificate was signed by the cluster's CA is a node of the cluster. Names in
+certificates are not compared: nodes come and go by address, and bytes from every sender are
+verified by their BLAKE3. Only TLS 1.3; no session is resumed, since that would skip the
+certificate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HANDSHAKE_ROUNDS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: this node's certificate (with those between it and the CA), its private key, and
+    """PEM files: this node's certificate (with intermediates up to the CA), its private key, and
     the CA's certificates."""
 
     cert: Path
@@ -35,18 +36,19 @@ class TlsFiles:
 
 
 class Contexts(NamedTuple):
-    """Made of one state of the files."""
+    """The contexts for one state of the files."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 class PeerTls:
-    """What a node needs to answer and to ask others over TLS. For any thread."""
+    """TLS for answers and requests of a node. For any thread."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Reads the files. A certificate that others will refuse (expired, of another CA) is only
-        warned of: a node can read without peers. Raises: InvalidInput if they cannot be used."""
+        """Reads the files. If others will refuse the certificate (expired, another CA), only a
+        warning is logged, since a node can read without peers. Raises: InvalidInput if the files
+        are unusable."""
         self._files = files
         self._is_renewal = False
         self._watched = WatchedFiles([files.cert, files.key, files.ca], self._load, log)
@@ -55,23 +57,24 @@ class PeerTls:
         self._door.sni_callback = self._switch
 
     def server(self) -> ssl.SSLContext:
-        """For listening sockets: always the same one; a new connection uses the newest files."""
+        """Returns the context for listening sockets, always the same; new connections use the
+        newest files."""
         return self._door
 
     def client(self) -> ssl.SSLContext:
-        """For one new connection to another node."""
+        """Returns the context for one new connection to another node."""
         return self._watched.value.client
 
     def refresh(self) -> bool:
-        """Look at the files again; whether new ones are in use now. Blocks for the disk.
+        """Checks the files again. Returns whether new ones are in use now. Blocks for the disk.
 
-        Files that cannot be used, or that other nodes would refuse, are logged once; the ones
-        before stay.
+        Files that are unusable, or that other nodes would refuse, are logged once; the previous
+        ones stay.
         """
         return self._watched.refresh()
 
     def _switch(self, connection: ssl.SSLObject, name: str | None, door: ssl.SSLContext) -> None:  # noqa: ARG002
-        """OpenSSL calls this at the beginning of each handshake, with or without a name."""
+        """Called by OpenSSL at the beginning of each handshake, with or without a name."""
         connection.context = self._watched.value.server
 
     def _load(self) -> Contexts:
@@ -87,7 +90,7 @@ class PeerTls:
 
 
 def load(files: TlsFiles) -> Contexts:
-    """Contexts of these files. InvalidInput, which names the file."""
+    """Returns contexts for these files. Raises: InvalidInput, which names the file."""
     check_private(files.key, f"peer_tls_key_file {files.key}")
     return Contexts(
         _context(ssl.PROTOCOL_TLS_SERVER, files), _context(ssl.PROTOCOL_TLS_CLIENT, files)
@@ -112,7 +115,8 @@ def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, cert: Path, key: Path, *, prefix: str = "") -> None:
-    """Have a context show a certificate. ``prefix``: of the settings' names. InvalidInput."""
+    """Loads a certificate into a context. ``prefix`` is that of the settings' names. Raises:
+    InvalidInput."""
     what = f"{prefix}tls_cert_file {cert} and {prefix}tls_key_file {key}"
     try:
         with cert.open("rb"):
@@ -128,7 +132,7 @@ def load_certificate(context: ssl.SSLContext, cert: Path, key: Path, *, prefix: 
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
+    """Returns no password; otherwise OpenSSL would ask at the terminal."""
     return ""
 
 
@@ -137,9 +141,9 @@ def _reason(error: Exception) -> str:
 
 
 def check(contexts: Contexts) -> dict[str, Any]:
-    """Has a server and a client with these contexts greet each other, in memory; the server's
-    certificate as SSLSocket.getpeercert has it. Denied, with what one of them says against the
-    other: expired, signed by another CA, not for this use."""
+    """Runs a handshake between a server and a client with these contexts, in memory. Returns the
+    server's certificate as SSLSocket.getpeercert does. Raises: Denied, with the objection of one
+    side: expired, signed by another CA, not for this purpose."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = contexts.client.wrap_bio(to_client, to_server)
     server = contexts.server.wrap_bio(to_server, to_client, server_side=True)
@@ -170,16 +174,16 @@ _PIVOT = 2050  # two digits of UTCTime mean 1950 to 2049 (RFC 5280, 4.1.2.5.1)
 class _Element(NamedTuple):
     tag: int
     content: bytes
-    rest: bytes  # what follows it
+    rest: bytes  # the bytes after it
 
 
 def expiries_s(pem: str) -> list[float]:
-    """When each certificate of a PEM text ends (Unix seconds), in its order: just enough of X.509
-    for that (RFC 5280, 4.1, in DER, X.690), as the standard library has no reader. InvalidInput if
-    there is none, or one cannot be read."""
+    """Returns when each certificate of a PEM text expires (Unix seconds), in order. It parses just
+    enough of X.509 (RFC 5280, 4.1, in DER, X.690), since the standard library has no reader.
+    Raises: InvalidInput if there is none, or one cannot be read."""
     found = [ssl.PEM_cert_to_DER_cert(block) for block in _PEM.findall(pem)]
     if not found:
-        raise InvalidInput("holds no certificate in PEM")
+        raise InvalidInput("has no certificate in PEM")
     return [_expiry_s(der) for der in found]
 
 
@@ -194,7 +198,7 @@ def _expiry_s(der: bytes) -> float:
         end = _element(_element(validity).rest)
         return _time_s(end.tag, end.content.decode("ascii"))
     except (IndexError, KeyError, ValueError) as error:
-        raise InvalidInput("holds a certificate that cannot be read") from error
+        raise InvalidInput("has a certificate that cannot be read") from error
 
 
 def _time_s(tag: int, text: str) -> float:
@@ -212,7 +216,7 @@ def _expect(data: bytes, tag: int) -> _Element:
 
 
 def _element(data: bytes) -> _Element:
-    """The first element of DER bytes. Raises: IndexError, ValueError."""
+    """Returns the first element of DER bytes. Raises: IndexError, ValueError."""
     tag, size, begin = data[0], data[1], 2
     if size & 0x80:
         count = size & 0x7F
