@@ -1,7 +1,7 @@
 """Config: all settings of the node's proxy, and how they are read from plain values.
 
-The command line reads files and the environment; here values are only checked and converted, and
-all that is wrong is told at once.
+The command line reads files and the environment. This module only checks and converts values, and
+reports all problems at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATA_PROCESSES_MAX = 64
 CACHE_SIZE_BYTES_MIN = 64 << 20
 UNWRITTEN_SIZE_BYTES = 16 << 20
 CACHE_DISK_SHARE_DEFAULT = 0.8
-RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its deadline
+RATE_BYTES_PER_S_MIN = 1 << 20  # at a lower rate, one chunk takes longer than its deadline
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 S3_PORT_DEFAULT = 7480
@@ -55,7 +55,7 @@ LOG_FORMATS = ("auto", "journald", "json", "console")
 
 
 def parse_size(value: object) -> int:
-    """Bytes from a number or from "10GiB", "500 MB", "1.5TiB"; InvalidInput otherwise."""
+    """Returns bytes from a number or from "10GiB", "500 MB", "1.5TiB". Raises: InvalidInput."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _SIZE.match(value) if isinstance(value, str) else None
@@ -66,7 +66,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_listen(value: object, port_default: int = wire.PORT_DEFAULT) -> tuple[str, int] | None:
-    """Host and port from "HOST:PORT", "HOST", "[::1]:PORT" or ":PORT"; None from ""."""
+    """Returns host and port from "HOST:PORT", "HOST", "[::1]:PORT" or ":PORT"; None from ""."""
     text = _text(value)
     if not text:
         return None
@@ -87,12 +87,14 @@ def _listen(port_default: int) -> Callable[[object], tuple[str, int] | None]:
 def _bucket(value: object) -> str:
     name = _text(value)
     if not _BUCKET.fullmatch(name):
-        raise InvalidInput("must be a bucket's name: 3 to 63 of a-z, 0-9, '.' and '-'")
+        raise InvalidInput(
+            "must be the name of a bucket: 3 to 63 characters of a-z, 0-9, '.' and '-'"
+        )
     return name
 
 
 def _buckets(value: object) -> dict[str, Spec]:
-    """Aliases from a table of texts REPO@REV[:PATH]."""
+    """Returns aliases from a table of texts REPO@REV[:PATH]."""
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise InvalidInput('must be a table such as {imagenet = "vision/imagenet@v3:train"}')
     found = {}
@@ -111,7 +113,8 @@ def _buckets(value: object) -> dict[str, Spec]:
 
 
 def _endpoint_url(value: object) -> str:
-    from lodefs.chunkstore.objects.open_url import parse_endpoint  # here: few settings need it
+    # Here, since few settings need it
+    from lodefs.chunkstore.objects.open_url import parse_endpoint
 
     url = _text(value)
     parse_endpoint(url)
@@ -119,7 +122,7 @@ def _endpoint_url(value: object) -> str:
 
 
 def _collector_url(value: object) -> str:
-    """Where OTLP goes; a password in it would show in logs and settings."""
+    """Returns the URL for OTLP. It must have no password, which logs and settings would show."""
     text = _text(value)
     try:
         parts = urlsplit(text)
@@ -149,7 +152,7 @@ def _stores(value: object) -> tuple[str, ...]:
 def _domain(value: object) -> str:
     name = _text(value).lower()
     if not _DOMAIN.fullmatch(name):
-        raise InvalidInput("must be a host's name such as s3.example.org, without a port")
+        raise InvalidInput("must be a host name such as s3.example.org, without a port")
     return name
 
 
@@ -159,7 +162,7 @@ def _host_names(value: object) -> tuple[str, ...]:
         raise InvalidInput('must be a list of names, such as ["data.example.org"]')
     found = tuple(text.strip().lower() for text in texts if text.strip())
     if not all(map(_HOST_NAME.fullmatch, found)):
-        raise InvalidInput("must have names of hosts, without ports; *.example.org covers many")
+        raise InvalidInput("must list host names without ports; *.example.org covers many")
     return found
 
 
@@ -169,9 +172,10 @@ def _peer_address(value: object) -> str:
 
 
 def parse_peers(value: object) -> tuple[Peer, ...]:
-    """The members from a list of "HOST[:PORT][;weight=W]", or a text with commas between them.
+    """Returns the members from a list of "HOST[:PORT][;weight=W]", or a text with commas in
+    between.
 
-    The same node twice counts once. Raises: InvalidInput.
+    Duplicates count once. Raises: InvalidInput.
     """
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
@@ -197,14 +201,14 @@ def _path(value: object) -> Path:
 
 
 def _maybe(parse: Callable[[object], T]) -> Callable[[object], T | None]:
-    """``parse``, with "" and None for "not set"."""
+    """Returns a parser like ``parse`` for which "" and None mean "not set"."""
     return lambda value: None if value in ("", None) else parse(value)
 
 
 def _rate(value: object) -> int:
     rate = parse_size(value)
     if rate < RATE_BYTES_PER_S_MIN:
-        raise InvalidInput(f"must be at least {RATE_BYTES_PER_S_MIN >> 20}MiB (a second)")
+        raise InvalidInput(f"must be at least {RATE_BYTES_PER_S_MIN >> 20}MiB per second")
     return rate
 
 
@@ -223,7 +227,8 @@ def _flag(value: object) -> bool:
 
 
 def _mode(value: object) -> int:
-    """File permission bits, octal as text ("0660") or a number as TOML's 0o660."""
+    """Returns file permission bits, from an octal text ("0660") or a number such as TOML's
+    0o660."""
     try:
         mode = int(value, 8) if isinstance(value, str) else value
     except ValueError:
@@ -275,8 +280,8 @@ def _choice(*known: str) -> Callable[[object], str]:
 
 
 def _setting(default: object, parse: Callable[[object], object], *types: type) -> Any:
-    """A field of Config. ``default``: its value, or dict for an empty one. ``parse`` reads it, from
-    a text or a value of those types, of which it is in a file that has types."""
+    """Returns a field of Config. ``default`` is its value, or dict for an empty one. ``parse``
+    reads it from a text, or from a value of ``types``, the types in a settings file."""
     metadata = {"parse": parse, "types": types}
     if default is dict:
         return field(default_factory=dict, metadata=metadata)
@@ -285,12 +290,12 @@ def _setting(default: object, parse: Callable[[object], object], *types: type) -
 
 PLAIN_TOKENS = (
     "tokens would cross the network unencrypted: give tls_cert_file and tls_key_file, listen on "
-    "127.0.0.1, or set allow_plain_tokens = true where the network is trusted"
+    "127.0.0.1, or set allow_plain_tokens = true if the network is trusted"
 )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach an address."""
+    """Whether only programs of this machine can reach an address."""
     if host == "localhost":
         return True
     try:
@@ -301,10 +306,10 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``data_processes``
-    None as many as suit the machine; ``listen`` None means no TCP; ``socket_path`` None means no
-    Unix socket; ``unused_timeout_s`` 0 means that the proxy runs until it is told to end;
-    ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
+    """All settings. ``cache_size_bytes_max`` None is a share of the disk; ``data_processes`` None
+    is a number that suits the machine; ``listen`` None is no TCP; ``socket_path`` None is no Unix
+    socket; with ``unused_timeout_s`` 0 the proxy runs until it is stopped;
+    ``scrub_bytes_per_s_max`` 0 turns the scrub off."""
 
     store: str = field(metadata={"parse": _text, "types": (str,)})
     mirrors: tuple[str, ...] = _setting((), _stores, list, str)
@@ -363,9 +368,10 @@ class Config:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Config:
-        """Config from plain values; one InvalidInput that names every wrong setting."""
+        """Returns a Config from plain values. Raises: one InvalidInput that names every wrong
+        setting."""
         known: dict[str, Field[object]] = {one.name: one for one in fields(cls)}
-        problems = [f"{name}: no such setting" for name in values if name not in known]
+        problems = [f"{name}: there is no such setting" for name in values if name not in known]
         found: dict[str, object] = {}
         for name, one in known.items():
             if name not in values:
@@ -385,12 +391,12 @@ class Config:
         return config
 
     def problems(self) -> list[str]:
-        """What is wrong with the settings as a whole; each is one line."""
+        """Returns what is wrong with the settings as a whole, one line for each problem."""
         found = []
         if not self.store:
             found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
         if len({self.store, *self.mirrors}) <= len(self.mirrors):
-            found.append("mirrors: each store can be named once, and `store` not again")
+            found.append("mirrors: name each store once, and do not repeat `store`")
         if self.listen is None and self.s3_listen is None and self.socket_path is None:
             found.append("socket_path: is needed if listen is not given")
         if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:
@@ -406,13 +412,13 @@ class Config:
         on_tcp = self.listen or self.s3_listen or self.in_cluster
         if self.unused_timeout_s and (on_tcp or not self.socket_path):
             found.append(
-                "unused_timeout_s: is for a proxy with a Unix socket alone: who uses it over TCP "
-                "cannot be seen"
+                "unused_timeout_s: is only for a proxy without TCP listeners, since it cannot see "
+                "whether TCP clients still use it"
             )
         return found + self._peer_problems()
 
     def _door_problems(self) -> list[str]:
-        """Of TCP for clients: tokens, TLS, S3."""
+        """Returns problems with TCP for clients: tokens, TLS, S3."""
         found = []
         if self.s3_listen is not None and self.tokens_file is None and not self.allow_anonymous:
             found.append(
@@ -424,7 +430,9 @@ class Config:
                 "s3.forward: needs tokens_file: only keys that name s3://BUCKET may use it"
             )
         if self.s3_listen is not None and self.s3_listen in (self.listen, self.peer_listen):
-            found.append("s3.listen: must differ from listen and peer_listen: S3 has its own door")
+            found.append(
+                "s3.listen: must differ from listen and peer_listen, since S3 has its own endpoint"
+            )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             found.append("tls_cert_file: TLS needs tls_cert_file and tls_key_file")
         if self.listen is not None and self.plain_tokens_refused(self.listen[0]):
@@ -434,26 +442,27 @@ class Config:
         return found
 
     def plain_tokens_refused(self, host: str) -> bool:
-        """Whether tokens would cross a network in the clear at an address, without leave."""
+        """Whether tokens would cross a network unencrypted at an address, and no setting allows
+        it."""
         plain = self.tls_cert_file is None and not self.allow_plain_tokens
         return plain and self.tokens_file is not None and not is_loopback(host)
 
     @property
     def in_cluster(self) -> bool:
-        """Whether this node asks other nodes, or answers them."""
+        """Whether this node sends requests to other nodes, or answers theirs."""
         given = (self.peer_listen, self.peers, self.peers_file, self.peers_dns)
         return any(given)
 
     @property
     def peer_tls(self) -> bool:
-        """Whether nodes show each other certificates."""
+        """Whether nodes authenticate each other by certificates."""
         return self.peer_tls_cert_file is not None
 
     def _peer_problems(self) -> list[str]:
         found = []
         sources = [name for name in ("peers", "peers_file", "peers_dns") if getattr(self, name)]
         if len(sources) > 1:
-            found.append(f"{sources[1]}: only one of {', '.join(sources)} can say who is a member")
+            found.append(f"{sources[1]}: only one of {', '.join(sources)} can list the members")
         tls = [name for name in TLS_SETTINGS if getattr(self, name) is not None]
         if 0 < len(tls) < len(TLS_SETTINGS):
             found.append(f"{tls[0]}: TLS needs all of {', '.join(TLS_SETTINGS)}")
@@ -462,19 +471,24 @@ class Config:
             found.append(
                 f"{'peer_listen' if self.peer_listen else sources[0]}: nodes trust each other by "
                 f"peer_secret_file or by {', '.join(TLS_SETTINGS)}; peer_allow_anonymous = true "
-                "lets everybody who reaches the peer door read everything"
+                "lets everybody who can connect to the peer endpoint read everything"
             )
         if trusted and self.peer_allow_anonymous:
             found.append("peer_allow_anonymous: cannot be true with peer_secret_file or TLS")
         if self.peer_listen is not None and self.peer_listen == self.listen:
-            found.append("peer_listen: must differ from listen: nodes and clients use two doors")
+            found.append(
+                "peer_listen: must differ from listen: nodes and clients use different endpoints"
+            )
         if self.peer_address is not None and self.peer_listen is None:
-            found.append("peer_address: needs peer_listen, or others would ask here in vain")
+            found.append(
+                "peer_address: needs peer_listen, since nothing would answer other nodes here"
+            )
         return found
 
 
 def cache_size_bytes(config: Config, used_bytes: int = 0) -> int:
-    """The cache's limit: as set, or 80 % of what is free and what the cache itself uses."""
+    """Returns the cache's limit: as set, or 80 % of the free space and what the cache itself
+    uses."""
     if config.cache_size_bytes_max is not None:
         return config.cache_size_bytes_max
     there = config.cache_dir

@@ -1,4 +1,4 @@
-"""The interface between the HTTP side and a node: names, files, the control of the cache.
+"""The interface between the HTTP side and a node: names, files, control of the cache.
 
 Implementations: StoreNode (a store and a cache), DictNode of the tests (a dictionary).
 """
@@ -35,34 +35,34 @@ from lodefs.proxy.runtime.counters import Counts
 
 
 def no_job(job_id: str) -> NotFound:
-    """What is said of a warm job that there is not."""
+    """Returns the error for an unknown warm job."""
     return NotFound(f"there is no warm job {job_id}: jobs end with their proxy; ask again")
 
 
 class CacheControl(Protocol):
-    """Control of one node's cache. Methods raise errors.py's classes."""
+    """Controls one node's cache. Methods raise errors.py's classes."""
 
     @property
     def is_busy(self) -> bool:
         """Whether a job runs."""
 
     async def warm(self, request: WarmRequest) -> WarmStatus:
-        """Begins a job. NotFound, InvalidInput; Unavailable where too many run."""
+        """Begins a job. Raises: NotFound, InvalidInput; Unavailable if too many run."""
 
     async def warm_jobs(self) -> WarmJobs:
-        """The jobs that run, and the last that ran."""
+        """Returns the running jobs, and the last finished ones."""
 
     async def warm_status(self, job_id: str) -> WarmStatus:
-        """How far a job is. NotFound."""
+        """Returns the progress of a job. Raises: NotFound."""
 
     async def cancel_warm(self, job_id: str) -> WarmStatus:
-        """Ends a job, on all nodes that it runs on. NotFound."""
+        """Ends a job on all nodes that it runs on. Raises: NotFound."""
 
     async def pins(self) -> PinsView:
-        """The pins that hold now."""
+        """Returns the present pins."""
 
     async def evict(self, request: EvictRequest) -> EvictView:
-        """Drops pins and data. NotFound, InvalidInput, Unavailable."""
+        """Drops pins and data. Raises: NotFound, InvalidInput, Unavailable."""
 
 
 RefKind = Literal["branch", "tag"]
@@ -71,7 +71,7 @@ ChangeName = Literal["added", "removed", "changed", "type changed"]
 
 class RepositoryPage(msgspec.Struct, frozen=True):
     """Names of repositories, in order. ``more``: others follow. ``is_complete``: the store has been
-    listed to its end; if not, there may be others even where ``more`` is false."""
+    listed completely; if not, there may be others even if ``more`` is false."""
 
     names: list[str]
     more: bool
@@ -79,16 +79,16 @@ class RepositoryPage(msgspec.Struct, frozen=True):
 
 
 class RefView(msgspec.Struct, frozen=True):
-    """A branch or tag, and where it is."""
+    """A branch or tag, and its commit."""
 
     kind: RefKind
     name: str
     commit: str
-    moved_s: int  # Unix
+    moved_s: int  # Unix time
 
 
 class RefsView(msgspec.Struct, frozen=True):
-    """Branches, then tags, of a repository. ``more``: there are others."""
+    """The branches of a repository, then its tags. ``more``: there are others."""
 
     repo: str
     refs: list[RefView]
@@ -102,7 +102,7 @@ class CommitView(msgspec.Struct, frozen=True):
     parents: list[str]
     author: str
     message: str
-    time_s: int  # Unix
+    time_s: int  # Unix time
     files: int
     directories: int
     size_bytes: int
@@ -110,7 +110,7 @@ class CommitView(msgspec.Struct, frozen=True):
 
 
 class LogView(msgspec.Struct, frozen=True):
-    """Versions, newest first. ``next``: the commit that comes after them, or null."""
+    """Versions, newest first. ``next`` is the commit after them, or null."""
 
     repo: str
     commits: list[CommitView]
@@ -118,7 +118,7 @@ class LogView(msgspec.Struct, frozen=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True):
-    """One path that differs. Sizes are null where there is no file."""
+    """One path that differs. Sizes are null if there is no file."""
 
     what: ChangeName
     path: str
@@ -127,9 +127,9 @@ class ChangeView(msgspec.Struct, frozen=True):
 
 
 class ChangesView(msgspec.Struct, frozen=True):
-    """What a version changed against another one, ``parent``: its first parent unless that was
-    asked for (null: it has none). ``is_complete``: all was counted; ``changes`` has the first of
-    them."""
+    """The changes of a version against another one, ``parent``: the one asked for, or its first
+    parent (null: it has none). ``is_complete``: everything was counted; ``changes`` has the first
+    of them."""
 
     repo: str
     commit: str
@@ -144,7 +144,7 @@ class ChangesView(msgspec.Struct, frozen=True):
 
 
 class LastChange(msgspec.Struct, frozen=True):
-    """A version that changed something; the beginning of its message."""
+    """A version that changed something, with the beginning of its message."""
 
     commit: str
     time_s: int  # Unix
@@ -152,9 +152,9 @@ class LastChange(msgspec.Struct, frozen=True):
 
 
 class LastChangesView(msgspec.Struct, frozen=True):
-    """Which version changed each entry of a directory last: ``entries`` has numbers of ``commits``
-    by name, as it stands in URLs. ``is_complete``: entries that are missing do not exist; else it
-    is not known of them."""
+    """The version that last changed each entry of a directory. ``entries`` maps names, as in URLs,
+    to indices in ``commits``. ``is_complete``: missing entries do not exist; otherwise, they may
+    exist."""
 
     commits: list[LastChange]
     entries: dict[str, int]
@@ -162,31 +162,31 @@ class LastChangesView(msgspec.Struct, frozen=True):
 
 
 class Catalog(Protocol):
-    """Looks into a store. Methods raise errors.py's classes; all awaits have deadlines."""
+    """Queries about a store. Methods raise errors.py's classes; all awaits have deadlines."""
 
     async def repositories(
         self, *, after: str, limit: int, keep: Callable[[str], bool]
     ) -> RepositoryPage:
-        """Repositories that ``keep`` takes, after a name, at most ``limit``."""
+        """Returns at most ``limit`` repositories that ``keep`` accepts, after a name."""
 
     async def refs(self, repo: str) -> RefsView:
-        """Branches and tags. Raises: NotFound."""
+        """Returns branches and tags. Raises: NotFound."""
 
     async def log(self, repo: str, rev: str, limit: int) -> LogView:
-        """The versions from ``rev`` back. Raises: NotFound."""
+        """Returns the versions from ``rev`` back. Raises: NotFound."""
 
     async def changes(self, repo: str, rev: str, since: str = "") -> ChangesView:
-        """What a version changed against another one of its repository, or its first parent.
-        Raises: NotFound."""
+        """Returns the changes of a version against another one of its repository (by default, its
+        first parent). Raises: NotFound."""
 
     async def last_changes(self, repo: str, rev: str, path: bytes) -> LastChangesView:
-        """When the entries of a directory (or a file) were changed last, as far as a bounded time
-        allows. Raises: NotFound, NotADirectory."""
+        """Returns when the entries of a directory (or a file) were last changed, as far as it
+        finds out within a bounded time. Raises: NotFound, NotADirectory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes that lie together in a file of the cache; ``fd`` stays open meanwhile."""
+    """Consecutive bytes in a file of the cache; ``fd`` stays open meanwhile."""
 
     fd: int
     offset: int
@@ -194,8 +194,8 @@ class Extent:
 
 
 class SnapshotFile(NamedTuple):
-    """A file of a snapshot, all from one row of the index. ``content_id`` names its bytes by what
-    is verified: files with equal ids have the same bytes."""
+    """A file of a snapshot, all from one row of the index. ``content_id`` rests on verified data:
+    files with equal ids have the same bytes."""
 
     snapshot: Snapshot
     entry: Entry
@@ -204,27 +204,26 @@ class SnapshotFile(NamedTuple):
 
 
 class Pieces(Protocol):
-    """Pieces of bytes: an asynchronous generator, or a stream of a file."""
+    """Pieces of bytes: an asynchronous generator, or the stream of a file."""
 
     def __aiter__(self) -> AsyncIterator[Buffer]: ...
 
     async def __anext__(self) -> Buffer: ...
 
     async def aclose(self) -> None:
-        """No more is wanted."""
+        """Ends the pieces."""
 
 
 class ByteStream(Pieces, Protocol):
-    """Verified bytes of a file. ``first`` is the first piece, already read; iterating gives the
-    others. ``origin``: where bytes were fetched from; None: all were in the cache."""
+    """Verified bytes of a file. ``first`` is the first piece, already read; iteration yields the
+    others. ``origin`` says where bytes were fetched from; None: all were in the cache."""
 
     first: Buffer
     origin: Origin | None
 
 
 class NamePage(NamedTuple):
-    """Some names, maybe none. ``following``: what the next page starts with; None after the last
-    one."""
+    """Some names, perhaps none. ``following`` begins the next page; None after the last page."""
 
     names: list[str]
     following: bytes | None
@@ -234,49 +233,55 @@ class Names(Protocol):
     """Snapshots and their entries. Methods raise errors.py's classes; all awaits have deadlines."""
 
     async def snapshot(self, repo: str, rev: str) -> Snapshot:
-        """The commit that ``rev`` (branch, tag, commit or prefix) is now. Raises: NotFound."""
+        """Returns the current commit of ``rev`` (branch, tag, commit or prefix). Raises:
+        NotFound."""
 
     async def entry(self, snapshot: Snapshot, path: bytes) -> Entry:
-        """The entry at a path; b"" is the root. Raises: NotFound, NotADirectory."""
+        """Returns the entry at a path; b"" is the root. Raises: NotFound, NotADirectory."""
 
     async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
-        """The entry with an inode number. Raises: NotFound (never looked up on this node)."""
+        """Returns the entry with an inode number. Raises: NotFound if this node does not know
+        it."""
 
     async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
-        """The file at a path, or an entry that is no file. Raises: NotFound, NotADirectory."""
+        """Returns the file at a path, or an entry that is not a file. Raises: NotFound,
+        NotADirectory."""
 
     async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Entry | SnapshotFile:
-        """The file with an inode number, or an entry that is no file. Raises: NotFound."""
+        """Returns the file with an inode number, or an entry that is not a file. Raises:
+        NotFound."""
 
     async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Entry:
-        """The child of a directory. Raises: NotFound, NotADirectory."""
+        """Returns the child of a directory. Raises: NotFound, NotADirectory."""
 
     async def children(
         self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
     ) -> Page:
-        """Children whose names sort after ``after``, at most ``limit``. Raises: NotADirectory."""
+        """Returns at most ``limit`` children whose names sort after ``after``. Raises:
+        NotADirectory."""
 
     async def tree(self, snapshot: Snapshot, ino: int) -> bytes:
-        """A directory in its stored form (chunkstore.format.tree). Raises: NotFound (never looked
-        up on this node); TooLarge."""
+        """Returns a directory in its stored form (chunkstore.format.tree). Raises: NotFound if this
+        node does not know it; TooLarge."""
 
     async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
-        """The content ids of files that were looked up, in their order. Raises: NotFound."""
+        """Returns the content ids of known files, in order. Raises: NotFound."""
 
     async def met(self) -> list[Snapshot]:
-        """Snapshots that this node has met, some thousands at most."""
+        """Returns the snapshots that this node has used, at most some thousands."""
 
     async def repos(self, prefix: bytes, start: bytes) -> NamePage:
-        """Some of the repositories whose names begin with ``prefix``, by the bytes of NAME@, from
-        ``start`` on: also the one whose NAME@ ``start`` begins with. Raises: Unavailable."""
+        """Returns some of the repositories whose names begin with ``prefix``, by the bytes of
+        NAME@, from ``start`` on, also the one whose NAME@ ``start`` begins with. Raises:
+        Unavailable."""
 
     async def revisions(self, repo: str, start: bytes) -> NamePage:
-        """Some of the branches and tags of a repository, by the bytes of NAME/, from ``start`` on.
-        Raises: Unavailable."""
+        """Returns some of the branches and tags of a repository, by the bytes of NAME/, from
+        ``start`` on. Raises: Unavailable."""
 
 
 class Located(NamedTuple):
-    """Where the beginning of a range lies in the cache; ``origin``: as of ByteStream."""
+    """Where the beginning of a range lies in the cache; ``origin`` is as in ByteStream."""
 
     place: CacheExtent
     origin: Origin | None
@@ -286,21 +291,21 @@ class Files(Protocol):
     """The bytes of files."""
 
     async def open(self, file: SnapshotFile, first: int, size_bytes: int) -> ByteStream:
-        """Begins to read the bytes [first, first + size_bytes). The stream must be closed. Raises:
-        InvalidInput (outside the file), Unavailable, Corrupt."""
+        """Begins to read the bytes [first, first + size_bytes). The caller must close the stream.
+        Raises: InvalidInput for a range outside of the file; Unavailable, Corrupt."""
 
     async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> Located | ByteStream:
-        """As ``open``, for a reader of the cache's files: where the bytes from ``first`` on lie,
-        as many as lie together; or the stream, if they are in memory alone."""
+        """Does what ``open`` does for a reader of the cache's files: returns where the bytes from
+        ``first`` on lie, as many as lie together; or the stream, if they are only in memory."""
 
     def hit(self, content_id: bytes, first: int, size_bytes: int) -> Extent | None:
-        """Where a range lies in one cache file, if all of it does and that is known without
-        waiting. The extent is good until control goes back to the event loop.
+        """Returns where a range lies in one cache file, if all of it does and no waiting is needed.
+        The extent is valid until control returns to the event loop.
         """
 
 
 class NodeService(Protocol):
-    """One node, as the HTTP side sees it. ``cache_control`` is None without a cache."""
+    """One node for the HTTP side. ``cache_control`` is None without a cache."""
 
     @property
     def names(self) -> Names:
@@ -312,7 +317,7 @@ class NodeService(Protocol):
 
     @property
     def catalog(self) -> Catalog:
-        """What the store holds, for people."""
+        """Queries about the store, for users."""
 
     @property
     def cache_control(self) -> CacheControl | None:
@@ -320,16 +325,16 @@ class NodeService(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """What it counts."""
+        """The node's counters."""
 
     def cache_place(self) -> CachePlace | None:
-        """Where programs of this machine find the cache's files; None where there are none."""
+        """Returns where programs of this machine find the cache's files; None if there are none."""
 
     async def used(self, report: UsageReport) -> None:
-        """What a program of this machine read from the cache's files by itself."""
+        """Takes the report of a program of this machine that read the cache's files by itself."""
 
     async def look(self) -> None:
-        """Learn anew what ``status`` says of other nodes; takes about a second at most."""
+        """Updates what ``status`` says about other nodes; takes at most about a second."""
 
     def status(self) -> dict[str, object]:
-        """Plain figures for /status: store, cache used and limit, hits, misses."""
+        """Returns plain fields for /status: store, cache use and limit, hits, misses."""

@@ -1,1 +1,1 @@
-"""Thread pools, counters, metrics, backoff: what all of the proxy stands on."""
+"""Thread pools, counters, metrics, backoff: the base of the whole proxy."""

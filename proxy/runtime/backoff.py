@@ -1,4 +1,5 @@
-"""Repeating what fails because somebody does not answer: more and more slowly, and not forever."""
+"""Retries calls that fail because a peer or store does not answer: ever more slowly, not
+forever."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 PATIENCE_S = 300.0  # without any progress at all
 POLICY = RetryPolicy(
-    attempts_max=20,  # of one call, while others get on
+    attempts_max=20,  # for one call, while others succeed
     time_s_max=PATIENCE_S,
     throttled_s_max=PATIENCE_S,
     pause_s_first=0.25,
@@ -25,7 +26,7 @@ POLICY = RetryPolicy(
 
 
 class Backoff:
-    """Of one piece of work with many calls. Retries continue while any call succeeds."""
+    """The retries of one piece of work with many calls. They continue while any call succeeds."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Backoff:
         self._progress_s = clock_s()
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call gives in the end. Its last Unavailable; any other error at once."""
+        """Returns the call's result. Raises: its last Unavailable; any other error at once."""
         failed = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Bounded labels: figures of many things, of which only so many get series of their own."""
+"""Bounded labels: of many things with counters, only a limited number get their own series."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from operator import add, sub
 
 OTHER = "other"
-IDLE_S = 3600.0  # a series may go to another thing after so long without use
+IDLE_S = 3600.0  # a series may pass to another thing after this time without use
 
 Figures = tuple[int, ...]
 
 
 class BoundedLabels:
-    """Shows the counters of at most ``series_max`` things; those of all others together.
+    """Shows the counters of at most ``series_max`` things, and the sum of all others.
 
-    A thing keeps its series while it is used, so that no counter ever goes back: what is counted
-    for others is what came while they had no series of their own.
+    A thing keeps its series while it is used, so that no counter ever decreases. The sum of the
+    others counts what they did while they had no series of their own.
     """
 
     def __init__(self, series_max: int, idle_s: float = IDLE_S) -> None:
@@ -27,7 +27,7 @@ class BoundedLabels:
         self._other: Figures = ()
 
     def show(self, figures: Mapping[str, Figures], now_s: float) -> dict[str, Figures]:
-        """The figures to show now, by label, of all things that there are."""
+        """Returns the counters to show now, by label."""
         for name in self._seen.keys() - figures.keys():
             del self._seen[name]
             self._used_s.pop(name, None)
@@ -49,7 +49,7 @@ class BoundedLabels:
         return found
 
     def _give_series(self, grown: Mapping[str, Figures], now_s: float) -> None:
-        """To things that were used, the most used first, as far as there are series."""
+        """Gives series to things that were used, the most used first, as long as there are any."""
         wanting = [name for name in grown if name not in self._shown and name != OTHER]
         wanting.sort(key=lambda name: sum(grown[name]), reverse=True)
         for name in wanting:

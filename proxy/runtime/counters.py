@@ -1,4 +1,4 @@
-"""What a node counts: the names of the figures, and their sums. ``node_families.py`` shows them."""
+"""The counters of a node, by name. ``node_families.py`` shows them as metrics."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, RepositoryReads, So
 
 
 class Counter(StrEnum):
-    """A figure that only grows. Names end in their unit."""
+    """A counter, which only grows. Names end in their unit."""
 
     HITS = "hits_reads"  # pieces answered from the cache
     HIT_BYTES = "hit_bytes"
-    DIRECT = "direct_reads"  # of the hits: read by mounts from the cache's files
+    DIRECT = "direct_reads"  # hits that mounts read from the cache's files
     DIRECT_BYTES = "direct_bytes"
     MISSES = "misses_reads"  # pieces that had to be fetched first
     JOINED = "joined_reads"  # misses whose chunk was on its way already
     FETCHES = "store_fetches"  # ranged reads sent to the store
     FETCHED_BYTES = "store_fetched_bytes"  # as stored, before decompression
     FILLED_BYTES = "cache_filled_bytes"
-    UNCACHED_BYTES = "uncached_bytes"  # served without keeping them: no space
-    LEFT_OUT_BYTES = "left_out_bytes"  # served without keeping them: the disk cannot keep up
+    UNCACHED_BYTES = "uncached_bytes"  # served without being cached: no space
+    LEFT_OUT_BYTES = "left_out_bytes"  # served without being cached: the disk cannot keep up
     AHEAD_UNITS = "read_ahead_units"
     AHEAD_REFUSED = "read_ahead_refused_units"  # too much in flight already
     STORE_CORRUPT = "store_corrupt_chunks"  # bytes from the store that did not match
     CACHE_CORRUPT = "cache_corrupt_files"  # cache files with bytes that did not match
     DEADLINES = "deadlines_fetches"
-    SCRUBBED_BYTES = "scrubbed_bytes"  # of cache files, read again and checked in idle time
+    SCRUBBED_BYTES = "scrubbed_bytes"  # bytes of cache files that were checked in idle time
     EVICTED_FILES = "evicted_files"
     EVICTED_BYTES = "evicted_bytes"
-    EVICTED_UNREAD_BYTES = "evicted_unread_bytes"  # that nobody had read
+    EVICTED_UNREAD_BYTES = "evicted_unread_bytes"  # evicted bytes that nobody had read
     NO_SPACE = "no_space_errors"
-    PINNED_FULL = "pinned_full_writes"  # not kept: nothing that is not pinned could go
+    PINNED_FULL = "pinned_full_writes"  # not cached: only pinned files could be evicted
     PEER_REQUESTS = "peer_requests"  # sent to other nodes
-    PEER_FETCHED_BYTES = "peer_fetched_bytes"  # of chunks and indexes that came from them
+    PEER_FETCHED_BYTES = "peer_fetched_bytes"  # of chunks and indexes from other nodes
     PEER_BUSY = "peer_busy_answers"
     PEER_FAILED = "peer_failed_requests"  # refused, broken, or too slow
-    PEER_DENIED = "peer_denied_requests"  # of these: no trust (401, 403, TLS)
+    PEER_DENIED = "peer_denied_requests"  # failed for lack of trust (401, 403, TLS)
     PEER_CORRUPT = "peer_corrupt_answers"
-    PEER_FALLBACKS = "peer_fallback_fetches"  # after peers were asked, from the store
+    PEER_FALLBACKS = "peer_fallback_fetches"  # from the store, after peers were asked
     PEER_SENT_BYTES = "peer_sent_bytes"  # to other nodes
     PEER_REFUSED = "peer_refused_requests"  # answered with "busy"
     PEER_UNTRUSTED = "peer_untrusted_requests"  # refused by this node for lack of trust
@@ -55,7 +55,7 @@ USER_SOURCES = (Source.CACHE, Source.PEERS, Source.STORE)
 
 
 class Counts:
-    """The figures of one node. ``values`` may be read at any time, from any thread."""
+    """The counters of one node. Any thread may read ``values`` at any time."""
 
     def __init__(self) -> None:
         self.values: dict[Counter, int] = dict.fromkeys(Counter, 0)
@@ -71,8 +71,8 @@ class Counts:
             self.values[counter] += amount
 
     def evicted(self, size_bytes: int, age_s: float, unread_bytes: int = 0) -> None:
-        """A file of the cache was evicted that had been used last so long ago; nobody had read so
-        much of it. For any thread."""
+        """Counts the eviction of a cache file, ``age_s`` after its last use, with the bytes that
+        nobody had read. For any thread."""
         with self.lock:
             self.values[Counter.EVICTED_FILES] += 1
             self.values[Counter.EVICTED_BYTES] += size_bytes
@@ -80,12 +80,12 @@ class Counts:
             self.evicted_age_s.add(max(age_s, 0.0))
 
     def fetched(self, origin: Origin, elapsed_s: float, trace_id: str = "") -> None:
-        """A unit has come from a source, for a trace if there is one. For any thread."""
+        """Counts a unit from a source, for a trace if there is one. For any thread."""
         with self.lock:
             self.fetch_s[origin].add(elapsed_s, trace_id)
 
     def fetched_for(self, owner: str, origin: Origin | None, size_bytes: int) -> None:
-        """Bytes came for a user; from the cache's files where ``origin`` is None. Any thread."""
+        """Counts bytes for a user; ``origin`` None: from the cache's files. For any thread."""
         if owner.isdecimal():
             with self.lock:
                 if owner not in self.user_bytes and len(self.user_bytes) >= USERS_KNOWN_MAX:
@@ -94,14 +94,14 @@ class Counts:
                 found[USER_SOURCES.index(OF_ORIGIN[origin])] += size_bytes
 
     def hit(self, size_bytes: int) -> None:
-        """One piece from the cache. On the hot path: only the event loop moves these two, so that
-        no lock is needed."""
+        """Counts one piece from the cache. This is the hot path: only the event loop changes these
+        two counters, so no lock is needed."""
         values = self.values
         values[Counter.HITS] += 1
         values[Counter.HIT_BYTES] += size_bytes
 
     def direct(self, reads: int, size_bytes: int, repo: str = "") -> None:
-        """Hits that mounts served themselves. On the event loop, as ``hit``."""
+        """Counts hits that mounts served themselves. On the event loop, like ``hit``."""
         self.reads.of(repo)[Source.DIRECT].add(size_bytes, reads)
         values = self.values
         values[Counter.HITS] += reads

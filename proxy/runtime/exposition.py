@@ -19,7 +19,7 @@ OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 OPENMETRICS_MEDIA = "application/openmetrics-text"
 LABEL_CHARS_MAX = 256
 NAMING_LABELS = ("repository", "mountpoint", "commit", "job", "user", "store")
-"""Labels whose values are not known before: they name what not everybody may know."""
+"""Labels whose values are not fixed: they may name things that not everybody may know."""
 
 K = TypeVar("K", bound=tuple[str, ...])
 
@@ -30,8 +30,8 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class Definition(NamedTuple):
-    """What a metric is. ``name`` as it is shown, a counter's with ``_total``; ``kind``: "counter",
-    "gauge", "histogram" or "summary"."""
+    """The definition of a metric. ``name`` is as shown, a counter's with ``_total``. ``kind`` is
+    "counter", "gauge", "histogram" or "summary"."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Definition(NamedTuple):
 
 
 class Exemplar(NamedTuple):
-    """One request of a bucket: its trace, its value, and when it was (Unix)."""
+    """One request in a bucket: its trace, its value, and its Unix time."""
 
     trace_id: str
     value: float
@@ -48,7 +48,7 @@ class Exemplar(NamedTuple):
 
 
 class MetricLine(NamedTuple):
-    """One line of a family: its name's ending, its labels as text, its value."""
+    """One line of a family: the suffix of its name, its labels as text, its value."""
 
     ending: str
     labels: str
@@ -64,8 +64,8 @@ class Family(NamedTuple):
 
 
 def label_text(names: Iterable[str], values: Iterable[str]) -> str:
-    """Labels as they stand in a line, without braces. Names that no UTF-8 can hold are escaped,
-    and very long values cut."""
+    """Returns labels as in a line, without braces. Names that are not valid UTF-8 are escaped, and
+    very long values cut."""
     return ",".join(
         f'{name}="{label_value(value).translate(_ESCAPES)}"'
         for name, value in zip(names, values, strict=True)
@@ -73,7 +73,8 @@ def label_text(names: Iterable[str], values: Iterable[str]) -> str:
 
 
 def label_value(value: str) -> str:
-    """A value that every reader of the text can decode, at most LABEL_CHARS_MAX characters."""
+    """Returns a value that every reader of the text can decode, of at most LABEL_CHARS_MAX
+    characters."""
     clean = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if len(clean) > LABEL_CHARS_MAX:
         return f"{clean[: LABEL_CHARS_MAX - 1]}…"
@@ -81,22 +82,22 @@ def label_value(value: str) -> str:
 
 
 def simple(definition: Definition, value: float) -> Family:
-    """A family without labels."""
+    """Returns a family without labels."""
     return Family(definition, [MetricLine("", "", value)])
 
 
 def labelled(definition: Definition, values: Mapping[K, float]) -> Family:
-    """A family with a sample for each tuple of values of its labels."""
+    """Returns a family with a sample for each tuple of label values."""
     names = definition.labels
     samples = [MetricLine("", label_text(names, key), value) for key, value in values.items()]
     return Family(definition, samples)
 
 
 def readable(body: bytes, may_read: Callable[[str], bool]) -> bytes:
-    """A text in either format for a reader who may not read everything: of the samples that name
-    somebody or something, those of repositories that he may read, and of their mounts. What is told
-    of users, jobs and places may be of anything."""
-    lines = body.split(b"\n")  # not splitlines: a label may hold a carriage return
+    """Filters a text in either format for a reader who may not read everything. Of samples with
+    naming labels, only those of readable repositories and of their mounts remain. Samples about
+    users, jobs and places may concern any repository."""
+    lines = body.split(b"\n")  # not splitlines, since a label may have a carriage return
     found = {match[1] for line in lines if (match := _REPOSITORY.search(line))}
     shown = {repo for repo in found if repo != OTHER.encode() and may_read(repo.decode())}
     mounts = {
@@ -115,25 +116,25 @@ def readable(body: bytes, may_read: Callable[[str], bool]) -> bytes:
 
 
 def _label(pattern: re.Pattern[bytes], line: bytes) -> bytes | None:
-    """The value, as it stands there, of a label of a line."""
+    """Returns the encoded value of a label in a line."""
     found = pattern.search(line)
     return None if found is None else found[1]
 
 
 def text(families: Iterable[Family]) -> bytes:
-    """All families in Prometheus' text format."""
+    """Returns all families in Prometheus' text format."""
     return "".join(_lines(family, openmetrics=False) for family in families).encode()
 
 
 def openmetrics(families: Iterable[Family]) -> bytes:
-    """All families as OpenMetrics, with exemplars."""
+    """Returns all families as OpenMetrics, with exemplars."""
     lines = [_lines(family, openmetrics=True) for family in families]
     return "".join([*lines, "# EOF\n"]).encode()
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether a client that sent this Accept header takes OpenMetrics, and likes it no less than
-    plain text."""
+    """Whether a client with this Accept header accepts OpenMetrics, and does not prefer plain
+    text."""
     weights = {"openmetrics": 0.0, "text": 0.0}
     for part in accept.split(","):
         media, *parameters = (one.strip() for one in part.split(";"))
@@ -180,7 +181,7 @@ def _exemplar(exemplar: Exemplar) -> str:
 
 
 def number(value: float) -> str:
-    """A value as both formats write it."""
+    """Returns a value in the notation of both formats."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     if math.isnan(value):

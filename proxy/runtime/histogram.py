@@ -1,4 +1,4 @@
-"""Histograms with fixed buckets, counted with plain numbers and shown when somebody asks."""
+"""Histograms with fixed buckets, counted as plain numbers and rendered on demand."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ AGE_BOUNDS_S = (60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400
 
 
 class Histogram:
-    """Counts values by buckets; ``bounds`` are their upper ends, inclusive. For one thread, or
-    under the caller's lock."""
+    """Counts values by buckets; ``bounds`` are their inclusive upper ends. For one thread, or under
+    the caller's lock."""
 
     __slots__ = ("bounds", "buckets", "exemplars", "total")
 
     def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> None:
         self.bounds = bounds
         self.buckets = [0] * (len(bounds) + 1)
-        self.total = 0.0  # of all values
+        self.total = 0.0  # sum of all values
         self.exemplars: dict[int, Exemplar] = {}  # the last one of each bucket
 
     @property
@@ -32,7 +32,7 @@ class Histogram:
         return sum(self.buckets)
 
     def add(self, value: float, trace_id: str = "") -> None:
-        """Count one value, of a trace if there is one."""
+        """Counts one value, of a trace if there is one."""
         bucket = bisect_left(self.bounds, value)
         self.buckets[bucket] += 1
         self.total += value
@@ -40,7 +40,7 @@ class Histogram:
             self.exemplars[bucket] = Exemplar(trace_id, value, time.time())
 
     def add_all(self, other: Histogram) -> None:
-        """Count what another histogram with the same bounds has counted."""
+        """Adds the counts of another histogram with the same bounds."""
         for bucket, count in enumerate(other.buckets):
             self.buckets[bucket] += count
         self.total += other.total

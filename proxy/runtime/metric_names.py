@@ -1,8 +1,8 @@
-"""All metrics of /metrics: name, type, labels, and what each tells. docs/metrics.md has the same
-table for people; a test holds the two together.
+"""All metrics of /metrics: name, type, labels, and description. docs/metrics.md has the same table
+for users; a test compares the two.
 
 Names follow Prometheus: base units, the unit last, ``_total`` for counters. What can be computed
-from another metric is none of its own; a histogram's ``_count`` counts.
+from another metric is not a metric; a histogram's ``_count`` counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _add(definition: Definition) -> Definition:
     return definition
 
 
-# --- what runs
+# --- processes
 BUILD_INFO = _gauge(
     "build_info",
     "Always 1; which versions run",
@@ -48,7 +48,7 @@ FIGURES_LATE = _counter(
     "figures_late", "Scrapes that show older figures of mounts and components: files took too long"
 )
 
-# --- what readers got
+# --- reads
 READS = _counter("reads", "Reads by programs of this node", "repository", "source")
 READ_BYTES = _counter("read_bytes", "Bytes that they got", "repository", "source")
 

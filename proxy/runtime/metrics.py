@@ -1,8 +1,7 @@
-"""The metrics of one server: its counters, and all of it as text for Prometheus.
+"""The metrics of one server: its counters, and all metrics as text for Prometheus.
 
-Counting must cost nearly nothing on the hot path, so counters are plain numbers that only the
-event loop's thread changes; they become Prometheus families when somebody asks. metric_names.py
-is the list of all metrics.
+Counting must cost nearly nothing on the hot path, so counters are plain numbers that only the event
+loop's thread changes; they become Prometheus families on demand. metric_names.py lists all metrics.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 
 ENDPOINT_KINDS = ("unix", "tcp", "s3", "peers")
-NO_SOURCE = "none"  # of answers that are no bytes of a file
+NO_SOURCE = "none"  # for answers without bytes of a file
 SERIES_MAX = 100
-BUSY_STREAMS = 64  # at once, from where on scrapes share what was made within BUSY_AGE_S
+BUSY_STREAMS = 64  # at once, from which scrapes share a text up to BUSY_AGE_S old
 BUSY_AGE_S = 1.0
 _GB = 1e9
 _CACHE = Source.CACHE.label
 
 
 class Use(NamedTuple):
-    """What a proxy has done: what tells whether anybody needs it. ``busy``: a request is being
+    """What a proxy has done, which shows whether anybody needs it. ``busy``: a request is being
     answered, or a job runs."""
 
     answered: int  # requests so far
@@ -56,8 +55,8 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetricSettings:
-    """``repositories_max``: with series of their own. Prices of the store, in any currency: of
-    1,000 reads, and of a GB (10^9 bytes) that it sends."""
+    """``repositories_max`` is how many have their own series. Prices of the store, in any currency:
+    for 1,000 reads, and for a GB (10^9 bytes) that it sends."""
 
     repositories_max: int = SERIES_MAX
     price_per_1000_gets: float = 0.0
@@ -66,9 +65,9 @@ class MetricSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
-    """What is shown beside a server's own counters: calls to the store, and families of others on
-    this node, such as its mounts. ``mounts_directories``: where these count, for others who ask.
-    ``tracer``: who records requests."""
+    """What to show beside a server's own counters: calls to the store, and families from others on
+    this node, such as its mounts. ``mounts_directories`` have the counters of mounts. ``tracer``
+    records requests."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)
@@ -78,7 +77,7 @@ class MetricInputs:
 
 
 class RequestCounter(Histogram):
-    """Requests of one route, status class and source: how many, how long, how many bytes."""
+    """The requests of one route, status class and source: their number, time and bytes."""
 
     __slots__ = ("sent_bytes",)
 
@@ -88,29 +87,29 @@ class RequestCounter(Histogram):
 
     @property
     def requests(self) -> int:
-        """How many were answered."""
+        """The number of answered requests."""
         return self.count
 
 
 @dataclass(slots=True)
 class EndpointCounts:
-    """Counts of the endpoints of one kind. ``connected``: their open connections."""
+    """The counters of the endpoints of one kind. ``connected`` are their open connections."""
 
     connected: list[Sized] = field(default_factory=list)
     connections_refused: int = 0
     connections_cut: int = 0
     streams: int = 0
     streams_refused: int = 0
-    certificate_end_s: float = 0.0  # Unix; 0: there is none
+    certificate_end_s: float = 0.0  # Unix time; 0: there is none
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return sum(map(len, self.connected))
 
 
 class Metrics:
-    """All counters of one server, and what else is shown with them."""
+    """All counters of one server, and the other metrics that it shows."""
 
     def __init__(
         self,
@@ -133,54 +132,57 @@ class Metrics:
         self._endpoints = {kind: EndpointCounts() for kind in ENDPOINT_KINDS}
         self._repositories = BoundedLabels(self._settings.repositories_max)
         self._users = BoundedLabels(self._settings.repositories_max)
-        self._made: dict[bool, tuple[float, bytes]] = {}  # when, and what
+        self._made: dict[bool, tuple[float, bytes]] = {}  # time and text
         self._saved_bytes = 0
         self._saved_cost = 0.0
         self.loop_lag_s = Histogram()
         self.broken_bodies = 0
-        self.tokens_stale = False  # a deleted token may still be good
+        self.tokens_stale = False  # a deleted token may still be valid
         self.s3_left_out = 0
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
 
     def counter(self, route: str, status: int, source: str = NO_SOURCE) -> RequestCounter:
-        """The counter of a route ("files", "stat", ...), a status's class ("2xx") and a source."""
+        """Returns the counter of a route ("files", "stat", ...), a status class ("2xx") and a
+        source."""
         return _at(self._counters, (route, _class_of(status), source))
 
     def hot_counter(self, route: str, repo: str) -> RequestCounter:
-        """The counter of the fast path, whose answers are good, and bytes of the cache."""
+        """Returns the counter of the fast path, whose answers are always bytes of the cache."""
         return _at(self._hot, (route, repo))
 
     @property
     def fast_answers(self) -> int:
-        """Answers of the fast path."""
+        """Returns the number of answers of the fast path."""
         return sum(counter.count for counter in self._hot.values())
 
     def first_byte(self, route: str, source: str) -> Histogram:
-        """Times until the first byte was there, of a route and source."""
+        """Returns the times to the first byte, for a route and source."""
         found = self._first_bytes.get((route, source))
         if found is None:
             found = self._first_bytes[route, source] = Histogram()
         return found
 
     def endpoint(self, kind: str) -> EndpointCounts:
-        """The figures of the endpoints of a kind, one of ENDPOINT_KINDS."""
+        """Returns the counters of the endpoints of a kind, one of ENDPOINT_KINDS."""
         return self._endpoints[kind]
 
     def total(self, name: str) -> int:
-        """One of EndpointCounts' figures, summed over all endpoints."""
+        """Returns one field of EndpointCounts, summed over all endpoints."""
         return sum(getattr(counts, name) for counts in self._endpoints.values())
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
-        """What /metrics answers to a client with this Accept header: the body and its type. While
-        many requests are under way it is made once a second at most, however many ask."""
+        """Returns the answer of /metrics for a client with this Accept header: the body and its
+        type. While many requests are under way, it is made at most once a second, for any number of
+        clients."""
         is_open = exposition.wants_openmetrics(accept)
         if not self._is_fresh(is_open=is_open):
             await self._others.read()
         return self.text(accept)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """As ``scrape``, with what mounts and components had counted at the last one."""
+        """Does what ``scrape`` does, with the counters of mounts and components from the last
+        scrape."""
         is_open = exposition.wants_openmetrics(accept)
         if not self._is_fresh(is_open=is_open):
             write = exposition.openmetrics if is_open else exposition.text
@@ -189,13 +191,13 @@ class Metrics:
         return self._made[is_open][1], media
 
     def _is_fresh(self, *, is_open: bool) -> bool:
-        """Whether what was made is good enough for a busy proxy."""
+        """Whether the last text is recent enough for a busy proxy."""
         if is_open not in self._made or self.total("streams") <= BUSY_STREAMS:
             return False
         return time.monotonic() - self._made[is_open][0] < BUSY_AGE_S
 
     def requests(self, route: str | None = None) -> int:
-        """Answered requests of a route; None: of all."""
+        """Returns the number of answered requests of a route; None: of all routes."""
         return sum(
             counter.requests
             for key, counter in (*self._counters.items(), *self._hot.items())
@@ -203,12 +205,12 @@ class Metrics:
         )
 
     def sent_bytes(self) -> int:
-        """Bytes of all answers."""
+        """Returns the bytes of all answers."""
         counters = (*self._counters.values(), *self._hot.values())
         return sum(counter.sent_bytes for counter in counters)
 
     def families(self) -> Iterator[Family]:
-        """All families that there are now."""
+        """Yields all families."""
         versions = (
             self._version,
             platform.python_version(),
@@ -252,7 +254,8 @@ class Metrics:
         })  # fmt: skip
 
     def _read_figures(self) -> dict[str, tuple[int, ...]]:
-        """By repository: reads and bytes of each source, those of the fast path too."""
+        """Returns, by repository, reads and bytes of each source, including those of the fast
+        path."""
         found = {repo: list(figures) for repo, figures in self.counts.reads.figures().items()}
         for (_, repo), hot in self._hot.items():
             if hot.count:
@@ -262,10 +265,10 @@ class Metrics:
         return {repo: tuple(figures) for repo, figures in found.items()}
 
     def _saving_families(self, read: Collection[tuple[int, ...]]) -> Iterator[Family]:
-        """Against every reader going to the store: each read a request of its own, of its bytes.
+        """Compares with every reader reading from the store: each read would be a request of its
+        own, for its bytes.
 
-        What is fetched ahead of its readers costs first and saves later, so that what is saved is
-        the most that it has been.
+        Read-ahead costs first and saves later, so the savings are the largest value so far.
         """
         calls, prices = self._store_calls, self._settings
         reads = sum(sum(figures[0::2]) for figures in read)
@@ -281,7 +284,7 @@ class Metrics:
         yield simple(names.STORE_SAVED_COST, self._saved_cost)
 
     def _endpoint_families(self) -> Iterator[Family]:
-        """One family for each figure of an endpoint, labelled with the endpoint's kind."""
+        """Yields one family for each counter of endpoints, labelled with the endpoint's kind."""
         for name, definition in (
             ("connections", names.HTTP_CONNECTIONS),
             ("connections_refused", names.HTTP_CONNECTIONS_REFUSED),
@@ -324,7 +327,7 @@ class Metrics:
         yield Family(names.HTTP_FIRST_BYTE, lines)
 
     def _process_families(self) -> Iterator[Family]:
-        """Memory, descriptors, processor time and start of this process."""
+        """Yields memory, descriptors, processor time and start of this process."""
         for metric in self._process.collect():
             name = f"{metric.name}_total" if metric.type == "counter" else metric.name
             definition = Definition(name, metric.type, (), metric.documentation)

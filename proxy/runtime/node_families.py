@@ -1,4 +1,4 @@
-"""A node's figures as metrics: from Node.status() and its counters to families."""
+"""A node's metrics: makes families from Node.status() and its counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lodefs.proxy.runtime.exposition import (
     simple,
 )
 
-# keys of Node.status() that are metrics as they are
+# keys of Node.status() that are metrics themselves
 PLAIN: dict[str, Definition] = {
     "cache_used_bytes": names.CACHE_USED,
     "cache_size_bytes_max": names.CACHE_LIMIT,
@@ -56,7 +56,7 @@ PLAIN: dict[str, Definition] = {
     Counter.TREES_LOADED: names.TREES_LOADED,
 }
 
-# keys that are together one metric, with the value of its label
+# keys that together are one metric, with the value of its label
 PARTS: dict[str, tuple[Definition, str]] = {
     Counter.STORE_CORRUPT: (names.VERIFICATION_FAILURES, "store"),
     Counter.PEER_CORRUPT: (names.VERIFICATION_FAILURES, "peers"),
@@ -86,7 +86,7 @@ PEER_STATES = ("well", "down", "unreachable", "late", "failing", "refusing", "re
 
 
 def node_families(status: Mapping[str, object], counts: Counts) -> Iterator[Family]:
-    """What a node says of itself; what it does not say is left out."""
+    """Yields the metrics of a node; skips what it does not report."""
     for key, definition in PLAIN.items():
         value = status.get(key)
         if isinstance(value, int | float):
@@ -109,14 +109,14 @@ def _parts(status: Mapping[str, object]) -> Iterator[Family]:
         if isinstance(value, int | float):
             values.setdefault(definition, {})[(label,)] = value
     failures = values.get(names.PEER_FAILURES)
-    if failures:  # those that were denied are counted among the failed
+    if failures:  # denied requests also count as failed
         failures[("failed",)] -= failures[("denied",)]
     for definition, by_label in values.items():
         yield labelled(definition, by_label)
 
 
 def _pools(pools: object) -> Iterator[Family]:
-    """``pools``: by name, calls that run and calls that wait."""
+    """Yields the metrics of pools. ``pools`` has running and waiting calls by name."""
     if isinstance(pools, Mapping):
         yield labelled(names.POOL_THREADS, {(name,): one[0] for name, one in pools.items()})
         yield labelled(names.POOL_WAITING, {(name,): one[1] for name, one in pools.items()})

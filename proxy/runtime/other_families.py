@@ -1,6 +1,6 @@
-"""Families that others of this node count in files: read in a thread, with a deadline.
+"""Families that other programs of this node count in files: read in a thread, with a deadline.
 
-The files lie in memory (/run), but a directory may be anything: what hangs must hold up neither
+The files lie in memory (/run), but a directory may be anything: one that hangs must delay neither
 readers nor a scrape.
 """
 
@@ -20,8 +20,8 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 class OtherFamilies:
-    """The families that ``make`` gives, which may block. ``families``: as of the last time that it
-    did. ``late``: how often it took too long. For one event loop."""
+    """The families from ``make``, which may block. ``families`` are those of the last successful
+    call. ``late`` is how often it took too long. For one event loop."""
 
     def __init__(self, make: MoreFamilies, deadline_s: float = DEADLINE_S) -> None:
         self.families: Sequence[Family] = ()
@@ -31,7 +31,8 @@ class OtherFamilies:
         self._reading: asyncio.Future[Sequence[Family]] | None = None
 
     async def read(self) -> None:
-        """Reads them anew, for all who ask meanwhile, and waits no longer than the deadline."""
+        """Reads them again, once for all concurrent callers, and waits at most until the
+        deadline."""
         if self._reading is None:
             self._reading = asyncio.wrap_future(_in_thread(self._make))
             self._reading.add_done_callback(self._done)
@@ -48,11 +49,11 @@ class OtherFamilies:
         if error is None:
             self.families = reading.result()
         else:
-            _log.warning("figures of mounts and components cannot be read: %r", error)
+            _log.warning("the counters of mounts and components cannot be read: %r", error)
 
 
 def _in_thread(make: MoreFamilies) -> Future[Sequence[Family]]:
-    """What ``make`` gives, from a thread that nothing waits for at the process's end."""
+    """Runs ``make`` in a thread that nothing waits for at exit."""
     future: Future[Sequence[Family]] = Future()
 
     def work() -> None:

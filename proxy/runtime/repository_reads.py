@@ -1,4 +1,4 @@
-"""What readers of this node got, by repository and by where the bytes came from."""
+"""The bytes that readers of this node got, by repository and by source."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from lodefs.chunkstore.protocol.wire import Origin
 
 
 class Source(IntEnum):
-    """Where bytes for a reader came from."""
+    """The sources of bytes for readers."""
 
-    DIRECT = 0  # a mount or a Python program read the cache's files without asking
+    DIRECT = 0  # a mount or a Python program read the cache's files by itself
     CACHE = 1  # the proxy had them in its cache
     PEERS = 2
     STORE = 3
@@ -25,7 +25,7 @@ REPOSITORIES_KNOWN_MAX = 100_000  # further ones are counted as one
 
 
 class SourceReads:
-    """Reads of one repository from one source: plain numbers, which the event loop's thread alone
+    """Reads of one repository from one source: plain numbers, which only the event loop's thread
     changes."""
 
     __slots__ = ("read_bytes", "reads")
@@ -35,13 +35,13 @@ class SourceReads:
         self.read_bytes = 0
 
     def add(self, size_bytes: int, reads: int = 1) -> None:
-        """Count bytes, of so many reads that began."""
+        """Counts bytes of ``reads`` reads that began."""
         self.reads += reads
         self.read_bytes += size_bytes
 
 
 class RepositoryReads:
-    """All reads of a node. Used from the event loop alone."""
+    """All reads of a node, for use on the event loop only."""
 
     def __init__(self) -> None:
         self._repositories: dict[str, tuple[SourceReads, ...]] = {}
@@ -55,7 +55,7 @@ class RepositoryReads:
         return found
 
     def figures(self) -> dict[str, tuple[int, ...]]:
-        """By repository: reads and bytes of each source, one after the other."""
+        """Returns, by repository, reads and bytes of each source, one after the other."""
         return {
             repo: tuple(n for one in sources for n in (one.reads, one.read_bytes))
             for repo, sources in self._repositories.items()

@@ -1,4 +1,4 @@
-"""Async single flight: one task for all who want the same thing at the same time."""
+"""Single flight for coroutines: one task for all concurrent callers that want the same result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class SharedTasks(Generic[K, T]):
-    """Tasks in progress, by key. Used from one event loop."""
+    """Tasks in progress, by key. For one event loop."""
 
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[T]] = {}
@@ -20,8 +20,8 @@ class SharedTasks(Generic[K, T]):
         return key in self._tasks
 
     async def run(self, key: K, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the task for a key, which is started unless it is in progress. Cancelling
-        a caller does not cancel the task. Raises as the task does."""
+        """Returns the result of the task for a key, and starts it unless it is in progress.
+        Cancelling a caller does not cancel the task. Raises what the task raises."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(start())
@@ -31,4 +31,4 @@ class SharedTasks(Generic[K, T]):
     def _forget(self, key: K, task: asyncio.Task[T]) -> None:
         del self._tasks[key]
         if not task.cancelled():
-            task.exception()  # seen, even if no caller waits any more
+            task.exception()  # marks it as retrieved, even if no caller waits

@@ -1,4 +1,4 @@
-"""What the calls to the store came to: times, bytes, errors, attempts that were repeated."""
+"""The calls to the store: times, bytes, errors, retries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OK = "ok"
 
 
 def outcome_of(error: type[LodefsError] | None) -> str:
-    """ "ok", or the class of an error: that of errors.py, which dashboards and alerts know, where a
-    store has made one of its own of it."""
+    """Returns "ok", or the class of an error: one of errors.py, which dashboards and alerts know,
+    even if a store has derived its own."""
     if error is None:
         return OK
     return next(
@@ -25,7 +25,7 @@ def outcome_of(error: type[LodefsError] | None) -> str:
 
 
 class StoreCalls:
-    """Calls to the store by operation and outcome. Counted from any thread."""
+    """Calls to the store by operation and outcome. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,11 +33,11 @@ class StoreCalls:
         self._bytes: Counter[tuple[str, ...]] = Counter()
         self._retries: Counter[tuple[str, ...]] = Counter()
         self._gets = 0
-        # of each of several stores: its URL, whether it answers, calls that it answered
+        # for each of several stores: its URL, whether it answers, calls that it answered
         self.mirrors: Callable[[], Sequence[tuple[str, bool, int]]] = tuple
 
     def add(self, operation: str, outcome: str, *, size_bytes: int, elapsed_s: float) -> None:
-        """Count one call that ended: ``outcome`` as of outcome_of."""
+        """Counts one call that ended. ``outcome`` comes from outcome_of."""
         with self._lock:
             found = self._seconds.get((operation, outcome))
             if found is None:
@@ -47,14 +47,14 @@ class StoreCalls:
             self._gets += operation == "get" and outcome != Held.__name__
 
     def retried(self, reason: str) -> None:
-        """Count an attempt that is repeated, and why: "unreached" or "failed"; or that was put off
-        by the store: "throttled"."""
+        """Counts a retry by its reason: "unreached" or "failed"; "throttled" if the store throttled
+        the call."""
         with self._lock:
             self._retries[(reason,)] += 1
 
     @property
     def gets(self) -> int:
-        """Reads of objects, as a store bills them, and those that were tried again."""
+        """Returns the reads of objects, as a store bills them, including retries."""
         with self._lock:
             return self._gets + self._retries.total()
 

@@ -1,8 +1,8 @@
-"""The one bridge from asyncio to blocking code: thread pools with bounded queues.
+"""The main bridge from asyncio to blocking code: thread pools with bounded queues.
 
-Six pools, so that a stuck store cannot hold up reads of the disk, few threads only ever hold the
-memory of a large transfer, nodes that wait for each other can still serve each other, one that is
-silent holds up no fetch, and neither does a client that lists all repositories.
+There are six pools. So a stuck store cannot block reads from the disk, only a few threads hold the
+memory of a large transfer, and nodes that wait for each other can still serve each other. A silent
+node does not block fetches, nor does a client that lists all repositories.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 
 NOBODY, REMOTE = "", "remote"
 current_owner: ContextVar[str] = ContextVar("current_owner", default=NOBODY)
-"""For whom something is done: a user of this machine by number, a client that is not on it as
-``remote_owner`` has it, NOBODY for the node itself. Tasks inherit it."""
+"""The owner for whom something is done: a user of this machine by number, a client on another
+machine as in ``remote_owner``, or NOBODY for the node itself. Tasks inherit it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,37 +31,38 @@ T = TypeVar("T")
 FETCH_THREADS = 32  # most of them wait for the store
 LARGE_THREADS = 8
 SERVING_THREADS = 8
-JOBS_THREADS = 8  # that ask other nodes how far they are
+JOBS_THREADS = 8  # threads that ask other nodes for progress
 LARGE_SIZE_BYTES_MIN = 1024 * 1024  # a fetch of this size is a large one
-LISTING_THREADS = 4  # that list repositories, branches and tags
-LISTING_CALLS_MAX = 64  # that wait for them; more are refused
+LISTING_THREADS = 4  # threads that list repositories, branches and tags
+LISTING_CALLS_MAX = 64  # calls that may wait for them; more are refused
 DISK_THREADS = 4
 QUEUE_CALLS_MAX = 4096
-CLOSE_TIMEOUT_S = 2.0  # for calls that run at the end: a store may hang for minutes
+CLOSE_TIMEOUT_S = 2.0  # for calls still running at the end: a store may hang for minutes
 _SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
 def remote_owner(name: str) -> str:
-    """The owner of what clients on TCP want: ``name`` is that of their token or key for S3, or
-    their address where there are none."""
+    """Returns the owner for requests of TCP clients. ``name`` is that of their token or S3 key, or
+    their address if they have none."""
     return f"{REMOTE} {name}"
 
 
 def is_remote(owner: str) -> bool:
-    """Whether an owner is a client on TCP."""
+    """Whether an owner is a TCP client."""
     return owner.startswith(REMOTE)
 
 
 class Pool:
-    """Threads for blocking calls. Used from one event loop. Nothing waits for its threads at the
-    process's end: a call that hangs holds up nothing but its caller."""
+    """Threads for blocking calls, for one event loop. Nothing waits for the threads at exit: a call
+    that hangs delays only its caller."""
 
     def __init__(self, name: str, *, threads: int, queue_calls_max: int = QUEUE_CALLS_MAX) -> None:
         self._name = name
         self.threads_max = threads
-        self._calls_max = threads + queue_calls_max  # that run, and that wait of one owner
-        self._changed = threading.Condition()  # guards what follows
-        # By owner, the one whose turn is next first; none is empty.
+        # Limit for running calls and one owner's waiting calls
+        self._calls_max = threads + queue_calls_max
+        self._changed = threading.Condition()  # guards the fields below
+        # By owner; the owner whose turn is next comes first; no empty ones.
         self._waiting: dict[str, dict[Future[Any], Callable[[], Any]]] = {}
         self._running = 0
         self._threads = 0
@@ -70,13 +71,13 @@ class Pool:
 
     @property
     def calls(self) -> int:
-        """Running and waiting. A call whose caller has gone runs on, and counts."""
+        """The number of running and waiting calls. A call whose caller has gone still counts."""
         with self._changed:
             return self._running + self._queued
 
     @property
     def running_and_waiting(self) -> tuple[int, int]:
-        """How many calls run, and how many wait for a thread."""
+        """Returns how many calls run, and how many wait for a thread."""
         with self._changed:
             return self._running, self._queued
 
@@ -85,16 +86,16 @@ class Pool:
         return sum(map(len, self._waiting.values()))
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's result or exception. Raises: Unavailable if the queue is full: each owner has
-        one, so that nobody has another's calls refused.
+        """Returns the call's result. Raises: its exception; Unavailable if the queue is full. Each
+        owner has its own queue, so that no owner gets another's calls refused.
 
-        Cancelling the awaiting task does not stop a call that runs; one that waits is dropped.
+        Cancelling the awaiting task does not stop a running call; a waiting one is dropped.
         """
-        within = copy_context()  # so that the thread knows for which request it works
+        within = copy_context()  # so that the thread knows its request
         return await asyncio.wrap_future(self._submit(partial(within.run, call, *args, **kwargs)))
 
     async def bounded(self, what: str, deadline_s: float, call: Callable[[], T]) -> T:
-        """As ``run``, but no longer than ``deadline_s``, waiting included. Raises:
+        """Does what ``run`` does, for at most ``deadline_s`` including the wait. Raises:
         DeadlineExceeded.
 
         The thread is not stopped: the call's own time limits end it.
@@ -103,11 +104,11 @@ class Pool:
             async with asyncio.timeout(deadline_s):
                 return await self.run(call)
         except TimeoutError as error:
-            raise DeadlineExceeded(f"{what} did not come within {deadline_s:g} s") from error
+            raise DeadlineExceeded(f"{what} did not arrive within {deadline_s:g} s") from error
 
     async def close(self, timeout_s: float | None = CLOSE_TIMEOUT_S) -> int:
-        """Drops what waits; returns when what runs has ended, or after ``timeout_s``: how many
-        calls then run still. None: that is waited for, however long it takes."""
+        """Drops waiting calls. Returns when the running ones have ended, or after ``timeout_s``
+        (None: no limit); the result is how many still run."""
         with self._changed:
             self._stopped = True
             dropped = [future for queue in self._waiting.values() for future in queue]
@@ -151,8 +152,8 @@ class Pool:
         self._threads += 1
 
     def _take(self) -> tuple[Future[Any], Callable[[], Any]]:
-        """The next call: owners in turns one each, so that none waits for all that another asked
-        for before."""
+        """Returns the next call: one for each owner in turn, so that nobody waits for all earlier
+        calls of another owner."""
         owner = next(iter(self._waiting))
         queue = self._waiting.pop(owner)
         future = next(iter(queue))
@@ -162,7 +163,7 @@ class Pool:
         return future, call
 
     def _drop(self, owner: str, future: Future[Any]) -> None:
-        """Nobody waits any more for a call that has not begun."""
+        """Drops a call that has not begun, since nobody waits for it any more."""
         if future.cancelled():
             with self._changed:
                 queue = self._waiting.get(owner, {})
@@ -175,7 +176,7 @@ class Pool:
             pass
 
     def _work_once(self) -> bool:
-        """One call, with nothing of it left behind in this thread; False at the end."""
+        """Runs one call, and leaves nothing of it in this thread. Returns False at the end."""
         with self._changed:
             while not self._queued:
                 if self._stopped:
@@ -208,9 +209,8 @@ _given_up: list[Pool] = []
 
 
 def _called(call: Callable[[], T]) -> T:
-    """What the call gives. Its exception keeps no variables of the frames that it came through:
-    they may have held a hundred MiB, and an exception that waits for a reader, or for the collector
-    of cycles, would keep them."""
+    """Returns the call's result. Its exception keeps no variables of the frames that it passed:
+    these may hold a hundred MiB until a reader takes the exception or the cycle collector runs."""
     try:
         return call()
     except Exception as error:
@@ -224,8 +224,8 @@ def _called(call: Callable[[], T]) -> T:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """As traceback.clear_frames, but for generators and coroutines: an error that was raised before
-    came through some that still run, and clearing these would end them."""
+    """Does what traceback.clear_frames does, except for generators and coroutines: an exception
+    that was raised before may have passed some that still run, and clearing would end them."""
     for frame, _ in walk_tb(error.__traceback__):
         if not frame.f_code.co_flags & _SUSPENDABLE:
             with suppress(RuntimeError):  # it still runs
@@ -246,7 +246,7 @@ class Pools:
         self.disk = Pool("disk", threads=disk)
 
     def status(self) -> dict[str, tuple[int, int]]:
-        """By pool: calls that run, and calls that wait."""
+        """Returns, by pool, the running and the waiting calls."""
         pools = {
             "fetch": self.fetch,
             "large": self.large,
@@ -257,26 +257,26 @@ class Pools:
         return {name: pool.running_and_waiting for name, pool in pools.items()}
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
-        """Ends all of them: those that only use the disk when they are done, others also when
-        they are not, after ``timeout_s``. How many calls then run still."""
+        """Ends all pools: those that only use the disk when they are done, others after at most
+        ``timeout_s``. Returns how many calls still run."""
         others = (self.fetch, self.large, self.serving, self.jobs, self.listing)
         left = await asyncio.gather(*(pool.close(timeout_s) for pool in others))
         return sum(left) + await self.disk.close(None)
 
     def fetching(self, size_bytes: int, *, from_origin: bool = False) -> Pool:
-        """The pool for a fetch of so many bytes. ``from_origin``: for a peer, so that it must not
-        wait behind fetches that wait for peers."""
+        """Returns the pool for a fetch of ``size_bytes``. ``from_origin``: it is for a peer, so it
+        must not wait behind fetches that wait for peers."""
         if from_origin:
             return self.serving
         return self.large if size_bytes >= LARGE_SIZE_BYTES_MIN else self.fetch
 
 
 def calls_left() -> bool:
-    """Whether pools of this process that are closed left calls behind, which run still."""
+    """Whether closed pools of this process have left calls running."""
     return any(pool.calls for pool in _given_up)
 
 
 async def paused(wait_s: float) -> None:
-    """Returns after so many seconds; at once if there are none."""
+    """Waits for ``wait_s`` seconds; returns at once if that is 0."""
     if wait_s > 0:
         await asyncio.sleep(wait_s)

@@ -1,5 +1,5 @@
-"""Who may write to the cache now: so few at a time that a slow disk holds up neither the threads
-that fetch nor the readers, who get their bytes from memory meanwhile."""
+"""Limits concurrent writes to the cache, so that a slow disk delays neither the fetching threads
+nor the readers, who get their bytes from memory meanwhile."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-UNWRITTEN_SIZE_BYTES_MAX = 16 * 1024 * 1024  # half of what is fetched at a time
-WRITES_MAX = 12  # at a time; fewer than there are threads that fetch
+UNWRITTEN_SIZE_BYTES_MAX = 16 * 1024 * 1024  # half of the bytes that are fetched at a time
+WRITES_MAX = 12  # at a time; fewer than the fetching threads
 SLOW_S = 1.0  # a write that takes longer shows that the disk cannot keep up
 
 
 class WriteGate:
-    """A bound of the bytes that wait for the cache's disk. For any thread."""
+    """Limits the bytes that wait for the cache's disk. For any thread."""
 
     def __init__(
         self,
@@ -29,28 +29,28 @@ class WriteGate:
         self._writes_max = writes_max
         self._slow_s = slow_s
         self._clock_s = clock_s
-        self._changed = threading.Condition()  # guards what follows
-        self._begun_s: dict[object, float] = {}  # of the writes under way, the oldest first
+        self._changed = threading.Condition()  # guards the fields below
+        self._begun_s: dict[object, float] = {}  # start times of the writes under way, oldest first
         self._was_slow = False
         self.unwritten_bytes = 0
 
     def is_slow(self) -> bool:
-        """Whether the disk is known not to keep up: the last write was slow, or one under way is.
-        Then nobody should write but through ``turn``."""
+        """Whether the disk cannot keep up: the last write was slow, or one under way is. Then all
+        writes must go through ``turn``."""
         return self._was_slow or self._oldest_s() > self._slow_s
 
     def refuses(self) -> bool:
-        """Whether there is no turn now for anything."""
+        """Whether there is no turn for any write now."""
         return self.is_slow() and not self._has_room(1)
 
     def note_slow(self) -> None:
-        """Somebody else's write was slow."""
+        """Notes that a write outside of this gate was slow."""
         self._was_slow = True
 
     @contextmanager
     def turn(self, size_bytes: int) -> Iterator[bool]:
-        """Whether so many bytes may be written, within the block. It is waited for a turn, but not
-        for a disk that is slow."""
+        """Yields, for a block, whether ``size_bytes`` may be written. It waits for a turn, but not
+        for a slow disk."""
         key = object()
         may_write = self._begin(key, size_bytes)
         begin_s = self._clock_s()
@@ -82,6 +82,6 @@ class WriteGate:
         return fits and len(self._begun_s) < self._writes_max
 
     def _oldest_s(self) -> float:
-        """For how long the oldest write has been under way."""
+        """Returns for how long the oldest write has been under way."""
         begun_s = next(iter(self._begun_s.copy().values()), math.inf)
         return max(self._clock_s() - begun_s, 0.0)

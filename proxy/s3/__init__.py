@@ -1,1 +1,1 @@
-"""A read-only S3 interface: requests, signatures, listings, objects, as S3's clients want them."""
+"""A read-only S3 interface: requests, signatures, lists, objects, as S3 clients expect them."""

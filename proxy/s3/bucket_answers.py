@@ -1,5 +1,4 @@
-"""What is answered about buckets: lists of objects and of buckets, and the small questions that
-clients ask first.
+"""Answers about buckets: lists of objects and buckets, and the settings that clients query first.
 
 Source: Amazon S3 API Reference.
 """
@@ -28,7 +27,7 @@ REGION = "us-east-1"
 LEFT_OUT_HEADER = "x-lodefs-left-out"
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 
-# The answers of a bucket that nobody has configured. None: there is no such configuration.
+# The answers of an unconfigured bucket. None: there is no such configuration.
 _SETTINGS: dict[str, tuple[str, str]] = {
     "accelerate": ("AccelerateConfiguration", ""),
     "acl": (
@@ -74,7 +73,8 @@ def xml_answer(name: str, inner: str, headers: Iterable[tuple[str, str]] = ()) -
 
 
 def bucket_setting(asked: S3Request) -> Answer | None:
-    """The answer to a question about a bucket's settings; None if it is none. Raises: S3Error."""
+    """Returns the answer to a query of a bucket's settings; None for other requests. Raises:
+    S3Error."""
     for name in asked.query:
         if name in _SETTINGS:
             return xml_answer(*_SETTINGS[name])
@@ -86,7 +86,7 @@ def bucket_setting(asked: S3Request) -> Answer | None:
 
 
 def object_setting(asked: S3Request) -> Answer | None:
-    """The same for an object, which must exist."""
+    """Returns the same for an object, which must exist."""
     for name in asked.query:
         if name in _OBJECT_SETTINGS:
             return xml_answer(*_OBJECT_SETTINGS[name])
@@ -98,7 +98,7 @@ def object_setting(asked: S3Request) -> Answer | None:
 
 
 def _not_implemented(name: str) -> S3Error:
-    return S3Error("NotImplemented", f"{name} is not known here: only reading is")
+    return S3Error("NotImplemented", f"{name} is not supported: only reads are")
 
 
 def buckets_answer(names: Iterable[str], created_s: float) -> Answer:
@@ -112,7 +112,7 @@ def is_version_2(asked: S3Request) -> bool:
 
 
 def query_of(asked: S3Request) -> Query:
-    """What a listing asks for. Raises: S3Error."""
+    """Returns the parameters of a list. Raises: S3Error."""
     given = asked.text("max-keys", str(KEYS_MAX))
     if not _NUMBER.match(given):
         about = [("ArgumentName", "max-keys"), ("ArgumentValue", given)]
@@ -135,7 +135,7 @@ def query_of(asked: S3Request) -> Query:
 
 
 def listing_answer(asked: S3Request, query: Query, page: KeyPage) -> Answer:
-    """ListObjectsV2 or ListObjects."""
+    """Returns the answer of ListObjectsV2 or ListObjects."""
     text = _encoder(asked)
     two = is_version_2(asked)
     parts = [element("Name", asked.bucket), _named("Prefix", query.prefix, text)]
@@ -176,7 +176,7 @@ def listing_answer(asked: S3Request, query: Query, page: KeyPage) -> Answer:
 
 
 def _encoder(asked: S3Request) -> Callable[[bytes], str]:
-    """How keys stand in the document."""
+    """Returns the function that encodes keys in the document."""
     if asked.query.get("encoding-type"):
         return lambda key: quote_from_bytes(key, safe="/")
     return lambda key: escaped(key.decode("utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""Buckets: what a bucket and a key stand for.
+"""Buckets: maps buckets and keys to the contents of a store.
 
-One bucket is the whole store, with keys REPO@REV/PATH. Others, which the settings name, are each
-a revision, or a directory of one.
+One bucket is the whole store, with keys REPO@REV/PATH. Others, which the settings name, are each a
+revision, or a directory of one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ STORE_BUCKET = "lodefs"
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Settings of the S3 interface. ``domain``: hosts below it name buckets. ``other``: where
-    buckets are that are not named here; None: nowhere. ``withheld``: the bucket that the store lies
-    in, which is none of these: its objects are of all repositories."""
+    """Settings of the S3 interface. ``domain``: hosts below it name buckets. ``other``: the S3 of
+    buckets that are not named here; None: none. ``withheld``: the bucket in which the store lies.
+    It is never passed on, since its objects belong to all repositories."""
 
     bucket: str = STORE_BUCKET
     aliases: Mapping[str, Spec] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class S3Settings:
     withheld: str = ""
 
     def is_other(self, bucket: str) -> bool:
-        """Whether a bucket may be of the other S3."""
+        """Whether a bucket may belong to the other S3."""
         own = bucket in (self.bucket, self.withheld) or bucket in self.aliases
         return self.other is not None and not own
 
@@ -45,8 +45,7 @@ class ObjectPlace(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A revision, or a directory of it, as a part of a bucket: the keys of what is in it begin
-    with ``key``."""
+    """A revision, or a directory of it, as a part of a bucket: its keys begin with ``key``."""
 
     repo: str
     rev: str
@@ -55,7 +54,8 @@ class Root(NamedTuple):
 
 
 def split_key(key: bytes) -> tuple[str, str, bytes] | None:
-    """Repository, revision and rest of a key REPO@REV/REST; None for one that is none."""
+    """Splits a key REPO@REV/REST into repository, revision and rest; returns None for other
+    keys."""
     raw_repo, at, tail = key.partition(b"@")
     raw_rev, slash, rest = tail.partition(b"/")
     if not at or not slash:
@@ -67,8 +67,8 @@ def split_key(key: bytes) -> tuple[str, str, bytes] | None:
 
 
 def root_of(settings: S3Settings, bucket: str, key: bytes) -> Root | None:
-    """The part of a bucket that a key, or a prefix of keys, lies in; None if it lies in none, or
-    above several. Raises: S3Error if there is no such bucket."""
+    """Returns the part of a bucket that contains a key or a prefix of keys; None if none does, or
+    several may. Raises: S3Error if there is no such bucket."""
     alias = settings.aliases.get(bucket)
     if alias is not None:
         return Root(alias.repo, alias.rev, alias.path)
@@ -82,7 +82,7 @@ def root_of(settings: S3Settings, bucket: str, key: bytes) -> Root | None:
 
 
 def place_of(settings: S3Settings, bucket: str, key: bytes) -> ObjectPlace:
-    """The path that a key names. Raises: S3Error if it can be the name of none."""
+    """Returns the path that a key names. Raises: S3Error for an impossible key."""
     root = root_of(settings, bucket, key)
     if root is None:
         raise no_such_key(key, "keys of this bucket are REPO@REV/PATH")

@@ -12,8 +12,8 @@ from time import gmtime, strftime
 XML = "application/xml"
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 OWNER = "<Owner><ID>lodefs</ID><DisplayName>lodefs</DisplayName></Owner>"
-# XML 1.0 has no way to write the other control characters; S3 writes them so all the same, and
-# clients who expect such names ask for encoding-type=url.
+# XML 1.0 cannot contain the other control characters. S3 writes them anyway, and clients that
+# expect such names ask for encoding-type=url.
 _SPECIAL = re.compile('[&<>"\x00-\x1f\x7f]')
 _NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
@@ -29,7 +29,7 @@ def element(name: str, text: str | int) -> str:
 
 
 def document(name: str, inner: str) -> bytes:
-    """A whole document of S3's namespace; ``inner`` is XML already."""
+    """Returns a whole document in S3's namespace; ``inner`` is XML already."""
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
     body = f'<{name} xmlns="{NAMESPACE}"/>'
     if inner:
@@ -42,5 +42,5 @@ def iso_time(time_s: float) -> str:
 
 
 def http_time(time_s: float) -> str:
-    """A time as headers have it (RFC 9110, 5.6.7)."""
+    """Returns a time as in headers (RFC 9110, 5.6.7)."""
     return formatdate(time_s, usegmt=True)

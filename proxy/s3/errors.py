@@ -1,4 +1,4 @@
-"""Refusals with S3's own codes, and what other errors are in S3's words.
+"""Refusals with S3's own codes, and the mapping of other errors to them.
 
 Source: Amazon S3 API Reference, "Error responses", list of error codes.
 """
@@ -15,7 +15,7 @@ from lodefs.proxy.api.responses import RETRY_AFTER_S_DEFAULT, Answer, status_of
 from lodefs.proxy.s3.documents import XML, element
 from lodefs.proxy.tracing.request_scope import request_id as current_request_id
 
-_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # XML 1.0 cannot hold these
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # XML 1.0 cannot contain these
 _STATUS = {
     "AccessDenied": 403,
     "AuthorizationHeaderMalformed": 400,
@@ -42,13 +42,13 @@ _CODE_OF: dict[type[LodefsError], str] = {
     errors.NotFound: "NoSuchKey",
     errors.InvalidInput: "InvalidArgument",
     errors.Denied: "AccessDenied",
-    errors.Unavailable: "SlowDown",  # which clients repeat
+    errors.Unavailable: "SlowDown",  # clients retry it
     errors.DeadlineExceeded: "SlowDown",
 }
 
 
 class S3Error(LodefsError):
-    """A refusal that S3 has a code for. ``more``: further elements of its document."""
+    """A refusal with a code of S3. ``more`` are further elements of its document."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class S3Error(LodefsError):
         self.headers = headers
 
     def without_why(self) -> S3Error:
-        """The same refusal, with nothing but its code for a message."""
+        """Returns the same refusal, with only its code as the message."""
         status, more, headers = self.status, self.more, self.headers
         return S3Error(self.code, self.code, status=status, more=more, headers=headers)
 
 
 def error_answer(error: LodefsError, resource: str, *, close: bool = False) -> Answer:
-    """The answer for an error, about the resource that was asked for."""
+    """Returns the answer for an error, about the requested resource."""
     found = error if isinstance(error, S3Error) else _translated(error)
     request_id = current_request_id() or secrets.token_hex(8)
     parts = (("Code", found.code), ("Message", str(found)), *found.more, ("Resource", resource))

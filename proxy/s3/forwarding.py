@@ -1,8 +1,8 @@
-"""Reads of buckets that are not ours, passed on to another S3 and signed anew on the way.
+"""Passes reads of foreign buckets on to another S3, and signs them again.
 
-Only what is named here is passed on: operations that read objects and list them, a few headers.
-Nothing is cached. The other side's errors are told by their code alone: their text may name the
-node's own credentials.
+Only what is listed here is passed on: operations that read and list objects, and a few headers.
+Nothing is cached. Of the other side's errors only the code is passed back, since their text may
+name the node's own credentials.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.request import S3Request
 
 THREADS = 16
-CALLS_MAX = 64  # that wait for a thread
+CALLS_MAX = 64  # calls that may wait for a thread
 FORWARDS_MAX = 128  # at a time
-DEADLINE_S = 40.0  # of each piece
+DEADLINE_S = 40.0  # for each piece
 PIECE_BYTES = 256 << 10
-DOCUMENT_BYTES_MAX = 8 << 20  # of an answer that does not say how long it is
+DOCUMENT_BYTES_MAX = 8 << 20  # for an answer without a length
 ERROR_BYTES_MAX = 64 << 10
 _OBJECT_QUERY = frozenset({"partNumber", "versionId", "x-id", *(
     f"response-{name}" for name in ("content-type", "content-language", "expires", "cache-control",
@@ -51,7 +51,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
 _CODE_OF_STATUS = {403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed",
                    416: "InvalidRange"}  # fmt: skip
-# The other side's answer to how this node signs.
+# Codes of the other side that concern this node's own signature.
 _OWN_FAULTS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
                          "InvalidToken", "AuthorizationHeaderMalformed"})  # fmt: skip
 T = TypeVar("T")
@@ -59,14 +59,14 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 class OtherS3(Protocol):
-    """Where buckets are that are not ours."""
+    """The S3 of foreign buckets."""
 
     def ask(self, request: RawRequest) -> RawAnswer:
-        """The head of an answer; blocks. Raises: Unavailable, DeadlineExceeded, Denied."""
+        """Returns the head of an answer. Blocks. Raises: Unavailable, DeadlineExceeded, Denied."""
 
 
 class Forwarder:
-    """Passes reads on. Used from the event loop alone."""
+    """Passes reads on. For use on the event loop only."""
 
     def __init__(self, other: OtherS3) -> None:
         self._other = other
@@ -74,11 +74,11 @@ class Forwarder:
         self.running = 0
 
     async def answer(self, asked: S3Request) -> Answer:
-        """The answer of the other S3, whose key may read the bucket. Raises: S3Error, Unavailable,
-        DeadlineExceeded."""
+        """Returns the answer of the other S3. The client's key must be allowed to read the bucket.
+        Raises: S3Error, Unavailable, DeadlineExceeded."""
         request = request_of(asked)
         if self.running >= FORWARDS_MAX:
-            raise Unavailable("too many reads of other buckets at once")
+            raise Unavailable("there are too many reads of other buckets at once")
         body = _Body(self, self._other)
         try:
             return await body.begin(request, asked)
@@ -87,12 +87,12 @@ class Forwarder:
             raise
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What a blocking call returns, in a thread."""
+        """Runs a blocking call in a thread, and returns its result."""
         return await self._pool.bounded("the other S3's answer", DEADLINE_S, call)
 
 
 class _Body:
-    """The rest of an answer: pieces as of proxy.node.Pieces. Ends the connection when closed."""
+    """The rest of an answer: pieces as in proxy.node.Pieces. Closing it ends the connection."""
 
     def __init__(self, forwarder: Forwarder, other: OtherS3) -> None:
         self._forwarder = forwarder
@@ -103,7 +103,7 @@ class _Body:
         forwarder.running += 1
 
     async def begin(self, request: RawRequest, asked: S3Request) -> Answer:
-        """The answer, with its first piece."""
+        """Returns the answer, with its first piece."""
         raw = await self._forwarder.run(lambda: self._ask(request))
         given = dict(raw.headers)
         if raw.status == 304:
@@ -130,12 +130,12 @@ class _Body:
 
     def _ask(self, request: RawRequest) -> RawAnswer:
         raw = self._raw = self._other.ask(request)
-        if self._closed:  # meanwhile
+        if self._closed:  # closed meanwhile
             raw.close()
         return raw
 
     async def _whole(self, size_bytes_max: int) -> bytes:
-        """All of a short body. Raises: Unavailable if it is longer."""
+        """Returns all of a short body. Raises: Unavailable if it is longer."""
         found = b""
         while piece := await self._forwarder.run(lambda: self._read(PIECE_BYTES)):
             found += piece
@@ -157,7 +157,7 @@ class _Body:
         wanted = min(self._left_bytes, PIECE_BYTES)
         piece = await self._forwarder.run(lambda: self._read(wanted))
         if not piece:
-            raise Unavailable("the other S3's answer was broken off")
+            raise Unavailable("the other S3's answer was incomplete")
         self._left_bytes -= len(piece)
         return piece
 
@@ -170,16 +170,16 @@ class _Body:
 
 
 def request_of(asked: S3Request) -> RawRequest:
-    """What the other S3 is asked. Raises: S3Error for what is not passed on."""
+    """Returns the request for the other S3. Raises: S3Error for requests that are not passed on."""
     if not _BUCKET.match(asked.bucket):
-        raise S3Error("InvalidBucketName", "this is no bucket's name", status=400)
+        raise S3Error("InvalidBucketName", "this is not a valid bucket name", status=400)
     if any(part in (b".", b"..") for part in asked.key.split(b"/")):
         raise S3Error("InvalidURI", "keys with '.' or '..' between slashes are not passed on")
     known = _OBJECT_QUERY if asked.key else _LIST_QUERY
     only_location = not asked.key and set(asked.query) == {"location"}
     for name in asked.query:
         if name not in known and not name.startswith("X-Amz-") and not only_location:
-            raise S3Error("NotImplemented", f"{name!r} is not passed on: reads and lists are")
+            raise S3Error("NotImplemented", f"{name!r} is not passed on: only reads and lists are")
     pairs = [
         (quote(name, safe=""), quote_from_bytes(value, safe=""))
         for name, value in asked.query.items()
@@ -189,7 +189,7 @@ def request_of(asked: S3Request) -> RawRequest:
     path = f"/{asked.bucket}" + (f"/{quote_from_bytes(asked.key, safe='/~')}" if asked.key else "")
     headers = {name: asked.headers[name] for name in _ASKED if name in asked.headers}
     if not all(value.isascii() for value in headers.values()):
-        raise S3Error("InvalidArgument", "a header of the request holds what no header can")
+        raise S3Error("InvalidArgument", "a header of the request has invalid characters")
     return RawRequest(asked.method, path, query, headers)
 
 
@@ -220,7 +220,7 @@ _CA_VARIABLE = "AWS_CA_BUNDLE"
 
 
 class RawRequest(NamedTuple):
-    """A read. Path and query are in their canonical form."""
+    """A read. Path and query are in canonical form."""
 
     method: str
     path: str
@@ -229,7 +229,7 @@ class RawRequest(NamedTuple):
 
 
 class RawAnswer:
-    """Its answer. Must be closed."""
+    """The answer to a read. The caller must close it."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, host: str
@@ -241,7 +241,7 @@ class RawAnswer:
         self._host = host
 
     def read(self, size_bytes_max: int) -> bytes:
-        """Some more bytes of the body; b"" at its end. Raises: Unavailable, DeadlineExceeded."""
+        """Returns more bytes of the body; b"" at its end. Raises: Unavailable, DeadlineExceeded."""
         with _translated(self._host):
             return self._answer.read1(size_bytes_max)
 
@@ -250,13 +250,13 @@ class RawAnswer:
 
 
 class RawS3:
-    """One endpoint, whose buckets stand in paths. Safe for many threads."""
+    """One endpoint, with buckets in paths. Many threads may use it at once."""
 
     def __init__(
         self, endpoint_url: str, region: str, credentials: Callable[[], Credentials]
     ) -> None:
-        """``credentials`` is asked for each request. Raises: InvalidInput for a URL that is no
-        endpoint's."""
+        """``credentials`` is called for each request. Raises: InvalidInput if the URL is not that
+        of an endpoint."""
         self._is_tls, self._host, self._port = parse_endpoint(endpoint_url)
         plain = self._port == (443 if self._is_tls else 80)
         name = f"[{self._host}]" if ":" in self._host else self._host
@@ -265,8 +265,8 @@ class RawS3:
         self._tls: ssl.SSLContext | None = None
 
     def ask(self, request: RawRequest) -> RawAnswer:
-        """The head of an answer. Raises: Unavailable, DeadlineExceeded; the errors of finding
-        credentials."""
+        """Returns the head of an answer. Raises: Unavailable, DeadlineExceeded; the errors of
+        finding credentials."""
         signed = self._signer.headers(
             request.path,
             self._credentials(),
@@ -302,4 +302,4 @@ def _translated(host: str) -> Iterator[None]:
     except TimeoutError as error:
         raise DeadlineExceeded(f"{host} did not answer within {TIMEOUT_S:g} s") from error
     except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"{host} cannot be read from: {error!r}") from error
+        raise Unavailable(f"{host} cannot be read: {error!r}") from error

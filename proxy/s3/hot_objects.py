@@ -1,9 +1,9 @@
 """The fast path of the S3 interface: GETs and HEADs of objects whose bytes are cached.
 
-Signatures differ from request to request, so no block of headers comes twice, as it does for
-/files/. What is remembered is what a target is, and for each connection how its requests are read
-(``RequestShape``); the signature is checked each time. Whatever is not plain is left to service.py,
-also everything that is refused.
+Signatures differ between requests, so no block of headers repeats, as it does for /files/. This
+remembers the meaning of targets and, for each connection, how to read its requests
+(``RequestShape``); it checks the signature each time. Requests that are not plain are left to
+service.py, as is every refusal.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from lodefs.proxy.s3.signature import (
 )
 
 HEAD_BYTES_MAX = 4096
-SHAPES_MAX = 4  # of one connection: with and without a range, GET and HEAD
-RESOLVED_FOR_S = 1.0  # how long a branch or tag is taken for the same commit, as in namespace.py
+SHAPES_MAX = 4  # for one connection: with and without a range, GET and HEAD
+RESOLVED_FOR_S = 1.0  # how long the commit of a branch or tag is cached, as in namespace.py
 _PLAIN_QUERIES = ("", "x-id=GetObject", "x-id=HeadObject")
-# Headers that change the answer in ways that are not looked at here.
+# Headers that change the answer in ways that this path does not handle.
 _NOT_PLAIN = frozenset(
     {
         *("if-none-match", "if-modified-since", "if-unmodified-since", "if-range"),
@@ -52,15 +52,15 @@ _NOT_PLAIN = frozenset(
         *("traceparent", "x-request-id"),
     }
 )
-# One complete head as RFC 9112 has it, without a folded line. Where another server, or aiohttp,
-# could see another end of it, a body would be answered as a request.
+# One complete head as in RFC 9112, without folded lines. If another server, or aiohttp, could see a
+# different end of it, a body would be answered as a request.
 _PLAIN_HEAD = re.compile(
     rb"(?:GET|HEAD) [!-~]+ HTTP/1\.1\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t -~]*\r\n)+\r\n"
 )
 
 
 class HotObject(NamedTuple):
-    """An object that was answered before. ``heads``: of canonical requests, by whether they are
+    """An object that was answered before. ``heads`` begin canonical requests, by whether they are
     GETs."""
 
     target: Target
@@ -70,14 +70,14 @@ class HotObject(NamedTuple):
 
 
 class PlainRequest(NamedTuple):
-    """A GET or HEAD without anything special."""
+    """A GET or HEAD without special headers."""
 
     method: str
     headers: dict[str, str]
 
 
 def parse_plain(data: bytes) -> PlainRequest | None:
-    """``data`` as one complete GET or HEAD; None where it is anything else."""
+    """Parses ``data`` as one complete GET or HEAD. Returns None for anything else."""
     if _PLAIN_HEAD.fullmatch(data) is None:
         return None
     line, *lines = data[:-4].decode("ascii").split("\r\n")
@@ -106,7 +106,7 @@ class HotObjects:
         self._objects: OrderedDict[tuple[str, bytes], HotObject] = OrderedDict()
 
     def learn(self, raw_target: str, headers: dict[str, str], answer: Answer) -> None:
-        """Remember what a target was answered with."""
+        """Stores the answer to a target."""
         target = answer.target
         path, _, raw_query = raw_target.partition("?")
         if target is None or raw_query not in _PLAIN_QUERIES or not self.fast_path.enabled:
@@ -124,7 +124,7 @@ class HotObjects:
             self._objects.popitem(last=False)
 
     def client(self) -> HotClient:
-        """The answering of a new connection."""
+        """Returns the fast path of a new connection."""
         return HotClient(self, self._verifier)
 
     def knows(self, raw_target: bytes) -> bool:
@@ -132,12 +132,12 @@ class HotObjects:
         return bool(self._domain) or ("", raw_target) in self._objects
 
     def find(self, bucket: str, raw_target: bytes) -> HotObject | None:
-        """An object that was answered before, and is still the same."""
+        """Returns an object that was answered before and is still the same."""
         found = self._objects.get((bucket, raw_target))
         return None if found is None or self._clock_s() >= found.good_until_s else found
 
     def bucket(self, headers: dict[str, str]) -> str:
-        """The bucket that the host of a request names; "" for none."""
+        """Returns the bucket in the host of a request; "" if there is none."""
         return bucket_of_host(headers.get("host", ""), self._domain) if self._domain else ""
 
 
@@ -149,11 +149,11 @@ class HotClient:
     def __init__(self, objects: HotObjects, verifier: Verifier | None) -> None:
         self._objects = objects
         self._verifier = verifier
-        self._shapes: list[RequestShape] = []  # the one that was learned last is the first
+        self._shapes: list[RequestShape] = []  # the newest one comes first
 
     def answer(self, data: bytes, transport: asyncio.Transport, fd: int) -> bool:
-        """Answer on the socket ``fd`` of ``transport``; False, with nothing sent, where it cannot.
-        As of FastPath."""
+        """Answers on the socket ``fd`` of ``transport``. Returns False, with nothing sent, if it
+        cannot, as FastPath does."""
         started = perf_counter()
         is_get = data.startswith(b"GET ")
         begin = 4 if is_get else 5
@@ -185,7 +185,7 @@ class HotClient:
         )
 
     def _learn(self, data: bytes, end: int) -> tuple[RequestShape, list[bytes]] | None:
-        """The shape of a request that is read for the first time, and what it says."""
+        """Returns the shape of a request that is read for the first time, and its values."""
         asked = parse_plain(data)
         if asked is None:
             return None
@@ -211,7 +211,7 @@ class HotClient:
     def _may(
         self, shape: RequestShape, values: list[bytes], found: HotObject, *, is_get: bool
     ) -> bool:
-        """Whether the request is signed, now, by a key that may read the object."""
+        """Whether the request has a valid, current signature of a key that may read the object."""
         verifier, claim = self._verifier, shape.claim
         if verifier is None or claim is None:
             return verifier is None
@@ -232,8 +232,8 @@ class HotClient:
 
 
 def _wanted(value: bytes, total_bytes: int) -> tuple[int, int, bool] | None:
-    """What a range asks for, b"" being none, as FastPath.send wants it; None if there is no such
-    range."""
+    """Returns what a range (b"": none) asks for, as FastPath.send takes it; None if there is no
+    such range."""
     if not value:
         return 0, total_bytes, False
     first, _, last = value.partition(b"-")
@@ -244,20 +244,20 @@ def _wanted(value: bytes, total_bytes: int) -> tuple[int, int, bool] | None:
 
 
 def _other_range(value: bytes, total_bytes: int) -> tuple[int, int, bool] | None:
-    """The same for one without beginning or end."""
+    """Returns the same for a range without a beginning or an end."""
     found = one_range(f"bytes={value.decode('latin-1')}", total_bytes)
     return (*found, True) if isinstance(found, ByteRange) else None
 
 
-RANGE, IF_MATCH, STAMP, SIGNATURE, REQUEST_ID = range(5)  # the places of values
+RANGE, IF_MATCH, STAMP, SIGNATURE, REQUEST_ID = range(5)  # the indexes of values
 _ALWAYS_VARYING = (b"range", b"if-match")  # no shape has one of these in its literals
 _LINE = re.compile(rb"([^:\r\n]+): ([^\r\n]*)\r\n")
 _RANGE_CHARS_MAX = 33
 
 
 class _Varying(NamedTuple):
-    """A header that ends with a value that differs. ``length`` 0: it goes to the line's end.
-    The group of ``pattern`` is the value."""
+    """A header that ends with a varying value. ``length`` 0: it extends to the end of the line. The
+    group of ``pattern`` is the value."""
 
     place: int
     length: int
@@ -276,18 +276,17 @@ _VARYING = {
 
 
 class RequestShape:
-    """What the requests of one client have in common, so that the next one is read at once.
+    """The common parts of the requests of one client, so that the next one can be read at once.
 
-    A client sends the same lines over and over; a few values differ, and of all but one of these
-    the length is known. So a request that was read header by header, and was found good, says how
-    the next one is read: literal bytes with values between them. Each value is checked to be what
-    it may be, so that no other end of the head is in it.
+    A client sends the same lines again and again; a few values vary, and the length of all but one
+    of these is fixed. So a request that was read header by header, and was valid, shows how to read
+    the next one: literal bytes with values between them. Each value is validated, so that it cannot
+    contain another end of the head.
 
-    ``claim``: that of the request it was learned from; None where nobody
-    looks at who asks.
+    ``claim`` is that of the request from which it was learned; None if clients are not identified.
 
-    ``key``, ``signer`` and ``repo`` are what its reader remembers: the key of the last good
-    request, what its signatures are made with, and a repository that it may read.
+    ``key``, ``signer`` and ``repo`` belong to its reader: the key of the last valid request, the
+    signer of its signatures, and a repository that it may read.
     """
 
     __slots__ = ("_day", "_literals", "_order", "_tail", "_template", "bucket", "claim", "key",
@@ -303,9 +302,9 @@ class RequestShape:
         template: bytes = b"%b",
         order: Sequence[int] = (STAMP,),
     ) -> None:
-        """Read ``literals``, each with a value behind it, then ``tail``. ``template``: canonical
-        headers, with the values that ``order`` names."""
-        self._literals = literals  # before each value: bytes; the value's place; its length
+        """Reads ``literals``, each followed by a value, then ``tail``. ``template`` are canonical
+        headers, with the values in ``order``."""
+        self._literals = literals  # before each value: bytes, the value's index, its length
         self._tail = tail
         self._template = template
         self._order: Callable[[list[bytes]], Any] = itemgetter(*order)
@@ -318,8 +317,8 @@ class RequestShape:
         self.repo = ""
 
     def values_of(self, data: bytes, at: int) -> list[bytes] | None:
-        """What a request says whose target ends at ``at``, by the places above; b"" for what it
-        does not say. None if it has another shape. Range and tag are as they came."""
+        """Returns the values of a request whose target ends at ``at``, by the indexes above; b""
+        for missing ones. Returns None if it has another shape. Range and tag are unchanged."""
         values = [b""] * len(_VARYING)
         for literal, place, length in self._literals:
             if not data.startswith(literal, at):
@@ -329,12 +328,12 @@ class RequestShape:
             values[place] = data[at:end]
             at = end
         if data[at:] != self._tail or not values[STAMP].startswith(self._day):
-            return None  # the credential in the literals is of one day
+            return None  # the credential in the literals is valid for one day
         words = b"".join(values[STAMP:]).replace(b"-", b"")
         return values if not words or words.isalnum() else None
 
     def canonical_headers(self, values: list[bytes]) -> bytes:
-        """The canonical headers of a request that says this, and what comes behind them."""
+        """Returns the canonical headers of a request with these values, and what follows them."""
         made: bytes = self._template % self._order(values)
         return made
 
@@ -342,8 +341,8 @@ class RequestShape:
 def learn_shape(
     data: bytes, at: int, bucket: str, claim: Claim | None, canonical: bytes
 ) -> RequestShape | None:
-    """The shape of a plain request whose target ends at ``at``; None if there is none to be used.
-    ``canonical``: its canonical headers and what comes behind them, if it has a claim."""
+    """Returns the shape of a plain request whose target ends at ``at``; None if none can be used.
+    ``canonical`` are its canonical headers and what follows them, if it has a claim."""
     literals = []
     begin = at
     for line in _LINE.finditer(data, data.find(b"\r\n", at) + 2):
@@ -354,7 +353,7 @@ def learn_shape(
             literals.append((data[begin:end], varying.place, varying.length))
             begin = line.start(2) + value.end(1)
         elif line[1].lower() in _ALWAYS_VARYING:
-            return None  # another form, which is not read here
+            return None  # another form, which this path does not read
     tail = data[begin:]
     if claim is None:
         return RequestShape(literals, tail, bucket=bucket)
@@ -365,7 +364,7 @@ def learn_shape(
 
 
 def _template(canonical: bytes) -> tuple[bytes, list[int]]:
-    """Canonical headers with %b for each value that differs, and the places of these."""
+    """Returns canonical headers with %b for each varying value, and the indexes of these."""
     lines, order = [], []
     for line in canonical.split(b"\n"):
         name, _, value = line.partition(b":")
@@ -380,7 +379,7 @@ def _template(canonical: bytes) -> tuple[bytes, list[int]]:
 
 
 def _varying(name: bytes, value: bytes) -> tuple[_Varying, re.Match[bytes]] | None:
-    """What differs in a header, and where; None if nothing does."""
+    """Returns the varying part of a header and its match; None if nothing varies."""
     varying = _VARYING.get(name)
     match = varying.pattern.match(value) if varying is not None else None
     return None if varying is None or match is None else (varying, match)

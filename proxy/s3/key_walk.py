@@ -1,9 +1,9 @@
-"""The keys of a snapshot in S3's order: that of the bytes of whole keys.
+"""The keys of a snapshot in S3's order: by the bytes of whole keys.
 
-A tree has its entries by name, and there the directory ``a`` comes before ``a-b`` and ``a.txt``.
-Among keys it comes behind them, for its keys begin with ``a/``. So a directory waits until no name
-that is still to come sorts before it; a walk that begins in the middle looks up the few directories
-whose names sort before its beginning, and whose keys do not. Nothing is listed whole.
+A tree has its entries by name: there the directory ``a`` comes before ``a-b`` and ``a.txt``. Among
+keys it comes after them, since its keys begin with ``a/``. So a directory waits until no later name
+sorts before it. A walk that begins in the middle looks up the few directories whose names sort
+before its beginning, and whose keys do not. It never lists a whole directory at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SLASH = 0x2F
 
 
 class Found(NamedTuple):
-    """A file with its key, or a whole directory, whose key ends in '/'. ``linked``: where a symlink
-    leads to."""
+    """A file with its key, or a whole directory, whose key ends in '/'. ``linked`` is a symlink's
+    target."""
 
     key: bytes
     entry: Entry
@@ -40,7 +40,7 @@ class _Children:
     """The children of one directory in the order of keys, from ``start`` on."""
 
     def __init__(self, names: Names, snapshot: Snapshot, ino: int, base: bytes) -> None:
-        self.base = base  # what the keys of its children begin with
+        self.base = base  # the prefix of its children's keys
         self.start = b""  # for the directory ``name``: where its keys begin
         self.first_name = b""
         self._names = names
@@ -52,7 +52,7 @@ class _Children:
         self._waiting: list[tuple[bytes, Entry]] = []  # directories, by name and '/'
 
     async def seek(self, start: bytes) -> None:
-        """Begin at the first key that is not less than ``start``, from this directory's view."""
+        """Begins at the first key that is not less than ``start``, relative to this directory."""
         name, slash, rest = start.partition(b"/")
         if not name:
             self._after = slash
@@ -64,7 +64,7 @@ class _Children:
             self.first_name, self.start = name, rest
             await self._wait(name)
             self._after = name + slash
-        elif name.endswith(b"\0"):  # all that is greater than a name
+        elif name.endswith(b"\0"):  # everything greater than a name
             self._after = name[:-1]
         else:
             found = await self._child(name)
@@ -86,7 +86,7 @@ class _Children:
             heappush(self._waiting, (name + b"/", found))
 
     async def next(self, wanted: int) -> Entry | None:
-        """The next child; ``wanted`` children are of use. None after the last."""
+        """Returns the next child, or None after the last. ``wanted`` children are useful."""
         while True:
             if not self._nodes and self._more:
                 await self._load(wanted)
@@ -110,11 +110,11 @@ class _Children:
 
 
 class KeyWalk:
-    """The keys of a snapshot that begin with ``prefix``, from the first one on that is not less
-    than ``start``. With ``by_directory``, what lies below a '/' after the prefix is one Found.
+    """The keys of a snapshot that begin with ``prefix``, from the first one that is not less than
+    ``start``. With ``by_directory``, everything below a '/' after the prefix is one Found.
 
-    ``left_out`` counts names that can be no keys, and symlinks that lead to no file; ``steps`` the
-    entries that were looked at.
+    ``left_out`` counts names that cannot be keys, and symlinks that lead to no file; ``steps``
+    counts the entries that were visited.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class KeyWalk:
         self._stack: list[_Children] | None = None
         self.left_out = 0
         self.steps = 0
-        self.position = b""  # the key that was looked at last
+        self.position = b""  # the last visited key
 
     async def next(self, wanted: int) -> Found | None:
-        """The next key; ``wanted`` keys are of use. None after the last one, and where something
-        was passed that has no key: ``is_over`` tells which."""
+        """Returns the next key; ``wanted`` keys are useful. Returns None after the last one, and
+        after something without a key: ``is_over`` tells which."""
         if self._stack is None:
             self._stack = []
             await self._enter(ROOT_INO, b"", self._start)

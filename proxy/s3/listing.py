@@ -1,4 +1,4 @@
-"""Pages of listings: keys and common prefixes of one bucket, as ListObjects (V1 and V2) wants them.
+"""Pages of lists: keys and common prefixes of one bucket, for ListObjects (V1 and V2).
 
 Source: Amazon S3 API Reference, ListObjectsV2 and ListObjects.
 """
@@ -24,8 +24,8 @@ from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.key_walk import Found, KeyWalk
 
 KEYS_MAX = 1000
-STEPS_MAX = 50_000  # entries that are looked at for a page; what is empty or left out counts too
-PAGE_S_MAX = 20.0  # then a page ends that has something: clients wait for a minute at most
+STEPS_MAX = 50_000  # entries visited for a page, including empty and left-out ones
+PAGE_S_MAX = 20.0  # then a page with any keys ends, since clients wait for at most a minute
 
 
 class ListedKey(NamedTuple):
@@ -39,7 +39,8 @@ class ListedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a page is asked for. ``start``: the least key; ``token``: how the page before ended."""
+    """The parameters of a page. ``start`` is the least key; ``token`` is the end of the page
+    before."""
 
     bucket: str
     prefix: bytes = b""
@@ -56,7 +57,7 @@ class KeyPage:
     keys: list[ListedKey] = field(default_factory=list)
     prefixes: list[bytes] = field(default_factory=list)
     following: ListingToken | None = None
-    last: bytes = b""  # what V1 goes on after: the key or prefix that came last
+    last: bytes = b""  # where V1 continues: the last key or prefix
     left_out: int = 0
 
     def __len__(self) -> int:
@@ -64,7 +65,7 @@ class KeyPage:
 
 
 def start_after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """The least key of a page after a marker. A marker within a common prefix is after all of
+    """Returns the least key of a page after a marker. A marker within a common prefix skips all of
     it."""
     if not marker:
         return b""
@@ -73,7 +74,7 @@ def start_after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
 
 
 def common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """What a key is shown as, with others that begin so; b"" if it is shown itself."""
+    """Returns the common prefix under which a key is shown; b"" if it is shown itself."""
     if not delimiter or not key.startswith(prefix):
         return b""
     at = key.find(delimiter, len(prefix))
@@ -81,13 +82,13 @@ def common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
 
 
 def after_all(prefix: bytes) -> bytes:
-    """The least bytes that come after all keys with a prefix."""
+    """Returns the least bytes after all keys with a prefix."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes((kept[-1] + 1,)) if kept else b"\xff" * (len(prefix) + 1)
 
 
 class Lister:
-    """Makes pages. ``may_read``: whether the client may read a repository."""
+    """Makes pages. ``may_read`` tells whether the client may read a repository."""
 
     def __init__(self, names: Names, settings: S3Settings, may_read: Callable[[str], bool]) -> None:
         self._names = names
@@ -95,21 +96,21 @@ class Lister:
         self._may_read = may_read
 
     async def page(self, query: Query) -> KeyPage:
-        """A page. Raises: S3Error, Unavailable."""
+        """Returns a page. Raises: S3Error, Unavailable."""
         builder = _PageBuilder(self._names, query)
         token, prefix = query.token, query.prefix
         one = root_of(self._settings, query.bucket, prefix)
         if one is None:
             await self._add_repos(builder, prefix)
         elif token is not None and (token.repo, token.rev) != (one.repo, one.rev):
-            raise wrong_token("this continuation token is of a listing of something else")
+            raise wrong_token("this continuation token belongs to another list")
         else:
             await builder.add(one)
         return await builder.finished()
 
     async def _add_repos(self, builder: _PageBuilder, prefix: bytes) -> None:
-        """Take from the repositories whose keys begin so. Only those are looked at that the page
-        may show."""
+        """Adds the repositories whose keys have a prefix. It visits only those that the page may
+        show."""
         repo, at, _ = prefix.partition(b"@")
         if at:
             if _is_repo(repo) and self._may_read(repo.decode()):
@@ -129,7 +130,7 @@ class Lister:
                 return
 
     async def _add_repo(self, builder: _PageBuilder, repo: str, prefix: bytes) -> bool:
-        """Take from one repository; whether there is room left."""
+        """Adds one repository. Returns whether there is room left."""
         key = f"{repo}@".encode()
         if builder.shows_as_one(key):
             return builder.add_common(key)
@@ -166,7 +167,7 @@ class _PageBuilder:
         self._query = query
         self._page = KeyPage()
         self._found: list[tuple[Root, Snapshot, Found]] = []
-        self.least = query.start  # the least key that is still to be shown
+        self.least = query.start  # the least key that is not shown yet
         self._ends_s = monotonic() + PAGE_S_MAX
         self._steps = 0
 
@@ -175,30 +176,31 @@ class _PageBuilder:
         return len(self._found) + len(self._page.prefixes)
 
     def is_ahead(self, key: bytes) -> bool:
-        """Whether keys that begin so are still to be shown."""
+        """Whether keys with this prefix are still to come."""
         return key >= self.least or self.least.startswith(key)
 
     def shows_as_one(self, key: bytes) -> bool:
-        """Whether all keys that begin so are shown as one common prefix."""
+        """Whether all keys with this prefix are shown as one common prefix."""
         return bool(common_prefix(key, self._query.prefix, self._query.delimiter))
 
     def add_common(self, key: bytes) -> bool:
-        """Take the common prefix of keys that begin so; whether there is room left."""
+        """Adds the common prefix of keys with this prefix. Returns whether there is room left."""
         common = common_prefix(key, self._query.prefix, self._query.delimiter)
         return self._add_prefix(common, Root("", ""), None)
 
     @property
     def is_late(self) -> bool:
-        """Whether the page ends now; one that has nothing yet has twice the time."""
+        """Whether the page ends now; an empty one gets twice the time."""
         late_s = monotonic() - self._ends_s
         return late_s > (0 if self._count else PAGE_S_MAX)
 
     def end_at(self, start: bytes) -> None:
-        """The page ends, and ``start`` begins the next one."""
+        """Ends the page; ``start`` begins the next one."""
         self._end(start, Root("", ""), None)
 
     async def add(self, root: Root) -> bool:
-        """Take what belongs to the page from a part of the bucket; whether there is room left."""
+        """Adds what belongs to the page from a part of the bucket. Returns whether there is room
+        left."""
         if not self.is_ahead(root.key):
             return True  # it is in a common prefix
         if self.shows_as_one(root.key):
@@ -206,22 +208,22 @@ class _PageBuilder:
         try:
             snapshot = await self._names.snapshot(root.repo, self._rev_of(root))
         except NotFound:
-            return True  # S3 knows no revisions: there are no keys that begin so
+            return True  # S3 has no revisions, so no keys have this prefix
         going_on = True
         while going_on:
             going_on = await self._walk(root, snapshot)
         return self._page.following is None
 
     def _rev_of(self, root: Root) -> str:
-        """The commit of the pages before, if they were of this part."""
+        """Returns the commit of the pages before, if they belong to this part."""
         token = self._query.token
         if token is not None and (token.repo, token.rev) == (root.repo, root.rev) and token.commit:
             return token.commit
         return root.rev
 
     async def _walk(self, root: Root, snapshot: Snapshot) -> bool:
-        """Walk until the page or the part is over, or a common prefix has to be jumped over: then
-        True."""
+        """Walks until the page or the part ends, or a common prefix must be skipped; then it
+        returns True."""
         query = self._query
         base = root.directory + b"/" if root.directory else b""
         begun = len(root.key)
@@ -279,15 +281,15 @@ class _PageBuilder:
         return True
 
     def _end(self, start: bytes, root: Root, snapshot: Snapshot | None) -> None:
-        """The page is full, and ``start`` begins the next one."""
+        """Ends a full page; ``start`` begins the next one."""
         repo, rev = (root.repo, root.rev) if snapshot is not None else ("", "")
         commit = snapshot.commit if snapshot is not None else ""
         self._page.following = ListingToken(self._query.bucket, repo, rev, commit, start)
-        if not self._count:  # nothing was found so far, and there is no key at ``start`` either
+        if not self._count:  # nothing was found so far, and ``start`` is not a key either
             self._page.last = start.removesuffix(b"\0")
 
     async def finished(self) -> KeyPage:
-        """The page, with what is said of its keys."""
+        """Returns the page, with the details of its keys."""
         ids = await self._content_ids()
         for (_, snapshot, found), content_id in zip(self._found, ids, strict=True):
             size_bytes = (found.linked.entry if found.linked else found.entry).size_bytes
@@ -295,7 +297,7 @@ class _PageBuilder:
         return self._page
 
     async def _content_ids(self) -> list[bytes]:
-        """Of all files of the page, with one look for each commit."""
+        """Returns the ids of all files on the page, with one lookup for each commit."""
         ids = [found.linked.content_id if found.linked else found.entry.content
                for _, _, found in self._found]  # fmt: skip
         missing: dict[str, list[int]] = {}
@@ -315,8 +317,8 @@ _TOKEN_CHARS_MAX = 8192
 
 
 class ListingToken(msgspec.Struct, array_like=True, frozen=True):
-    """``start``: the least key of the next page. It lies in ``commit`` of REPO@REV; these are "" if
-    it lies between repositories."""
+    """``start`` is the least key of the next page. It lies in ``commit`` of REPO@REV; these are ""
+    if it lies between repositories."""
 
     bucket: str
     repo: str
@@ -326,13 +328,13 @@ class ListingToken(msgspec.Struct, array_like=True, frozen=True):
 
 
 def encode_token(token: ListingToken) -> str:
-    """A token as clients have it. Not percent-encoded, whatever they do with it."""
+    """Returns a token for clients. It needs no percent-encoding, however they use it."""
     body = msgspec.msgpack.encode(token)
     return urlsafe_b64encode(digest_of(body)[:_CHECK_BYTES] + body).decode().rstrip("=")
 
 
 def decode_token(text: str) -> ListingToken:
-    """Raises: S3Error if it is none that ``encode_token`` made."""
+    """Returns the token in a text. Raises: S3Error unless ``encode_token`` made it."""
     try:
         if len(text) > _TOKEN_CHARS_MAX:
             raise InvalidInput("too long")

@@ -1,4 +1,4 @@
-"""GetObject and HeadObject: a file of a snapshot as S3's clients want it.
+"""GetObject and HeadObject: a file of a snapshot as S3 clients expect it.
 
 Source: Amazon S3 API Reference, GetObject and HeadObject.
 """
@@ -55,7 +55,7 @@ class FoundObject:
 
 
 async def find_object(names: Names, place: ObjectPlace, key: bytes) -> FoundObject:
-    """The object at a place. Raises: S3Error if there is none."""
+    """Returns the object at a place. Raises: S3Error if there is none."""
     try:
         snapshot = await names.snapshot(place.repo, place.rev)
         found = await names.file(snapshot, place.path)
@@ -67,7 +67,7 @@ async def find_object(names: Names, place: ObjectPlace, key: bytes) -> FoundObje
     except NotFound as error:
         raise no_such_key(key, str(error)) from error
     if not isinstance(found, SnapshotFile):
-        raise no_such_key(key, "this is a directory: ListObjectsV2 shows what is in it")
+        raise no_such_key(key, "this is a directory: ListObjectsV2 lists its contents")
     etag = f'"{found.content_id.hex()}"'
     headers = [
         ("Content-Type", content_type(place.path)),
@@ -84,7 +84,7 @@ async def find_object(names: Names, place: ObjectPlace, key: bytes) -> FoundObje
 async def object_answer(
     files: Files, found: FoundObject, asked: S3Request, metrics: Metrics, label: str
 ) -> Answer:
-    """The answer to a GET or HEAD of an object. Raises: S3Error; the errors of reading."""
+    """Returns the answer to a GET or HEAD of an object. Raises: S3Error; the errors of reading."""
     total = found.file.entry.size_bytes
     outcome, failed = evaluate(asked.headers, found.etag, found.modified_s)
     if outcome is Outcome.NOT_MODIFIED:
@@ -118,8 +118,8 @@ async def object_answer(
 
 
 def one_range(header: str | None, total_bytes: int) -> ByteRange | Unsatisfiable | None:
-    """What a Range header asks for, None for everything: S3 ignores several ranges, and what is
-    none."""
+    """Returns what a Range header asks for; None for the whole object. S3 ignores several ranges
+    and malformed ones."""
     if header is None or _ONE_RANGE.match(header) is None:
         return None
     selection: Selection = select_ranges(header, total_bytes)
@@ -131,7 +131,7 @@ def one_range(header: str | None, total_bytes: int) -> ByteRange | Unsatisfiable
 
 
 def _selected(found: FoundObject, asked: S3Request, total: int) -> ByteRange | None:
-    """The part that is wanted; None: all of it."""
+    """Returns the wanted part; None: the whole object."""
     wanted = asked.headers.get("range")
     if "partNumber" in asked.query:
         return _part(asked.text("partNumber"), wanted, total)
@@ -147,7 +147,7 @@ def _selected(found: FoundObject, asked: S3Request, total: int) -> ByteRange | N
 
 
 def _part(number: str, wanted: str | None, total: int) -> ByteRange | None:
-    """A part: objects here were uploaded in one."""
+    """Returns a part by its number: every object here has one part."""
     if wanted is not None:
         what = "cannot specify both Range header and partNumber query parameter"
         raise S3Error("InvalidRequest", what)
@@ -161,7 +161,7 @@ def _part(number: str, wanted: str | None, total: int) -> ByteRange | None:
 
 
 def _overridden(headers: Headers, asked: S3Request) -> Headers:
-    """The headers with those that the request names instead; the same list if it names none."""
+    """Returns the headers with the request's overrides; the same list if there are none."""
     given = [name for name in OVERRIDES if name in asked.query]
     if not given:
         return headers
@@ -171,7 +171,7 @@ def _overridden(headers: Headers, asked: S3Request) -> Headers:
         raise S3Error("InvalidRequest", what)
     own = {OVERRIDES[name]: asked.text(name) for name in given}
     if any(_NO_HEADER.search(value) for value in own.values()):
-        raise S3Error("InvalidArgument", "a response-* parameter holds what no header can")
+        raise S3Error("InvalidArgument", "a response-* parameter has invalid characters")
     return [*(pair for pair in headers if pair[0] not in own), *own.items()]
 
 
@@ -180,8 +180,8 @@ CONDITION_HEADERS = (*TAG_HEADERS, "if-modified-since", "if-unmodified-since", "
 
 
 def evaluate(headers: Mapping[str, str], etag: str, modified_s: int) -> tuple[Outcome, str]:
-    """What the conditions lead to, and the header that failed. Tags go before dates (13.2.2);
-    a date that is none is ignored."""
+    """Returns the outcome of the conditions, and the header that failed. Tags take precedence over
+    dates (13.2.2); malformed dates are ignored."""
     tags = {"If-Match": headers.get("if-match"), "If-None-Match": headers.get("if-none-match")}
     given = {name: _quoted(value) for name, value in tags.items() if value is not None}
     unmodified_s = _date_s(headers.get("if-unmodified-since"))
@@ -196,21 +196,21 @@ def evaluate(headers: Mapping[str, str], etag: str, modified_s: int) -> tuple[Ou
     if (
         "If-None-Match" not in given
         and modified_since_s is not None
-        and modified_s == modified_since_s  # a branch that was set back is older, and other
+        and modified_s == modified_since_s  # a branch that was moved back is older, and different
     ):
         return Outcome.NOT_MODIFIED, "If-Modified-Since"
     return Outcome.PROCEED, ""
 
 
 def range_applies(headers: Mapping[str, str], etag: str) -> bool:
-    """Whether a Range header counts: there is no If-Range, or its tag holds. A date never does: two
-    commits may be of the same second."""
+    """Whether a Range header counts: there is no If-Range, or its tag matches. A date never
+    matches, since two commits may have the same second."""
     wanted = headers.get("if-range")
     return wanted is None or _quoted(wanted.strip()) == etag
 
 
 def _quoted(value: str) -> str:
-    """S3 takes a tag without quotes, too."""
+    """Returns a quoted tag: S3 accepts tags without quotes, too."""
     text = value.strip()
     bare = text and text != "*" and '"' not in text
     return ", ".join(f'"{one.strip()}"' for one in text.split(",")) if bare else text

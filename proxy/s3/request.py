@@ -1,6 +1,6 @@
-"""What a request to the S3 interface names: bucket, key, parameters. Pure.
+"""Parses a request to the S3 interface: bucket, key, parameters. Pure.
 
-Keys are bytes here, as they come from their percent-encoding.
+Keys are bytes, from their percent-encoding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class S3Request:
-    """One request. ``path`` and ``raw_query`` are as they came; names of ``headers`` are in lower
+    """One request. ``path`` and ``raw_query`` are unchanged; names of ``headers`` are in lower
     case. ``bucket`` is "" if none is named; ``key`` is b"" for the bucket itself."""
 
     method: str
@@ -32,14 +32,14 @@ class S3Request:
         return f"/{self.bucket}/{key}" if self.bucket else "/"
 
     def text(self, name: str, default: str = "") -> str:
-        """A parameter as a text; what is not UTF-8 in it is replaced."""
+        """Returns a parameter as a text; invalid UTF-8 is replaced."""
         return self.query.get(name, default.encode()).decode("utf-8", "replace")
 
 
 def parse_request(
     method: str, raw_target: str, headers: Mapping[str, str], domain: str = ""
 ) -> S3Request:
-    """The request for a target as it came. With a ``domain``, hosts below it name buckets."""
+    """Parses a raw target. With a ``domain``, hosts below it name buckets."""
     target = _ABSOLUTE.sub("", raw_target, count=1)
     path, _, raw_query = target.partition("#")[0].partition("?")
     bucket = bucket_of_host(headers.get("host", ""), domain)
@@ -59,14 +59,14 @@ def parse_request(
 
 
 def bucket_of_host(host: str, domain: str) -> str:
-    """The bucket that a Host header names (virtual-host style); "" for none."""
+    """Returns the bucket in a Host header (virtual-host style), or ""."""
     name = host.rpartition(":")[0] if re.search(r":[0-9]+\Z", host) else host
     below = f".{domain}".lower()
     return name[: -len(below)] if domain and name.lower().endswith(below) else ""
 
 
 def parse_query(raw_query: str) -> dict[str, bytes]:
-    """The parameters of a query; the first of each name counts, and '+' is a space."""
+    """Returns the parameters of a query; the first of each name counts, and '+' is a space."""
     found: dict[str, bytes] = {}
     for pair in filter(None, raw_query.split("&")):
         name, _, value = pair.partition("=")

@@ -31,14 +31,15 @@ from lodefs.proxy.s3.request import S3Request, parse_request
 from lodefs.proxy.s3.signature import AccessKey, AccessKeys, Verifier
 
 _V1Page = tuple[str, str, bytes, bytes, bytes]  # key, bucket, prefix, delimiter, marker
-LABEL = "s3"  # of its requests in metrics
+LABEL = "s3"  # the label of its requests in metrics
 METHODS = ("GET", "HEAD")
-LISTINGS_MAX = 1024  # of V1, whose pages are held together
-LISTING_FOR_S = 900.0  # then a marker is nothing but a key
+LISTINGS_MAX = 1024  # lists of V1, whose pages belong to one commit
+LISTING_FOR_S = 900.0  # after this time a marker is only a key
 
 
 class S3Service:
-    """Answers of one S3 endpoint. ``keys`` None: everybody may read everything, signed or not."""
+    """The answers of one S3 endpoint. ``keys`` None: everybody may read everything, signed or
+    not."""
 
     def __init__(
         self,
@@ -64,8 +65,8 @@ class S3Service:
         headers: Mapping[str, str],
         allowed: Callable[[], None] = lambda: None,
     ) -> Answer:
-        """The answer to a request, errors too; names of ``headers`` are in lower case. ``allowed``
-        is called for a client that may ask."""
+        """Returns the answer to a request, even for errors; names of ``headers`` are in lower case.
+        ``allowed`` is called for an authorized client."""
         asked = parse_request(method, raw_target, headers, self.settings.domain)
         key = None
         try:
@@ -83,7 +84,7 @@ class S3Service:
             return error_answer(error, asked.resource, close=method not in METHODS)
 
     def _told(self, error: LodefsError) -> LodefsError:
-        """An error as it is told to a key that may not read everything."""
+        """Returns an error as a key that may not read everything gets it."""
         places = disclosure.places_of(self._node.status())
         if not isinstance(error, S3Error):
             return disclosure.redacted(error, places)
@@ -95,7 +96,7 @@ class S3Service:
             return buckets_answer(names, self._started_s)
         if self._is_forwarded(asked.bucket, key) and self._forwarder is not None:
             return await self._forwarder.answer(asked)
-        if not self._may_open(key, asked.bucket):  # no different from one that there is not
+        if not self._may_open(key, asked.bucket):  # the same answer as for a missing bucket
             raise no_such_bucket(asked.bucket)
         root = root_of(self.settings, asked.bucket, asked.key or asked.query.get("prefix", b""))
         if root is not None and not _may_read(key, root.repo):
@@ -139,9 +140,9 @@ class S3Service:
         query = query_of(asked)
         if not query.keys_max:
             return listing_answer(asked, query, KeyPage())
-        who = "" if key is None else key.name  # each sees other repositories
+        who = "" if key is None else key.name  # keys see different repositories
         kept = (who, query.bucket, query.prefix, query.delimiter)
-        if not is_version_2(asked):  # a marker says nothing of the commit
+        if not is_version_2(asked):  # a marker does not name the commit
             marker = asked.query.get("marker", b"")
             ends_s, token = self._listings.get((*kept, marker)) or (0.0, None)
             if token is not None and self._clock_s() < ends_s:

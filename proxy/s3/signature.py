@@ -1,7 +1,7 @@
-"""Signature Version 4: whether a request was signed by one who knows a key's secret.
+"""Signature Version 4: checks whether a holder of a key's secret signed a request.
 
 Source: Amazon S3 API Reference, "Authenticating Requests (AWS Signature Version 4)": in headers,
-and in the query of a presigned URL. Regions are not compared: a proxy is in none.
+and in the query of a presigned URL. Regions are not compared, since a proxy has none.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z\Z")
 
 
 class AccessKey(NamedTuple):
-    """A key that requests may be signed with, which repositories it may read, which buckets of
-    another S3, and whether it may read every repository."""
+    """A key that can sign requests: the repositories that it may read, the buckets of another S3,
+    and whether it may read every repository."""
 
     name: str
     secret: str
@@ -52,18 +52,18 @@ class AccessKey(NamedTuple):
 
 
 class AccessKeys(Protocol):
-    """The keys that are known now."""
+    """The currently known keys."""
 
     def access_key(self, name: str) -> AccessKey | None:
-        """The key of this name."""
+        """Returns the key with this name."""
 
 
 class Signer:
-    """Makes signatures with one day's key: HMAC with SHA-256 (RFC 2104), whose two first blocks are
-    hashed once."""
+    """Makes signatures with one day's key: HMAC with SHA-256 (RFC 2104), whose first two blocks are
+    hashed only once."""
 
     def __init__(self, key: bytes) -> None:
-        """``key``: 32 bytes, of ``signing_key``."""
+        """``key`` has 32 bytes, from ``signing_key``."""
         block = key.ljust(sha256().block_size, b"\0")
         self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
@@ -78,22 +78,22 @@ class Signer:
 
 
 class Claim(NamedTuple):
-    """Who says to have signed a request, how and when."""
+    """The claimed signer of a request, with the time and the signed headers."""
 
     name: str
     scope: str  # DAY/REGION/s3/aws4_request
-    headers: str  # signed ones, with ';' between them
+    headers: str  # signed headers, separated by ';'
     signature: str
     stamp: str
 
 
 def claim_of(authorization: str, headers: Mapping[str, str]) -> Claim:
-    """The claim of an Authorization header. Raises: S3Error if it is malformed."""
+    """Returns the claim in an Authorization header. Raises: S3Error if it is malformed."""
     match = _AUTHORIZATION.match(authorization)
     if match is None:
         if authorization.startswith(ALGORITHM):
             raise S3Error("AuthorizationHeaderMalformed", "the Authorization header is malformed")
-        raise S3Error("InvalidRequest", f"this signature is not known: use {ALGORITHM}")
+        raise S3Error("InvalidRequest", f"this kind of signature is not supported: use {ALGORITHM}")
     stamp = headers.get("x-amz-date", "")
     if not _STAMP.match(stamp):
         raise S3Error("AccessDenied", "a signed request needs a valid x-amz-date header")
@@ -102,7 +102,7 @@ def claim_of(authorization: str, headers: Mapping[str, str]) -> Claim:
 
 
 def claim_of_url(asked: S3Request) -> Claim:
-    """The claim of a presigned URL. Raises: S3Error if it is malformed."""
+    """Returns the claim in a presigned URL. Raises: S3Error if it is malformed."""
     wrong = "AuthorizationQueryParametersError"
     stamp = asked.text("X-Amz-Date")
     names = ("X-Amz-Credential", "X-Amz-SignedHeaders", _SIGNATURE_PARAMETER, "X-Amz-Expires")
@@ -116,17 +116,17 @@ def claim_of_url(asked: S3Request) -> Claim:
 
 
 def _credential(text: str, stamp: str, code: str) -> tuple[str, str]:
-    """The key's name and the scope. A name may hold '/'."""
+    """Returns the key's name and the scope. A name may contain '/'."""
     name, *scope = text.rsplit("/", 4)
     if len(scope) != 4 or scope[2:] != ["s3", "aws4_request"]:
         raise S3Error(code, "the credential must be KEY/YYYYMMDD/REGION/s3/aws4_request")
     if scope[0] != stamp[:8]:
-        raise S3Error(code, "the credential is of another day than the request")
+        raise S3Error(code, "the credential and the request have different days")
     return name, "/".join(scope)
 
 
 class Verifier:
-    """Checks signatures against the keys that are known now."""
+    """Checks signatures against the currently known keys."""
 
     def __init__(self, keys: AccessKeys, clock_s: Callable[[], float] = wall_clock_s) -> None:
         self._keys = keys
@@ -135,18 +135,20 @@ class Verifier:
         self._times: Lru[str, float] = Lru(KEYS_MAX)
 
     def verify(self, asked: S3Request) -> AccessKey:
-        """The key that a request is signed with. Raises: S3Error, also if it is not signed."""
+        """Returns the key that signed a request. Raises: S3Error, also if it is not signed."""
         authorization = asked.headers.get("authorization")
         in_url = "X-Amz-Algorithm" in asked.query or _SIGNATURE_PARAMETER in asked.query
         if authorization is not None and in_url:
             raise S3Error("InvalidArgument", "sign in the Authorization header or in the query")
         if authorization is None and "AWSAccessKeyId" in asked.query:
-            what = "signature version 2 is not known: boto3 takes Config(signature_version='s3v4')"
+            what = (
+                "signature version 2 is not supported: boto3 takes Config(signature_version='s3v4')"
+            )
             raise S3Error("InvalidRequest", what)
         if authorization is None and not in_url:
             raise S3Error(
                 "AccessDenied",
-                "requests must be signed here: `lodefs token create --s3` makes a key",
+                "requests must be signed: `lodefs token create --s3` makes a key",
             )
         if authorization is not None:
             claim = claim_of(authorization, asked.headers)
@@ -162,13 +164,11 @@ class Verifier:
             payload = UNSIGNED_PAYLOAD
         key = self._keys.access_key(claim.name)
         if key is None:
-            raise S3Error("InvalidAccessKeyId", "this access key is not known here")
+            raise S3Error("InvalidAccessKeyId", "this access key is unknown")
         head = canonical_head(asked.method, asked.path, asked.raw_query)
         rest = canonical_headers(claim, asked.headers, payload)
         if rest is None or not self.is_signed(key, claim, head + rest):
-            raise S3Error(
-                "SignatureDoesNotMatch", "the signature is not the one that this key makes"
-            )
+            raise S3Error("SignatureDoesNotMatch", "the signature does not match this key")
         if authorization is not None:
             self.check_time(claim.stamp)
         else:
@@ -181,13 +181,13 @@ class Verifier:
         return self._keys.access_key(name)
 
     def is_signed(self, key: AccessKey, claim: Claim, canonical: bytes) -> bool:
-        """Whether a claim is true of a canonical request."""
+        """Whether the signature of a claim fits a canonical request."""
         stamp, scope = (text.encode("ascii", "replace") for text in (claim.stamp, claim.scope))
         made = self.signer(key, claim.scope).signature(stamp, scope, canonical)
         return compare_digest(made, claim.signature.encode("ascii", "replace"))
 
     def check_time(self, stamp: str) -> None:
-        """Raises: S3Error if a request was signed too long ago, or will be."""
+        """Raises: S3Error if a request was signed too long ago, or in the future."""
         now_s = self._clock_s()
         if abs(now_s - self._time_s(stamp)) > SKEW_S_MAX:
             more = (
@@ -199,7 +199,7 @@ class Verifier:
             raise S3Error("RequestTimeTooSkewed", late, more=more)
 
     def is_timely(self, stamp: bytes, scope: bytes) -> bool:
-        """Whether a request of this time and scope may be answered now."""
+        """Whether a request with this time and scope may be answered now."""
         if stamp[:8] != scope[:8]:
             return False
         try:
@@ -227,12 +227,12 @@ class Verifier:
             try:
                 found = float(timegm(strptime(stamp, "%Y%m%dT%H%M%SZ")))
             except ValueError:
-                raise S3Error("AccessDenied", "the request's date is no date") from None
+                raise S3Error("AccessDenied", "the request's date is invalid") from None
             self._times.put(stamp, found)
         return found
 
     def signer(self, key: AccessKey, scope: str) -> Signer:
-        """What signatures of a key for this day and region are made with."""
+        """Returns the signer for a key's day and region."""
         known = (key.name, key.secret, scope)
         found = self._signers.get(known)
         if found is None:
@@ -249,14 +249,13 @@ def signing_key(secret: str, scope: str) -> bytes:
 
 
 def canonical_head(method: str, path: str, raw_query: str) -> bytes:
-    """The first three lines of a canonical request."""
+    """Returns the first three lines of a canonical request."""
     uri = quote_from_bytes(unquote_to_bytes(path), safe="/")
     return f"{method}\n{uri}\n{canonical_query(raw_query)}\n".encode()
 
 
 def canonical_headers(claim: Claim, headers: Mapping[str, str], payload: str) -> bytes | None:
-    """The other lines; None if a header that is said to be signed is not there, or the host is not
-    said to be."""
+    """Returns the other lines; None if a signed header is missing, or the host is not signed."""
     names = claim.headers.split(";")
     lines = []
     for name in names:
@@ -271,7 +270,7 @@ def canonical_headers(claim: Claim, headers: Mapping[str, str], payload: str) ->
 
 
 def canonical_query(raw_query: str) -> str:
-    """A query in canonical form, without its signature."""
+    """Returns a query in canonical form, without its signature."""
     if not raw_query:
         return ""
     pairs = []

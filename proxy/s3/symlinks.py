@@ -1,4 +1,4 @@
-"""Symlinks of a snapshot, followed inside of it: S3 has none, and its clients would miss files."""
+"""Follows symlinks within a snapshot: S3 has none, and its clients would miss files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LINKS_MAX = 40  # on the way to one file, as in Linux
 async def linked_file(
     names: Names, snapshot: Snapshot, directory: bytes, target: bytes
 ) -> SnapshotFile:
-    """The file that a symlink in a directory leads to. Raises: NotFound if it leads out of the
-    snapshot, to nothing, to no file, or around."""
+    """Returns the file to which a symlink in a directory leads. Raises: NotFound if it leads out of
+    the snapshot, to nothing, to something else than a file, or in a circle."""
     done = [part for part in directory.split(b"/") if part]
     left = deque(_parts(target))
     links = 1
@@ -33,23 +33,23 @@ async def linked_file(
         if entry.kind == Kind.SYMLINK:
             links += 1
             if links > LINKS_MAX:
-                raise NotFound(f"more than {LINKS_MAX} symlinks lead to one another")
+                raise NotFound(f"there are more than {LINKS_MAX} symlinks in a row")
             left.extendleft(reversed(_parts(entry.target)))
         else:
             done.append(part)
     found = await names.file(snapshot, b"/".join(done))
     if not isinstance(found, SnapshotFile):
-        raise NotFound("the symlink leads to no file")
+        raise NotFound("the symlink does not lead to a file")
     return found
 
 
 async def linked_file_or_none(
     names: Names, snapshot: Snapshot, directory: bytes, target: bytes
 ) -> SnapshotFile | None:
-    """The same; None if there is none."""
+    """Returns the same; None if there is no such file."""
     try:
         return await linked_file(names, snapshot, directory, target)
-    except (NotFound, InvalidInput):  # also a name that none can be
+    except (NotFound, InvalidInput):  # also for an invalid name
         return None
 
 

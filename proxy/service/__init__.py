@@ -1,1 +1,1 @@
-"""The process: start, composition, logs, end."""
+"""The process of the proxy: start, composition, logs, end."""

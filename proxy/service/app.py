@@ -1,4 +1,4 @@
-"""The composition root: from a Config to a serving proxy, and back to nothing."""
+"""The composition root: from a Config to a serving proxy, and its shutdown."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ from lodefs.proxy.tracing.traced_objects import TracedObjects
 
 
 class OpenedNode(NamedTuple):
-    """A node, and what answers other nodes if it is not alone. ``is_lost``: whether it can go
-    on only as a new one."""
+    """A node, and the server for other nodes if it has any. ``is_lost``: only a new node can
+    continue."""
 
     node: NodeService
     peer_server: PeerServer | None = None
@@ -82,14 +82,14 @@ class OpenedNode(NamedTuple):
 NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[OpenedNode]]
 DATA_PROCESSES_DEFAULT_MAX = 8
 FILES_FOR_DATA_MIN = 1024
-THROTTLED_S_MAX = 5.0  # that a thread waits for a store that puts off: clients ask again
+THROTTLED_S_MAX = 5.0  # that a thread waits for a throttling store, since clients retry
 _log = logging.getLogger("lodefs.proxy")
 
 
 @asynccontextmanager
 async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[OpenedNode]:
-    """The node over the store, the cache and the cluster that ``config`` names; closed at the
-    end."""
+    """Opens the node over the store, the cache and the cluster that ``config`` names, and closes it
+    at the end."""
 
     def observe(seen: Observation) -> None:
         outcome = outcome_of(seen.error)
@@ -127,7 +127,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
 
 
 def retry_reason(error: Unavailable) -> str:
-    """Why a call to the store is repeated, as a label of metrics."""
+    """Returns why a call to the store is retried, as a label of metrics."""
     if error.is_throttled:
         return "throttled"
     return "unreached" if error.is_unreached else "failed"
@@ -139,8 +139,8 @@ def _open_node(
     shares: fd_limit.DescriptorShares,
     peering: Peering | None,
 ) -> StoreNode:
-    """A node whose cache has its limit: only an open cache knows what it uses already. ``opened``:
-    the store, or why it cannot be read, and its objects."""
+    """Opens a node, and sets its cache's limit, since only an open cache knows its present size.
+    ``opened`` is the store, or why it cannot be read, and its objects."""
     counts = Counts()
     settings = CacheSettings(
         config.cache_dir,
@@ -151,7 +151,7 @@ def _open_node(
     )
     call_soon = asyncio.get_running_loop().call_soon_threadsafe
     cache = Cache(settings, counts, call_soon=call_soon)
-    if config.access:  # who may read its files may read everything that is cached
+    if config.access:  # readers of its files could read everything in the cache
         config.cache_dir.chmod(0o700)
     try:
         store = known_store(*opened, cache.kv)
@@ -175,7 +175,8 @@ def _open_node(
 
 
 def _start_data(config: Config, objects: ObjectStore, cache: Cache) -> DataPlane | None:
-    """The data processes that the settings ask for. They hold the lock of its writers."""
+    """Starts the data processes that the settings ask for. They hold the lock of the cache's
+    writers."""
     count = data_processes_of(config)
     if not count:
         return None
@@ -191,11 +192,10 @@ async def serve(
     environ: Mapping[str, str],
     open_node: NodeOpener = open_store_node,
 ) -> None:
-    """Serve until ``stop`` is set, then let running answers end and close the cache.
+    """Serves until ``stop`` is set, then lets running answers end and closes the cache.
 
-    If the cache's directory is removed meanwhile, all of this happens, and again from the
-    beginning, but for the sockets: they stay. Raises what opening the store, the cache, the tokens
-    file or a socket raises.
+    If the cache's directory is removed meanwhile, it does all of this and starts again, but keeps
+    the sockets. Raises: the errors of opening the store, the cache, the tokens file or a socket.
     """
     systemd = SystemdNotifier(environ)
     calls = StoreCalls()
@@ -226,7 +226,7 @@ async def serve(
 
 
 class _Serving:
-    """A node that is served, until it shall end or is lost."""
+    """A node that is being served, until it must end or is lost."""
 
     def __init__(
         self,
@@ -253,12 +253,12 @@ class _Serving:
             store=config.store,
             metric_inputs=MetricInputs(calls, settings, more, mounts, tracer),
             limits=limits_of(config),
-            hot_path=config.log_level != "debug",  # so that every request is logged
+            hot_path=config.log_level != "debug",  # in debug mode every request is logged
             on_sweep=self._look,
         )
 
     async def run(self, endpoints: list[Endpoint], stop: asyncio.Event, begun_s: float) -> None:
-        """Serve until ``stop`` is set or the node is lost; then end all answers."""
+        """Serves until ``stop`` is set or the node is lost, then ends all answers."""
         server, systemd, store = self._server, self._systemd, self._config.store
         await server.start(endpoints)
         stopping = asyncio.create_task(stop.wait())
@@ -276,29 +276,30 @@ class _Serving:
             stopping.cancel()
             if is_end:
                 systemd.send(STOPPING)
-            systemd.set_status("Waiting for answers that run")
+            systemd.set_status("Waiting for running answers")
             _log.info("stopping")
             await server.stop(self._config.shutdown_timeout_s, close_endpoints=is_end)
 
     def _look(self) -> None:
-        """Once a second."""
+        """Called once a second."""
         self._systemd.alive()
         self._unused.look(self._server.use)
         if self._ended.is_set() or self._unused.is_near:
             return
         if self._opened.is_lost():
-            _log.error("the cache directory was removed: a new one is begun")
+            _log.error("the cache directory was removed: starting a new one")
             self._ended.set()
 
 
 @contextmanager
 def open_tracer(config: Config) -> Iterator[Tracer]:
-    """What records requests, as the settings say. Raises: InvalidInput if that is not installed."""
+    """Yields the tracer that the settings ask for. Raises: InvalidInput if its package is
+    missing."""
     if config.otlp_endpoint is None:
         yield NO_TRACER
         return
     try:
-        from lodefs.proxy.tracing.otlp_tracer import OtlpTracer  # here: an extra has it
+        from lodefs.proxy.tracing.otlp_tracer import OtlpTracer  # here, since an extra installs it
     except ImportError as error:
         raise InvalidInput(
             f"otlp_endpoint: needs OpenTelemetry: pip install 'lodefs[otel]' ({error})"
@@ -315,7 +316,7 @@ def version() -> str:
 
 
 def shares_of(config: Config) -> fd_limit.DescriptorShares:
-    """What the proxy may open of what this process may."""
+    """Returns the proxy's shares of this process's open files."""
     return fd_limit.shares(
         fd_limit.limit(),
         fetches_max=config.fetch_concurrency,
@@ -325,8 +326,8 @@ def shares_of(config: Config) -> fd_limit.DescriptorShares:
 
 
 def data_processes_of(config: Config) -> int:
-    """How many the settings ask for; else one for each two processors, and none where few files
-    may be open."""
+    """Returns how many data processes the settings ask for; by default one for every two
+    processors, and none if the limit of open files is low."""
     if config.data_processes is not None:
         return config.data_processes
     if fd_limit.limit() < FILES_FOR_DATA_MIN:
@@ -348,7 +349,7 @@ def limits_of(config: Config) -> ClientLimits:
 def open_listeners(
     config: Config, environ: Mapping[str, str], systemd: SystemdNotifier
 ) -> Iterator[Listeners]:
-    """The sockets that systemd hands over; what nobody takes of them is closed at the end."""
+    """Yields the sockets from systemd; closes unused ones at the end."""
     wanted = {CLIENTS: config.listen, PEERS: config.peer_listen, S3: config.s3_listen}
     listeners = Listeners(environ, systemd, wanted)
     try:
@@ -359,9 +360,10 @@ def open_listeners(
 
 @contextmanager
 def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoint]]:
-    """All endpoints, listening; at the end they are closed and the Unix socket's file is removed.
+    """Yields all endpoints, listening. At the end it closes them and removes the Unix socket's
+    file.
 
-    Sockets that units of systemd hand over are taken instead of those that the settings name.
+    Sockets from systemd units replace those that the settings name.
     """
     tcp = _tcp_endpoint(config)
     local = local_readers(config.access)
@@ -399,32 +401,34 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
 
 
 def families_beside(socket_path: Path) -> MoreFamilies:
-    """Of all that count in the directories beside the socket."""
+    """Returns the families of all programs that count in the directories beside the socket."""
     figures = directories_of(socket_path)
     mounts, jobs = MountFamilies(*figures), JobFamilies(private_directory_of(socket_path))
     return lambda: itertools.chain(mounts(), jobs(), component_families(*figures))
 
 
 def make_figures_directory(socket_path: Path, config: Config) -> None:
-    """Where mounts and components of those count who may use the socket, and those of root by
-    themselves; without them they are not seen."""
+    """Makes the directories in which mounts and components of the socket's users count, with a
+    separate one for root. Without these the proxy does not see them."""
     directory, private = directory_of(socket_path), private_directory_of(socket_path)
     mode = 0o1700
     for bit, rights in ((0o020, 0o070), (0o002, 0o007)):
         mode |= rights if config.socket_mode & bit else 0
     try:
-        private.mkdir(0o700, exist_ok=True)  # first: root's go to the other one where it is not
+        # First, since root's programs use the other one if it is missing
+        private.mkdir(0o700, exist_ok=True)
         private.chmod(0o700)
         directory.mkdir(0o700, exist_ok=True)
         if config.socket_group is not None:
             shutil.chown(directory, group=config.socket_group)
         directory.chmod(mode)
     except (OSError, LookupError) as error:
-        _log.warning("mounts cannot count in %s: /metrics does not show them: %s", directory, error)
+        _log.warning("mounts cannot count in %s and are not in /metrics: %s", directory, error)
 
 
 def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
-    """Makes endpoints for clients on TCP, all with the same tokens and certificate."""
+    """Returns a function that makes endpoints for TCP clients, all with the same tokens and
+    certificate."""
     tokens = None
     if config.tokens_file is not None:
         tokens = TokenBook(config.tokens_file, s3=config.s3_listen is not None)

@@ -1,4 +1,4 @@
-"""The figures of Docker's plugin, the mounter and the CSI driver as metrics, read from files."""
+"""Metrics of Docker's plugin, the mounter and the CSI driver, read from files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labe
 
 
 def component_families(*directories: Path) -> Iterator[Family]:
-    """Of the components that count in directories. Files of those that have ended are removed."""
+    """Yields the families of the components that count in directories. Removes files of ended
+    ones."""
     found = read_newest(*directories, sweep=True)
     yield labelled(names.COMPONENT_INFO, {(one.component, one.version): 1 for one in found})
     yield labelled(names.COMPONENT_START, {(one.component,): one.started_s for one in found})

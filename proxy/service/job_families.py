@@ -1,4 +1,4 @@
-"""What the jobs of this node read as metrics, from the files in which its mounts count them."""
+"""Metrics of what the jobs of this node read, from the files in which its mounts count."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.bounded_labels import IDLE_S, OTHER, BoundedLabels
 from lodefs.proxy.runtime.exposition import Family, labelled
 
-JOBS_MAX = 200  # with series of their own
+JOBS_MAX = 200  # with their own series
 SOURCES = ("direct", "cache", "peers", "store")
-_OPENS = (names.JOB_PASSTHROUGH_OPENS, names.JOB_PASSTHROUGH_BYTES)  # after these
+_OPENS = (names.JOB_PASSTHROUGH_OPENS, names.JOB_PASSTHROUGH_BYTES)  # columns after the bytes
 
 
 class JobFamilies:
-    """Of the mounts that count in a directory. A job keeps its figures when a mount has ended, or
-    has given the job's row up, until it has read nothing for IDLE_S; ``now_s`` is Unix time."""
+    """The jobs of the mounts that count in a directory. A job keeps its counters when a mount has
+    ended or has given up the job's row, until it has read nothing for IDLE_S; ``now_s`` is Unix
+    time."""
 
     def __init__(
         self, directory: Path, jobs_max: int = JOBS_MAX, now_s: Callable[[], float] = time.time
@@ -32,8 +33,8 @@ class JobFamilies:
         self._directory = directory
         self._now_s = now_s
         self._labels = BoundedLabels(jobs_max)
-        self._mounts: dict[str, Jobs] = {}  # as they were at the last scrape
-        self._ended: Jobs = {}  # what no mount tells any more
+        self._mounts: dict[str, Jobs] = {}  # from the last scrape
+        self._ended: Jobs = {}  # counters that no mount has any more
 
     def __call__(self) -> Iterator[Family]:
         mounts = {one.name: one.jobs for one in read_files(self._directory)}
@@ -45,7 +46,7 @@ class JobFamilies:
         yield from _families(self._labels.show(self._recent(), self._now_s()))
 
     def _recent(self) -> dict[str, tuple[int, ...]]:
-        """Figures by label, of jobs that read something in the last IDLE_S."""
+        """Returns counters by label, for jobs that read something in the last IDLE_S."""
         found = dict(self._ended)
         for jobs in self._mounts.values():
             add_all(found, jobs)

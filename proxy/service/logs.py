@@ -1,6 +1,7 @@
-"""How a service's log looks: what the standard loggers say, to the journal, or as lines on stderr.
+"""The logs of a service: sends records of the standard loggers to the journal, or as lines to
+stderr.
 
-Modules log through ``logging``; structlog only forms the lines.
+Modules log through ``logging``; structlog only formats the lines.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from lodefs.proxy.tracing.request_scope import RequestFields
 
 
 def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -> None:
-    """Set up logging for this process: ``level`` is "debug", "info", ...; ``form`` is "journald",
-    "json" (one object a line), "console", or "auto": journald if stderr goes there, else json.
+    """Sets up logging for this process. ``level`` is "debug", "info", ...; ``form`` is "journald",
+    "json" (one object a line), "console", or "auto": journald if stderr goes there, otherwise json.
 
-    ``identifier`` names the lines in the journal. Unavailable: there is no journal.
+    ``identifier`` names the lines in the journal. Raises: Unavailable if there is no journal.
     """
     number = getattr(logging, level.upper())
     root = logging.getLogger()
@@ -46,7 +47,7 @@ def _handler(form: str, identifier: str) -> logging.Handler:
 
 
 def _lines(*, colours: bool) -> logging.Handler:
-    """Lines on stderr: for people with ``colours``, else JSON."""
+    """Returns a handler for lines on stderr: readable with ``colours``, otherwise JSON."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

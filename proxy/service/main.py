@@ -13,10 +13,10 @@ from lodefs.proxy.config import Config
 
 
 def main(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT, then end what runs and return; if calls to the store hang, the
-    process ends here. Raises errors.py's classes if the proxy cannot start; the caller shows
+    """Serves until SIGTERM or SIGINT, then ends what runs and returns. If calls to the store hang,
+    the process ends here. Raises: errors.py's classes if the proxy cannot start; the caller shows
     them."""
-    import uvloop  # here, with what app.py needs: --help must be fast
+    import uvloop  # here, with what app.py imports, since --help must be fast
 
     from lodefs.proxy.runtime.thread_pools import calls_left
     from lodefs.proxy.service.app import serve
@@ -34,6 +34,6 @@ def main(config: Config) -> None:
         await serve(config, stop, environ=os.environ)
 
     uvloop.run(run())
-    if calls_left():  # a store that hangs: the cache is closed, and nothing waits for these
+    if calls_left():  # a store hangs: the cache is closed, and nothing waits for these calls
         logging.shutdown()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""The figures of this node's mounts as metrics, read from the files in which they count."""
+"""Metrics of this node's mounts, read from the files in which they count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.bounded_labels import OTHER, BoundedLabels
 from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled, simple
 
-MOUNTS_MAX = 200  # with series of their own: of root's and the proxy's user, and of all others
+MOUNTS_MAX = 200  # with their own series: for root and the proxy's user, and for all others
 Words = dict[str, tuple[int, ...]]  # by mountpoint
 READ_SOURCES = {
     "direct": Column.DIRECT_READS,
@@ -37,8 +37,8 @@ _PLAIN = (
 
 
 class MountFamilies:
-    """Of the mounts that count in directories. Several of one mountpoint count as one. Whatever
-    other users' files say, root's mounts and those of the proxy's user have series."""
+    """The mounts that count in directories. Several with one mountpoint count as one. Whatever
+    other users' files say, mounts of root and the proxy's user have series."""
 
     def __init__(self, *directories: Path, mounts_max: int = MOUNTS_MAX) -> None:
         self._directories = directories
@@ -46,7 +46,7 @@ class MountFamilies:
         self._labels = {trusted: BoundedLabels(mounts_max) for trusted in (True, False)}
 
     def __call__(self) -> Iterator[Family]:
-        """The families now. Files of mounts that have ended are removed."""
+        """Yields the families now. Removes files of mounts that have ended."""
         mounts = list(read_all(*self._directories, sweep=True))
         words: dict[bool, Words] = {trusted: {} for trusted in self._labels}
         waiting: dict[str, int] = {}

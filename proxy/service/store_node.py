@@ -1,4 +1,4 @@
-"""A node over a store and a cache: puts the parts of the read path together."""
+"""A node over a store and a cache: combines the parts of the read path."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ KEEP_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """``fetch_deadline_s``: how long a reader waits for the store at most, for one unit.
-    ``keep_every_s``: how often the cache is put on disk. ``fetch_threads``: how many
-    requests to the store are under way at most."""
+    """``fetch_deadline_s`` is how long a reader waits for the store at most, for one unit.
+    ``keep_every_s`` is the time between syncs of the cache. ``fetch_threads`` limits concurrent
+    requests to the store."""
 
     cache: CacheSettings
     fetch_deadline_s: float = FETCH_DEADLINE_S
@@ -71,8 +71,8 @@ class NodeSettings:
 
 
 class StoreNode:
-    """proxy.node.Node over a store. Made inside a running event loop; owns the cache directory
-    (but not the store) until ``close``.
+    """proxy.node.NodeService over a store. Construct it inside a running event loop. It owns the
+    cache directory (but not the store) until ``close``.
 
     Raises: Denied, NoSpace, InUse, UnknownFormat, Corrupt if the cache cannot be opened.
     """
@@ -137,7 +137,7 @@ class StoreNode:
         return self._counts
 
     def _work(self) -> tuple[int, int]:
-        """As of DiskLoad. For any thread."""
+        """Implements DiskLoad's ``work``. For any thread."""
         values = self._counts.values
         return self._fetcher.in_flight_bytes, values[Counter.HITS] + values[Counter.MISSES]
 
@@ -148,7 +148,8 @@ class StoreNode:
     async def used(self, report: UsageReport) -> None:
         files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
         seen_bytes = report.read_bytes + report.stored_bytes
-        each_bytes = seen_bytes // max(len(report.numbers), 1)  # nobody tells of which file
+        # The report does not say from which file
+        each_bytes = seen_bytes // max(len(report.numbers), 1)
         for number in report.numbers:
             file = files.get(number)
             if file is not None:
@@ -190,12 +191,12 @@ class StoreNode:
         }
 
     def is_cache_lost(self) -> bool:
-        """Whether the cache's directory was removed, so that only a new node can keep anything."""
+        """Whether the cache's directory was removed, so that only a new node can cache anything."""
         return self._cache.directory.is_lost()
 
     async def close(self) -> None:
-        """Puts the cache on disk and gives its directory up. Reads that run fail; fetches that
-        hang are left to themselves, and change nothing any more."""
+        """Syncs the cache and releases its directory. Running reads fail; fetches that hang are
+        left to themselves, and change nothing any more."""
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._warmer.close()
@@ -206,7 +207,7 @@ class StoreNode:
             await asyncio.to_thread(self._processes.close)
         left = await self._pools.close()
         if left:
-            log.warning("%d calls to the store, or to other nodes, hang: nobody waits", left)
+            log.warning("%d calls to the store or to other nodes hang and are abandoned", left)
         await asyncio.to_thread(self._close_cache)
 
     def _close_cache(self) -> None:
@@ -214,15 +215,15 @@ class StoreNode:
         if not self._cache.directory.is_there():
             log.warning("the cache directory %s was removed", self._cache.settings.path)
         elif problem := durability.close(self._cache):
-            log.warning("the cache is not on disk fully, it will be checked: %s", problem)
+            log.warning("the cache is not completely on disk and will be checked: %s", problem)
         try:
             self._cache.close()
         except LodefsError as error:
-            log.warning("the cache is not closed as it should be: %s", error)
+            log.warning("closing the cache failed: %s", error)
 
 
 class NodeCacheControl:
-    """proxy.node.CacheControl of a StoreNode's cache. Used from the event loop."""
+    """proxy.node.CacheControl for a StoreNode's cache. For use on the event loop."""
 
     def __init__(
         self,
@@ -262,6 +263,6 @@ class NodeCacheControl:
             owner = request.owner
             release = EvictRequest(everything=True, pins_only=True, owner=owner, all_nodes=True)
             if not owner or request != release:
-                raise InvalidInput("on all nodes only an owner's pins of everything can be removed")
+                raise InvalidInput("with all_nodes, only all pins of an owner can be removed")
             await self._warmer.release(owner, everywhere=True)
         return await self._dropper.evict(request)

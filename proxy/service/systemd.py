@@ -1,10 +1,10 @@
-"""The proxy as a service of systemd: starts that fail one after the other, and listening sockets
-that outlive this process.
+"""The proxy as a systemd service: repeated failures to start, and listening sockets that outlive
+this process.
 
-The unit starts a proxy again one second after its end, whatever the reason. One that cannot start
-(no such store, wrong settings) says why in ``systemctl status`` and waits before it ends, longer
-each time. systemd counts: its store of descriptors gets one more of a name at each such end, and
-loses them when the proxy is ready, or when the service is stopped.
+The unit restarts a proxy one second after its end, whatever the reason. A proxy that cannot start
+(no such store, wrong settings) shows the reason in ``systemctl status`` and waits before it ends,
+longer each time. systemd counts: its store of descriptors gets one more with a name at each such
+end, and drops them when the proxy is ready, or when the service is stopped.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
 
 FAILED = "lodefs-failed"  # the name in systemd's store of descriptors
-PREFIX = "cannot start: "  # of what systemd shows
-# Before the end of the first such start, of the next ones, and of all that follow. The first one is
-# told at once, to whoever waits in `systemctl start`.
+PREFIX = "cannot start: "  # prefix of the status in systemd
+# Wait before the end of the first such start, of the next ones, and of all that follow. The first
+# failure is reported at once, to whoever waits in `systemctl start`.
 PAUSES_S = (0.0, 1.0, 3.0, 8.0, 15.0, 30.0)
 
 
@@ -29,8 +29,8 @@ PAUSES_S = (0.0, 1.0, 3.0, 8.0, 15.0, 30.0)
 def told_to_systemd(
     environ: Mapping[str, str], sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[None]:
-    """Whatever of lodefs' errors ends the block is told and waits, if systemd started this process;
-    then it goes on."""
+    """Reports an error of lodefs that ends the block and waits, if systemd started this process;
+    then raises it again."""
     try:
         yield
     except LodefsError as error:
@@ -42,7 +42,7 @@ def told_to_systemd(
 
 
 def failures_are_over(environ: Mapping[str, str], systemd: SystemdNotifier) -> None:
-    """Store and cache are open: the next failure counts as the first one."""
+    """Resets the count of failures, since store and cache are open."""
     if _count(environ):
         systemd.forget(FAILED)
 
@@ -54,7 +54,8 @@ def _count(environ: Mapping[str, str]) -> int:
 def _tell(systemd: SystemdNotifier, error: LodefsError, *, is_counted: bool) -> None:
     systemd.set_status(PREFIX + " ".join(str(error).split()))
     if is_counted:
-        # of datagrams: systemd drops descriptors that hang up, as a stream without a peer does
+        # datagram sockets, since systemd drops descriptors that hang up, like a stream without a
+        # peer
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
             systemd.store(FAILED, [mark.fileno()])
 
@@ -66,13 +67,13 @@ CLIENTS, PEERS, S3 = "lodefs-clients", "lodefs-peers", "lodefs-s3"
 
 class Listeners:
     """Listening sockets that systemd opened, or keeps for the next process (systemd.socket(5),
-    sd_pid_notify_with_fds(3)): the Unix socket comes from a unit of its own; of the TCP sockets,
-    which are this proxy's, systemd keeps copies, so that clients are not refused while it restarts.
+    sd_pid_notify_with_fds(3)). The Unix socket comes from its own unit. The TCP sockets belong to
+    this proxy, and systemd keeps copies, so that clients are not refused during a restart.
 
-    ``given``: what units of systemd listen on. The rest is opened when it is asked for.
+    ``given`` are sockets of systemd units. The rest is opened on demand.
 
-    ``wanted``: where the settings say that each name listens. Of what was kept, sockets that are
-    elsewhere, or not wanted any more, are closed, and systemd forgets them.
+    ``wanted`` says where the settings want each name to listen. Kept sockets that listen elsewhere,
+    or are no longer wanted, are closed, and systemd drops them.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Listeners:
         self._kept: dict[str, socket.socket] = {}
         self.given: list[socket.socket] = []
         for name, listener in sockets.inherited_by_name(environ):
-            if name == FAILED:  # no listener, but a count
+            if name == FAILED:  # not a listener, but a count
                 listener.close()
                 continue
             if name not in (CLIENTS, PEERS, S3):
@@ -99,7 +100,7 @@ class Listeners:
                 self._systemd.forget(name)
 
     def tcp(self, name: str, where: Address) -> socket.socket:
-        """The socket of this name: the one that was kept, else a new one, which systemd keeps from
+        """Returns the socket with this name: the kept one, or a new one, which systemd keeps from
         now on. Raises what ``listen_tcp`` raises."""
         listener = self._kept.pop(name, None)
         if listener is None:
@@ -108,7 +109,7 @@ class Listeners:
         return listener
 
     def close(self) -> None:
-        """Close what nobody asked for."""
+        """Closes unused sockets."""
         for listener in self._kept.values():
             listener.close()
         self._kept.clear()

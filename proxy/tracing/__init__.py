@@ -1,1 +1,1 @@
-"""Which request, and which trace, what is done belongs to."""
+"""The current request and its trace."""

@@ -1,8 +1,8 @@
-"""Spans to a collector, by OTLP over HTTP. Needs the extra ``lodefs[otel]``; nothing else imports
-OpenTelemetry.
+"""Sends spans to a collector, by OTLP over HTTP. Needs the extra ``lodefs[otel]``; nothing else
+imports OpenTelemetry.
 
-Requests only put their spans into a queue; one thread sends. A collector that is slow or away
-costs spans, which are counted, and never a reader anything.
+Requests only put their spans into a queue; one thread sends them. A collector that is slow or away
+loses spans, which are counted, but never delays a reader.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from opentelemetry.trace.status import Status, StatusCode
 from lodefs.chunkstore.protocol.trace_context import TraceContext
 from lodefs.proxy.tracing.spans import Span, SpanCounts, SpanKind
 
-WAITING_MAX = 4096  # spans; beyond, they are dropped
+WAITING_MAX = 4096  # spans; further ones are dropped
 BATCH_MAX = 512
 EVERY_S = 1.0
-TIMEOUT_S = 10.0  # of one batch, repetitions included
+TIMEOUT_S = 10.0  # for one batch with its retries
 CLOSE_TIMEOUT_S = 3.0
 _KINDS = {
     SpanKind.SERVER: OtlpKind.SERVER,
@@ -40,13 +40,14 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 class OtlpTracer:
-    """A Tracer that sends to the collector at ``endpoint``, such as http://localhost:4318. Requests
-    of a trace are recorded if their caller records it, others by chance: ``ratio`` of them."""
+    """A Tracer that sends to the collector at ``endpoint``, such as http://localhost:4318. It
+    records requests of a trace if their caller does, and a random share ``ratio`` of others."""
 
     def __init__(self, endpoint: str, *, ratio: float, version: str) -> None:
         self._endpoint = endpoint
         self._ratio = ratio
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # a line for each batch
+        # It logs a line for each batch
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         url = f"{endpoint.rstrip('/')}/v1/traces"
         self._exporter = OTLPSpanExporter(url, timeout=TIMEOUT_S)
         own = {
@@ -56,7 +57,7 @@ class OtlpTracer:
         }
         self._resource = Resource(own).merge(OTELResourceDetector().detect())
         self._scope = InstrumentationScope("lodefs", version)
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the fields below
         self._waiting: deque[Span] = deque()
         self._exported = self._dropped = 0
         self._closed = self._is_failing = False
@@ -79,7 +80,7 @@ class OtlpTracer:
         return SpanCounts(self._exported, self._dropped)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Sends what waits, within ``timeout_s``; the rest is dropped."""
+        """Sends waiting spans, within ``timeout_s``; drops the rest."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -92,7 +93,7 @@ class OtlpTracer:
                 self._send(batch)
 
     def _next(self) -> list[Span] | None:
-        """The spans to send now, after a while at most; None at the end."""
+        """Returns the spans to send, after a while at most; None at the end."""
         with self._changed:
             if len(self._waiting) < BATCH_MAX and not self._closed:
                 self._changed.wait(EVERY_S)
@@ -113,12 +114,12 @@ class OtlpTracer:
                 self._exported += len(batch)
             else:
                 self._dropped += len(batch)
-        if is_sent == self._is_failing:  # it is told once, and once when it is over
+        if is_sent == self._is_failing:  # log once at the beginning and once at the end
             self._is_failing = not is_sent
             if is_sent:
-                _log.info("the collector at %s takes spans again", self._endpoint)
+                _log.info("the collector at %s accepts spans again", self._endpoint)
             else:
-                _log.warning("the collector at %s takes no spans%s", self._endpoint, why)
+                _log.warning("the collector at %s does not accept spans%s", self._endpoint, why)
 
     def _encoded(self, span: Span) -> ReadableSpan:
         parent = _context(span.trace.trace_id, span.parent_id) if span.parent_id else None

@@ -1,7 +1,7 @@
 """The request that a task or thread works for: its id, and its trace if it has one.
 
-Threads of the pools, and tasks that a request starts, inherit it. What several requests share, such
-as a fetch, works for the one that began it.
+Pool threads, and tasks that a request starts, inherit it. Work that several requests share, such as
+a fetch, belongs to the request that began it.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _ID_BYTES = 8
 
 
 class RequestScope:
-    """One request. ``is_named``: whether its client, or anybody else, knows its id by now.
-    ``span``: what is recorded of it."""
+    """One request. ``is_named``: its client, or somebody else, knows its id already. ``span`` is
+    its recording."""
 
     __slots__ = ("_id", "span")
 
     def __init__(self, given: str = "") -> None:
-        """``given``: the id that the client sent; one that could not be logged is not taken."""
+        """``given`` is the client's id; an id that could not be logged is ignored."""
         self._id = given if _ID.fullmatch(given) else ""
         self.span: Span = NO_SPAN
 
     @property
     def is_named(self) -> bool:
-        """Whether it has an id: most requests never need one."""
+        """Whether it has an id; most requests never need one."""
         return bool(self._id)
 
     @property
     def id(self) -> str:
-        """Its id; made when somebody asks for it first."""
+        """Its id, which is made on first use."""
         if not self._id:
             self._id = secrets.token_hex(_ID_BYTES)
         return self._id
@@ -57,21 +57,21 @@ current_request: ContextVar[RequestScope | None] = ContextVar("current_request",
 
 
 def request_id() -> str:
-    """The id of the request that is worked for; "" outside of requests."""
+    """Returns the id of the current request; "" outside of requests."""
     scope = current_request.get()
     return "" if scope is None else scope.id
 
 
 @contextmanager
 def serving(headers: Mapping[str, str], tracer: Tracer = NO_TRACER) -> Iterator[RequestScope]:
-    """Within it, the request with these headers is worked for, and recorded if the tracer wants
-    it."""
+    """Makes the request with these headers the current one for a block, and records it if the
+    tracer wants that."""
     scope = RequestScope(headers.get(ID_HEADER, ""))
     parent = headers.get(PARENT_HEADER)
     caller = None if parent is None else parse_trace(parent, headers.get(STATE_HEADER, ""))
     is_recorded = tracer.wants(caller)
     if parent is not None and caller is None and not is_recorded:
-        caller = new_trace()  # one for a header that is not as it should be
+        caller = new_trace()  # for a malformed header, too
     request, trace = current_request.set(scope), current_trace.set(caller)
     try:
         if is_recorded:
@@ -85,14 +85,14 @@ def serving(headers: Mapping[str, str], tracer: Tracer = NO_TRACER) -> Iterator[
 
 
 def sampled_trace_id() -> str:
-    """The trace of the request that is worked for, if somebody records it; else ""."""
+    """Returns the trace of the current request if it is recorded; otherwise ""."""
     trace = current_trace.get()
     return trace.trace_id if trace is not None and trace.sampled else ""
 
 
 def outgoing_headers() -> dict[str, str]:
-    """The headers for a request to another node on behalf of the current one: its trace and its
-    id; none outside of requests."""
+    """Returns the headers for a request to another node on behalf of the current one: its trace and
+    its id; none outside of requests."""
     scope = current_request.get()
     named = {} if scope is None else {ID_HEADER: scope.id}
     return named | trace_context.outgoing_headers()

@@ -1,8 +1,8 @@
-"""Spans: what a request did and waited for, for those who record traces.
+"""Spans: what a request did and waited for, for traces.
 
-A request is recorded, or it is not, from its first byte on; what it starts, in any thread or task,
-then adds spans of its own. Where nothing is recorded, a span is one look at a context variable.
-Names and attributes follow OpenTelemetry: https://opentelemetry.io/docs/specs/semconv/
+A request is recorded, or not, from its first byte on; its work in any thread or task then adds
+spans. Without a recording, a span costs one look at a context variable. Names and attributes follow
+OpenTelemetry: https://opentelemetry.io/docs/specs/semconv/
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class SpanKind(Enum):
 
 
 class SpanCounts(NamedTuple):
-    """How many spans went to who wants them, and how many did not."""
+    """How many spans were delivered, and how many were not."""
 
     exported: int = 0
     dropped: int = 0
 
 
 class Tracer(Protocol):
-    """Who records spans. For any thread; nothing here waits or raises."""
+    """Records spans. For any thread; nothing here waits or raises."""
 
     def wants(self, caller: TraceContext | None) -> bool:
-        """Whether to record a request; ``caller``: the trace that it came with, if it did."""
+        """Whether to record a request; ``caller`` is the trace that it came with, if any."""
 
     def ended(self, span: Span) -> None:
-        """Takes a span that has ended, or drops it."""
+        """Takes a finished span, or drops it."""
 
     def counts(self) -> SpanCounts:
-        """What became of the spans so far."""
+        """Returns what happened to the spans so far."""
 
 
 class NoTracer:
@@ -56,7 +56,7 @@ class NoTracer:
         return False
 
     def ended(self, span: Span) -> None:
-        """As of Tracer."""
+        """Implements Tracer."""
 
     def counts(self) -> SpanCounts:
         return SpanCounts()
@@ -64,13 +64,13 @@ class NoTracer:
 
 NO_TRACER: Tracer = NoTracer()
 current_tracer: ContextVar[Tracer | None] = ContextVar("current_tracer", default=None)
-"""Who records the request that this task or thread works for; None: nobody."""
+"""The tracer of the current request of this task or thread; None: not recorded."""
 
 
 class Span:
-    """One piece of a trace. ``trace`` names the trace and this span; ``parent_id``: the span that
-    it is a part of, 16 hex digits, "" for the first of a trace. Times are Unix, in nanoseconds.
-    ``error``: what went wrong, or "". Without a tracer nothing is kept."""
+    """One piece of a trace. ``trace`` names the trace and this span. ``parent_id`` is its parent
+    span, 16 hex digits, or "" for the first span of a trace. Times are Unix nanoseconds. ``error``
+    is the failure, or "". Without a tracer nothing is kept."""
 
     __slots__ = (
         *("attributes", "begin_ns", "end_ns", "error", "kind", "name", "parent_id", "trace"),
@@ -111,12 +111,12 @@ class Span:
             self.error = str(error)[:500] or type(error).__name__
 
     def drop(self) -> None:
-        """It is none: nothing was done."""
+        """Discards the span, since nothing was done."""
         self._tracer = None
 
     def end(self) -> None:
         if self._tracer is not None and not self.end_ns:
-            self.end_ns = max(time.time_ns(), self.begin_ns)  # clocks are set back
+            self.end_ns = max(time.time_ns(), self.begin_ns)  # clocks may be set back
             self._tracer.ended(self)
 
 
@@ -128,7 +128,7 @@ def begin_span(
     kind: SpanKind = SpanKind.INTERNAL,
     attributes: Mapping[str, Attribute] | None = None,
 ) -> Span:
-    """A span of the request that is worked for; NO_SPAN if nobody records that."""
+    """Returns a span of the current request; NO_SPAN if it is not recorded."""
     tracer, parent = current_tracer.get(), current_trace.get()
     if tracer is None or parent is None:
         return NO_SPAN
@@ -140,7 +140,7 @@ def begin_span(
 
 @contextmanager
 def within(span: Span) -> Iterator[None]:
-    """What is begun in the block is a part of the span."""
+    """Makes spans that begin in the block children of the span."""
     if not span.is_recorded:
         yield
         return
@@ -157,7 +157,7 @@ def spanned(
     kind: SpanKind = SpanKind.INTERNAL,
     attributes: Mapping[str, Attribute] | None = None,
 ) -> Iterator[Span]:
-    """A span as long as the block, which fails with it."""
+    """Yields a span that lasts as long as the block, and fails with it."""
     span = begin_span(name, kind, attributes)
     try:
         with within(span):
@@ -171,7 +171,7 @@ def spanned(
 
 @contextmanager
 def recorded(tracer: Tracer, caller: TraceContext | None) -> Iterator[Span]:
-    """The span of a request, for as long as it is served, of its caller's trace or of a new one."""
+    """Yields the span of a request while it is served, in its caller's trace or a new one."""
     trace = caller or TraceContext(secrets.token_hex(16), "", sampled=True)
     trace = trace._replace(span_id=secrets.token_hex(_SPAN_ID_BYTES))
     parent_id = caller.span_id if caller is not None else ""

@@ -1,4 +1,4 @@
-"""Spans for the calls of any object store, those of S3 with OpenTelemetry's names for them.
+"""Spans for the calls of any object store; those of S3 have OpenTelemetry's names.
 
 Source: https://opentelemetry.io/docs/specs/semconv/object-stores/s3/
 """
@@ -26,7 +26,7 @@ _S3_METHODS = {
 
 
 def store_attributes(url: str, operation: str, key: str) -> dict[str, Attribute]:
-    """What is said of an operation on an object of a store."""
+    """Returns the attributes of an operation on an object of a store."""
     parts = urlsplit(url)
     if parts.scheme != "s3":
         return {"file.path": f"{url}/{key}"}
@@ -40,13 +40,13 @@ def store_attributes(url: str, operation: str, key: str) -> dict[str, Attribute]
 
 
 class TracedObjects(DelegatingStore):
-    """An ObjectStore whose calls are spans of the request that they are made for: with the waiting
-    for a turn, and with repetitions."""
+    """An ObjectStore whose calls are spans of their request, including the wait for a turn and the
+    retries."""
 
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        # What the caller does between two objects is none of its parts.
+        # The caller's work between two objects is not part of the span.
         attributes = store_attributes(self.url, "list", prefix)
         span = begin_span("store.list", SpanKind.CLIENT, attributes)
         try:

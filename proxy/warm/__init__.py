@@ -1,1 +1,1 @@
-"""Jobs that fill the cache ahead of reads, and what drops datasets from it."""
+"""Jobs that fill the cache ahead of reads, and the removal of datasets from it."""

@@ -1,8 +1,8 @@
-"""Warming on all nodes: one node passes a job on to the others and adds up how far they are.
+"""Warm jobs on all nodes: one node passes a job on to the others and adds up their progress.
 
 A background task for each of the others gives it the job, again if it was busy or restarted, and
-polls its progress. The job's id is chosen here, so that a start whose answer was lost makes no
-second job. A node that stays silent is given up, or skipped if that was asked for.
+polls its progress. The job's id is chosen here, so that a start whose answer was lost does not make
+a second job. A node that stays silent is given up, or skipped if the request allows that.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ T = TypeVar("T")
 log = logging.getLogger("lodefs.peers")
 
 ASK_EVERY_S = 1.0
-ASKS_PER_S_MAX = 64  # of all nodes together
+ASKS_PER_S_MAX = 64  # for all nodes together
 ASK_TIMEOUT_S = 10.0
 ASKED_MAX = 8  # at a time
 PAUSES = steady(0.5, 8.0)  # after a failure
 SILENT_S_MAX = 30.0
-SKIP_S_MAX = 5.0  # likewise, if nodes may be skipped and it never answered
-BUSY_S_MAX = 3600.0  # it answers that it has too much to do
-STARTS_MAX = 5  # of one node's share, answered and then forgotten
+SKIP_S_MAX = 5.0  # the same, if nodes may be skipped and it never answered
+BUSY_S_MAX = 3600.0  # limit for a node that answers that it is busy
+STARTS_MAX = 5  # for one node's share that was started and then lost
 
 
 @dataclass(slots=True)
 class _NodeJob:
-    """What one other node does of a job."""
+    """Another node's share of a job."""
 
     address: str
     job_id: str
-    success_s: float  # of the last answer but a refusal; the beginning, before that
-    answered_s: float | None = None  # of the last answer, refusals included; None: there was none
-    asked: bool = False  # a start was sent: it may have the job
+    success_s: float  # time of the last answer that was not a refusal, or of the beginning
+    answered_s: float | None = None  # time of the last answer, including refusals; None: none yet
+    asked: bool = False  # a start was sent, so it may have the job
     begun: bool = False  # it has the job, as far as is known
-    starts: int = 0  # that it answered
+    starts: int = 0  # starts that it answered
     status: WarmStatus | None = None
     error: LodefsError | None = None  # why the last call failed
-    failed: int = 0  # calls in a row
-    end: State | None = None  # how it ended for this node, whatever the other one thinks
+    failed: int = 0  # failed calls in a row
+    end: State | None = None  # how it ended for this node, whatever the other node's state is
 
     @property
     def why(self) -> str:
-        """The error in words, without the node's address."""
+        """Returns the error without the node's address."""
         return str(self.error or "").removeprefix(f"peer {self.address}: ")
 
     @property
@@ -101,7 +101,7 @@ class _NodeJob:
 
 @dataclass(slots=True)
 class _ClusterJob:
-    """A job that runs on all nodes. ``request`` is what the others were asked."""
+    """A job that runs on all nodes. ``request`` is what the others received."""
 
     request: WarmRequest
     skip_missing: bool
@@ -110,7 +110,7 @@ class _ClusterJob:
 
 
 class ClusterWarmer:
-    """The jobs of this node, and those of the other nodes that belong to them."""
+    """The jobs of this node, and the jobs of other nodes that belong to them."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class ClusterWarmer:
         return self._warmer.running
 
     async def start(self, request: WarmRequest, job_id: str | None = None) -> WarmStatus:
-        """Begins a job, or finds the one with this id. Raises: as Warmer does; InvalidInput if
-        there are no other nodes to ask, or none of a name."""
+        """Begins a job, or returns the one with this id. Raises: what Warmer raises; InvalidInput
+        if there are no other nodes, or a name matches none."""
         others, is_here = self._shared_with(request)
         job = await self._warmer.start(request, job_id, is_here=is_here)
         known = {one.id for one in self._warmer.jobs}
@@ -157,13 +157,14 @@ class ClusterWarmer:
         return await self.status(job.id)
 
     async def status(self, job_id: str) -> WarmStatus:
-        """How far a job is; on the other nodes, as they said last. Raises: NotFound."""
+        """Returns the progress of a job, with the last known state of other nodes. Raises:
+        NotFound."""
         own = self._warmer.job(job_id).status()
         cluster_job = self._cluster_jobs.get(job_id)
         return own if cluster_job is None else merged_status(own, cluster_job.node_jobs)
 
     def jobs(self) -> list[WarmStatus]:
-        """All jobs, the newest first; other nodes as they said last."""
+        """Returns all jobs, newest first, with the last known state of other nodes."""
         found = []
         for job in self._warmer.jobs:
             cluster_job = self._cluster_jobs.get(job.id)
@@ -182,12 +183,12 @@ class ClusterWarmer:
                 for node_job in running
             ]
             for node_job in running:
-                node_job.end = "cancelled"  # nobody asks about it, or begins it, from now on
+                node_job.end = "cancelled"  # from now on nobody polls or starts it
             await asyncio.gather(*calls, return_exceptions=True)
         return await self.status(job_id)
 
     async def release(self, owner: str, *, everywhere: bool) -> None:
-        """Ends all jobs and pins of an owner, ``everywhere`` on all nodes that answer."""
+        """Ends all jobs and pins of an owner; ``everywhere`` on all nodes that answer."""
         running = [
             job_id
             for job_id, cluster_job in self._cluster_jobs.items()
@@ -210,8 +211,8 @@ class ClusterWarmer:
             log.warning("pins of %s on %s expire later: %s", owner, address, error)
 
     def _shared_with(self, request: WarmRequest) -> tuple[list[str] | None, bool]:
-        """Which other nodes have a part in a job (None: it is this node's alone), and whether this
-        one has. Raises: InvalidInput."""
+        """Returns the other nodes that share a job (None: only this node), and whether this node
+        does. Raises: InvalidInput."""
         if not (request.all_nodes or request.nodes):
             return None, True
         if self._peers is None:
@@ -243,7 +244,7 @@ class ClusterWarmer:
                     await self._update(peers, cluster_job.request, node_job)
             except Exception as error:
                 if not isinstance(error, LodefsError):
-                    log.exception("asking %s how far it is failed", node_job.address)
+                    log.exception("asking %s for its progress failed", node_job.address)
                     error = LodefsError("an error inside the proxy; its log says more")
                 self._record_failure(cluster_job, node_job, error)
                 node_job.failed += 1
@@ -253,7 +254,8 @@ class ClusterWarmer:
                 pause_s, node_job.failed = ask_every_s, 0
             if node_job.state in RUNNING:
                 await self._sleep(pause_s)
-        if node_job.end == "cancelled" and node_job.asked:  # it may have begun when it was to end
+        # It may have begun when it was cancelled
+        if node_job.end == "cancelled" and node_job.asked:
             with suppress(LodefsError):
                 await _within_time(peers.cancel(node_job.address, node_job.job_id))
 
@@ -270,7 +272,7 @@ class ClusterWarmer:
     def _record_failure(
         self, cluster_job: _ClusterJob, node_job: _NodeJob, error: LodefsError
     ) -> None:
-        """Records an error, and ends the job of a node that is not to be asked again."""
+        """Records an error, and ends the job of a node that must not be asked again."""
         was_logged = str(node_job.error) == str(error)
         node_job.error = error
         if node_job.end is not None:  # cancelled meanwhile
@@ -280,7 +282,7 @@ class ClusterWarmer:
                 busy = error.retry_after_s is not None
                 node_job.end = "skipped" if cluster_job.skip_missing and not busy else "failed"
         elif isinstance(error, NotFound) and node_job.begun and node_job.starts < STARTS_MAX:
-            node_job.begun = False  # it was started anew, and forgot the job
+            node_job.begun = False  # the node was restarted, and has lost the job
         else:
             node_job.end = "failed"
         if node_job.end is not None or not was_logged:
@@ -297,7 +299,8 @@ async def _within_time(call: Awaitable[T]) -> T:
 
 
 def merged_status(own: WarmStatus, node_jobs: Sequence[_NodeJob]) -> WarmStatus:
-    """The sums over all nodes. It runs while one of them does, and is done when all are."""
+    """Returns the sums over all nodes. The job runs while one of them does, and is done when all
+    are."""
     statuses = [own, *(one.status for one in node_jobs if one.status and one.end != "skipped")]
     states = [own.state, *(node_job.state for node_job in node_jobs if node_job.end != "skipped")]
     is_running = any(state in RUNNING for state in states)
@@ -361,16 +364,16 @@ SHOWN_MAX = 8
 
 
 def named(names: Sequence[str], members: Sequence[str]) -> list[str]:
-    """The members (``HOST:PORT``) that names mean, in the order of the members: each is a member's
-    address, its host, or that host's name without its domain. Raises: InvalidInput for a name that
-    means none."""
+    """Returns the members (``HOST:PORT``) that match names, in the order of the members. A name is
+    a member's address, its host, or that host's name without its domain. Raises: InvalidInput for a
+    name without a match."""
     known = {name: one for one in members for name in _names_of(one)}
     unknown = [name for name in names if name not in known]
     if unknown:
         shown = ", ".join(members[:SHOWN_MAX]) + (", ..." if len(members) > SHOWN_MAX else "")
         raise InvalidInput(
-            f"{unknown[0]} is no node of this proxy's cluster, which has {shown or 'none'}: nodes "
-            "are named as in `[serve] peers`"
+            f"{unknown[0]} is not a node of this proxy's cluster, which has {shown or 'none'}: use "
+            "the names in `[serve] peers`"
         )
     wanted = {known[name] for name in names}
     return [one for one in members if one in wanted]

@@ -1,7 +1,7 @@
-"""Dropping a dataset from the cache: its pins, and the cache files that hold its chunks.
+"""Drops a dataset from the cache: its pins, and the cache files with its chunks.
 
-Only whole files go, as in any eviction: rows first, so that nobody finds other bytes, and a
-reader that has a file open reads on.
+Like any eviction it removes whole files: rows first, so that nobody finds other bytes, and a reader
+that has a file open continues.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from lodefs.proxy.warm.file_listing import ListedEntry, Listing
 from lodefs.proxy.warm.jobs import Warmer
 from lodefs.proxy.warm.path_patterns import Selection
 
-FIND_CHUNKS = 4096  # at a time
+FIND_CHUNKS = 4096  # chunks that are looked up at a time
 
 Runs = dict[PackId, set[tuple[int, int]]]  # first chunk and number of chunks
-Wanted = dict[int, int]  # how many bytes of what is dropped are in which file
+Wanted = dict[int, int]  # by file number: how many of its bytes are wanted gone
 
 
 class DatasetEviction:
-    """Drops datasets from one cache. Used from the event loop."""
+    """Drops datasets from one cache. For use on the event loop."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class DatasetEviction:
         self._warmer = warmer
 
     async def evict(self, request: EvictRequest) -> EvictView:
-        """Drops what is asked for. InvalidInput, NotFound (no such repository or revision),
-        Unavailable."""
+        """Drops what is requested. Raises: InvalidInput; NotFound if there is no such repository or
+        revision; Unavailable."""
         path = b"/".join(split_path(decoded(request.path)))
         snapshots = await self._snapshots(request)
         commit = snapshots[0].commit if request.rev is not None else None
@@ -90,10 +90,10 @@ class DatasetEviction:
 
     async def _snapshots(self, request: EvictRequest) -> list[Snapshot]:
         if request.everything == (request.repo is not None):
-            raise InvalidInput("say what is to go: a repository, or everything, and not both")
+            raise InvalidInput("name a repository, or everything, and not both")
         if request.everything:
             if request.rev is not None or request.path:
-                raise InvalidInput("everything has no revision and no path")
+                raise InvalidInput("a request for everything takes no revision and no path")
             return []
         repo = check_repo(request.repo or "")
         if request.rev is not None:
@@ -104,7 +104,8 @@ class DatasetEviction:
     async def _wanted(
         self, request: EvictRequest, snapshots: Iterable[Snapshot], path: bytes
     ) -> Wanted:
-        """Which files hold what is to go. The store is asked for lost indexes of packs alone."""
+        """Returns the files with the data to drop. It asks the store only for lost indexes of
+        packs."""
         if request.everything:
             return {number: file.present_bytes for number, file in self._cache.files.copy().items()}
         runs: Runs = defaultdict(set)
@@ -119,7 +120,7 @@ class DatasetEviction:
             try:
                 pack_index = await self._indexes.get(pack)
             except (Corrupt, NotFound):
-                continue  # nobody can find its chunks
+                continue  # without an index nobody can find its chunks
             await self._pools.disk.run(self._find, pack_index, of_pack, wanted)
         return wanted
 
@@ -171,7 +172,7 @@ class DatasetEviction:
 
 
 def views(pins: dict[bytes, Pin]) -> list[PinView]:
-    """Pins as they are shown, those that end first at the beginning."""
+    """Returns pins for display, those that end first at the beginning."""
     found = [
         PinView(
             id=pin_id.hex(),
@@ -191,7 +192,7 @@ def views(pins: dict[bytes, Pin]) -> list[PinView]:
 
 
 def _add_runs(runs: Runs, found: Iterable[ListedEntry]) -> None:
-    """Blocking: a group may be a directory of a million files."""
+    """Adds runs. Blocking, since a group may be a directory of a million files."""
     for _, entry in found:
         for segment in entry.segments:
             runs[segment.pack].add((segment.first, segment.count))

@@ -1,8 +1,8 @@
-"""What to fetch for many files: whole runs of each pack, in its order, whosever chunks they are.
+"""Plans the fetches for many files: whole runs of each pack, in its order, across files.
 
 Pure. A pack is read in units of about 8 MiB from its beginning to its end, as pull does
-(chunkstore/repo/range_planner.py); what a unit fetches goes to the flat files of large dataset
-files and, for all small ones together, to a slab.
+(chunkstore/repo/range_planner.py). The chunks of a unit go to the flat files of large dataset files
+and, for all small ones together, to a slab.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Order = Callable[[Iterable[PackId]], list[PackId]]
 
 @dataclass(slots=True, eq=False)
 class PendingFile:
-    """A file that is wanted, and how many of its bytes are not here yet."""
+    """A wanted file, and how many of its bytes are not cached yet."""
 
     path: bytes
     entry: TreeEntry
@@ -34,7 +34,7 @@ class PendingFile:
 
 
 class WantedSegment(NamedTuple):
-    """A segment of a wanted file, and where in the file it begins."""
+    """A segment of a wanted file, and its offset in the file."""
 
     file: PendingFile
     segment: Segment
@@ -42,7 +42,7 @@ class WantedSegment(NamedTuple):
 
 
 class PlannedFetch(NamedTuple):
-    """A unit to fetch, its raw bytes, and how many bytes of which files come with it."""
+    """A unit to fetch, its raw bytes, and how many bytes of which files it contains."""
 
     unit: Unit
     size_bytes: int
@@ -50,8 +50,8 @@ class PlannedFetch(NamedTuple):
 
 
 def shuffled(seed: bytes) -> Order:
-    """Packs in an order that depends on ``seed``: nodes that differ in it begin with different
-    packs, and have something to give to each other at once."""
+    """Returns an order of packs that depends on ``seed``: nodes with different seeds begin with
+    different packs, and can exchange them at once."""
     return lambda packs: sorted(packs, key=lambda pack: digest_of(seed + pack))
 
 
@@ -71,8 +71,8 @@ def segments_by_pack(
 def plan_fetches(
     index: PackIndex, runs: Sequence[range_planner.Wanted[WantedSegment]]
 ) -> list[PlannedFetch]:
-    """The fetches that fetch all runs of one pack, in its order. Raises: Corrupt if the pack does
-    not hold what a file's segment says."""
+    """Returns the fetches for all runs of one pack, in its order. Raises: Corrupt if the pack does
+    not have what a file's segment says."""
     for run in runs:
         index.check_run(*run.what.segment[1:])
     return [_planned(index, found) for found in range_planner.units(index, runs)]
@@ -91,7 +91,7 @@ def _planned(index: PackIndex, found: range_planner.Unit[WantedSegment]) -> Plan
 def _destinations(
     index: PackIndex, found: range_planner.Unit[WantedSegment]
 ) -> tuple[CacheTarget, ...]:
-    """Where the chunks of a unit belong; small files that lie together have one."""
+    """Returns where the chunks of a unit go; small files that lie together share a destination."""
     destinations: list[CacheTarget] = []
     first = end = -1  # of small files that lie together
     for at, count, wanted, before in found.parts:

@@ -1,7 +1,7 @@
-"""All files of a snapshot that a selection means, a level of directories at a time.
+"""Lists all files of a snapshot that a selection covers, one level of directories at a time.
 
-Directories that the node has not met are loaded into its index on the way, many at a time, so that
-the names too are here afterwards.
+Unknown directories are loaded into the node's index on the way, many at a time, so that the names
+are cached afterwards, too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from lodefs.proxy.read.tree_source import Outcome
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.warm.path_patterns import MatchState, Selection
 
-DIRECTORIES_TOGETHER = 32  # loaded at a time, and then read from the index in one go
+DIRECTORIES_TOGETHER = 32  # loaded and then read from the index at a time
 TOGETHER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # of their trees: some fifty thousand entries
 GROUPS_AHEAD = 2
 
-ListedEntry = tuple[
-    bytes, TreeEntry
-]  # the path of a file or symlink, and what its directory says of it
+ListedEntry = tuple[bytes, TreeEntry]  # the path of a file or symlink, and its entry
 Call = Callable[[], Awaitable[list[Outcome]]]
 
 
@@ -36,12 +34,12 @@ class _Directory(NamedTuple):
     ino: int
     path: bytes
     state: MatchState
-    size_bytes: int  # of its tree, as its parent claims
+    size_bytes: int  # of its tree, by its parent's claim
 
 
 @dataclass(slots=True)
 class _ListedGroup:
-    """What some directories hold."""
+    """The contents of some directories."""
 
     files: list[ListedEntry] = field(default_factory=list)
     directories: list[_Directory] = field(default_factory=list)
@@ -53,7 +51,7 @@ async def _once(call: Call) -> list[Outcome]:
 
 
 def _next_group(waiting: deque[_Directory]) -> list[_Directory]:
-    """Takes directories that are read together: one at least."""
+    """Takes directories to read together: at least one."""
     group = [waiting.popleft()]
     size_bytes = group[0].size_bytes
     while waiting and len(group) < DIRECTORIES_TOGETHER:
@@ -65,8 +63,8 @@ def _next_group(waiting: deque[_Directory]) -> list[_Directory]:
 
 
 class Listing:
-    """One walk through a snapshot. ``errors``: directories that cannot be read, and why. If
-    not ``from_store``, directories that the node has not met count as empty."""
+    """One walk through a snapshot. ``errors`` are the directories that cannot be read, with
+    reasons. Without ``from_store``, unknown directories count as empty."""
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class Listing:
         from_store: bool = True,
         repeat: Callable[[Call], Awaitable[list[Outcome]]] = _once,
     ) -> None:
-        """``repeat`` calls what asks the store, again if that helps."""
+        """``repeat`` runs the calls to the store, with retries."""
         self._namespace = namespace
         self._pools = pools
         self._snapshot = snapshot
@@ -88,7 +86,8 @@ class Listing:
         self.errors: list[tuple[bytes, LodefsError]] = []
 
     async def files(self) -> AsyncGenerator[list[ListedEntry], None]:
-        """Files and symlinks, as they come. Errors of the store: Unavailable, Denied."""
+        """Yields files and symlinks as they are found. Raises: Unavailable, Denied for the
+        store."""
         root = self._snapshot.root
         waiting = deque([_Directory(ROOT_INO, b"", self._selection.start(), root.size_bytes)])
         reading: deque[asyncio.Task[_ListedGroup]] = deque()

@@ -1,4 +1,4 @@
-"""One job of warming: what it was asked for, how far it is, what went wrong."""
+"""One warm job: its request, its progress, its errors."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ MIB = 1024 * 1024
 
 
 class WindowSize(NamedTuple):
-    """Units and raw bytes that may be on their way together; one unit always may."""
+    """Limits for the units and raw bytes under way; one unit is always allowed."""
 
     units: int
     size_bytes: int
 
 
-ALONE = WindowSize(24, 64 * MIB)  # eight whole units: as many as pull reads at a time
+ALONE = WindowSize(24, 64 * MIB)  # eight whole units, as many as pull reads at a time
 BESIDE_READERS = WindowSize(6, 24 * MIB)
 
 
 class AdmissionWindow:
-    """Admits units, in the order in which they ask. Used from the event loop alone."""
+    """Admits units in the order of calls. For use on the event loop only."""
 
     def __init__(self, has_readers: Callable[[], bool]) -> None:
-        """``has_readers``: whether somebody else is being fetched for just now."""
+        """``has_readers`` tells whether fetches for readers are under way."""
         self._has_readers = has_readers
         self._units = 0
         self._size_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def enter(self, size_bytes: int) -> None:
-        """Returns when a unit of so many bytes may start."""
+        """Returns when a unit of ``size_bytes`` may start."""
         if not self._waiting and self._has_room(size_bytes):
             self._take(size_bytes)
             return
@@ -58,14 +58,14 @@ class AdmissionWindow:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                with suppress(ValueError):  # passed over already
+                with suppress(ValueError):  # skipped already
                     self._waiting.remove((size_bytes, turn))
             else:
                 self.leave(size_bytes)
             raise
 
     def leave(self, size_bytes: int) -> None:
-        """A unit is over."""
+        """Notes the end of a unit."""
         self._units -= 1
         self._size_bytes -= size_bytes
         while self._waiting and self._has_room(self._waiting[0][0]):
@@ -90,27 +90,27 @@ RATE_STEP_S = 0.5
 
 
 class Rate:
-    """Bytes a second, of about the last RATE_WINDOW_S. Pure: times are passed in."""
+    """Bytes a second, over about the last RATE_WINDOW_S. Pure: callers pass times."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def see(self, now_s: float, done_bytes: int) -> None:
-        """So many bytes are done by now."""
+        """Notes how many bytes are done."""
         if not self._seen or now_s - self._seen[-1][0] >= RATE_STEP_S:
             self._seen.append((now_s, done_bytes))
             while now_s - self._seen[0][0] > RATE_WINDOW_S:
                 self._seen.popleft()
 
     def of(self, now_s: float, done_bytes: int) -> float:
-        """The rate up to now; 0 while nothing is known."""
+        """Returns the rate up to now; 0 while nothing is known."""
         if not self._seen or now_s <= self._seen[0][0]:
             return 0.0
         return (done_bytes - self._seen[0][1]) / (now_s - self._seen[0][0])
 
 
 class Job:
-    """A job's counters. Moved on the event loop; it may be asked at any time."""
+    """A job's counters. The event loop changes them; they may be read at any time."""
 
     def __init__(
         self,
@@ -145,24 +145,24 @@ class Job:
         return self.state in RUNNING
 
     def directory(self) -> bytes:
-        """The deepest directory that holds all that was asked for."""
+        """The deepest directory that contains everything requested."""
         return common_directory(self.selection.patterns)
 
     def add_progress(self, size_bytes: int, fetched_bytes: int = 0, *, files: int = 0) -> None:
-        """So many bytes of files are here now; ``fetched_bytes`` were not before."""
+        """Adds bytes of files that are cached now; ``fetched_bytes`` were not cached before."""
         self._rate.see(self._clock_s(), self.bytes_done)
         self.bytes_done += size_bytes
         self.fetched_bytes += fetched_bytes
         self.files_done += files
 
     def add_error(self, error: LodefsError, path: bytes = b"") -> None:
-        """Something did not come; the rest may."""
+        """Notes a failure; the rest may still arrive."""
         self.errors_total += 1
         if len(self.errors) < ERRORS_MAX:
             self.errors.append(WarmError(type(error).__name__, str(error), encoded(path)))
 
     def end(self, state: State) -> None:
-        """It is over; the first end counts."""
+        """Ends the job; the first end counts."""
         if self.is_running:
             self.state = state
             self._ended_s = self._clock_s()
@@ -194,7 +194,7 @@ class Job:
 
 
 def eta_s(done_bytes: int, total_bytes: int | None, bytes_per_s: float) -> float | None:
-    """Seconds that the rest takes at this rate; None if that is unknown."""
+    """Returns the seconds that the rest takes at this rate; None if unknown."""
     if total_bytes is None or bytes_per_s <= 0:
         return None
     return max(total_bytes - done_bytes, 0) / bytes_per_s

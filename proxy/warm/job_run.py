@@ -1,7 +1,7 @@
-"""One warm job at work: what its selection comes to, and the fetches that fetch it.
+"""The run of one warm job: measures its selection, and fetches it.
 
-Files are planned some ten thousand at a time, while the ones before them come. Packs are read
-whole and in their order, by the same flights as those of readers.
+Files are planned some ten thousand at a time, while earlier ones are being fetched. Packs are read
+as a whole and in order, in the same flights as those of readers.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ FILES_TOGETHER_MAX = 65_536  # planned at once; bounds memory, whatever the size
 INDEXES_AHEAD = 16
 WHAT_BYTES_MAX = 200
 SLOW_DISK = "the cache's disk cannot keep up"
-UNMATCHED_MAX = 5  # that an error names
-SOME_LOST = (Corrupt, NotFound, UnknownFormat)  # the rest of the files may well come
+UNMATCHED_MAX = 5  # names in an error
+SOME_LOST = (Corrupt, NotFound, UnknownFormat)  # the other files may still be fetched
 
 
 @dataclass(frozen=True, slots=True)
 class WarmContext:
-    """What all warm jobs of a node work with. ``order`` is that in which packs are read; by default
-    it is another on each node."""
+    """What all warm jobs of a node share. ``order`` is that in which packs are read; by default it
+    differs between nodes."""
 
     cache: Cache
     namespace: Namespace
@@ -63,8 +63,8 @@ class WarmContext:
     order: Order = field(default_factory=lambda: shuffled(secrets.token_bytes(16)))
 
     def room_bytes(self, pin_id: bytes) -> int:
-        """How much the cache takes of one pin, or of what has none: what it keeps when it makes
-        room, less what other pins hold."""
+        """Returns how much of one pin, or of data without one, the cache takes: what it keeps when
+        it makes room, minus what other pins hold."""
         settings = self.cache.settings
         pinned_bytes = self.cache.pins.pinned_bytes(but=pin_id)
         return int(settings.size_bytes_max * settings.low) - pinned_bytes
@@ -72,7 +72,7 @@ class WarmContext:
 
 @dataclass(slots=True)
 class _Tally:
-    """What a selection comes to. ``distinct_bytes`` counts once what several files share."""
+    """The totals of a selection. ``distinct_bytes`` counts shared data once."""
 
     files: int = 0
     size_bytes: int = 0
@@ -93,7 +93,7 @@ class _Tally:
 
 
 class _Sorted(NamedTuple):
-    """Files that are to be fetched; how many others are whole here (or empty), and their bytes."""
+    """Files to fetch; and how many others are complete here (or empty), with their bytes."""
 
     pending: list[PendingFile]
     files: int
@@ -111,11 +111,11 @@ class WarmRun:
         self._job = job
         self._backoff = backoff
         self._pin_id = pin_id_of(job) if job.pinned_until_s is not None else b""
-        self.made_pin: bytes | None = None  # a pin that was not there before this job
+        self.made_pin: bytes | None = None  # a pin that did not exist before this job
 
     async def run(self) -> None:
-        """Fetches everything. The job records what does not come. Raises what stops all of it:
-        NotFound if nothing matches, NoSpace, Denied, Unavailable."""
+        """Fetches everything. The job records what fails. Raises what stops all of it: NotFound if
+        nothing matches; NoSpace, Denied, Unavailable."""
         job = self._job
         size_bytes = await self._measure()
         await self._put_pin(size_bytes, is_complete=False)
@@ -129,11 +129,11 @@ class WarmRun:
         if not job.errors_total:
             await self._put_pin(job.bytes_total or 0, is_complete=True)
 
-    # --- what it comes to
+    # --- totals
 
     async def _measure(self) -> int:
-        """Sets the job's totals; bytes. Asks the store for as few directories as it can: for none
-        before the first fetch if all of a snapshot is wanted and fits."""
+        """Sets the job's totals, and returns the bytes. It reads as few directories as possible
+        from the store: none before the first fetch, if a whole snapshot is wanted and fits."""
         job, snapshot = self._job, self._job.snapshot
         room = await self._context.pools.disk.run(self._context.room_bytes, self._pin_id)
         tally = _Tally(snapshot.files, snapshot.size_bytes, snapshot.size_bytes)
@@ -195,13 +195,14 @@ class WarmRun:
         putting = asyncio.ensure_future(put)
         try:
             await asyncio.shield(putting)
-        finally:  # also if the job is cancelled: nothing puts the pin after the job's end
+        finally:  # even if the job is cancelled: nothing puts the pin after the job's end
             await asyncio.wait([putting])
             if not putting.cancelled() and putting.exception() is None and putting.result():
                 self.made_pin = self._pin_id
 
     def _hold(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
-        """Has the pin hold all that a unit wants. False if some of it is not here. Blocking."""
+        """Makes the pin hold all that a unit wants. Returns False if some of it is not cached.
+        Blocking."""
         ids = pack_index.index.ids
         keys = [
             key
@@ -224,7 +225,7 @@ class WarmRun:
         )
 
     async def _batches(self) -> AsyncGenerator[_Sorted, None]:
-        """All files, sorted, some ten thousand at a time; the next are listed meanwhile."""
+        """Yields all files, sorted, some ten thousand at a time; lists the next ones meanwhile."""
         groups = self._grouped()
 
         async def following() -> list[ListedEntry] | None:
@@ -268,7 +269,7 @@ class WarmRun:
         return _Sorted(pending, files, size_bytes)
 
     def _whole(self, found: Sequence[ListedEntry]) -> dict[bytes, CacheFile]:
-        """Large files with a complete flat file, by path; held if the job pins, or none."""
+        """Returns large files with a complete flat file, by path; held if the job pins, or none."""
         cache, now_s = self._context.cache, int(self._context.cache.now_s())
         flats: dict[bytes, CacheFile] = {}
         for path, entry in found:
@@ -278,11 +279,11 @@ class WarmRun:
                     flat.last_use_s = now_s
                     flats[path] = flat
         if self._pin_id and not self._context.cache.pins.hold(self._pin_id, list(flats.values())):
-            return {}  # one was just evicted: looked at chunk by chunk, all of them are found
+            return {}  # one was just evicted: the search by chunks finds all of them
         return flats
 
     async def _fetch_all(self, batch: _Sorted, group: asyncio.TaskGroup) -> None:
-        """Starts all fetches of a batch, as the window lets them."""
+        """Starts all fetches of a batch, as the window allows."""
         self._job.add_progress(batch.size_bytes, files=batch.files)
         runs = await self._context.pools.disk.run(segments_by_pack, batch.pending)
         async with aclosing(self._loaded(self._context.order(runs))) as indexes:
@@ -302,7 +303,7 @@ class WarmRun:
     async def _loaded(
         self, packs: Iterable[PackId]
     ) -> AsyncGenerator[tuple[PackId, PackIndexVersion], None]:
-        """Packs with their indexes, which are read some packs ahead."""
+        """Yields packs with their indexes, which are read some packs ahead."""
         ahead: deque[tuple[PackId, asyncio.Task[PackIndexVersion]]] = deque()
         rest = iter(packs)
         try:
@@ -345,9 +346,9 @@ class WarmRun:
         job.add_progress(size_bytes, fetched_bytes, files=files)
 
     async def _fetch(self, pack_index: PackIndexVersion, fetch: PlannedFetch) -> int:
-        """Has a unit in the cache on return, held if the job pins; how many bytes were not here
-        before. Raises: NoSpace if the cache does not keep it; Unavailable, also while its disk
-        cannot keep up."""
+        """Fetches a unit into the cache; it is held if the job pins. Returns how many bytes were
+        not cached before. Raises: NoSpace if the cache does not keep it; Unavailable, also while
+        its disk cannot keep up."""
         unit = fetch.unit
         fetched_bytes = 0
         if self._context.cache.gate.refuses():
@@ -361,13 +362,13 @@ class WarmRun:
             if not _is_kept(unit, landed):
                 if is_last:
                     raise NoSpace(
-                        f"{self._name}: the cache did not keep what came: it, or its disk, is full"
+                        f"{self._name}: the cache, or its disk, is full and did not keep the data"
                     )
             elif not self._pin_id or await self._context.pools.disk.run(
                 self._hold, pack_index, unit
             ):
                 return min(fetched_bytes, fetch.size_bytes)
-        raise Unavailable(f"{self._name}: chunks were evicted as soon as they came")
+        raise Unavailable(f"{self._name}: chunks were evicted as soon as they arrived")
 
 
 def _is_kept(unit: Unit, landed: Iterable[FetchResult]) -> bool:
@@ -377,8 +378,8 @@ def _is_kept(unit: Unit, landed: Iterable[FetchResult]) -> bool:
 
 
 def pin_id_of(job: Job) -> bytes:
-    """The id of a job's pin: the same for the same files, from every client, so that it is renewed,
-    and counts once."""
+    """Returns the id of a job's pin: the same for the same files from every client, so that it is
+    renewed and counts once."""
     request, snapshot = job.request, job.snapshot
     what = [snapshot.repo, snapshot.commit, sorted(request.paths), sorted(request.globs)]
     return digest_of(json.dumps(what).encode())[: layout.PIN_ID_BYTES]

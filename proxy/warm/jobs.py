@@ -1,7 +1,7 @@
-"""Warming: jobs that fetch the files of a snapshot into the cache, in the background.
+"""Warm jobs, which fetch the files of a snapshot into the cache in the background.
 
-What is here is not fetched, so that a job that was interrupted is repeated cheaply: jobs end with
-the process.
+Jobs end with the process. Cached data is not fetched again, so repeating an interrupted job costs
+little.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from lodefs.proxy.warm.path_patterns import Selection
 log = logging.getLogger("lodefs.cache")
 
 JOBS_MAX = 8  # at a time
-JOBS_KEPT = 64  # of those that are over
+JOBS_KEPT = 64  # finished jobs that are kept
 
 
 @dataclass(eq=False)
 class _Beginning:
-    """A job that is not one yet: what it names is looked up. ``is_over``: it is not to be one."""
+    """A job before it starts, while its names are looked up. ``is_over``: it must not start."""
 
     owner: str
     job_id: str | None
@@ -40,7 +40,7 @@ class _Beginning:
 
 
 class Warmer:
-    """The warm jobs of one node. Used from the event loop alone."""
+    """The warm jobs of one node, for use on the event loop only."""
 
     def __init__(
         self,
@@ -57,14 +57,15 @@ class Warmer:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._beginning: set[_Beginning] = set()
-        self._selecting = asyncio.Lock()  # it is computing alone: two at once would be no faster
+        self._selecting = asyncio.Lock()  # it only computes, so two at once would not be faster
 
     async def start(
         self, request: WarmRequest, job_id: str | None = None, *, is_here: bool = True
     ) -> Job:
-        """A new job, or the one with this id if there is one: a caller that missed the answer
-        may ask again. Not ``is_here``: one that is for other nodes, and done on this. Raises:
-        NotFound, InvalidInput; Unavailable if too many run; Conflict if it was ended meanwhile."""
+        """Returns a new job, or the one with this id if it exists: a caller that missed the answer
+        may ask again. ``is_here`` False is a job for other nodes, which is done on this one.
+        Raises: NotFound, InvalidInput; Unavailable if too many run; Conflict if it was ended
+        meanwhile."""
         check_repo(request.repo)
         check_revision(request.rev)
         with self._begins(_Beginning(request.owner, job_id)):
@@ -97,7 +98,7 @@ class Warmer:
         return job
 
     def job(self, job_id: str) -> Job:
-        """NotFound also for one that a process before this one had."""
+        """Returns a job. Raises: NotFound, also for one of an earlier process."""
         found = self._jobs.get(job_id)
         if found is None:
             raise no_job(job_id)
@@ -105,7 +106,7 @@ class Warmer:
 
     @property
     def jobs(self) -> list[Job]:
-        """The newest first."""
+        """Returns the jobs, newest first."""
         return list(reversed(self._jobs.values()))
 
     @property
@@ -113,8 +114,8 @@ class Warmer:
         return sum(job.is_running for job in self._jobs.values())
 
     async def cancel(self, job_id: str) -> Job:
-        """Ends a job. What came stays in the cache; a pin that the job made goes. Raises:
-        NotFound, also for one that is not a job yet, and will not be."""
+        """Ends a job. Its data stays in the cache; a pin that the job made is removed. Raises:
+        NotFound, also for a job that has not started, which then never starts."""
         self._end_beginnings(lambda one: one.job_id == job_id)
         job = self.job(job_id)
         task = self._tasks.get(job_id)
@@ -125,8 +126,8 @@ class Warmer:
         return job
 
     async def cancel_pinning(self, scope: PinScope, owner: str | None) -> None:
-        """Ends the jobs whose pins lie in a scope, of one owner or of all if that is None: they put
-        no pin afterwards."""
+        """Ends the jobs whose pins lie in a scope, for one owner, or for all if ``owner`` is None.
+        They put no pin afterwards."""
         for job in self.jobs:
             is_owners = owner in (None, job.request.owner)
             if job.is_running and job.pinned_until_s is not None and is_owners:
@@ -146,21 +147,22 @@ class Warmer:
 
     @contextmanager
     def _begins(self, beginning: _Beginning) -> Iterator[None]:
-        """A store that is slow keeps a job from being one, and its end may come meanwhile."""
+        """Registers a job for the block, since a slow store may delay its start, and it may be
+        ended meanwhile."""
         self._beginning.add(beginning)
         try:
             yield
         finally:
             self._beginning.discard(beginning)
         if beginning.is_over:
-            raise Conflict("this warming was ended while it began")
+            raise Conflict("this warm job was ended before it started")
 
     def _end_beginnings(self, is_meant: Callable[[_Beginning], bool]) -> None:
         for beginning in self._beginning:
             beginning.is_over = beginning.is_over or is_meant(beginning)
 
     async def close(self) -> None:
-        """Ends all jobs; their pins stay, for who asks for the same again."""
+        """Ends all jobs. Their pins stay for the next request of the same files."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -171,7 +173,8 @@ class Warmer:
         try:
             await run.run()
         except asyncio.CancelledError:
-            if not job.is_running and run.made_pin is not None:  # asked for, and not the end of all
+            # The job was ended on request, not with the process
+            if not job.is_running and run.made_pin is not None:
                 release = self._context.cache.pins.release
                 await self._context.pools.disk.run(release, [run.made_pin], job.request.owner)
             job.end("cancelled")
@@ -191,5 +194,5 @@ class Warmer:
 
 
 def _selection_of(request: WarmRequest) -> Selection:
-    """What a request names. Raises: InvalidInput."""
+    """Returns what a request selects. Raises: InvalidInput."""
     return Selection([*map(decoded, request.paths)], [*map(decoded, request.globs)])

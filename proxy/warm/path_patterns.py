@@ -1,9 +1,9 @@
-"""Which entries of a snapshot are meant: paths and glob patterns, matched name by name on the way
-down, so that only directories that can hold something are looked into.
+"""Selects entries of a snapshot by paths and glob patterns, matched name by name from the root
+down, so that only directories that can contain matches are visited.
 
 Pure. In a pattern ``*`` stands for any run of bytes in one name, ``?`` for one byte, ``[ab]`` and
-``[!ab]`` for one of a set, and ``**`` as a whole name for any number of directories, none too.
-Names that begin with a dot are like all others. A directory stands for all that is below it.
+``[!ab]`` for one of a set, and ``**`` as a whole name for any number of directories, even none.
+Names that begin with a dot are not special. A directory stands for everything below it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import split_path
 
 PATTERNS_MAX = 200_000
-GLOBS_MAX = 1000  # each is tried on every name of the directories that it can be in
-GLOBS_BYTES_MAX = 65536  # of all together: a name with a wildcard takes 0.1 ms to be made ready
+GLOBS_MAX = 1000  # each is tried on every name of the directories that may match
+GLOBS_BYTES_MAX = 65536  # for all together: compiling a name with a wildcard takes 0.1 ms
 _GLOB_BYTES = frozenset(b"*?[")
 _DEEP = b"**"
 
@@ -29,35 +29,36 @@ def is_glob(path: bytes) -> bool:
 
 
 class _PatternNode:
-    """A place in the patterns: where the names that match lead to."""
+    """A position in the patterns, with the positions that matching names lead to."""
 
     __slots__ = ("below", "deep", "ends", "globs", "is_deep")
 
     def __init__(self, *, is_deep: bool = False) -> None:
         self.below: dict[bytes, _PatternNode] = {}
         self.globs: dict[bytes, tuple[re.Pattern[bytes], _PatternNode]] = {}
-        self.deep: _PatternNode | None = None  # where a ``**`` that begins here leads
+        self.deep: _PatternNode | None = None  # where a ``**`` from here leads
         self.ends: list[int] = []  # patterns that end here
-        self.is_deep = is_deep  # any name leads back to here
+        self.is_deep = is_deep  # any name leads back here
 
 
 class MatchState(NamedTuple):
-    """How far the patterns have come at a directory. ``is_whole``: all below it is meant."""
+    """The progress of the patterns at a directory. ``is_whole``: everything below it is
+    selected."""
 
     spots: tuple[_PatternNode, ...]
     is_whole: bool
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing at or below is meant."""
+        """Whether nothing at or below is selected."""
         return not (self.spots or self.is_whole)
 
 
 class Selection:
-    """What paths and globs mean; with neither, everything. InvalidInput for malformed ones, and
-    for more than can be asked for at once. Not for an event loop: many take a second.
+    """The selection of paths and globs; without any, everything. Raises: InvalidInput for malformed
+    ones, and for too many at once. Not for an event loop, since many take a second.
 
-    ``unmatched`` gives those that no entry matched so far.
+    ``unmatched`` returns those that no entry has matched so far.
     """
 
     def __init__(self, paths: Sequence[bytes] = (), globs: Sequence[bytes] = ()) -> None:
@@ -81,23 +82,24 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether the whole snapshot is meant, and nothing can be missing."""
+        """Whether the whole snapshot is selected, and nothing can be missing."""
         return self.start().is_whole and not self.unmatched()
 
     @property
     def patterns(self) -> Sequence[bytes]:
-        """All paths and globs, as they were given."""
+        """All paths and globs, as given."""
         return self._patterns
 
     def unmatched(self) -> list[bytes]:
-        """Paths and globs that no entry matched."""
+        """Returns the paths and globs that no entry matched."""
         return [one for n, one in enumerate(self._patterns) if n not in self._matched]
 
     def start(self) -> MatchState:
         return self._state([self._root], is_whole=not self._patterns)
 
     def step(self, state: MatchState, name: bytes) -> MatchState:
-        """The state at an entry of a directory; the entry is selected if that ``is_whole``."""
+        """Returns the state at an entry of a directory; the entry is selected if that
+        ``is_whole``."""
         found: list[_PatternNode] = []
         for spot in state.spots:
             if spot.is_deep:
@@ -129,7 +131,7 @@ class Selection:
 
 
 def _way(spot: _PatternNode, name: bytes, *, globs: bool) -> _PatternNode:
-    """Where a name of a pattern leads from a spot; made if it is missing."""
+    """Returns where a name of a pattern leads from a position; adds that if it is missing."""
     if not (globs and is_glob(name)):
         return spot.below.setdefault(name, _PatternNode())
     if name == _DEEP:

@@ -158,11 +158,11 @@ def test_tokens_in_the_clear(host: str) -> None:
         ({"s3_buckets": {"lodefs": "a@b"}}, "lodefs is the bucket of the whole store"),
         (
             {"s3_buckets": {"abc": "a@b", "np": "c@d"}},
-            "s3_buckets: 'np' must be a bucket's name: 3 to 63 of a-z, 0-9, '.' and '-'$",
+            "'np' must be the name of a bucket: 3 to 63 characters of a-z, 0-9, '.' and '-'$",
         ),
-        ({"s3_bucket": "A"}, "must be a bucket's name: .*, not 'A'$"),
+        ({"s3_bucket": "A"}, "must be the name of a bucket: .*, not 'A'$"),
         ({"s3_buckets": {"abc": "a@@b"}}, "'@b' is not a revision: write a branch"),
-        ({"s3_domain": "a_b"}, "must be a host's name"),
+        ({"s3_domain": "a_b"}, "must be a host name"),
     ],
 )
 def test_settings_of_s3(values: dict[str, object], problem: str) -> None:

@@ -102,18 +102,18 @@ def test_csv_is_a_table() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        (b"a.csv", b'a,b\n"never closed', "no CSV file"),
-        (b"a.csv", b"a,b\n" + b"x" * 200_000, "no CSV file"),
-        (b"a.csv", b"\0\1\2", "no CSV file"),
-        (b"a.parquet", b"", "no Parquet"),
-        (b"a.parquet", b"PAR1" + b"x" * 100, "no Parquet"),
+        (b"a.csv", b'a,b\n"never closed', "not a valid CSV file"),
+        (b"a.csv", b"a,b\n" + b"x" * 200_000, "not a valid CSV file"),
+        (b"a.csv", b"\0\1\2", "not a CSV file"),
+        (b"a.parquet", b"", "not a Parquet"),
+        (b"a.parquet", b"PAR1" + b"x" * 100, "not a Parquet"),
         (b"a.parquet", b"PAR1" + struct.pack("<I", 1 << 31) + b"PAR1", "longer than the file"),
         (b"a.parquet", b"PAR1" + b"\xff" * 64 + struct.pack("<I", 64) + b"PAR1", "read"),
         (b"a.png", png(60_000, 60_000), "too many"),
         (b"a.png", png(0, 5), "no pixels"),
-        (b"a.png", png(5, 5)[:20], "cut off"),
-        (b"a.jpg", b"\xff\xd8\xff\xe0\x00\x04ab", "cut off"),
-        (b"a.gif", b"GIF89a", "cut off"),
+        (b"a.png", png(5, 5)[:20], "truncated"),
+        (b"a.jpg", b"\xff\xd8\xff\xe0\x00\x04ab", "truncated"),
+        (b"a.gif", b"GIF89a", "truncated"),
     ],
 )  # fmt: skip
 def test_broken_files_give_a_sentence(name: bytes, content: bytes, words: str) -> None:
@@ -226,7 +226,7 @@ DIES = "import os; os.kill(os.getpid(), 9)"
 
 
 @pytest.mark.parametrize(
-    ("program", "words"), [(HANGS, "longer than"), (EATS, "takes too much"), (DIES, "too much")]
+    ("program", "words"), [(HANGS, "longer than"), (EATS, "needs too much"), (DIES, "too much")]
 )
 def test_a_process_that_fails_is_ended(
     program: str, words: str, monkeypatch: pytest.MonkeyPatch

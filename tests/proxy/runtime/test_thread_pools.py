@@ -89,7 +89,7 @@ def test_a_stuck_call_costs_its_deadline() -> None:
     async def run() -> None:
         pool = Pool("test", threads=1)
         hangs = Stuck()
-        with pytest.raises(DeadlineExceeded, match=r"chunk 7 did not come within 1 s"):
+        with pytest.raises(DeadlineExceeded, match=r"chunk 7 did not arrive within 1 s"):
             await pool.bounded("chunk 7", 1, hangs)
         assert hangs.begun.is_set()
         assert pool.calls == 1

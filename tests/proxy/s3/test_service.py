@@ -439,7 +439,7 @@ def test_presigned_urls_are_not_logged(
             yield b"x"
             raise ValueError("a defect")
 
-        for failing, said in ((broken, "request failed"), (breaking_off, "answer broken off")):
+        for failing, said in ((broken, "request failed"), (breaking_off, "an answer failed")):
             monkeypatch.setattr(S3Service, "answer", failing)
             with suppress(http.client.IncompleteRead, ConnectionError):
                 rig.get(target)

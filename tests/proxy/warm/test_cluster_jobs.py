@@ -186,7 +186,7 @@ def test_nodes_that_are_named_are_warmed_and_no_others(tmp_path: Path) -> None:
         assert len(pins(nodes.all[2])) == 1
         await nodes.warmer.release("slurm-7", everywhere=True)
         assert not pins(nodes.all[2])
-        with pytest.raises(InvalidInput, match="d is no node"):
+        with pytest.raises(InvalidInput, match="d is not a node"):
             await nodes.warmer.start(WarmRequest(REPO, nodes=["c", "d"]))
 
     run(tmp_path, work)

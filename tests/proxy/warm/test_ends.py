@@ -134,7 +134,7 @@ def test_a_job_that_is_ended_while_its_snapshot_is_looked_up_does_not_begin(
             with pytest.raises(NotFound):
                 await warmer.cancel("one")
         go.set()
-        with pytest.raises(Conflict, match="ended while it began"):
+        with pytest.raises(Conflict, match="ended before it started"):
             await beginning
         assert (warmer.jobs, (await node.cache_control.pins()).pins) == ([], [])
         assert (await warmer.start(request, "one")).is_running

@@ -29,7 +29,7 @@ def test_a_name_is_an_address_a_host_or_a_host_without_its_domain(
 @pytest.mark.parametrize("name", ["n2", "10", "", "n1.other"])
 def test_another_name_is_refused_with_those_that_there_are(name: str) -> None:
     """Warming too few nodes would not be noticed before the job runs."""
-    with pytest.raises(InvalidInput, match=r"is no node .*n1\.cluster:7441"):
+    with pytest.raises(InvalidInput, match=r"is not a node .*n1\.cluster:7441"):
         named(["n1", name], MEMBERS)
 
 

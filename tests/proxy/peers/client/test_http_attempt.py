@@ -135,8 +135,11 @@ def test_a_peer_may_end_the_connection() -> None:
         (b"HTTP/1.1 2O0 OK\r\nContent-Length: 1\r\n\r\n1", "malformed"),
         (b"220 mail.example ESMTP\r\n\r\n", "malformed"),
         (ok(b"one") + b"two", "more came"),
-        (b"x" * 20_000, "no end"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 20_000 + b"\r\nContent-Length: 0\r\n\r\n", "no end"),
+        (b"x" * 20_000, "does not end"),
+        (
+            b"HTTP/1.1 200 OK\r\nX: " + b"x" * 20_000 + b"\r\nContent-Length: 0\r\n\r\n",
+            "does not end",
+        ),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + b"a:\r\n" * 99 + b"\r\n", "64 lines"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 9\r\n\r\n1", "two lengths"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "malformed"),

@@ -157,7 +157,7 @@ def test_a_body_must_be_the_one_that_was_signed(rig: Rig) -> None:
             assert peer_server is not None
             good = msgspec.json.encode(WarmRequest(REPO))
             target = f"{wire.PEER_WARM}?digest={digest_of(good).hex()}"
-            with pytest.raises(Denied, match="signed for"):
+            with pytest.raises(Denied, match="signed request"):
                 await peer_server._jobs.answer(
                     "POST", target, body_of(good.replace(REPO.encode(), b"evil"))
                 )

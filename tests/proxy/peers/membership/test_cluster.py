@@ -142,7 +142,7 @@ def oneself(
         ([HERE, "me"], 7441, None, [f"{HERE}:7441", "me:7441"], "list every node once"),
         ([HERE, "me"], 7441, "me:7441", ["me:7441", f"{HERE}:7441"], "list every node once"),
         (["10.0.0.2", f"{HERE}:9"], 7441, None, [], "set peer_address"),
-        (["10.0.0.2"], 7441, "me:7441", ["me:7441"], "none of the members"),
+        (["10.0.0.2"], 7441, "me:7441", ["me:7441"], "not among the members"),
         ([], 7441, None, [], ""),
         ([HERE], None, None, [], ""),
     ],
@@ -222,7 +222,7 @@ def test_a_cluster_starts_without_its_members(disk: Pool, caplog: pytest.LogCapt
         await cluster.close()
 
     asyncio.run(scenario())
-    assert "not known after" in caplog.text
+    assert "unknown after" in caplog.text
 
 
 def test_settings_choose_the_membership(disk: Pool, tmp_path: Path) -> None:
