@@ -27,7 +27,8 @@ _TRIES_MAX = 100  # while others keep pushing to the repository
 
 @dataclass(frozen=True, slots=True)
 class RenameOptions:
-    """Who renames. ``until_s`` is the Unix time up to which the old name leads to the new one."""
+    """``by`` is the user who renames. The old name leads to the new one up to the Unix time
+    ``until_s``."""
 
     by: str
     until_s: int

@@ -97,7 +97,7 @@ class DataPlane:
         self._objects = objects
         self._timeout_s = transfer_timeout_s + GRACE_S
         # An order would only ask a failing store (or disk) once more, and does not know how long
-        # that wants to be left alone.
+        # to leave it alone.
         self._breaker = CircuitBreaker(PAUSE_S_FIRST, PAUSE_S_MAX)
 
     def fetch(

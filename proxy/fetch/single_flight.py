@@ -27,7 +27,7 @@ from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_STORED_BYTES_MAX  # in flight, above which there is no read-ahead
-JOINED_MAX = 8  # a reader joins so many flights that fail by other chunks
+JOINED_MAX = 8  # how many flights a reader joins that fail at other chunks
 KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache did not take
 KEPT_S = 30.0
 LATE_S = 0.1  # after this, readers get bytes that wait for the cache's disk from memory

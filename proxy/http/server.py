@@ -493,7 +493,9 @@ class ProxyServer:
                 await _drained(request)
                 sent_bytes += len(piece)
             if sent_bytes != answer.size_bytes and not answer.is_endless:
-                raise Corrupt(f"{sent_bytes} bytes came where {answer.size_bytes} belong")
+                raise Corrupt(
+                    f"The answer has {sent_bytes} bytes, not the {answer.size_bytes} announced"
+                )
         except ConnectionError:
             _cut(request)  # the client has gone, or was cut
         except Exception as error:  # noqa: BLE001 - whatever it was, the body is not complete

@@ -64,7 +64,7 @@ class TokenWatch:
             return await self._pool.run(read)
         except LodefsError as error:
             _log.error("%s: %s", otherwise, error)
-        except Exception:  # noqa: BLE001 - a deleted token would be good for ever
+        except Exception:  # noqa: BLE001 - a deleted token would stay valid
             _log.exception("%s", otherwise)
         return False
 

@@ -45,7 +45,7 @@ EVENT_LOOP_LAG = _histogram(
 )
 SPANS = _counter("trace_spans", "Spans of requests that are recorded", "outcome")
 FIGURES_LATE = _counter(
-    "figures_late", "Scrapes that show older figures of mounts and components: files took too long"
+    "figures_late", "Scrapes with old counters of mounts and components: their files took too long"
 )
 
 # --- reads
@@ -161,7 +161,7 @@ PEER_SENT = _counter("peer_sent_bytes", "Bytes sent to other nodes")
 PEER_REFUSED = _counter("peer_refused_requests", "Other nodes' requests refused", "reason")
 
 # --- mounts
-MOUNTS = _gauge("mounts", "Mounts whose figures the proxy can read")
+MOUNTS = _gauge("mounts", "Mounts whose counters the proxy can read")
 MOUNT_INFO = _gauge(
     "mount_info",
     "Always 1; what is mounted where",

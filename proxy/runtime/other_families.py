@@ -59,7 +59,7 @@ def _in_thread(make: MoreFamilies) -> Future[Sequence[Family]]:
     def work() -> None:
         try:
             found = tuple(make())
-        except BaseException as error:  # noqa: BLE001 - whoever waits shall hear of it
+        except BaseException as error:  # noqa: BLE001 - waiting callers get the error
             future.set_exception(error)
         else:
             future.set_result(found)

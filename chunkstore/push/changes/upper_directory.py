@@ -200,7 +200,7 @@ class _Walk:
         if redirect is not None and self._base.is_other:
             raise InvalidInput(
                 f"{show_path(self._path)} was renamed, it was {show_path(redirect)} before, and "
-                f"{self._base.spec} has no such directory: what was in it is not known; take a "
+                f"{self._base.spec} has no such directory, so its content is unknown; use a "
                 "revision that has it, or remove this directory from the mount"
             )
         return None
