@@ -100,3 +100,15 @@ def test_submission(
     out, err = capfd.readouterr()
     assert said in err
     assert not out.strip()
+
+
+def test_who_may_not_commit_is_told_at_submission(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the submit host, or the controller, has the rules; before anything is asked."""
+    config = tmp_path / "lodefs.toml"
+    config.write_text('store = "/nosuch"\n[writers]\n"team/*" = ["4242424"]\n')
+    asked = Session({"HOME": str(tmp_path), "LODEFS_CONFIG": str(config)})
+    words = ["slurm", "resolve", "--uid", "3999999", "--", "team/x@main:/d:rw"]
+    assert run(words, asked) != 0
+    assert "jobs of yours may not commit to it" in capfd.readouterr().err
