@@ -1,4 +1,4 @@
-"""Tags that keep the bases of changes in the store, where a retention policy would delete them.
+"""Tags that keep the bases of changes in the store if a retention policy would delete them.
 
 See docs/decisions/0083.
 """
@@ -22,8 +22,8 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def name_for(session: Session, place: UpperPlace, record: Record) -> str:
-    """The tag for the base of a place's changes; "" where the repository keeps all of its history,
-    or the store cannot be asked."""
+    """The tag for the base of a place's changes; "" if the repository keeps its whole history, or
+    the store cannot be asked."""
     if not session.has_store:
         return ""
     with suppress(LodefsError):
@@ -43,8 +43,8 @@ def way_out(record: Record) -> str:
 
 
 def put(session: Session, record: Record) -> LodefsError | None:
-    """Has the tag of a record, if it has one, keep its base, and no commit before. Why it does not:
-    None if it does."""
+    """Makes the tag of a record, if it has one, keep its base, and no earlier commit. Returns None,
+    or the error if that fails."""
     if not record.tag:
         return None
     try:
@@ -55,8 +55,8 @@ def put(session: Session, record: Record) -> LodefsError | None:
 
 
 def remove(session: Session, record: Record) -> None:
-    """Nothing keeps the base of a record any more. A tag that cannot be removed stays, for `lodefs
-    rm REPO@TAG`."""
+    """Lets go of the base of a record. A tag that cannot be removed stays, for `lodefs rm
+    REPO@TAG`."""
     if record.tag and session.has_store:
         with suppress(LodefsError):
             refs = session.store.refs(record.repo)

@@ -1,8 +1,8 @@
-"""How a commit of a writable mount comes to its end, also one that was interrupted.
+"""Completes a commit of a writable mount, even one that was interrupted.
 
-The record notes a commit right before the branch leads to it, and the mount takes no changes until
-the record has gone on from it. So a commit that was noted, and that the log of its branch has, is
-one of all the changes that lie there.
+The record notes a commit just before the branch leads to it, and the mount refuses changes until
+the record has moved to it. So a noted commit that is in the log of its branch contains all the
+changes in the place.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from lodefs.settings.session import Session
 
 
 def mounter_of(session: Session) -> tuple[str | None, Mounter]:
-    """A token, and what mounts a snapshot."""
+    """A token, and the function that mounts a snapshot."""
     token = session.environment.get("LODEFS_TOKEN") or None
     return token, partial(mounter.mount, fork=True)
 
 
 def go_on(session: Session, place: UpperPlace, record: Record, commit: str, at: Spec) -> Record:
-    """The record, and the mount if it is there, go on from a commit, which is in the store, and
-    ``at`` a branch. The caller has the place locked. Raises: as ``writable_mount.advance``."""
+    """Moves the record and the mount, if it exists, to a commit in the store and to the branch
+    ``at``. The caller has locked the place. Raises what ``writable_mount.advance`` raises."""
     try:
-        with suppress(LodefsError):  # another one may have been started
+        with suppress(LodefsError):  # another mount may have been started
             start_again(session, record.options.proxy)
         made_by = mounter_of(session)
         record = writable_mount.advance(place, commit, *made_by, repo=at.repo, branch=at.rev)
     except (LodefsError, OSError) as error:
         error.add_note(
-            f"{commit} is committed, and {record.mountpoint} is still at its base, and takes no "
-            "changes: repeat the command to go on from the commit"
+            f"{commit} is committed, but {record.mountpoint} is still at its base, and refuses "
+            "changes: repeat the command to continue from the commit"
         )
         raise
     base_tags.put(session, record)
@@ -47,9 +47,9 @@ def go_on(session: Session, place: UpperPlace, record: Record, commit: str, at: 
 
 
 def settled(session: Session, place: UpperPlace, record: Record) -> Record:
-    """The record of a place where no commit is under way: one that was interrupted is gone on from
-    if it was made, and forgotten if not. The caller has the place locked. Raises: what the store
-    does; as ``go_on``."""
+    """The record of a place without a commit under way: continues from an interrupted commit if it
+    was made, and forgets it if not. The caller has locked the place. Raises the store's errors, and
+    what ``go_on`` raises."""
     noted = record.noted
     if noted is None:
         return record
@@ -60,9 +60,10 @@ def settled(session: Session, place: UpperPlace, record: Record) -> Record:
 
 
 def mended(session: Session, place: UpperPlace, record: Record) -> tuple[Record, bool]:
-    """The same, and a mount that an interrupted commit has left read-only takes changes again;
-    whether there was one. If the store does not say whether the commit was made, the changes count
-    as in no commit. The caller has the place locked. Raises: as ``go_on``; Denied, Unavailable."""
+    """Like ``settled``, and makes a mount that an interrupted commit has left read-only accept
+    changes again; returns whether there was one. If the store does not say whether the commit was
+    made, the changes count as uncommitted. The caller has locked the place. Raises what ``go_on``
+    raises; Denied, Unavailable."""
     was_read_only = writable_mount.is_read_only(record)
     if record.noted is not None and _is_made(session, record.noted):
         record = settled(session, place, record)
@@ -72,8 +73,8 @@ def mended(session: Session, place: UpperPlace, record: Record) -> tuple[Record,
 
 
 def end(session: Session, place: UpperPlace, record: Record) -> None:
-    """After a commit, or an error: the mount of ``record`` takes changes again, unless it has been
-    left behind, or the commit was made: what is written now would be in no commit."""
+    """After a commit or an error: makes the mount of ``record`` accept changes again, unless the
+    record has moved on, or the commit was made: then later writes would be in no commit."""
     now = place.read()
     if now is None or now.generation != record.generation:
         return
@@ -83,8 +84,8 @@ def end(session: Session, place: UpperPlace, record: Record) -> None:
 
 
 def take_changes(place: UpperPlace, record: Record) -> Record:
-    """The mount of a record, if there is one, takes changes: no commit that was noted has them all.
-    Denied, NoSpace, Unavailable."""
+    """Makes the mount of a record, if there is one, accept changes: no noted commit has them all.
+    Raises: Denied, NoSpace, Unavailable."""
     if record.noted is not None:
         writable_mount.note_commit(place, None)
         record = writable_mount.recorded(place)
@@ -93,13 +94,13 @@ def take_changes(place: UpperPlace, record: Record) -> Record:
 
 
 def was_made(session: Session, noted: NotedCommit) -> bool:
-    """Whether a branch ever led to a commit. Raises: what the store does."""
+    """Whether a branch ever led to a commit. Raises the store's errors."""
     moves = session.store.refs(noted.repo).history(BRANCHES, noted.branch)
     return any(one.commit is not None and one.commit.hex() == noted.commit for one in moves)
 
 
 def _is_made(session: Session, noted: NotedCommit) -> bool:
-    """The same; False where the store does not say."""
+    """Like ``was_made``; False if the store does not answer."""
     if session.has_store:
         with suppress(LodefsError):
             return was_made(session, noted)

@@ -1,4 +1,4 @@
-"""Docker volumes that take changes: writable mounts whose places lie in the plugin's state.
+"""Docker volumes that take changes: writable mounts with their places in the plugin's state.
 
 ::
 
@@ -30,11 +30,11 @@ from lodefs.settings.session import Session
 
 class WritableVolumes:
     """See mount.docker.writing.VolumeWriter. ``service``: the socket of the mount service, which
-    has what is below the mounts."""
+    mounts the snapshots below."""
 
     def __init__(self, session: Session, state: Path, service: Path) -> None:
         self._session = session
-        self._state = Path(os.path.realpath(state))  # the kernel lists mounts so
+        self._state = Path(os.path.realpath(state))  # the kernel lists mounts by real paths
         self._service = str(service)
 
     def branch(self, repo: str, branch: str) -> str:
@@ -43,11 +43,13 @@ class WritableVolumes:
 
         store = self._session.store
         store.require_repo(repo)
-        probe(store.objects)  # each time: credentials change while the plugin runs
+        probe(
+            store.objects
+        )  # checked each time, since credentials may change while the plugin runs
         if store.refs(repo).head(TAGS, branch) is not None:
             raise InvalidInput(f"{branch} is a tag of {repo}, which no commit moves")
         if (head := store.refs(repo).head(BRANCHES, branch)) is None:
-            with suppress(AlreadyExists):  # somebody has made it just now
+            with suppress(AlreadyExists):  # another process has just created it
                 Refs(BRANCHES)(Spec(repo, DEFAULT_BRANCH), branch, session=self._session)
             head = store.refs(repo).head(BRANCHES, branch)
         return "" if head is None else head.hex()
@@ -80,13 +82,13 @@ class WritableVolumes:
             message=message,
         )
         if not kept:
-            with suppress(OSError):  # it harms nobody
+            with suppress(OSError):  # an empty directory is harmless
                 os.rmdir(self.place(volume))
         return Closed("" if result is None else result.commit, kept)
 
     def _begun(self, volume: Volume) -> Record:
-        """The record of a volume's place; one at the newest commit of its branch where there are no
-        changes. NotFound, Unavailable."""
+        """The record of a volume's place; without changes, one at the newest commit of its branch.
+        Raises: NotFound, Unavailable."""
         place, options = self._place(volume), volume.options
         former = place.read()
         if former is not None and former.noted is not None:
@@ -96,7 +98,7 @@ class WritableVolumes:
             writable_mount.mounted_on(former) or place.has_changes(former.generation)
         ):
             return former
-        if former is not None:  # of a commit that somebody made by hand
+        if former is not None:  # for a commit that was made by hand
             writable_mount.check_unused(place, former)
             writable_for_others.remember(self._session, former.mountpoint, place)
             unmount_writable(self._session, former.mountpoint, keep=True)

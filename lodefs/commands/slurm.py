@@ -1,4 +1,4 @@
-"""``lodefs slurm``: what Slurm's scripts and the plug-in call."""
+"""``lodefs slurm``: the commands that Slurm's scripts and the plug-in call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOUNTER: Any = cli.option(
 
 @click.group(epilog=cli.examples("lodefs slurm resolve vision/cats@main:/data"))
 def slurm() -> None:
-    """Datasets of Slurm's jobs; docs/hpc.md says where each of these commands goes."""
+    """Mount and warm datasets for Slurm's jobs; docs/hpc.md explains each of these commands."""
 
 
 @cli.command(
@@ -52,26 +52,24 @@ def resolve(
     session: Session,
     words: str | None = cli.argument("[REPO@REV[:PATH]:DIR[,...]]"),
     comment: str = cli.option("The job's comment so far.", default="", metavar="TEXT"),
-    uid: str | None = cli.option("The job's user, if not you; '' if it is not known.", metavar="N"),
+    uid: str | None = cli.option("The job's user, if not you; '' if unknown.", metavar="N"),
 ) -> None:
-    """Print a job's comment with each branch and tag as the commit that it is now.
+    """Print a job's comment with the present commit of each branch and tag.
 
-    For cli_filter.lua, at submission: all nodes, tasks of an array and requeues then read the same.
-    Without datasets the comment is printed as it is. burst_buffer.lua gives --uid: a dataset that
-    this user may not read by the rules of access is as one that does not exist. Where it is not
-    known, those that rules limit are not looked at, and the comment is printed as it is.
+    cli_filter.lua calls this at submission, so that all nodes, tasks of an array and requeues read
+    the same. Without datasets the comment is printed unchanged. burst_buffer.lua gives --uid: a
+    dataset that the rules of access keep from this user counts as missing. If the user is unknown,
+    datasets that rules limit are not looked up, and the comment is printed unchanged.
     """
     from lodefs.slurm.job_comment import datasets_in, parsed, with_datasets
     from lodefs.slurm.resolving import fixed, job_user
 
     if uid and not (uid.isascii() and uid.isdecimal() and int(uid) < 2**32 - 1):
-        raise InvalidInput(f"--uid {uid}: the number of a user is needed")
+        raise InvalidInput(f"--uid {uid}: give the number of a user")
     datasets = datasets_in(comment) if words is None else parsed(words)
     user = None if uid is None else job_user(session, int(uid) if uid else None)
     if user is not None and not uid:
-        fixed(
-            session, user.readable(datasets), user
-        )  # `stage` knows the user, and sees to the rest
+        fixed(session, user.readable(datasets), user)  # `stage` knows the user, and fixes the rest
         datasets = []
     cli.write_line(with_datasets(comment, fixed(session, datasets, user)) if datasets else comment)
 
@@ -82,7 +80,7 @@ def prolog(
     mounter: Path = _MOUNTER,
     pin: bool = cli.option("Fetch the datasets, and keep them while the job runs."),
     timeout_s: float = cli.option(
-        "For all mounts of the job, in seconds [20].",
+        "Time limit for all mounts of the job, in seconds [20].",
         "--timeout",
         default=20.0,
         metavar="S",
@@ -94,10 +92,10 @@ def prolog(
         metavar="DIR",
     ),
 ) -> None:
-    """Mount what the job asks for, below /run/lodefs/jobs/JOB. Run by Slurm's Prolog, as root.
+    """Mount the job's datasets below /run/lodefs/jobs/JOB. Slurm's Prolog runs this, as root.
 
-    Exits with 0 also where that fails, since Slurm drains a node whose prolog fails: the job is
-    told instead, by the plug-in or the task prolog.
+    It exits with 0 even on failure, since Slurm drains a node whose prolog fails. The plug-in or
+    the task prolog tells the job instead.
     """
     from lodefs.slurm.job_record import JobRecord
 
@@ -126,20 +124,20 @@ def prolog(
 
 @cli.command("lodefs slurm epilog", group=slurm)
 def epilog(session: Session, mounter: Path = _MOUNTER, as_json: bool = cli.JSON) -> None:
-    """Unmount what the job has on this node. Run by Slurm's Epilog, as root; exits with 0.
+    """Unmount the job's datasets on this node. Slurm's Epilog runs this, as root; it exits with 0.
 
-    What the job read through the node's mounts, from cache, peers and store, is one line of the
-    system's log, and of the output. "At least" so much, where it is not known of all that was read;
-    "not known", null in JSON, where that leaves nothing, such as of a mount that could not count.
+    It writes one line to the system's log and the output: what the job read through the node's
+    mounts, from cache, peers and store. The line says "at least" if some reads are unknown, and
+    "not known" (null in JSON) if all are, for example if a mount could not count.
     """
     from lodefs.slurm.job_report import log
 
     report, unknown = None, ""
     try:
         job = _number(session, "SLURM_JOB_ID")
-        try:  # while the mounts are there, whose figures end with them
+        try:  # before the mounts end, and with them their counters
             report = _report(session, job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the mounts must go
+        except Exception as error:  # noqa: BLE001 - the mounts must be removed after any error
             unknown = f"what job {job} read is not known: {error}"
         _mounts(mounter).end(job)
     except Exception as error:  # noqa: BLE001 - Slurm would drain the node
@@ -156,7 +154,7 @@ def enter(
     session: Session,
     asked: str = cli.option("What the step's own --lodefs says.", default="", metavar="LIST"),
 ) -> None:
-    """Show the job's datasets on their directories, in this mount namespace. Run by the plug-in."""
+    """Show the job's datasets on their directories, in this mount namespace, for the plug-in."""
     from lodefs.slurm.job_comment import parsed
     from lodefs.slurm.job_namespace import enter as enter_job
     from lodefs.slurm.job_record import JobRecords
@@ -169,7 +167,7 @@ def commit(
     session: Session,
     job: int | None = cli.argument(default=None),
     wait_s: float = cli.option(
-        "Wait so many seconds for the job's end, and for what a commit needs [0].",
+        "Wait this many seconds for the job's end, and for what a commit needs [0].",
         "--wait",
         default=0.0,
         metavar="S",
@@ -177,11 +175,11 @@ def commit(
     ),
     mounter: Path = _MOUNTER,
 ) -> None:
-    """Commit what jobs that have ended changed on this node, or keep it, as they asked for.
+    """Commit or keep, as they asked, the changes of ended jobs on this node.
 
-    Of all jobs, or of JOB. Run by Slurm's Epilog and HealthCheckProgram, as root, with credentials
-    that may write to the store. What became of it is told on the output, in the system's log, and
-    at the end of the job's output. May be repeated, and killed: there is one commit.
+    This covers all jobs, or JOB. Slurm's Epilog and HealthCheckProgram run it, as root, with
+    credentials that may write to the store. It reports the outcome on its output, in the system's
+    log, and at the end of the job's output. It may be repeated and killed: there is one commit.
     """
     from lodefs.slurm import job_liveness
     from lodefs.slurm.node_changes import NodeChanges
@@ -194,10 +192,10 @@ def commit(
 
 @cli.command("lodefs slurm sweep", group=slurm)
 def sweep(session: Session, mounter: Path = _MOUNTER) -> None:
-    """Unmount what jobs have left that are gone, such as those whose epilog never ran.
+    """Unmount what jobs that are gone have left, such as those whose epilog never ran.
 
-    For HealthCheckProgram: it asks Slurm's controller about a job only where the node has no
-    process of it any more.
+    This is for HealthCheckProgram: it asks Slurm's controller about a job only if the node has no
+    process of the job.
     """
     from lodefs.slurm import job_liveness
     from lodefs.slurm.job_record import JobRecords

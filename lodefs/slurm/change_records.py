@@ -1,6 +1,6 @@
-"""What a node knows of changes that jobs make to datasets, until they are in a commit or kept.
+"""The records of changes that jobs make to datasets, until they are committed or kept.
 
-``ROOT/JOB-TIME-N.json``, for each dataset that a run of a job may change, is written before it is
+``ROOT/JOB-TIME-N.json`` is written for each dataset that a run of a job may change, before it is
 mounted, and survives a reboot. The changes lie in an upper place (mount.writable.upper_place).
 """
 

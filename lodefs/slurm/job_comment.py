@@ -1,4 +1,4 @@
-"""A job's comment, where its datasets stand: ``[TEXT ]lodefs=LIST``, of
+"""A job's comment, which contains its datasets: ``[TEXT ]lodefs=LIST``, of
 ``REPO@COMMIT[:PATH]:DIR[:rw=BRANCH]`` and ``commit=WHEN``. Pure.
 
 Slurm keeps the comment with the job: all its nodes, tasks of its array and requeues have the same,
@@ -19,7 +19,7 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.settings.datasets import Dataset, check_places, parse_list, written
 
 COMMENT_BYTES_MAX = 16384
-DIRECTORY_BYTES_MAX, DIRECTORY_NAMES_MAX = 1024, 32  # a node makes all of them, in /run
+DIRECTORY_BYTES_MAX, DIRECTORY_NAMES_MAX = 1024, 32  # a node creates all of them, in /run
 _TOO_LONG = "too many datasets, or names too long, for a job's comment"
 _MARK = re.compile(r"(?:\A|(?<=\s))lodefs=")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
@@ -30,8 +30,8 @@ _EXCEPT = ("/var/tmp", "/var/scratch")
 
 
 def datasets_in(comment: str) -> list[Dataset]:
-    """The datasets of a comment, with plain directories; none where it does not speak of lodefs.
-    Raises: InvalidInput, also for directories that no job may have."""
+    """The datasets in a comment, with plain directories; none if it does not name lodefs. Raises:
+    InvalidInput, also for directories that no job may use."""
     found = _MARK.search(comment)
     return parsed(comment[found.end() :]) if found else []
 
@@ -48,7 +48,7 @@ def parsed(words: str) -> list[Dataset]:
 
 
 def with_datasets(comment: str, datasets: Sequence[Dataset]) -> str:
-    """The comment that names these datasets and no others. Raises: InvalidInput (too long)."""
+    """The comment with exactly these datasets. Raises: InvalidInput (too long)."""
     found = _MARK.search(comment)
     text = (comment[: found.start()] if found else comment).strip()
     whole = f"{text} lodefs={written(datasets)}".strip()
@@ -58,12 +58,12 @@ def with_datasets(comment: str, datasets: Sequence[Dataset]) -> str:
 
 
 def is_fixed(spec: Spec) -> bool:
-    """Whether it names a commit in full, so that it is the same on all nodes, at any time."""
+    """Whether it names a full commit id, so that it means the same on all nodes at any time."""
     return bool(_COMMIT.fullmatch(spec.rev))
 
 
 def check_directory(directory: str) -> None:
-    """InvalidInput for a directory of the system, or the root: jobs see a dataset elsewhere."""
+    """Raises InvalidInput for the root or a system directory, on which jobs must not mount."""
     top = directory == "/" or any(
         directory == one or directory.startswith(f"{one}/") for one in SYSTEM_DIRECTORIES
     )

@@ -1,4 +1,4 @@
-"""What Slurm says of its jobs: by ``scontrol``, and by their steps on this node."""
+"""The state of Slurm's jobs, from ``scontrol`` and from their steps on this node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Scontrol = Callable[[Sequence[str]], str]
 
 
 def scontrol(environ: Mapping[str, str]) -> Scontrol:
-    """A way to call it. It raises: NotFound, Unavailable."""
+    """A function that calls it. The function raises: NotFound, Unavailable."""
 
     def call(words: Sequence[str]) -> str:
         try:
@@ -51,7 +51,7 @@ def jobs_with_steps(proc: Path = Path("/proc")) -> set[int]:
     """Jobs that have a slurmstepd of root's here."""
     found = set()
     for name in filter(str.isdecimal, os.listdir(proc)):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             step = _STEP.match(_title(proc / name))
             if step:
                 found.add(int(step[1]))
@@ -59,9 +59,9 @@ def jobs_with_steps(proc: Path = Path("/proc")) -> set[int]:
 
 
 def _title(process: Path) -> bytes:
-    """What a process calls itself; b"" where it is not root's, or not Slurm's: anybody can have any
+    """The title of a process; b"" if it is not root's, or not Slurm's. Any process can have any
     title, a setuid program too, and the kernel reads it from memory that a user's file system may
-    never give."""
+    never deliver."""
     uid = _UID.search((process / "status").read_bytes())
     program = os.path.basename(os.readlink(process / "exe")).removesuffix(" (deleted)")
     is_roots = uid is not None and int(uid[1]) == 0 and program == _PROGRAM
@@ -69,7 +69,7 @@ def _title(process: Path) -> bytes:
 
 
 class JobEnd(Enum):
-    """How a run of a job has ended. Slurm forgets jobs some minutes after that (MinJobAge)."""
+    """How a run of a job ended. Slurm forgets jobs some minutes later (MinJobAge)."""
 
     AT_WORK = "at work"
     SUCCEEDED = "COMPLETED"
@@ -78,7 +78,7 @@ class JobEnd(Enum):
 
 
 def ask_end(call: Scontrol) -> Callable[[int, int], JobEnd]:
-    """A question that ``scontrol`` answers: how did a job's run with so many restarts end? Raises:
+    """A question for ``scontrol``: how did the run of a job with so many restarts end? Raises:
     Unavailable."""
 
     def end_of(job: int, restarts: int) -> JobEnd:
@@ -91,7 +91,7 @@ def ask_end(call: Scontrol) -> Callable[[int, int], JobEnd]:
 
 
 def end_in(shown: str, job: int, restarts: int) -> JobEnd:
-    """The same of what ``scontrol show job`` says. A run that was followed by another one did not
+    """The end of a run, from ``scontrol show job``. A run that was followed by another one did not
     end well: its job was requeued. Pure."""
     found = _of_job(shown, job)
     state, count = _STATE_LINE.search(found), _RESTARTS_LINE.search(found)
@@ -105,8 +105,8 @@ def end_in(shown: str, job: int, restarts: int) -> JobEnd:
 
 
 def output_in(shown: str, job: int) -> str:
-    """Where a job's standard error went, by what ``scontrol show job`` says, which its user may
-    have had a say in. NotFound where it does not say. Pure."""
+    """The path of a job's standard error, from ``scontrol show job``, on which its user may have
+    had an influence. Raises: NotFound without a path. Pure."""
     found = _OUTPUT_LINE.search(_of_job(shown, job))
     if found is None:
         raise NotFound(f"job {job} has no output of its own")
@@ -118,7 +118,7 @@ def _of_job(shown: str, job: int) -> str:
 
 
 def ask_controller(call: Scontrol) -> Callable[[int], bool]:
-    """A question that ``scontrol`` answers: is the job at work? Raises: Unavailable."""
+    """A question for ``scontrol``: is the job at work? Raises: Unavailable."""
 
     def is_at_work(job: int) -> bool:
         try:

@@ -1,9 +1,9 @@
-"""A step's own view of its job's datasets: each on the directory that the job has named.
+"""A step's own view of its job's datasets, each on the directory that the job has named.
 
-Runs as root in the mount namespace that the plug-in has made for the step. A dataset may cover
-nothing: its directory must be empty, and no directory of the system. The plug-in forbids the step
-new privileges, so no setuid program ever trusts what a job shows it. What is mounted, and where,
-are descriptors: the user opens the one, and the other lies where only root makes names.
+Runs as root in the mount namespace that the plug-in has made for the step. A dataset must not hide
+anything: its directory must be empty, and not a system directory. The plug-in forbids new
+privileges to the step, so no setuid program ever trusts what a job shows it. Mount and directory
+are descriptors: the user opens the directory, and the mount lies where only root creates names.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lodefs.slurm.user_process import opened_by
 
 
 def enter(records: JobRecords, job: int, asked: Sequence[Dataset]) -> None:
-    """Show a job's datasets in this process's mount namespace. ``asked``: what the step's own
-    option names; the job must have it. Raises: InvalidInput (its directories), NotFound, and for
-    what the prolog has found Unavailable."""
+    """Shows a job's datasets in this process's mount namespace. ``asked``: the datasets of the
+    step's own option, which the job must have. Raises: InvalidInput (its directories), NotFound,
+    and Unavailable for a problem that the prolog has recorded."""
     record = records.read(job)
     if record is None:
         if asked:
@@ -38,7 +38,7 @@ def enter(records: JobRecords, job: int, asked: Sequence[Dataset]) -> None:
 
 
 def check_asked(record: JobRecord, asked: Sequence[Dataset]) -> None:
-    """InvalidInput where a step asks for what its job does not have."""
+    """Raises InvalidInput if a step asks for a dataset that its job does not have."""
     have = {(one.repo, one.path, one.directory) for one in record.datasets}
     for dataset in asked:
         if (dataset.spec.repo, dataset.spec.path, dataset.directory) not in have:
@@ -78,7 +78,7 @@ def _opened(directory: str) -> int:
 
 
 def _open_or_make(directory: str) -> int:
-    """By a path whose symlinks are followed, as the user could."""
+    """Opens or creates it by a path whose symlinks are followed, with the user's rights."""
     try:
         return os.open(directory, PLACE)
     except FileNotFoundError:

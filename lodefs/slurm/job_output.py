@@ -1,4 +1,4 @@
-"""Lines at the end of a job's output, for its user: by the user's own rights."""
+"""Appends lines to a job's output for its user, with the user's own rights."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lodefs.slurm.user_process import opened_by
 
 
 def append_lines(uid: int, path: str, lines: Sequence[str]) -> None:
-    """Add lines to a file that is there. InvalidInput where the user could not, it is no file, or
-    its file system does not answer."""
+    """Appends lines to an existing file. Raises: InvalidInput if the user could not do so, if it is
+    not a regular file, or if its file system does not answer."""
     text = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
     def append(path: str) -> int:
@@ -20,7 +20,7 @@ def append_lines(uid: int, path: str, lines: Sequence[str]) -> None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             fd = os.open(path, flags)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise InvalidInput(f"{path} is no file")
+                raise InvalidInput(f"{path} is not a regular file")
             os.write(fd, text)
         except OSError as error:
             raise InvalidInput(f"{path}: {error.strerror}") from error

@@ -1,7 +1,8 @@
-"""What a node knows of a job with datasets: a file for each, in a directory that a reboot empties.
+"""The records of jobs with datasets on a node: one file each, in a directory that a reboot empties.
 
-``ROOT/JOB.json`` is written before the first mount is asked for and removed after the last was
-released, so that whatever a dead prolog or epilog left is known. ``ROOT/JOB/DIR`` shows a dataset.
+``ROOT/JOB.json`` is written before the first mount is requested, and removed after the last was
+released, so that whatever a dead prolog or epilog has left is known. ``ROOT/JOB/DIR`` shows a
+dataset.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ VERSION = 1
 
 class Shown(msgspec.Struct, frozen=True):
     """A dataset that the job asked for: ``REPO@COMMIT[:PATH]`` in its parts, and its directory.
-    ``branch``: where a commit of the job's changes on this node goes ``when`` it has ended; "" of
-    one that takes none here."""
+    ``branch``: where a commit of the job's changes on this node goes ``when`` it has ended; "" if
+    it accepts no changes here."""
 
     repo: str
     commit: str

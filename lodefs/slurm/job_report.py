@@ -1,4 +1,4 @@
-"""What the epilog tells of a job: what it read on this node, and where that came from."""
+"""The epilog's report on a job: what it read on this node, and from which source."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _DAEMON_INFO = 30  # syslog(3)
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """What a job read on this node; None: not known. ``whole``: nothing was read meanwhile that may
-    be this job's too."""
+    """What a job read on this node; None: unknown. ``whole``: all reads during the job are known to
+    be its own or another's."""
 
     job: int
     uid: int
@@ -41,7 +41,7 @@ class JobReport(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """In words that programs can take apart."""
+        """One line that programs can parse."""
         _, _, _, *figures = self.__struct_fields__
         if self.cache_bytes is None:
             return f"job {self.job} read: not known: uid={self.uid}"
@@ -51,8 +51,8 @@ class JobReport(msgspec.Struct, frozen=True):
 
 
 def figures_of(job: int, figures: Path) -> dict[str, Jobs]:
-    """What a job read through each mount that counts in the directory ``figures``, and what is not
-    known whose it is."""
+    """The counters of a job, and those without a known job, for each mount that counts in the
+    directory ``figures``."""
     return {one.name: _of_job(job, one.jobs) for one in read_files(figures)}
 
 
@@ -61,7 +61,7 @@ def _of_job(job: int, jobs: Jobs) -> Jobs:
 
 
 def devices_of(record: JobRecord, records: JobRecords) -> list[str]:
-    """The devices (MAJOR:MINOR) of the mounts that a job has now; "" for one that is gone."""
+    """The devices (MAJOR:MINOR) of a job's present mounts; "" for one that is gone."""
     mounted = {
         one.mountpoint: one.lower_device if one.is_writable else one.device
         for one in mount_table.read_table()
@@ -72,8 +72,8 @@ def devices_of(record: JobRecord, records: JobRecords) -> list[str]:
 
 
 def report_of(record: JobRecord, figures: Path | None, devices: Sequence[str]) -> JobReport | None:
-    """While the mounts of the job are there: these have ``devices``, and count in the directory
-    ``figures`` (None: nowhere). None where nothing was mounted for it."""
+    """The report, while the mounts of the job exist. They have ``devices``, and count in the
+    directory ``figures`` (None: nowhere). None if nothing was mounted for the job."""
     if not record.datasets or record.problem:
         return None
     mounts = list(read_files(figures)) if figures is not None else []
@@ -89,13 +89,13 @@ def report_of(record: JobRecord, figures: Path | None, devices: Sequence[str]) -
 
 
 def _counted(record: JobRecord, mounts: Sequence[MountJobs], devices: Sequence[str]) -> bool:
-    """Whether all processes of the job's mounts counted since it began."""
+    """Whether all processes of the job's mounts have counted since it began."""
     gaps = {mount.device: mount.gap_s for mount in mounts if mount.device}
     return all(one in gaps and gaps[one] <= record.begun_s for one in devices)
 
 
 def _report(record: JobRecord, reads: JobReads, *, whole: bool) -> JobReport:
-    """Figures that are not whole and that are all 0 say nothing."""
+    """The report; incomplete counters that are all 0 are left out."""
     if not whole and not any(reads.figures):
         return JobReport(record.job, record.uid, whole)
     return JobReport(

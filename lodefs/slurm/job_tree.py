@@ -1,8 +1,8 @@
 """A job's tree on a node: the directories below which its datasets are mounted.
 
-They are root's; the job's user may look into them (a POSIX ACL says so), and nobody else. So only
-root makes, moves and removes names there, and its paths lead where root has put them. Each call
-starts from a descriptor of the directory of all jobs all the same, and follows no symlink.
+The directories are root's. A POSIX ACL lets only the job's user look into them. So only root
+creates, moves and removes names there, and its paths lead where root has put them. Each call still
+starts from a descriptor of the directory of all jobs, and follows no symlink.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _OTHERS_WRITE = 0o022
 
 
 class JobTrees:
-    """Those of one node, beside the records of its jobs. What a file system says is Denied, NoSpace
-    or Unavailable."""
+    """The trees of one node, next to the records of its jobs. Errors of a file system become
+    Denied, NoSpace or Unavailable."""
 
     def __init__(self, records: JobRecords) -> None:
         self._records = records

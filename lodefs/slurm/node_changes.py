@@ -1,7 +1,7 @@
-"""Changes that jobs make to datasets on this node: mounted before a job begins, and when it has
-ended committed with the node's credentials, or kept.
+"""Changes that jobs make to datasets on this node. They are mounted before a job begins. After its
+end they are committed with the node's credentials, or kept.
 
-Root alone makes names where they are mounted and where they lie; a job gets a copy of the mount.
+Only root creates names where they are mounted and where they lie; a job gets a copy of the mount.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Revisions of datasets, fixed at a job's submission, for a user by whom the proxy is not asked.
+"""Fixes the revisions of datasets at a job's submission, for a user whom the proxy does not see.
 
-The proxy knows only who asks, such as SlurmUser: the rules of access of this machine's settings are
-applied here.
+The proxy knows only the asking process, such as one of SlurmUser. So the access rules of this
+machine's settings are applied here.
 """
 
 from __future__ import annotations

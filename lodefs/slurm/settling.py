@@ -1,4 +1,4 @@
-"""Changes of jobs, one after the other: committed or kept once their time has come, and told."""
+"""Commits or keeps the changes of jobs, one after the other, and reports what became of them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Tell = Callable[[str], None]
 def settle(
     changes: NodeChanges, call: Scontrol, job: int | None, wait_s: float, tell: Tell
 ) -> bool:
-    """All changes of a job, or of all jobs, as far as their time comes within ``wait_s``. Whether
-    nothing failed. ``tell`` hears what became of them, and so does each job's output (standard
-    error), as its user may write there. Raises: UnknownFormat."""
+    """Settles all changes of a job, or of all jobs, whose time comes within ``wait_s``. Returns
+    whether nothing failed. ``tell`` is called with the outcomes, which also go to each job's output
+    (standard error), if its user may write there. Raises: UnknownFormat."""
     deadline_s = time.monotonic() + wait_s
     while True:
         settled, is_left = _round(changes, call, job)
@@ -35,13 +35,13 @@ def settle(
 
 
 def _round(changes: NodeChanges, call: Scontrol, job: int | None) -> tuple[list[Settled], bool]:
-    """What was settled, and whether something is left for another round."""
+    """The changes that were settled, and whether another round is needed."""
     settled, is_left = list[Settled](), False
     end_of = ask_end(call)
     for change in changes.changes(job):
         try:
             found = changes.settle(change, end_of)
-        except Unavailable:  # the controller is away
+        except Unavailable:  # the controller does not answer
             found = None
         if found is not None:
             settled.append(found)
@@ -53,6 +53,6 @@ def _tell(settled: Sequence[Settled], call: Scontrol, tell: Tell) -> None:
     for one in settled:
         job, line = one.change.job, told(one).replace("\n", " ")
         tell(f"job {job}: {line}")
-        with suppress(LodefsError):  # Slurm has forgotten it, or it has no output of its own
+        with suppress(LodefsError):  # Slurm has forgotten the job, or it has no output of its own
             shown = call(["show", "job", str(job)])
             append_lines(one.change.uid, output_in(shown, job), [f"lodefs: {line}"])

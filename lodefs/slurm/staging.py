@@ -1,7 +1,7 @@
-"""A job's data on its nodes before it begins. For burst_buffer.lua, on the controller.
+"""Fetches a job's data to its nodes before it begins. For burst_buffer.lua, on the controller.
 
-A job is staged while it is pending, when its nodes are not known yet: its datasets are looked at,
-and fixed where its script alone names them. When it has nodes, these fetch the data and pin it.
+A job is staged while it is pending, when its nodes are unknown: its datasets are checked, and fixed
+if only its script names them. Once it has nodes, these fetch the data and pin it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _USER = re.compile(r"^\s*UserId=\S*\((\d+)\)", re.MULTILINE)
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
-    """What Slurm knows of a job. ``nodes``: none while it has none. ``uid``: None where more than
-    one is told, as by a job whose name has lines of its own."""
+    """Slurm's knowledge of a job. ``nodes``: empty while it has none. ``uid``: None if more than
+    one is shown, which a job name with several lines can cause."""
 
     comment: str
     nodes: str
@@ -44,7 +44,7 @@ class WaitingJob(msgspec.Struct, frozen=True):
 
 
 def shown_job(text: str) -> WaitingJob:
-    """What ``scontrol show job`` says of one job."""
+    """The output of ``scontrol show job`` for one job."""
     fields = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
@@ -61,11 +61,11 @@ def shown_job(text: str) -> WaitingJob:
 
 
 def stage(session: Session, call: Scontrol, job: int, words: str) -> None:
-    """Check a job's datasets while it waits. ``words``: those that its script names, which are
-    fixed and written into its comment where this has none.
+    """Checks a job's datasets while it waits. ``words``: the datasets that its script names, which
+    are fixed and written into its comment if that has none.
 
-    Raises: InvalidInput (there are none, or branches in an array), NotFound (also where the job's
-    user may not read one), and as resolving does.
+    Raises: InvalidInput (no datasets, or branches in an array), NotFound (also if the job's user
+    may not read one), and what resolving raises.
     """
     waiting = shown_job(call(["show", "job", str(job)]))
     user = job_user(session, waiting.uid)
@@ -86,9 +86,9 @@ def stage(session: Session, call: Scontrol, job: int, words: str) -> None:
 
 
 def warm_nodes(session: Session, call: Scontrol, job: int, patience_s: float) -> None:
-    """Bring a job's datasets to its nodes, and pin them there. ``patience_s``: for how long nothing
-    may come. Raises: InvalidInput, NotFound (also where the job's user may not read one), and what
-    the first warming fails with."""
+    """Fetches a job's datasets to its nodes, and pins them there. ``patience_s``: how long nothing
+    may arrive. Raises: InvalidInput, NotFound (also if the job's user may not read one), and the
+    error of the first failed warm job."""
     waiting = shown_job(call(["show", "job", str(job)]))
     if not waiting.nodes:
         raise InvalidInput(f"job {job} has no nodes yet")
@@ -103,20 +103,20 @@ def warm_nodes(session: Session, call: Scontrol, job: int, patience_s: float) ->
 
 
 def release(session: Session, job: int) -> None:
-    """End a job's warming, and its pins, on all nodes that answer. Raises: Unavailable."""
+    """Ends a job's warming and its pins on all nodes that answer. Raises: Unavailable."""
     request = EvictRequest(everything=True, pins_only=True, owner=owner_of(job), all_nodes=True)
     _client(session).call(EvictView, "POST", EVICT, request, timeout_s=RELEASE_TIMEOUT_S)
 
 
 def _warmed(follower: Follower, name: str, patience_s: float) -> WarmStatus:
-    """A job of the proxy's at its end. Unavailable, after it was ended, where nothing comes."""
+    """A finished warm job. If nothing arrives, ends it and raises Unavailable."""
     status = follower.start()
     seen, since_s = (0, 0), time.monotonic()
     while status.state in RUNNING:
         if time.monotonic() - since_s > patience_s:
             follower.cancel()
             why = next((f": {node.error}" for node in status.nodes if node.error), "")
-            raise Unavailable(f"{name}: nothing has come to the nodes for {patience_s:g} s{why}")
+            raise Unavailable(f"{name}: no data has arrived at the nodes for {patience_s:g} s{why}")
         time.sleep(POLL_S)
         status = follower.status()
         if seen != (now := (status.bytes_done, status.files_done)):
@@ -129,5 +129,5 @@ def _client(session: Session) -> ControlClient:
 
 
 def owner_of(job: int) -> str:
-    """Who holds what is pinned for a job."""
+    """The owner of what is pinned for a job."""
     return f"slurm-{job}"

@@ -1,8 +1,8 @@
-"""Work of a child with the rights of a user alone, for a process of root.
+"""Work in a child that has only the rights of a user, for a process of root.
 
-A user may change each part of a path at any time, and may not learn by it what only root sees. So
-the child goes there. It is given up where it does not answer in time: the user's own file system
-may serve the path.
+A user may change each part of a path at any time, and must not learn through it what only root
+sees. So the child opens the path. It is abandoned if it does not answer in time, since the user's
+own file system may serve the path.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PR_SET_DUMPABLE = 4  # linux/prctl.h
 
 
 def opened_by(uid: int, path: str, work: Callable[[str], int]) -> int:
-    """The descriptor that ``work`` returns for a path, in such a child. Nothing may be asked of it
-    but what the kernel knows by itself. Raises: InvalidInput, also what ``work`` raises as such."""
+    """The descriptor that ``work`` returns for a path, in such a child. Ask only the kernel about
+    it, since its file system may hang. Raises: InvalidInput, also for errors of ``work``."""
     try:
         user = pwd.getpwuid(uid)
         groups = os.getgrouplist(user.pw_name, user.pw_gid)
@@ -43,7 +43,7 @@ def opened_by(uid: int, path: str, work: Callable[[str], int]) -> int:
         finally:
             os.kill(child, signal.SIGKILL)
             with suppress(ChildProcessError):
-                os.waitpid(child, os.WNOHANG)  # not for long: its file system may be stuck
+                os.waitpid(child, os.WNOHANG)  # does not wait: its file system may be stuck
 
 
 def _answered(ours: socket.socket, path: str) -> int:
@@ -53,7 +53,7 @@ def _answered(ours: socket.socket, path: str) -> int:
     except TimeoutError as error:
         raise InvalidInput(f"{path}: its file system does not answer") from error
     except ConnectionError as error:
-        raise InvalidInput(f"{path}: who looked at it was killed") from error
+        raise InvalidInput(f"{path}: the process that opened it was killed") from error
     if not message.fds:
         raise InvalidInput(message.data.decode("utf-8", "replace"))
     return message.fds[0]
@@ -63,7 +63,7 @@ def _answer(
     theirs: socket.socket, work: Callable[[], int], uid: int, gid: int, groups: list[int]
 ) -> NoReturn:
     try:
-        libc.call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)  # the user may not take it over
+        libc.call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)  # the user must not attach to it
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)

@@ -48,7 +48,7 @@ def test_a_commit_that_was_made_and_not_gone_on_from(
         with pytest.raises(NoSpace) as raised:
             kept.commit()
     made = kept.head()
-    assert raised.value.__notes__[0].startswith(f"{made} is committed, and {kept.directory} is")
+    assert raised.value.__notes__[0].startswith(f"{made} is committed, but {kept.directory} is")
     assert kept.record.noted == NotedCommit(made, "r", "main")
     kept.assert_kept()
     theirs = kept.others("a", b"theirs")
