@@ -15,7 +15,7 @@ READ_TIMEOUT_S = 30.0
 READ_AHEAD_KIB = 4096
 THREADS = 16
 MODE_MAX = 0o555  # nobody may write
-MODE_MAX_BELOW = 0o755  # below an overlay, in which the owner may write
+MODE_MAX_BELOW = 0o775  # below an overlay, in which owner and group may write
 WORKERS_MIN, WORKERS_MAX = 2, 4
 
 Wanted = Literal["auto", "on", "off"]
@@ -29,7 +29,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     of the kernel fails with EIO. ``threads``: how many slow requests one worker serves at once.
     ``passthrough``: whether the kernel reads complete files of the cache by itself, if it can;
     "auto": unless most files are small. ``log_path`` "": syslog. ``uid``, ``gid``: the owner of all
-    files. ``mode``: of directories and programs, up to 0o555, or 0o755 below an overlay; other
+    files. ``mode``: of directories and programs, up to 0o555, or 0o775 below an overlay; other
     files get it without its executable bits; None: 0o555. ``without``: kernel features that are
     not used.
     ``leaves_namespace``: the mount's processes leave the mount namespace (mount.kernel.namespaces),

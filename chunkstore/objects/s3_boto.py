@@ -42,6 +42,7 @@ class S3Options:
     transfer_timeout_s: float = 120.0  # for a whole request and its answer
     first_timeout_s: float | None = None  # until anything has answered; None: transfer_timeout_s
     rate_bytes_s_min: float | None = None  # a slower answer is given up
+    credentials: Credentials | None = None
 
     def answer_s(self, size_bytes: int) -> float:
         """Returns how long an answer of ``size_bytes`` may take."""
@@ -84,11 +85,14 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
     )
     try:
         session = _session()
+        own = options.credentials
+        keys = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
         client = session.client(
             "s3",
             endpoint_url=options.endpoint_url,
             region_name=options.region or session.region_name or REGION,
             config=config,
+            **({} if own is None else dict(zip(keys, own, strict=True))),
         )
     except (BotoCoreError, ValueError) as error:
         raise InvalidInput(f"S3 cannot be reached with these settings: {error}") from error

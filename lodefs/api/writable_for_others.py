@@ -63,9 +63,11 @@ def close(
     message: str = "",
     author: str | None = None,
     keeps: bool = False,
+    discards: bool = False,
 ) -> Closed:
-    """Take the mount at ``at`` away, and commit its changes if there are any, or ``keeps`` them.
-    Fine where nothing is mounted. ``branch``, ``message`` and ``author`` as of ``commit``.
+    """Take the mount at ``at`` away, and commit its changes if there are any; or ``keeps`` or
+    ``discards`` them. Fine where nothing is mounted. ``branch``, ``message`` and ``author`` as of
+    ``commit``.
 
     They stay when this raises: InUse where somebody shows the mount still, Diverged, NotFound (the
     branch), NoSpace, Denied, Unavailable.
@@ -76,7 +78,7 @@ def close(
         remember(session, at, place)
         _detach(record)
         writable_mount.check_unused(place, record)
-        unmount_writable(session, at, keep=True)
+        unmount_writable(session, at, keep=not discards, discard=discards)
         if keeps or place.read() is None:
             return Closed(None, kept=place.read() is not None)
         result, _ = commit_and_unmount(
@@ -93,8 +95,8 @@ def remember(session: Session, at: str, place: UpperPlace) -> None:
 def _no_mounter(_options: MountOptions) -> object:
     """Who shows the mount is counted by the mount service, which sees it above its own mounts."""
     raise Unavailable(
-        "the node's mount service did not mount what is below the changes: see `systemctl status "
-        "lodefs-mounter`, and try again"
+        "the node's mount service did not mount what is below the changes, or where this process "
+        "cannot see it (mountPropagation): look at its log, and try again"
     )
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from lodefs.chunkstore.errors import InvalidInput, Unsupported
+from lodefs.chunkstore.errors import Denied, InvalidInput, Unsupported
 from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
+if TYPE_CHECKING:
+    from lodefs.mount.csi.credentials import Credentials
+    from lodefs.mount.volumes.changes import VolumeWriter, WritableVolume
+
+_NO, _SECRET, _NODE = "no", "secret", "node"
 _LEVELS = ("debug", "info", "warning", "error")
 _PATH = click.Path(path_type=Path)
 ID_BYTES_MAX = 256  # the CSI specification's limit for a node's id
@@ -43,6 +52,21 @@ ID_BYTES_MAX = 256  # the CSI specification's limit for a node's id
     envvar="LODEFS_KUBELET_SOCKET",
     help="The driver's socket as the kubelet sees it, if that differs from --endpoint.",
 )
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=_PATH,
+    envvar="LODEFS_CSI_STATE",
+    help="Directory of changes, on a local disk [/var/lib/lodefs/csi].",
+)
+@click.option(
+    "--run-dir",
+    "run",
+    metavar="DIR",
+    type=_PATH,
+    envvar="LODEFS_CSI_RUN_DIR",
+    help="Directory that a reboot empties, for credentials of pods [/run/lodefs].",
+)
 def csi(
     session: Session,
     endpoint: str = cli.option(
@@ -57,6 +81,14 @@ def csi(
         envvar=["LODEFS_NODE_ID", "NODE_NAME"],
         required=True,
     ),
+    writable: str = cli.option(
+        "Whose credentials commit what pods change: `secret`: those in the Secret of the volume "
+        "alone; `node`: also the driver's own, then all who make volumes may write to the store; "
+        "`no`: no volume takes changes [no].",
+        default=_NO,
+        type=click.Choice((_NO, _SECRET, _NODE)),
+        envvar="LODEFS_CSI_WRITABLE",
+    ),
     log_level: str = cli.option(
         "[info]", default="info", type=click.Choice(_LEVELS), envvar="LODEFS_LOG_LEVEL"
     ),
@@ -67,7 +99,7 @@ def csi(
     It counts reads for the proxy of this node, which LODEFS_PROXY names, if it is on this machine.
     """
     try:
-        from lodefs.mount.csi.driver import DriverSettings, run
+        from lodefs.mount.csi.driver import MOUNTER, STATE, DriverSettings, run
     except ModuleNotFoundError as error:
         if error.name not in ("grpc", "google", "google.protobuf"):
             raise
@@ -88,8 +120,57 @@ def csi(
             version=number(),
             figures=node_figures(session),
             **given,
-        )
+        ),
+        _writer(session, writable, given.get("state", STATE), given.get("mounter", MOUNTER)),
     )
+
+
+def _writer(
+    session: Session, writable: str, state: Path, mounter: Path
+) -> Callable[[Credentials], VolumeWriter] | None:
+    """Who mounts and commits volumes that take changes; None: nobody. InvalidInput."""
+    if writable == _NO:
+        return None
+    from lodefs.api.writable_volumes import WritableVolumes
+
+    if writable == _SECRET and not session.store_url.startswith("s3:"):
+        raise InvalidInput(
+            f"--writable secret: {session.store_url} is a directory, which asks for no "
+            "credentials: all who make volumes may write to it with --writable node"
+        )
+
+    def make(credentials: Credentials) -> VolumeWriter:
+        own = writable == _NODE
+        opened = partial(_session_of, session, credentials, is_node_s_own=own)
+        return WritableVolumes(session, state, mounter, opened)
+
+    return make
+
+
+@contextmanager
+def _session_of(
+    session: Session, credentials: Credentials, volume: WritableVolume, *, is_node_s_own: bool
+) -> Iterator[Session]:
+    """The settings with the credentials of a volume's Secret, or the driver's own. Denied."""
+    from lodefs.chunkstore.objects.sigv4 import Credentials as Keys
+    from lodefs.mount.csi.attributes import CREDENTIALS
+
+    found = credentials.of(volume.key)
+    if found:
+        id_, key, token = map(found.get, CREDENTIALS)
+        made = session.with_credentials(Keys(id_ or "", key or "", token))
+        try:
+            yield made
+        finally:
+            made.close()
+    elif is_node_s_own:
+        yield session
+    else:
+        raise Denied(
+            f"volume {volume.name}: there are no credentials to write with: put "
+            f"{' and '.join(CREDENTIALS[:2])} into the Secret that nodePublishSecretRef names "
+            "(a reboot of the node forgets those of before)"
+        )
 
 
 def _socket_path(endpoint: str) -> Path:

@@ -17,8 +17,8 @@ from lodefs.cli.parsed_type import FiniteRange
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.mount.docker.writing import VolumeWriter
     from lodefs.mount.service.interface import MountService
+    from lodefs.mount.volumes.changes import VolumeWriter
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.docker")

@@ -18,6 +18,7 @@ from lodefs.settings import config
 if TYPE_CHECKING:
     from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
     from lodefs.chunkstore.objects.open_url import StoreOptions
+    from lodefs.chunkstore.objects.sigv4 import Credentials
     from lodefs.chunkstore.repo.store import Store
 
 
@@ -48,6 +49,7 @@ class Session:
         ] = {}  # --store and --proxy of the command itself
         self._store_option: str | None = None
         self._proxy_option: str | None = None
+        self._credentials: Credentials | None = None
         self._opened: list[ObjectStore | ServerCopy] = []
         self._kept_fds: dict[str, int] = {}  # by purpose
 
@@ -55,6 +57,13 @@ class Session:
         """Applies options of the command line, which override all other settings."""
         self._store_option = store or self._store_option
         self._proxy_option = proxy or self._proxy_option
+
+    def with_credentials(self, credentials: Credentials) -> Session:
+        """Another session of the same settings, whose stores are reached with these."""
+        other = Session(self.environment, umask=self.umask)
+        other.apply_options(store=self._store_option, proxy=self._proxy_option)
+        other._credentials = credentials
+        return other
 
     @cached_property
     def config(self) -> config.Config:
@@ -120,6 +129,7 @@ class Session:
             first_timeout_s=FIRST_TIMEOUT_S,
             first_time_s_max=FIRST_TIME_S_MAX,
             attempts_max=ATTEMPTS_MAX,
+            credentials=self._credentials,
         )
         if settings.transfer_timeout_s is not None:
             options = replace(options, transfer_timeout_s=settings.transfer_timeout_s)

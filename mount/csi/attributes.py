@@ -7,42 +7,75 @@ secret, and values that could be one are never repeated. All mistakes are named 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import DEFAULT_BRANCH, check_repo, check_revision, split_path
-from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
-from lodefs.chunkstore.system.durations import parse_duration
+from lodefs.chunkstore.format.names import (
+    DEFAULT_BRANCH,
+    check_ref_name,
+    check_repo,
+    check_revision,
+)
+from lodefs.mount.options import MODE_MAX
 from lodefs.mount.service.interface import MountClaim, Source
+from lodefs.mount.volumes import options as volume_options
+from lodefs.mount.volumes.changes import WritableVolume
+from lodefs.mount.volumes.options import DISCARD, NEVER, ON_LAST
 
 T = TypeVar("T")
 
 KUBERNETES = "csi.storage.k8s.io/"  # podInfoOnMount and the provisioner add keys with this prefix
 PROVISIONER = "storage.kubernetes.io/"
-VALID = ("repo", "commit", "path", "store", "cachePin", "mountOptions")
-SECRET_KEYS = ("token",)
-MODE_MAX = 0o555
-TOKEN_BYTES_MAX = 16384
-_ID_MAX = 2**32 - 2
-_BUCKET = re.compile(r"[A-Za-z0-9._-]*\Z")
-_STORE_SETTINGS = frozenset({"endpoint_url", "region"})
+EPHEMERAL = f"{KUBERNETES}ephemeral"
+VALID = ("repo", "commit", "write", "branch", "path", "store", "cachePin", "mountOptions")
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+SECRET_KEYS = ("token", *CREDENTIALS)
+SECRET_BYTES_MAX = 16384
+GROUP_WRITES = 0o020
 _REFUSED = dict.fromkeys(
     ("token", "pat", "password", "secret"),
     "is refused: attributes are seen by others; put it into a Secret as `token`, and name "
     "that in nodePublishSecretRef",
 )
-_BIND_OPTIONS = frozenset({"ro", "nosuid", "nodev", "noatime", "nodiratime", "relatime"})
+_POD = {"${pod.name}": f"{KUBERNETES}pod.name", "${pod.namespace}": f"{KUBERNETES}pod.namespace"}
+_PLACEHOLDER = re.compile(r"\$\{[^}]*\}?")
+_BIND_OPTIONS = frozenset({"ro", "rw", "nosuid", "nodev", "noatime", "nodiratime", "relatime"})
 
 
 class VolumeOptions(msgspec.Struct, frozen=True):
-    """The options of a volume. ``noexec``: no program on it may be started."""
+    """The options of a volume. ``wanted``: what is read; for a writable volume, the branch that
+    changes are committed to. ``noexec``: no program on it may be started. ``commits``: what becomes
+    of changes (volumes.options); "" for a read-only volume. ``is_shared``: its group may write."""
 
     wanted: MountClaim
     noexec: bool = False
+    commits: str = ""
+    is_shared: bool = False
+
+    def writable(self, name: str) -> WritableVolume:
+        """The volume of that name, which takes changes."""
+        source = self.wanted.source
+        if self.is_shared:
+            mode = (MODE_MAX if source.mode is None else source.mode) | GROUP_WRITES
+            source = msgspec.structs.replace(source, mode=mode)
+        return WritableVolume(
+            name=name, source=source, branch=self.wanted.rev, commits=self.commits
+        )
+
+
+class Secrets(NamedTuple):
+    """What a Secret has. ``token``: for the node's proxy; ``credentials``: of S3, by their names in
+    the environment, {} without any."""
+
+    token: str | None
+    credentials: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        """Without them."""
+        return "Secrets(...)"
 
 
 def parse_volume(
@@ -56,20 +89,26 @@ def parse_volume(
     return _Attributes(attributes).volume(mount_flags, group)
 
 
-def parse_token(secrets: Mapping[str, str]) -> str | None:
-    """The token in a request's secrets; None without one. InvalidInput never repeats it."""
+def parse_secrets(secrets: Mapping[str, str]) -> Secrets:
+    """Parses a request's secrets. InvalidInput never repeats any of them."""
     unknown = sorted(set(secrets) - set(SECRET_KEYS))
     if unknown:
         raise InvalidInput(
             f"secrets: there is no key {', '.join(map(repr, unknown))[:200]}; the Secret has the "
-            "proxy's token as `token`"
+            f"proxy's token as `token`, and credentials of S3 as {', '.join(CREDENTIALS)}"
         )
-    if "token" not in secrets:
-        return None
-    token = secrets["token"].strip()
-    if not token or len(token) > TOKEN_BYTES_MAX or not all("!" <= char <= "~" for char in token):
-        raise InvalidInput("secrets: token holds no token: a token is one line without blanks")
-    return token
+    found = {key: _secret(key, value) for key, value in secrets.items()}
+    token = found.pop("token", None)
+    if missing := [key for key in CREDENTIALS[:2] if found and key not in found]:
+        raise InvalidInput(f"secrets: there are credentials of S3, and no {missing[0]}")
+    return Secrets(token, found)
+
+
+def _secret(key: str, value: str) -> str:
+    value = value.strip()
+    if not value or len(value) > SECRET_BYTES_MAX or not all("!" <= char <= "~" for char in value):
+        raise InvalidInput(f"secrets: {key} holds none: that is one line without blanks")
+    return value
 
 
 class _Attributes:
@@ -78,6 +117,7 @@ class _Attributes:
     def __init__(self, given: Mapping[str, str]) -> None:
         self._problems: list[str] = []
         self._values: dict[str, str] = {}
+        self._given = given
         for key, value in given.items():
             if key in _REFUSED:
                 self._problems.append(f"volumeAttributes {key} {_REFUSED[key]}")
@@ -89,40 +129,76 @@ class _Attributes:
     def volume(self, mount_flags: Iterable[str], group: str) -> VolumeOptions:
         """Parses all attributes."""
         own = self._values.get("mountOptions", "")
-        options = _MountOptions(self._problems)
+        commits = self._commits()
+        options = _MountOptions(self._problems, takes_changes=bool(commits))
         for option in (*own.split(","), *mount_flags):
             if option.strip():
                 options.put(option.strip())
         gid = options.gid
         if group:
-            gid = self._parsed("volume_mount_group", group, _number)
+            gid = self._parsed("volume_mount_group", group, volume_options.owner)
         if not self._values.get("repo"):
             self._problems.append("volumeAttributes repo is missing: give the name of the dataset")
         source = Source(
             repo=self._take("repo", check_repo) or "",
-            store=self._take("store", _store) or "",
-            path=self._take("path", _path) or b"",
+            store=self._take("store", volume_options.store_url) or "",
+            path=self._take("path", volume_options.directory) or b"",
             uid=options.uid,
             gid=gid,
             mode=options.mode,
         )
-        wanted = MountClaim(
-            source=source,
-            rev=self._take("commit", check_revision) or DEFAULT_BRANCH,
-            pin_s=self._take("cachePin", _pin),
-        )
+        rev = self._branch() if commits else self._take("commit", check_revision)
+        pin_s = self._take("cachePin", volume_options.pin_s)
+        wanted = MountClaim(source=source, rev=rev or DEFAULT_BRANCH, pin_s=pin_s)
+        self._check_writing(wanted, commits)
         if self._problems:
             attributes = ", ".join(VALID)
             raise InvalidInput(f"{'; '.join(self._problems)}. Attributes are {attributes}")
-        return VolumeOptions(wanted, options.noexec)
+        return VolumeOptions(wanted, options.noexec, commits, bool(commits and group))
 
-    def _take(self, key: str, parse: type[T] | object) -> T | None:
+    def _commits(self) -> str:
+        """What becomes of changes; "" of a volume that takes none."""
+        if not self._take("write", volume_options.flag):
+            return ""
+        return self._take("commit", volume_options.policy) or ON_LAST
+
+    def _branch(self) -> str | None:
+        """The branch, where ``${pod.name}`` and ``${pod.namespace}`` are those of the pod."""
+        text = self._values.get("branch", "")
+        for placeholder, told in _POD.items():
+            if self._given.get(EPHEMERAL) == "true" and told in self._given:
+                text = text.replace(placeholder, self._given[told])
+        if found := _PLACEHOLDER.search(text):
+            self._problems.append(
+                f"volumeAttributes branch: there is no {found[0][:60]}; inline volumes have "
+                f"{' and '.join(_POD)}"
+            )
+            return None
+        return self._parsed("volumeAttributes branch", text, check_ref_name) if text else None
+
+    def _check_writing(self, wanted: MountClaim, commits: str) -> None:
+        if not commits:
+            if "branch" in self._values:
+                self._problems.append(
+                    'volumeAttributes branch is for write: "true"; commit: BRANCH reads it'
+                )
+            return
+        for name, value in (("store", wanted.source.store), ("cachePin", wanted.pin_s)):
+            if value or value == 0:
+                self._problems.append(f'volumeAttributes {name} is not for write: "true"')
+        if commits == NEVER and self._given.get(EPHEMERAL) == "true":
+            self._problems.append(
+                f"volumeAttributes commit: an inline volume ends with its pod, and nobody would "
+                f"find changes again that are {NEVER} committed: {ON_LAST} or {DISCARD}"
+            )
+
+    def _take(self, key: str, parse: Callable[[str], T]) -> T | None:
         value = self._values.get(key, "")
         return self._parsed(f"volumeAttributes {key}", value, parse) if value else None
 
-    def _parsed(self, what: str, value: str, parse: object) -> T | None:
+    def _parsed(self, what: str, value: str, parse: Callable[[str], T]) -> T | None:
         try:
-            return parse(value)  # type: ignore[operator,no-any-return]
+            return parse(value)
         except InvalidInput as error:
             self._problems.append(f"{what}: {error}")
             return None
@@ -131,8 +207,9 @@ class _Attributes:
 class _MountOptions:
     """Parses mount options one by one."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str], *, takes_changes: bool) -> None:
         self._problems = problems
+        self._takes_changes = takes_changes
         self.uid: int | None = None
         self.gid: int | None = None
         self.mode: int | None = None
@@ -143,13 +220,17 @@ class _MountOptions:
         name, _, value = option.partition("=")
         try:
             if name in ("uid", "gid"):
-                setattr(self, name, _number(value))
+                setattr(self, name, volume_options.owner(value))
             elif name == "mode":
-                self.mode = _mode(value)
+                self.mode = volume_options.mode(value)
             elif option == "noexec":
                 self.noexec = True
-            elif option in ("rw", "exec", "suid", "dev"):
-                self._problems.append(f"mount option {option} is refused: volumes are read-only")
+            elif option == "rw" and not self._takes_changes:
+                self._problems.append(
+                    'mount option rw is refused: volumes are read-only without write: "true"'
+                )
+            elif option in ("exec", "suid", "dev"):
+                self._problems.append(f"mount option {option} is refused")
             elif option not in _BIND_OPTIONS:
                 self._problems.append(
                     f"there is no mount option {option[:60]!r}; options are uid=N, gid=N, "
@@ -157,51 +238,3 @@ class _MountOptions:
                 )
         except InvalidInput as error:
             self._problems.append(f"mount option {name}: {error}")
-
-
-def _store(text: str) -> str:
-    """A store's URL. A refused value may contain a secret, and is not repeated."""
-    if text.startswith("/") and text.isprintable():
-        return text
-    try:
-        parts = urlsplit(text)
-        settings = parse_qsl(parts.query, keep_blank_values=True)
-    except ValueError:
-        raise InvalidInput("it is not a URL") from None
-    if not text.isprintable() or not _BUCKET.match(parts.netloc) or "@" in text:
-        raise InvalidInput("a URL must not carry credentials: they belong to the proxy")
-    if not text.startswith(("s3://", "file://")) or parts.fragment:
-        raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
-    if not _STORE_SETTINGS.issuperset(name for name, _ in settings):
-        raise InvalidInput("a store's URL takes only endpoint_url and region")
-    return text
-
-
-def _path(text: str) -> bytes:
-    try:
-        return b"/".join(split_path(text.encode()))
-    except UnicodeEncodeError:
-        raise InvalidInput("it is not UTF-8") from None
-
-
-def _number(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > _ID_MAX:
-        raise InvalidInput(f"{text[:20]!r} is not a number from 0 to {_ID_MAX}")
-    return int(text)
-
-
-def _mode(text: str) -> int:
-    if not re.fullmatch(r"(?:0?|0o)[0-7]{3}", text) or int(text, 8) & ~MODE_MAX:
-        raise InvalidInput(f"{text[:20]!r} is not an octal mode up to 0555")
-    return int(text, 8)
-
-
-def _pin(text: str) -> int | None:
-    if text.lower() in ("true", "1"):
-        return 0
-    if text.lower() in ("false", "0"):
-        return None
-    pin_s = parse_duration(text)
-    if pin_s > PIN_S_MAX:
-        raise InvalidInput(f"{text!r} is too long: the limit is {PIN_S_MAX // 86400}d")
-    return pin_s

@@ -1,4 +1,4 @@
-"""The supported uses of a volume: mounted and read, never written, never a block device. Pure."""
+"""The supported uses of a volume: mounted, for reading or writing, never a block device. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from lodefs.mount.csi.generated import csi_pb2 as pb
 
 _Mode = pb.VolumeCapability.AccessMode
 READING = frozenset({_Mode.SINGLE_NODE_READER_ONLY, _Mode.MULTI_NODE_READER_ONLY})
+ALONE = _Mode.SINGLE_NODE_SINGLE_WRITER  # at one target of one node
 FS_TYPES = frozenset({"", "lodefs", "fuse", "fuse.lodefs"})
 
 
 def check_capability(
-    capability: pb.VolumeCapability, what: str = "volume_capability", *, read_only: bool = False
-) -> None:
-    """Raises InvalidInput for an unsupported use. ``read_only``: the request also says that nothing
-    is written, as Kubernetes does for a pod's ``readOnly: true``; for an inline volume it always
-    names a mode that writes."""
+    capability: pb.VolumeCapability,
+    what: str = "volume_capability",
+    *,
+    read_only: bool = False,
+    takes_changes: bool = False,
+) -> bool:
+    """Whether the volume is used for writing. Raises InvalidInput for an unsupported use.
+
+    ``read_only``: the request also says that nothing is written, as Kubernetes does for a pod's
+    ``readOnly: true``; for an inline volume it always names a mode that writes.
+    ``takes_changes``: the volume is writable.
+    """
     kind = capability.WhichOneof("access_type")
     if kind is None:
         raise InvalidInput(f"{what}: access_type is missing")
@@ -26,9 +34,13 @@ def check_capability(
     mode = capability.access_mode.mode
     if mode == _Mode.UNKNOWN:
         raise InvalidInput(f"{what}: access_mode is missing")
-    if mode not in READING and not read_only:
-        name = _Mode.Mode.Name(mode) if mode in _Mode.Mode.values() else str(mode)
+    is_known = mode in _Mode.Mode.values()
+    if mode in READING or read_only:
+        return False
+    if not takes_changes or not is_known:
+        name = _Mode.Mode.Name(mode) if is_known else str(mode)
         raise InvalidInput(
-            f"{what}: access_mode {name} writes, and volumes are read-only: accessModes "
-            "[ReadOnlyMany], or readOnly: true"
+            f"{what}: access_mode {name} writes, and the volume is read-only: accessModes "
+            '[ReadOnlyMany], or readOnly: true; or write: "true" for one that takes changes'
         )
+    return True

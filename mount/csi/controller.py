@@ -1,8 +1,8 @@
 """The Controller service: persistent volumes of a StorageClass, for the usual external-provisioner.
 
-A volume is only a name for a dataset at a commit. Nothing is created or deleted, so every call may
-be repeated, and no state is needed. The branch is resolved here, once, so that all nodes show the
-same commit.
+A volume is only a name for a dataset at a commit or, if it is writable, at a branch. Nothing is
+created or deleted, so every call may be repeated, and no state is needed. The branch of a read-only
+volume is resolved here, once, so that all nodes show the same commit.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
-from lodefs.mount.csi.attributes import KUBERNETES, parse_token, parse_volume
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH
+from lodefs.mount.csi.attributes import KUBERNETES, parse_secrets, parse_volume
 from lodefs.mount.csi.capabilities import check_capability
 from lodefs.mount.csi.generated import csi_pb2 as pb
 from lodefs.mount.csi.rpc import Method, check_fields
 from lodefs.mount.service.interface import MountService
+from lodefs.mount.volumes.options import flag
 
 NAMES_MAX = 10_000  # recently created volumes
 REPO_BYTES_MAX, COMMIT_CHARS, DIGEST_BYTES = 80, 12, 8
@@ -60,8 +62,9 @@ class ControllerServer:
 
     def _create(self, request: pb.CreateVolumeRequest, timeout_s: float) -> object:
         check_fields(request, ("name", "volume_capabilities"))
+        takes_changes = _takes_changes(request.parameters)
         for capability in request.volume_capabilities:
-            check_capability(capability, "volume_capabilities")
+            check_capability(capability, "volume_capabilities", takes_changes=takes_changes)
         if request.HasField("volume_content_source"):
             raise InvalidInput("volume_content_source: a volume is a dataset; leave dataSource out")
         size_bytes = _size_bytes(request.capacity_range)
@@ -69,7 +72,7 @@ class ControllerServer:
         there = self._there(request.name, parameters, request.capacity_range)
         if there is None:
             context = filled_in(parameters)
-            token = parse_token(request.secrets)
+            token = parse_secrets(request.secrets).token
             there = self._resolved(request.name, parameters, context, token, size_bytes, timeout_s)
         volume = pb.Volume(
             volume_id=there.volume_id,
@@ -103,9 +106,15 @@ class ControllerServer:
         size_bytes: int,
         timeout_s: float,
     ) -> Provisioned:
-        wanted = parse_volume(context).wanted
-        found = self._service.resolve(wanted, token, timeout_s)
-        context["commit"] = found.commit
+        options = parse_volume(context)
+        wanted = options.wanted
+        if options.commits:  # the branch is made where a pod writes first, from this one
+            found = self._service.resolve(
+                msgspec.structs.replace(wanted, rev=DEFAULT_BRANCH), token, timeout_s
+            )
+        else:
+            found = self._service.resolve(wanted, token, timeout_s)
+            context["commit"] = found.commit
         made = Provisioned(
             parameters, size_bytes, volume_id_of(wanted.source.repo, found.commit, name), context
         )
@@ -131,9 +140,12 @@ class ControllerServer:
         if not _ID.match(request.volume_id):
             raise NotFound(f"volume {request.volume_id[:128]!r} was not made by this driver")
         response = pb.ValidateVolumeCapabilitiesResponse
+        told = request.volume_context or request.parameters
         try:
             for capability in request.volume_capabilities:
-                check_capability(capability, "volume_capabilities")
+                check_capability(
+                    capability, "volume_capabilities", takes_changes=_takes_changes(told)
+                )
         except InvalidInput as error:
             return response(message=str(error))
         confirmed = response.Confirmed(
@@ -147,8 +159,18 @@ class ControllerServer:
         self, _request: pb.ControllerGetCapabilitiesRequest, _timeout_s: float
     ) -> object:
         capability = pb.ControllerServiceCapability
-        rpc = capability.RPC(type=capability.RPC.CREATE_DELETE_VOLUME)
-        return pb.ControllerGetCapabilitiesResponse(capabilities=[capability(rpc=rpc)])
+        types = (capability.RPC.CREATE_DELETE_VOLUME, capability.RPC.SINGLE_NODE_MULTI_WRITER)
+        return pb.ControllerGetCapabilitiesResponse(
+            capabilities=[capability(rpc=capability.RPC(type=one)) for one in types]
+        )
+
+
+def _takes_changes(parameters: Mapping[str, str]) -> bool:
+    """Whether a volume of these parameters does, as far as they make sense."""
+    try:
+        return flag(parameters.get("write", ""))
+    except InvalidInput:  # which is told with all else that is wrong
+        return True
 
 
 def volume_id_of(repo: str, commit: str, name: str) -> str:

@@ -12,35 +12,70 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
-from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unavailable
+import msgspec
+
+from lodefs.chunkstore.errors import (
+    InUse,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
 from lodefs.mount.csi import targets as kernel_targets
-from lodefs.mount.csi.attributes import VolumeOptions, parse_token, parse_volume
-from lodefs.mount.csi.capabilities import check_capability
+from lodefs.mount.csi.attributes import (
+    EPHEMERAL,
+    Secrets,
+    VolumeOptions,
+    parse_secrets,
+    parse_volume,
+)
+from lodefs.mount.csi.capabilities import ALONE, check_capability
 from lodefs.mount.csi.generated import csi_pb2 as pb
 from lodefs.mount.csi.rpc import Method, check_fields, labels
 from lodefs.mount.csi.targets import Targets
+from lodefs.mount.csi.writing import PodChanges
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.helper.volume_locks import VolumeLocks
-from lodefs.mount.service.interface import MountHandle, MountService, User
+from lodefs.mount.service.interface import POD_CHANGES, MountService, User
+from lodefs.mount.volumes.openings import Opened
 
 ID_BYTES_MAX = 128  # the CSI specification's limit
 PATH_BYTES_MAX = 4096
-EPHEMERAL = "csi.storage.k8s.io/ephemeral"
 READ_TIMEOUT_S = 20.0  # for the first read of a volume's root
 _Capability = pb.NodeServiceCapability
 _log = logging.getLogger("lodefs.csi")
+
+
+class _Wanted(NamedTuple):
+    """What a publish asks for. ``label``: the pod, as a commit names it; ``is_alone``: no other
+    target of the node may have the volume."""
+
+    user: User
+    options: VolumeOptions
+    secrets: Secrets
+    label: str
+    writes: bool
+    is_alone: bool
 
 
 class NodeServer:
     """See the CSI specification, Node Service RPC."""
 
     def __init__(
-        self, service: MountService, node_id: str, targets: Targets = kernel_targets
+        self,
+        service: MountService,
+        node_id: str,
+        targets: Targets = kernel_targets,
+        changes: PodChanges | None = None,
     ) -> None:
+        """``changes`` None: no volume takes any."""
         self._service = service
         self._targets = targets
         self._node_id = node_id
+        self._changes = changes
         self._locks = VolumeLocks()
         self._reads = Calls()
 
@@ -58,64 +93,72 @@ class NodeServer:
         deadline_s = time.monotonic() + timeout_s
         check_fields(request, ("volume_id", "target_path"))
         if not request.HasField("volume_capability"):
-            raise InvalidInput("volume_capability is missing in the request")
-        user = _user(request.volume_id, request.target_path)
-        context, capability = dict(request.volume_context), request.volume_capability
-        is_inline = context.get(EPHEMERAL) == "true"
-        check_capability(capability, read_only=request.readonly or is_inline)
-        options = parse_volume(
-            context, capability.mount.mount_flags, capability.mount.volume_mount_group
-        )
-        token = parse_token(request.secrets)
-        with self._locks.holding(user.volume):
-            is_new = self._show(user, options, token, deadline_s)
+            raise InvalidInput("volume_capability: missing in the request")
+        wanted = _wanted(request)
+        if wanted.writes and self._changes is None:
+            raise Unsupported(
+                'write: "true": the driver of this node takes no changes: csi.writable.credentials '
+                "of the chart, or `lodefs csi --writable`, says with whose credentials it may; "
+                "readOnly: true reads the branch"
+            )
+        with self._locks.holding(wanted.user.volume):
+            is_new = self._show(wanted, deadline_s)
         if is_new:
-            source, rev = options.wanted.source, options.wanted.rev
-            _log.info("published %s@%s", source.repo, rev, extra=labels(request))
+            claim = wanted.options.wanted
+            what = "%s@%s, to be changed" if wanted.writes else "%s@%s"
+            _log.info(f"published {what}", claim.source.repo, claim.rev, extra=labels(request))
         return pb.NodePublishVolumeResponse()
 
-    def _show(
-        self, user: User, options: VolumeOptions, token: str | None, deadline_s: float
-    ) -> bool:
-        """Shows a volume at its target, readable when this returns. Returns whether it is new."""
-        target = user.target
+    def _show(self, wanted: _Wanted, deadline_s: float) -> bool:
+        """Have a volume at its target, readable when this returns; whether it is new there."""
+        target, noexec, writes = wanted.user.target, wanted.options.noexec, wanted.writes
         there = self._targets.shown(target)
         if there is None:
             self._targets.make(target)
-        elif not there.is_lodefs:
+        elif not there.is_ours:
             raise InUse(
                 f"target_path {target}: another file system ({there.fs_type}) is mounted here"
             )
         try:
-            held = self._service.acquire(user, options.wanted, token, _left_s(deadline_s))
+            place, held = self._acquire(wanted, deadline_s)
         except LodefsError:
             if there is None:
                 self._targets.remove(target)
             raise
-        if there is not None and self._targets.same_mount(held.place, target):
-            self._targets.restrict(
-                target, noexec=options.noexec
-            )  # a kill may have prevented this before
+        if there is not None and self._targets.same_mount(place, target):
+            # a kill may have come before that
+            self._targets.restrict(target, noexec=noexec, writes=writes)
             self._read(target, deadline_s)
             return False
         try:
-            self._check_seen(held)
-            self._targets.unbind(target)  # from a dead mount
-            self._targets.bind(held.place, target, noexec=options.noexec)
+            self._check_seen(place)
+            self._targets.unbind(target)  # of a mount that had died
+            self._targets.bind(place, target, noexec=noexec, writes=writes)
             self._read(target, deadline_s)
         except LodefsError:
-            if (
-                there is None and held.is_new
-            ):  # otherwise a pod may run, and its commit must not move
-                self._undo(user)
+            if there is None and held.is_new:  # else a pod may run, and its commit must not move
+                self._undo(wanted.user)
             raise
         return True
 
-    def _check_seen(self, held: MountHandle) -> None:
-        found = self._targets.shown(held.place)
-        if found is None or not found.is_lodefs:
+    def _acquire(self, wanted: _Wanted, deadline_s: float) -> Opened:
+        """The mount that is to be shown at the target."""
+        user, options, token = wanted.user, wanted.options, wanted.secrets.token
+        if not wanted.writes or self._changes is None:
+            held = self._service.acquire(user, options.wanted, token, _left_s(deadline_s))
+            return Opened(held.place, held)
+        volume = options.writable(user.volume)
+        left_s = _left_s(deadline_s)
+        opened = self._changes.open(user, volume, wanted.secrets, wanted.label, left_s)
+        if wanted.is_alone and opened.below.is_new:
+            self._changes.check_alone(user, _left_s(deadline_s))
+        return opened
+
+    def _check_seen(self, place: str) -> None:
+        found = self._targets.shown(place)
+        if found is None or not found.is_ours:
             raise Unavailable(
-                f"{held.place} is mounted, but the driver does not see it: its container needs the "
+                f"{place} is mounted, but the driver does not see it: its container needs the "
                 "directory of mounts with mountPropagation HostToContainer"
             )
 
@@ -140,8 +183,10 @@ class NodeServer:
                 self._targets.remove(user.target)
             except InUse as error:
                 _log.warning("left alone: %s", error, extra=labels(request))
-            if len(user.volume.encode()) <= ID_BYTES_MAX:  # longer ids cannot be held
-                self._service.release(user, _left_s(deadline_s))
+            if len(user.volume.encode()) <= ID_BYTES_MAX:  # nobody can hold another one
+                for driver in ("", POD_CHANGES):
+                    one = msgspec.structs.replace(user, driver=driver)
+                    self._service.release(one, _left_s(deadline_s))
         return pb.NodeUnpublishVolumeResponse()
 
     def _stats(self, request: pb.NodeGetVolumeStatsRequest, timeout_s: float) -> object:
@@ -149,6 +194,10 @@ class NodeServer:
         if self._targets.shown(request.volume_path) is None:
             raise NotFound(f"volume_path {request.volume_path}: no volume is published here")
         user = _user(request.volume_id, request.volume_path)
+        if self._changes is not None:
+            place, problem = self._changes.look(user.volume, timeout_s)
+            if place and self._targets.same_mount(place, user.target):
+                return _stats_of(place, problem)
         health = self._service.health(user.volume, timeout_s)
         problem = health.problem
         if not problem and not self._targets.same_mount(health.held.place, user.target):
@@ -167,6 +216,7 @@ class NodeServer:
 
     def _capabilities(self, _request: pb.NodeGetCapabilitiesRequest, _timeout_s: float) -> object:
         types = (
+            _Capability.RPC.SINGLE_NODE_MULTI_WRITER,
             _Capability.RPC.GET_VOLUME_STATS,
             _Capability.RPC.VOLUME_CONDITION,
             _Capability.RPC.VOLUME_MOUNT_GROUP,
@@ -177,6 +227,24 @@ class NodeServer:
 
     def _info(self, _request: pb.NodeGetInfoRequest, _timeout_s: float) -> object:
         return pb.NodeGetInfoResponse(node_id=self._node_id)
+
+
+def _wanted(request: pb.NodePublishVolumeRequest) -> _Wanted:
+    """What is asked for. InvalidInput."""
+    user = _user(request.volume_id, request.target_path)
+    context, capability = dict(request.volume_context), request.volume_capability
+    flags, group = capability.mount.mount_flags, capability.mount.volume_mount_group
+    options = parse_volume(context, flags, group)
+    takes_changes = bool(options.commits)
+    is_inline = context.get(EPHEMERAL) == "true" and not takes_changes
+    read_only = request.readonly or is_inline
+    writes = check_capability(capability, read_only=read_only, takes_changes=takes_changes)
+    if writes:
+        user = msgspec.structs.replace(user, driver=POD_CHANGES)
+    names = labels(request)
+    pod = f"{names.get('namespace', '')}/{names['pod']}" if "pod" in names else user.target
+    is_alone = capability.access_mode.mode == ALONE
+    return _Wanted(user, options, parse_secrets(request.secrets), pod, writes, is_alone)
 
 
 def _user(volume: str, target: str) -> User:
@@ -195,6 +263,24 @@ def _target(path: str) -> str:
     if not os.path.isabs(path) or "\0" in path or len(path.encode()) > PATH_BYTES_MAX:
         raise InvalidInput(f"target_path must be an absolute path of up to {PATH_BYTES_MAX} bytes")
     return os.path.normpath(path)
+
+
+def _stats_of(place: str, problem: str) -> pb.NodeGetVolumeStatsResponse:
+    """Of a volume that takes changes: room for them on the node's disk, and what is wrong."""
+    try:
+        found = os.statvfs(place)
+    except OSError as error:
+        raise Unavailable(f"{place}: {error.strerror}") from error
+    size, left = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    used = (found.f_blocks - found.f_bfree) * found.f_frsize
+    usage = pb.VolumeUsage
+    condition = pb.VolumeCondition(
+        abnormal=bool(problem), message=problem or "mounted, and takes changes"
+    )
+    return pb.NodeGetVolumeStatsResponse(
+        usage=[usage(unit=usage.BYTES, total=size, used=used, available=left)],
+        volume_condition=condition,
+    )
 
 
 def _left_s(deadline_s: float) -> float:

@@ -33,8 +33,8 @@ class Targets(Protocol):
     def shown(self, target: str, /) -> mount_table.Mount | None: ...
     def same_mount(self, place: str, target: str, /) -> bool: ...
     def make(self, target: str, /) -> None: ...
-    def bind(self, place: str, target: str, /, *, noexec: bool) -> None: ...
-    def restrict(self, target: str, /, *, noexec: bool) -> None: ...
+    def bind(self, place: str, target: str, /, *, noexec: bool, writes: bool = ...) -> None: ...
+    def restrict(self, target: str, /, *, noexec: bool, writes: bool = ...) -> None: ...
     def unbind(self, target: str, /) -> None: ...
     def remove(self, target: str, /) -> None: ...
     def read_root(self, target: str, /) -> None: ...
@@ -80,24 +80,25 @@ def _folder(target: str) -> Iterator[tuple[int, str]]:
         yield fd, name
 
 
-def bind(place: str, target: str, *, noexec: bool) -> None:
-    """Shows the mount at ``place`` on a target, too, read-only. Raises: Denied, Unavailable; then
-    nothing is mounted."""
+def bind(place: str, target: str, *, noexec: bool, writes: bool = False) -> None:
+    """Shows the mount at ``place`` on a target, too; read-only, unless its pod ``writes``. Raises:
+    Denied, Unavailable; then nothing is mounted."""
     with _denials(target), _opened(target) as fd:
         _mount(place, fd, _MS_BIND)
     try:
-        restrict(target, noexec=noexec)
+        restrict(target, noexec=noexec, writes=writes)
     except BaseException:
         unbind(target)
         raise
 
 
-def restrict(target: str, *, noexec: bool) -> None:
+def restrict(target: str, *, noexec: bool, writes: bool = False) -> None:
     """Removes rights from what a target shows; may be repeated. Raises: Denied, Unavailable."""
-    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)
+    flags = _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)
+    flags |= 0 if writes else _MS_RDONLY
     with _denials(target), _opened(target) as fd:
         found = mount_table.mount_of(fd)
-        if found is None or not found.is_lodefs:
+        if found is None or not found.is_ours:
             raise Unavailable(f"target_path {target}: its mount is gone")
         _mount("none", fd, _MS_BIND | _MS_REMOUNT | flags)
 
@@ -110,7 +111,7 @@ def unbind(target: str) -> None:
         found = mount_table.on_top(path)
         if found is None:
             return
-        if not found.is_lodefs:
+        if not found.is_ours:
             raise InUse(
                 f"target_path {target}: another file system ({found.fs_type}) is mounted here"
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -20,11 +19,11 @@ from lodefs.chunkstore.format.names import (
     check_ref_name,
     check_repo,
     check_revision,
-    split_path,
 )
-from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.mount.helper.interface import Source
+from lodefs.mount.volumes import options as volume_options
+from lodefs.mount.volumes.options import ON_LAST
 
 T = TypeVar("T")
 SplitUrl = Callable[[str], tuple[str, str]]
@@ -46,14 +45,7 @@ VALID = (
     "mode",
     "cache_pin",
 )
-ON_LAST, NEVER = "on-last", "never"  # when the changes of a volume are committed
-MODE_MAX = 0o555
-_ID_MAX = 2**32 - 2  # the last one means "unchanged" to chown(2)
 _ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,99}\Z")  # only capitals, unlike most tokens
-_MODE = re.compile(r"(?:0?|0o)[0-7]{3}\Z")
-_NUMBER = re.compile(r"[0-9]{1,10}\Z")
-_BUCKET = re.compile(r"[A-Za-z0-9._-]*\Z")  # excludes credentials, also escaped ones
-STORE_SETTINGS = frozenset({"endpoint_url", "region"})  # allowed in the URL of a store on S3
 
 _SECRET = (
     "is refused: `docker volume inspect` and dockerd's files would show it to others; put the "
@@ -78,8 +70,8 @@ class Pin(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a volume. ``rev``: a branch, a tag or a commit; ``follow_s`` None: the volume
-    stays at the commit that this was at first. ``commits``: when the changes of a writable volume
-    are committed, ON_LAST (to ``rev``) or NEVER."""
+    stays at the commit that this was at first. ``commits``: what becomes of the changes of a
+    writable volume (volumes.options); a commit of them goes to ``rev``."""
 
     source: Source
     rev: str = DEFAULT_BRANCH
@@ -128,10 +120,10 @@ class _Parser:
         return options
 
     def _commits(self) -> str:
-        """When changes are committed; "" for a read-only volume."""
-        if not self._take("write", _flag):
+        """What becomes of changes; "" for a read-only volume."""
+        if not self._take("write", volume_options.flag):
             return ""
-        return self._take("commit", _policy) or ON_LAST
+        return self._take("commit", volume_options.policy) or ON_LAST
 
     def _check_writing(self, options: Options) -> None:
         if options.commits is msgspec.UNSET:
@@ -156,12 +148,12 @@ class _Parser:
         return Source(
             repo=repo,
             store=store,
-            path=self._take("path", _path) or b"",
+            path=self._take("path", volume_options.directory) or b"",
             token_file=self._take("token_file", _token_file) or "",
             token_env=self._take("token_env", _token_env) or "",
-            uid=self._take("uid", _owner),
-            gid=self._take("gid", _owner),
-            mode=self._take("mode", _mode),
+            uid=self._take("uid", volume_options.owner),
+            gid=self._take("gid", volume_options.owner),
+            mode=self._take("mode", volume_options.mode),
         )
 
     def _put(self, key: str, value: str) -> None:
@@ -177,7 +169,7 @@ class _Parser:
             self._values[key] = value
 
     def _repo(self) -> tuple[str, str]:
-        store = self._take("store", _url) or ""
+        store = self._take("store", volume_options.store_url) or ""
         value = self._values.get("repo", "")
         if not value:
             self._problems.append(
@@ -188,7 +180,8 @@ class _Parser:
             return store, self._take("repo", _repo_name) or ""
         if store:
             self._problems.append("option repo is a URL and names the store: leave out store")
-        return self._take("repo", lambda url: self._split_url(_url(url))) or ("", "")
+        found = self._take("repo", lambda url: self._split_url(volume_options.store_url(url)))
+        return found or ("", "")
 
     def _take(self, key: str, parse: Callable[[str], T]) -> T | None:
         """Takes one option; None if it is missing or wrong."""
@@ -224,42 +217,6 @@ def _repo_name(text: str) -> str:
         ) from None
 
 
-def _url(text: str) -> str:
-    """A store's URL or path. A refused value may contain a secret, and is not repeated."""
-    if not text:
-        raise InvalidInput("the value is empty")
-    if not text.isprintable():
-        raise InvalidInput("the value has characters that cannot be printed")
-    if text.startswith("/"):
-        return text
-    try:
-        parts = urlsplit(text)
-        settings = parse_qsl(parts.query, keep_blank_values=True)
-    except ValueError:
-        raise InvalidInput("it is not a URL") from None
-    if not _BUCKET.match(parts.netloc) or any("@" in part for pair in settings for part in pair):
-        raise InvalidInput(
-            "a URL must not carry credentials: `docker volume inspect` would show them; "
-            "they belong in the proxy's settings. A bucket has letters, digits, '.', '_', '-'"
-        )
-    if not text.startswith(("s3://", "file://")):
-        raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
-    if text.startswith("file:") and (parts.query or parts.fragment):
-        raise InvalidInput("file:///DIR takes no settings; a '?' or '#' in DIR is %3F or %23")
-    if parts.fragment or not STORE_SETTINGS.issuperset(name for name, _ in settings):
-        raise InvalidInput(
-            f"a store's URL takes {' and '.join(sorted(STORE_SETTINGS))}, and no others"
-        )
-    return text
-
-
-def _path(text: str) -> bytes:
-    try:
-        return b"/".join(split_path(text.encode()))
-    except UnicodeEncodeError:
-        raise InvalidInput("it is not UTF-8") from None
-
-
 def _token_file(text: str) -> str:
     if not text.startswith("/") or "\0" in text:
         raise InvalidInput("it must be the absolute path of a file, not the token itself")
@@ -279,41 +236,6 @@ def _token_env(text: str) -> str:
     return text
 
 
-def _owner(text: str) -> int:
-    if not _NUMBER.match(text) or int(text) > _ID_MAX:
-        raise InvalidInput(f"{text!r} is not a number from 0 to {_ID_MAX}")
-    return int(text)
-
-
-def _mode(text: str) -> int:
-    if not _MODE.match(text) or int(text, 8) & ~MODE_MAX:
-        raise InvalidInput(f"{text!r} is not an octal mode up to 0555 (a volume is read-only)")
-    return int(text, 8)
-
-
-def _flag(text: str) -> bool:
-    if text.lower() in ("true", "1"):
-        return True
-    if text.lower() in ("false", "0", ""):
-        return False
-    raise InvalidInput("must be true or false")
-
-
-def _policy(text: str) -> str:
-    if text not in (ON_LAST, NEVER):
-        raise InvalidInput(
-            f"with write=true it says when changes are committed: {ON_LAST} or {NEVER}, not "
-            f"{text!r}; branch=NAME names the branch"
-        )
-    return text
-
-
 def _pin(text: str) -> Pin | None:
-    if text.lower() in ("true", "1"):
-        return Pin()
-    if text.lower() in ("false", "0"):
-        return None
-    pin_s = parse_duration(text)
-    if pin_s > PIN_S_MAX:
-        raise InvalidInput(f"{text!r} is too long: the limit is {PIN_S_MAX // 86400}d")
-    return Pin(pin_s)
+    pin_s = volume_options.pin_s(text)
+    return None if pin_s is None else Pin(pin_s or None)

@@ -35,11 +35,11 @@ from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume import about
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, ReadToken, Volumes
-from lodefs.mount.docker.writing import VolumeWriter
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.helper.end_signals import asked_to_end
 from lodefs.mount.service.interface import MountService
 from lodefs.mount.service.machine_clock import container_boot_id
+from lodefs.mount.volumes.changes import VolumeWriter
 
 SOCKET = Path("/run/docker/plugins/lodefs.sock")
 STATE = Path("/var/lib/lodefs/docker")

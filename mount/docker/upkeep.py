@@ -18,10 +18,12 @@ from lodefs.mount.docker.volume import (
     looked,
     pin_s,
 )
-from lodefs.mount.docker.volumes import WORK_TIMEOUT_S, Volumes
-from lodefs.mount.docker.writing import close_due
+from lodefs.mount.docker.volumes import Volumes, is_writable
+from lodefs.mount.docker.writing import writable
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.service.interface import DOCKER, Holding, MountService, User
+from lodefs.mount.volumes.changes import close_due
+from lodefs.mount.volumes.openings import WORK_TIMEOUT_S
 
 _log = logging.getLogger("lodefs.docker")
 
@@ -58,7 +60,8 @@ class Upkeep:
 
     def _due(self, volume: Volume, held: Holding) -> list[Callable[[Volume], None]]:
         due: list[Callable[[Volume], None]] = []
-        if close_due(volume, held.references, self._volumes.failure(volume)):
+        failure = self._volumes.failure(volume)
+        if is_writable(volume) and close_due(writable(volume), held.references, failure):
             due.append(self._close)
         if not held.references and follow_due(volume, self._now_s()):
             due.append(self._follow)

@@ -7,20 +7,16 @@ that dockerd has not taken back, with a count for each mount ID, of one boot of 
 from __future__ import annotations
 
 import re
-import string
 
 import msgspec
-from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.docker.options import Options
 from lodefs.mount.helper.interface import ResolvedCommit
+from lodefs.mount.volumes.changes import key_of
 
 NAME_BYTES_MAX = 255
-KEY_NAME_CHARS_MAX = 64
-KEY_DIGEST_BYTES = 8
 FOLLOW_RETRY_S = 60.0
-_SAFE = frozenset(string.ascii_letters + string.digits + "._-")
 _MOUNT_ID = re.compile(r"[\x21-\x7e]{1,256}\Z")
 
 
@@ -83,13 +79,6 @@ def check_mount_id(mount_id: str) -> str:
     if not _MOUNT_ID.match(mount_id):
         raise InvalidInput("ID must be a word of 1 to 256 printable ASCII characters")
     return mount_id
-
-
-def key_of(name: str) -> str:
-    """The name of a volume's files: up to 64 safe characters of its name, and 16 hex digits of the
-    name's BLAKE3."""
-    safe = "".join(c if c in _SAFE else "_" for c in name[:KEY_NAME_CHARS_MAX]).lstrip(".")
-    return f"{safe}-{blake3(name.encode()).hexdigest(length=KEY_DIGEST_BYTES)}"
 
 
 def about(name: str) -> dict[str, str]:

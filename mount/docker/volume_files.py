@@ -1,172 +1,28 @@
-"""The state directory: one file for each volume, which a crash leaves complete or as it was.
-
-``STATE/volumes/KEY.json`` is ``{"version":1,"name":NAME,"digest":HEX,"volume":{...}}``, where
-``digest`` is the BLAKE3 of the bytes of ``volume``. A file that cannot be read affects only its own
-volume. Only the owner can enter the directory.
-"""
+"""The files of Docker's volumes (mount.volumes.volume_files)."""
 
 from __future__ import annotations
 
-import itertools
-import os
 from pathlib import Path
 
-import msgspec
-from blake3 import blake3
-
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, UnknownFormat
-from lodefs.chunkstore.format.decoding import from_json
-from lodefs.mount.docker.volume import Volume, key_of
-from lodefs.mount.helper import state_files
-
-VERSION = 1
-RECORD_BYTES_MAX = 4 << 20
-_SUFFIX, _DAMAGED = ".json", ".damaged"
-
-
-class Damaged(msgspec.Struct, frozen=True):
-    """A file that does not say what its volume is. ``name`` "": it does not even have the name."""
-
-    key: str
-    name: str
-    why: str
-
+from lodefs.mount.docker.volume import Volume
+from lodefs.mount.volumes.volume_files import Damaged, VolumeFiles, decode_volume
 
 Record = Volume | Damaged
 
 
-class _Envelope(msgspec.Struct, kw_only=True):
-    version: int
-    name: str = ""
-    digest: str = ""
-    volume: msgspec.Raw = msgspec.Raw()
-
-
-class Records:
-    """The files of one state directory, which belongs to this process until ``close``.
-    ``earlier_mounts``: where older plugins mounted volumes, each on KEY.
-    """
+class Records(VolumeFiles[Volume]):
+    """``earlier_mounts``: where volumes were mounted, each on KEY, before the mount service had
+    them."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises: InUse if another plugin has it; Denied, Unavailable."""
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = Path(os.path.realpath(directory))  # the kernel lists mounts by real paths
-            self._volumes = directory / "volumes"
-            self.earlier_mounts = directory / "mounts"
-            state_files.make_private(self._volumes)
-            self._lock = state_files.lock(directory / "lock", "another `lodefs docker-plugin`")
-            state_files.remove_unfinished(self._volumes)
-        except OSError as error:
-            raise state_files.translated(error, directory) from error
-
-    def close(self) -> None:
-        """Lets another process have the directory. A second call does nothing."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-    def load(self) -> list[Record]:
-        """All volumes, damaged ones included."""
-        try:
-            paths = sorted(self._volumes.glob(f"*{_SUFFIX}"))
-        except OSError as error:
-            raise state_files.translated(error, self._volumes) from error
-        return [_read(path) for path in paths]
-
-    def write(self, volume: Volume) -> None:
-        """Replaces a volume's record; it is on disk when this returns.
-
-        Raises: NoSpace, Denied, Unavailable; the old record then stays.
-        """
-        state_files.write_whole(self._path(volume.key), encode_record(volume))
-
-    def remove(self, key: str) -> None:
-        """Forgets a volume, if it exists."""
-        try:
-            self._path(key).unlink(missing_ok=True)
-            state_files.sync(self._volumes)
-        except OSError as error:
-            raise state_files.translated(error, self._path(key)) from error
-
-    def set_aside(self, key: str) -> None:
-        """Moves a damaged file out of the way, to ``KEY.damaged``, for inspection.
-
-        A file replaces an earlier ``KEY.damaged``. If that or the file is a directory, the name is
-        ``KEY.damaged.2`` and so on.
-        """
-        path = self._path(key)
-        aside = self._volumes / f"{key}{_DAMAGED}"
-        numbers = itertools.count(2)
-        while aside.is_dir() or (path.is_dir() and aside.exists()):
-            aside = aside.with_name(f"{key}{_DAMAGED}.{next(numbers)}")
-        try:
-            path.rename(aside)
-            state_files.sync(self._volumes)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise state_files.translated(error, path) from error
-
-    def _path(self, key: str) -> Path:
-        return self._volumes / f"{key}{_SUFFIX}"
-
-
-def encode_record(volume: Volume) -> bytes:
-    """The bytes of a volume's file."""
-    raw = msgspec.json.encode(volume)
-    return msgspec.json.encode(
-        _Envelope(
-            version=VERSION,
-            name=volume.name,
-            digest=blake3(raw).hexdigest(),
-            volume=msgspec.Raw(raw),
-        )
-    )
+        """InUse where another plugin has it; Denied, Unavailable."""
+        super().__init__(Volume, directory, "another `lodefs docker-plugin`")
+        self.earlier_mounts = self.directory / "mounts"
 
 
 def decode_record(data: bytes) -> Volume:
-    """The volume in a file's content. Raises: Corrupt, UnknownFormat."""
-    try:
-        envelope = from_json(data, _Envelope)
-        if envelope.version != VERSION:
-            raise UnknownFormat(
-                f"it is of version {envelope.version}, and this lodefs knows {VERSION}: "
-                "install the newer one again, or remove the volume"
-            )
-        if blake3(envelope.volume).hexdigest() != envelope.digest:
-            raise Corrupt("its digest is wrong: the file was changed, or the disk lost data")
-        volume = from_json(envelope.volume, Volume)
-    except InvalidInput as error:
-        raise Corrupt(f"it is not a record of a volume: {error}") from error
-    if volume.name != envelope.name:
-        raise Corrupt("the record has two names")
-    return volume
+    """The volume that a file says. Corrupt, UnknownFormat."""
+    return decode_volume(Volume, data)
 
 
-def _read(path: Path) -> Record:
-    key = path.name.removesuffix(_SUFFIX)
-    data = b""
-    try:
-        data = state_files.read_whole(path, RECORD_BYTES_MAX)
-        volume = decode_record(data)
-        if volume.key != key:
-            raise Corrupt(f"the file is the record of volume {volume.name!r} under a wrong name")
-        return volume
-    except OSError as error:
-        return Damaged(key, "", f"the file cannot be read: {error.strerror}")
-    except LodefsError as error:
-        return Damaged(key, _name_in(data, key), str(error))
-
-
-def _name_in(data: bytes, key: str) -> str:
-    """The name in a file that is otherwise damaged; "" if it does not fit the key."""
-    try:
-        name = from_json(data, _Name).name
-        return name if key_of(name) == key else ""
-    except InvalidInput:
-        return ""
-
-
-class _Name(msgspec.Struct):
-    name: str
+__all__ = ["Damaged", "Record", "Records", "decode_record"]

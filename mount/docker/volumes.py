@@ -30,16 +30,16 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.mount.docker import writing
 from lodefs.mount.docker.options import Options, SplitUrl, parse_options
-from lodefs.mount.docker.volume import Volume, about, check_mount_id, check_name, created, key_of
+from lodefs.mount.docker.volume import Volume, about, check_mount_id, check_name, created
 from lodefs.mount.docker.volume_files import Damaged, Record, Records
-from lodefs.mount.docker.writing import VolumeWriter
 from lodefs.mount.helper.deadline_calls import Calls, LateError
 from lodefs.mount.helper.interface import ResolvedCommit, Source
 from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.service.interface import DOCKER, Holding, MountClaim, MountService, User
+from lodefs.mount.volumes.changes import Closed, VolumeWriter, WritableVolume, key_of
+from lodefs.mount.volumes.openings import WORK_TIMEOUT_S, Openings
 
 ANSWER_TIMEOUT_S = 0.9
-WORK_TIMEOUT_S = 30.0  # for work that continues after its caller was answered
 FIRST_TRY, WHY_TRY = 0.75, 0.15  # shares of the caller's time
 LOOK_TIMEOUT_S = 0.1  # for the service to list mounts; after this the last known state is shown
 REMOVE_STALE_S = 5.0  # an older Mount that nobody shows does not prevent a removal
@@ -87,12 +87,11 @@ class Volumes:
         self._read_token = read_token
         self._now_s = now_s
         self._answer_timeout_s = answer_timeout_s
-        self._writer = writer
+        self._openings = None if writer is None else self.openings_of(writer)
         self._on_change = on_change
         self._locks = VolumeLocks()
         self._records: dict[str, Record] = {}
         self._held: dict[str, Holding] = {}  # as last seen
-        self._failures: dict[str, LodefsError] = {}  # errors of the last commits, by key
         for record in records.load():
             self._records[record.key] = record
             if isinstance(record, Damaged):
@@ -196,7 +195,7 @@ class Volumes:
 
     def failure(self, volume: Volume) -> LodefsError | None:
         """Why the last commit of its changes failed, since this process was started."""
-        return self._failures.get(volume.key)
+        return self._openings.failure(volume.key) if self._openings is not None else None
 
     def close_unused(self, name: str) -> str:
         """Commits or keeps, as the volume says, what its containers have changed, if none of them
@@ -204,11 +203,9 @@ class Volumes:
         volume then shows the failure."""
         key = key_of(name)
         with self.using(key, alone=True):
-            volume = self._volume(key, name)
-            held = self._service.holdings(DOCKER, name, WORK_TIMEOUT_S)
-            if any(one.references for one in held):
-                return ""
-            return self._close(volume).commit
+            volume = writing.writable(self._volume(key, name))
+            done = self._opening().close_unused(volume, DOCKER)
+            return "" if done is None else done.commit
 
     def using(self, key: str, *, alone: bool = False) -> AbstractContextManager[None]:
         """During the block nobody changes a volume and, if ``alone``, nobody mounts it. Raises:
@@ -276,7 +273,7 @@ class Volumes:
                         "choose another name"
                     )
                 return
-            asked = options.source, self._revision(options, say)
+            asked = options.source, self._revision(name, options, say)
             found = self._in_time(partial(self.resolve, *asked), asked, say)
             self.write(created(name, options, found, self._now_s()))
         told = (name, options.source.repo, found.commit)
@@ -294,53 +291,42 @@ class Volumes:
         """Mounts one after the other, since containers share the mount."""
         say("its changes are being committed, or another container mounts it")
         with self.using(key, alone=True):
-            volume, writer = self._volume(key, user.volume), self._writing()
+            openings = self._opening()
             say(_STORE_IS_SLOW)
-            source, commit = writer.base(volume)
+            volume = self._volume(key, user.volume)
             token = self._read_token(volume.options.source)
-            volume = writing.opened(volume, commit, user.target)
-            self.write(volume)  # recorded before it may be written to
-            self._failures.pop(key, None)
-            claim = wanted_of(source, commit)
-            self._service.acquire(user, claim, token, WORK_TIMEOUT_S)
-            try:
-                return writer.mount(volume, token)
-            except BaseException:
-                self._service.release(user, WORK_TIMEOUT_S)
-                raise
+            return openings.open(writing.writable(volume), user, user.target, token).place
 
-    def _revision(self, options: Options, say: Callable[[str], None]) -> str:
+    def _revision(self, name: str, options: Options, say: Callable[[str], None]) -> str:
         """The revision of a new volume. A branch to write to is created, and must be writable."""
         if options.commits is msgspec.UNSET:
             return options.rev
         say(_STORE_IS_SLOW)
-        return self._writing().branch(options.source.repo, options.rev)
+        return self._opening().writer.branch(writing.asked(name, options))
 
-    def _writing(self) -> VolumeWriter:
-        if self._writer is None:
+    def openings_of(self, writer: VolumeWriter) -> Openings:
+        """How volumes that take changes are opened and closed by a writer."""
+        return Openings(self._service, writer, self._write, wanted_of, writing.WORDS)
+
+    def _opening(self) -> Openings:
+        if self._openings is None:
             raise InvalidInput(
                 "write=true needs the node's mount service, but this plugin mounts by itself: "
-                "start it with --mounter SOCKET"
+                "start it with --mounter SOCKET, as its unit does; a managed plugin of Docker "
+                "cannot take changes: install lodefs as a service of the host"
             )
-        return self._writer
+        return self._openings
 
-    def _close(self, volume: Volume) -> writing.Closed:
-        """Closes an unused volume, which the caller holds exclusively."""
-        try:
-            done = self._writing().close(volume, writing.message(volume))
-        except LodefsError as error:
-            self._failures[volume.key] = error
-            raise
-        self._failures.pop(volume.key, None)
-        self.write(writing.closed(volume, done.commit))
-        return done
+    def _write(self, after: WritableVolume) -> None:
+        """The caller has the volume for itself."""
+        self.write(writing.changed(self._volume(after.key, after.name), after))
 
     def _shown(self, record: Record, held: Mapping[str, Holding]) -> Shown:
         one = held.get(record.name, Holding(record.name))
-        if isinstance(record, Damaged) or not is_writable(record) or self._writer is None:
+        if isinstance(record, Damaged) or not is_writable(record) or self._openings is None:
             return Shown(record, one)
-        place = self._writer.place(record) if one.place else ""
-        failure = self._failures.get(record.key)
+        place = self._openings.writer.place(writing.writable(record)) if one.place else ""
+        failure = self.failure(record)
         shown = msgspec.structs.replace(one, place=place)
         return Shown(record, shown, "" if failure is None else told(str(failure)))
 
@@ -356,8 +342,8 @@ class Volumes:
                     f"its containers first (`docker ps -a --filter volume={name}`); if there are "
                     "none, try again in a minute, or disable and enable a managed plugin"
                 )
-            if not isinstance(record, Damaged) and is_writable(record) and self._close(record).kept:
-                place = self._writing().place(record)
+            if not isinstance(record, Damaged) and self._closed(record).kept:
+                place = self._opening().writer.place(writing.writable(record))
                 raise InUse(
                     f"volume {name!r} has changes that are in no commit: `lodefs commit {place}` "
                     f"commits them, `lodefs unmount --discard {place}` discards them"
@@ -368,6 +354,12 @@ class Volumes:
                 self._files.remove(key)
             del self._records[key]
         _log.info("removed volume %s", name, extra=about(name))
+
+    def _closed(self, volume: Volume) -> Closed:
+        """What is left of its changes, if it takes any."""
+        if not is_writable(volume):
+            return Closed("", kept=False)
+        return self._opening().close(writing.writable(volume))
 
     def _volume(self, key: str, name: str) -> Volume:
         """The volume with that name. Raises: NotFound; Corrupt if its file is damaged; InUse."""

@@ -49,6 +49,11 @@ class Mount(NamedTuple):
         return self.fs_type == OVERLAY and self.source.startswith(_WRITABLE)
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it is one of ours, or an overlay over one."""
+        return self.is_lodefs or self.is_writable
+
+    @property
     def repo(self) -> str:
         """The repository; "" if the source does not contain it."""
         repo, at, _ = self.snapshot.partition(b"@")

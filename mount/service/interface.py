@@ -10,12 +10,13 @@ from lodefs.mount.helper.interface import ResolvedCommit, Source, Traffic
 
 DOCKER = "docker"  # a driver
 WRITABLE = "writable"  # the driver of writable mounts; a target is the overlay's path
+POD_CHANGES = "csi"  # the driver of pods that write to volumes
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
     """The holder of a mount: a volume at one of its targets. ``uid``: the user of its job, if that
     is known. ``driver``: "" for Kubernetes or a job; DOCKER: the target is a mount ID of
-    dockerd."""
+    dockerd; WRITABLE; POD_CHANGES."""
 
     volume: str
     target: str
@@ -155,6 +156,7 @@ class MountService(Protocol):
 
 __all__ = [
     "DOCKER",
+    "POD_CHANGES",
     "WRITABLE",
     "Health",
     "Holding",

@@ -21,7 +21,10 @@ HELM = Path(sys.executable).with_name("helm")  # of the package helm-binary
 CHART = DEPLOY / "helm/lodefs"
 STORE = "store.url=s3://bucket/prefix"
 ALL_ON = {
-    "csi": {"mounter": {"allowStores": ["s3://other/store"]}},
+    "csi": {
+        "mounter": {"allowStores": ["s3://other/store"]},
+        "writable": {"credentials": "node", "existingSecret": "writer"},
+    },
     "controller": {"enabled": True, "provisioner": {"image": "csi-provisioner:v6.3.0"}},
     "imagePullSecrets": [{"name": "registry"}],
     "image": {"digest": f"sha256:{'0' * 64}"},
@@ -82,6 +85,8 @@ def test_it_has_no_faults() -> None:
         ("image.digest=sha256:12", "image.digest"),
         ("storageClasses[0].name=a", "parameters"),
         ("csi.logLevel=loud", "csi.logLevel"),
+        ("csi.writable.credentials=all", "csi.writable.credentials"),
+        ("csi.writable.existingSecret=writer", "csi.writable.credentials: node"),
     ],
 )
 def test_mistakes_are_named(mistake: str, named: str) -> None:
@@ -221,6 +226,26 @@ def test_volumes_name_only_stores_that_are_allowed() -> None:
             assert ("--allow-store" in args) == bool(expected)
 
 
+def test_changes_are_asked_for() -> None:
+    """By default the driver takes none, and shows the host no mounts of its own below the state."""
+    for values, writable, propagation in (
+        ({"store": ALL_ON["store"]}, None, "HostToContainer"),
+        (ALL_ON, "node", "Bidirectional"),
+    ):
+        [driver] = [
+            container
+            for one in rendered(values=values)
+            if one["kind"] == "DaemonSet"
+            for container in one["spec"]["template"]["spec"]["containers"]
+            if container["name"] == "driver"
+        ]
+        environment = {one["name"]: one.get("value") for one in driver["env"]}
+        assert environment.get("LODEFS_CSI_WRITABLE") == writable
+        assert ("envFrom" in driver) == bool(writable)
+        [state] = [one for one in driver["volumeMounts"] if one["name"] == "state"]
+        assert state["mountPropagation"] == propagation
+
+
 def test_names_are_unique_and_namespaced() -> None:
     """No two objects have one name, and all but those of the cluster are in the release's
     namespace."""
@@ -242,7 +267,8 @@ def test_the_manifests_are_those_of_the_chart(tmp_path: Path) -> None:
 
 
 def test_examples_name_what_there_is() -> None:
-    """Volumes of the examples are of the chart's driver, read-only, and name a repository."""
+    """Volumes of the examples are of the chart's driver, and name a repository; they are read-only,
+    or say that they take changes."""
     drivers = 0
     for path in sorted((DEPLOY / "kubernetes/examples").glob("*.yaml")):
         for one in yaml.safe_load_all(path.read_text()):
@@ -253,6 +279,7 @@ def test_examples_name_what_there_is() -> None:
             for source in sources:
                 drivers += 1
                 assert source["driver"] == "csi.lodefs.dev", path.name
-                assert source["readOnly"], path.name
+                takes_changes = source["volumeAttributes"].get("write") == "true"
+                assert source.get("readOnly", False) != takes_changes, path.name
                 assert source["volumeAttributes"]["repo"], path.name
     assert drivers >= 5

@@ -10,6 +10,9 @@ import lodefs
 from lodefs.api.writable_volumes import WritableVolumes
 from lodefs.chunkstore.errors import Denied, InvalidInput
 from lodefs.chunkstore.repo.store import create_store
+from lodefs.mount.helper.interface import Source
+from lodefs.mount.volumes.changes import WritableVolume
+from lodefs.mount.volumes.options import ON_LAST
 from tests.support.chunkstore.directories import write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -25,9 +28,15 @@ def test_a_store_that_takes_no_writes_any_more(tmp_path: Path) -> None:
     made = lodefs.push(tmp_path / "source", "r", session=session, workers=0)
     lodefs.tag("r", "v1", session=session)
     writer = WritableVolumes(session, tmp_path / "docker", tmp_path / "mounter.sock")
-    assert writer.branch("r", "run-42") == made.commit
+
+    def branch(name: str) -> str:
+        source = Source(repo="r")
+        volume = WritableVolume(name="a", source=source, branch=name, commits=ON_LAST)
+        return writer.branch(volume)
+
+    assert branch("run-42") == made.commit
     with pytest.raises(InvalidInput, match="v1 is a tag"):
-        writer.branch("r", "v1")
+        branch("v1")
     objects.add(fail(Denied("these credentials only read")), "put")
     with pytest.raises(Denied, match="only read"):
-        writer.branch("r", "run-42")
+        branch("run-42")

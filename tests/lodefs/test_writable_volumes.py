@@ -18,13 +18,13 @@ from lodefs.api.writable_changes import commit
 from lodefs.api.writable_volumes import WritableVolumes
 from lodefs.chunkstore.errors import Diverged
 from lodefs.chunkstore.repo.refs import BRANCHES
-from lodefs.mount.docker.volume import Volume
 from lodefs.mount.docker.volumes import wanted_of
 from lodefs.mount.helper.helper_client import MountHelper
 from lodefs.mount.helper.kernel_mounts import KernelMounts
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import DOCKER, User
+from lodefs.mount.volumes.changes import WritableVolume
 from lodefs.mount.writable import upper_place
 from lodefs.settings.session import Session
 from lodefs.slurm import change_records
@@ -59,7 +59,7 @@ class RealGiven(WriterGiven):
         self.folder = folder
         super().__init__(WritableVolumes(self.session, folder / "docker", service), REPO)
 
-    def hold(self, volume: Volume) -> Volume:
+    def hold(self, volume: WritableVolume) -> WritableVolume:
         source, base = self.writer.base(volume)
         user = User(volume.name, "one", driver=DOCKER)
         self.service.release(user, WAIT_S)  # of a time before

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.objects import open_url
 from lodefs.mount.docker.options import (
-    ON_LAST,
     REFUSED,
-    STORE_SETTINGS,
     VALID,
     Options,
     Pin,
     parse_options,
 )
 from lodefs.mount.helper.interface import Source
+from lodefs.mount.volumes.options import ON_LAST, STORE_SETTINGS
 from tests.support.docker.rig import split_url
 
 SECRET = "hunter2-ghp-0123456789"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.mount.csi.attributes import VALID, parse_token, parse_volume
+from lodefs.mount.csi.attributes import VALID, parse_secrets, parse_volume
 from lodefs.mount.csi.capabilities import check_capability
 from lodefs.mount.csi.generated import csi_pb2 as pb
 from lodefs.mount.service.interface import MountClaim, Source
@@ -89,11 +89,11 @@ def test_all_mistakes_at_once() -> None:
 
 def test_tokens() -> None:
     """A Secret has one key; what is no token is refused without being repeated."""
-    assert parse_token({}) is None
-    assert parse_token({"token": " s3cr3t\n"}) == "s3cr3t"
+    assert parse_secrets({}) == (None, {})
+    assert parse_secrets({"token": " s3cr3t\n"}).token == "s3cr3t"
     for bad in ({"token": ""}, {"token": "hunter2 x"}, {"token": "hunter2é"}, {"pat": "hunter2"}):
         with pytest.raises(InvalidInput, match="secrets") as error:
-            parse_token(bad)
+            parse_secrets(bad)
         assert "hunter2" not in str(error.value)
 
 

@@ -333,7 +333,7 @@ def test_who_it_is(driver: DriverRig) -> None:
     assert (info.name, info.vendor_version) == ("csi.lodefs.dev", "1.2.3")
     assert driver.kubelet.call("NodeGetInfo").node_id == "node-1"
     types = [one.rpc.type for one in driver.kubelet.call("NodeGetCapabilities").capabilities]
-    assert len(types) == 3
+    assert len(types) == 4
     for name in ("NodeStageVolume", "NodeExpandVolume", "ListVolumes"):
         with pytest.raises(grpc.RpcError) as error:
             driver.kubelet.call(name)

@@ -19,9 +19,9 @@ from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.mount.docker import http_server
 from lodefs.mount.docker.http_server import Limits
 from lodefs.mount.docker.status import by_state
-from lodefs.mount.docker.volume import key_of
 from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.helper.interface import Traffic
+from lodefs.mount.volumes.changes import key_of
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import OLD, Dockerd, Rig, answer_of, request, served
 

@@ -23,15 +23,15 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.mount.docker.options import Options, Pin
 from lodefs.mount.docker.volume import (
-    KEY_NAME_CHARS_MAX,
     Reference,
     Volume,
     check_name,
-    key_of,
     look_failed,
 )
-from lodefs.mount.docker.volume_files import Damaged, Records, decode_record, encode_record
+from lodefs.mount.docker.volume_files import Damaged, Records, decode_record
 from lodefs.mount.helper.interface import Source
+from lodefs.mount.volumes.changes import KEY_NAME_CHARS_MAX, key_of
+from lodefs.mount.volumes.volume_files import encode_volume
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "docker-volume.json"
 VOLUME = Volume(
@@ -75,7 +75,7 @@ def file_of(tmp_path: Path, volume: Volume = VOLUME) -> Path:
 
 def test_golden() -> None:
     """The bytes of version 1 are what they were, and are understood."""
-    assert encode_record(VOLUME) == GOLDEN.read_bytes()
+    assert encode_volume(VOLUME) == GOLDEN.read_bytes()
     assert decode_record(GOLDEN.read_bytes()) == VOLUME
 
 
@@ -147,10 +147,10 @@ def test_what_a_crash_left_is_swept(tmp_path: Path, records: Records) -> None:
     [
         (b"", "", "not a record"),
         (b"\0" * 4096, "", "not a record"),
-        (encode_record(VOLUME)[:-20], "", "not a record"),
-        (encode_record(VOLUME).replace(b"abab", b"abac"), "flickr30k", "digest"),
-        (encode_record(VOLUME).replace(b'"version":1', b'"version":2'), "flickr30k", "version 2"),
-        (encode_record(VOLUME).replace(b'"name":"flickr30k","dig', b'"name":"x","dig'), "", "two"),
+        (encode_volume(VOLUME)[:-20], "", "not a record"),
+        (encode_volume(VOLUME).replace(b"abab", b"abac"), "flickr30k", "digest"),
+        (encode_volume(VOLUME).replace(b'"version":1', b'"version":2'), "flickr30k", "version 2"),
+        (encode_volume(VOLUME).replace(b'"name":"flickr30k","dig', b'"name":"x","dig'), "", "two"),
         (b'{"version":"1","name":"flickr30k"}', "flickr30k", "not a record"),
         (b"\xff\xfe", "", "not a record"),
         (b"[]", "", "not a record"),
@@ -189,10 +189,10 @@ def test_a_newer_version_says_so(tmp_path: Path) -> None:
         decode_record(b'{"version":7,"name":"a"}')
 
 
-@given(st.integers(0, 8 * len(encode_record(VOLUME)) - 1))
+@given(st.integers(0, 8 * len(encode_volume(VOLUME)) - 1))
 def test_every_flipped_bit_is_seen(bit: int) -> None:
     """One bit that is not as it was written makes no other volume."""
-    data = bytearray(encode_record(VOLUME))
+    data = bytearray(encode_volume(VOLUME))
     data[bit // 8] ^= 1 << bit % 8
     with pytest.raises((Corrupt, UnknownFormat)):
         decode_record(bytes(data))
@@ -204,7 +204,7 @@ def test_odd_things_in_the_directory(tmp_path: Path, records: Records) -> None:
     (folder / "a.json").mkdir()
     (folder / "b.json").symlink_to("/etc/passwd")
     os.mkfifo(folder / "c.json")
-    (folder / "d.json").write_bytes(encode_record(VOLUME))
+    (folder / "d.json").write_bytes(encode_volume(VOLUME))
     (folder / "readme").touch()
     found = records.load()
     assert [one.key for one in found] == ["a", "b", "c", "d"]

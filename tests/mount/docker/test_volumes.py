@@ -20,9 +20,10 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
-from lodefs.mount.docker.volume import Volume, key_of
+from lodefs.mount.docker.volume import Volume
 from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.helper.interface import Traffic
+from lodefs.mount.volumes.changes import key_of
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import NEW, OLD, WAIT_S, Rig
 

@@ -179,7 +179,7 @@ def test_what_cannot_be_created(rig: Rig, memory: MemoryMounts) -> None:
         rig.volumes.create("a", RUN)
     rig.write_with(MemoryWriter(memory.repos))
     for more, why in (
-        ({"commit": "main"}, "on-last or never"),
+        ({"commit": "main"}, "on-last, never or discard"),
         ({"follow": "1h"}, "follow"),
         ({"store": "s3://bucket/prefix"}, "the store of the node's proxy"),
         ({"write": "yes"}, "must be true or false"),

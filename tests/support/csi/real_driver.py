@@ -23,10 +23,12 @@ LODEFS = (sys.executable, "-m", "lodefs.main")
 
 
 class RealDriver:
-    """One node. ``pods`` is where a kubelet would publish; ``words``: options of its mounter."""
+    """One node. ``pods`` is where a kubelet would publish; ``words``: options of its mounter.
+    ``store``: its volumes take changes to this one; "": none does."""
 
-    def __init__(self, folder: Path, proxy: str, *words: str) -> None:
+    def __init__(self, folder: Path, proxy: str, *words: str, store: str = "") -> None:
         self.folder = folder
+        self.store = store
         self.proxy = proxy
         self.socket = folder / "csi.sock"
         self.pods = folder / "pods"
@@ -77,9 +79,16 @@ class RealDriver:
             [
                 *(*LODEFS, "csi", "--endpoint", f"unix://{self.socket}", "--node-id", "node-1"),
                 *("--mounter", str(self.folder / "mounter.sock"), "--log-level", "debug", *words),
+                *("--state", str(self.folder / "csi"), "--run-dir", str(self.folder / "run")),
+                *("--writable", "node" if self.store else "no"),
             ],
             cwd=ROOT,
-            env={"HOME": str(self.folder)},
+            env={
+                "HOME": str(self.folder),
+                "LODEFS_CONFIG": os.devnull,
+                "LODEFS_STORE": self.store,
+                "LODEFS_PROXY": self.proxy if self.store else "",
+            },
         )
         child.wait_for("serving csi.lodefs.dev")
         return child
@@ -105,7 +114,7 @@ class RealDriver:
     def mounts(self, folder: Path) -> list[mount_table.Mount]:
         """All lodefs mounts below a directory."""
         top = f"{os.path.realpath(folder)}/"
-        return [m for m in mount_table.read_table() if m.is_lodefs and m.mountpoint.startswith(top)]
+        return [m for m in mount_table.read_table() if m.is_ours and m.mountpoint.startswith(top)]
 
     def await_no_mounts(self) -> None:
         """Wait until nothing is mounted, which takes a while after the last user."""

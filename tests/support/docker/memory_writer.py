@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from lodefs.chunkstore.errors import InUse, LodefsError, NotFound
-from lodefs.mount.docker.volume import Volume
-from lodefs.mount.docker.writing import Base, Closed
+from lodefs.mount.volumes.changes import Base, Closed, WritableVolume
+from lodefs.mount.volumes.options import DISCARD
 from tests.support.docker.memory_mounts import Repo
 
 MAIN = "main"
@@ -27,26 +27,27 @@ class MemoryWriter:
         self.failures: list[LodefsError] = []  # of the next commits
         self.step: Callable[[], None] = lambda: None
 
-    def branch(self, repo: str, branch: str) -> str:
+    def branch(self, volume: WritableVolume) -> str:
         """See VolumeWriter."""
+        repo, branch = volume.source.repo, volume.branch
         if repo not in self.repos:
             raise NotFound(f"there is no repository {repo}")
         revisions = self.repos[repo].revisions
         return revisions.setdefault(branch, revisions[MAIN])
 
-    def base(self, volume: Volume) -> Base:
+    def base(self, volume: WritableVolume) -> Base:
         """See VolumeWriter."""
-        source = volume.options.source
-        head = self.repos[source.repo].revisions.get(volume.options.rev)
+        source = volume.source
+        head = self.repos[source.repo].revisions.get(volume.branch)
         if head is None:
-            raise NotFound(f"{source.repo} has no branch {volume.options.rev} any more")
+            raise NotFound(f"{source.repo} has no branch {volume.branch} any more")
         return Base(source, self.bases.get(self.place(volume), head))
 
-    def place(self, volume: Volume) -> str:
+    def place(self, volume: WritableVolume) -> str:
         """See VolumeWriter."""
         return f"/writable/{volume.key}"
 
-    def mount(self, volume: Volume, token: str | None) -> str:
+    def mount(self, volume: WritableVolume, token: str | None) -> str:
         """See VolumeWriter."""
         place = self.place(volume)
         if place in self.in_use - self.mounted:
@@ -57,13 +58,15 @@ class MemoryWriter:
         self.step()
         return place
 
-    def close(self, volume: Volume, message: str) -> Closed:
+    def close(self, volume: WritableVolume, message: str) -> Closed:
         """See VolumeWriter."""
         place = self.place(volume)
         self.step()
         self.mounted.discard(place)
         if place in self.in_use:
             raise InUse(f"{place}: a container has it still")
+        if volume.commits == DISCARD:
+            self.changes[place].clear()
         if not self.changes[place]:
             self.bases.pop(place, None)
             return Closed("", kept=False)
@@ -73,12 +76,12 @@ class MemoryWriter:
             raise self.failures.pop(0)
         self._commit(volume, place, message)
         self.step()
-        return Closed(self.repos[volume.options.source.repo].revisions[volume.options.rev], False)
+        return Closed(self.repos[volume.source.repo].revisions[volume.branch], False)
 
-    def _commit(self, volume: Volume, place: str, message: str) -> None:
+    def _commit(self, volume: WritableVolume, place: str, message: str) -> None:
         self.step()
         self.messages.append(message)
         commit = f"{len(self.messages):02x}" * 32
-        self.repos[volume.options.source.repo].revisions[volume.options.rev] = commit
+        self.repos[volume.source.repo].revisions[volume.branch] = commit
         self.changes[place].clear()
         self.bases.pop(place, None)

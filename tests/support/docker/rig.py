@@ -17,7 +17,6 @@ from lodefs.mount.docker.plugin import answering
 from lodefs.mount.docker.upkeep import Upkeep
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volumes import Volumes
-from lodefs.mount.docker.writing import VolumeWriter
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.helper.interface import NodeMounts
 from lodefs.mount.helper.tokens import read_token
@@ -25,6 +24,7 @@ from lodefs.mount.service.machine_clock import Clock
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.mount.service.upkeep import MountUpkeep
+from lodefs.mount.volumes.changes import VolumeWriter
 from tests.support.docker.memory_mounts import Gate, MemoryMounts, Repo
 
 WAIT_S = 60.0
@@ -119,7 +119,7 @@ class Rig:
 
     def write_with(self, writer: VolumeWriter) -> None:
         """Volumes may take changes from now on."""
-        self.volumes._writer = writer
+        self.volumes._openings = self.volumes.openings_of(writer)
 
     @contextmanager
     def late_at(self, gate: Gate | None = None) -> Iterator[None]:

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import InUse, NotFound
-from lodefs.mount.docker.options import NEVER, ON_LAST, Options
-from lodefs.mount.docker.volume import Volume, created
-from lodefs.mount.docker.writing import Closed, VolumeWriter
-from lodefs.mount.helper.interface import ResolvedCommit, Source
+from lodefs.mount.helper.interface import Source
+from lodefs.mount.volumes.changes import Closed, VolumeWriter, WritableVolume
+from lodefs.mount.volumes.options import DISCARD, NEVER, ON_LAST
 
 BRANCH = "run-42"
 
@@ -23,13 +22,13 @@ class WriterGiven:
     writer: VolumeWriter
     repo: str
 
-    def volume(self, commits: str = ON_LAST) -> Volume:
+    def volume(self, commits: str = ON_LAST, repo: str = "") -> WritableVolume:
         """A volume that writes to BRANCH, as it is created."""
-        commit = self.writer.branch(self.repo, BRANCH)
-        options = Options(source=Source(repo=self.repo), rev=BRANCH, commits=commits)
-        return created("a", options, ResolvedCommit(commit, 1, 1), 0.0)
+        source = Source(repo=repo or self.repo)
+        volume = WritableVolume(name="a", source=source, branch=BRANCH, commits=commits)
+        return msgspec.structs.replace(volume, commit=self.writer.branch(volume))
 
-    def hold(self, volume: Volume) -> Volume:
+    def hold(self, volume: WritableVolume) -> WritableVolume:
         """The volume at its base, which the mount service has mounted for a container."""
         commit = self.writer.base(volume).commit
         return msgspec.structs.replace(volume, commit=commit)
@@ -56,11 +55,11 @@ class WriterSuite:
 
     def test_a_branch_is_made_once(self, given: WriterGiven) -> None:
         """It begins at main; a repository that is not there is told."""
-        first = given.writer.branch(given.repo, BRANCH)
-        assert first == given.writer.branch(given.repo, "main")
-        assert first == given.writer.branch(given.repo, BRANCH)
+        volume = given.volume()
+        main = msgspec.structs.replace(volume, branch="main")
+        assert volume.commit == given.writer.branch(main) == given.writer.branch(volume)
         with pytest.raises(NotFound):
-            given.writer.branch("no/such", BRANCH)
+            given.volume(repo="no/such")
 
     def test_changes_become_one_commit(self, given: WriterGiven) -> None:
         """However often it is mounted, and closed; the next mount begins at the commit."""
@@ -91,6 +90,14 @@ class WriterSuite:
             assert given.writer.base(volume).commit == volume.commit
         assert given.writer.close(volume, "both").commit
         assert given.messages() == ["both"]
+
+    def test_changes_are_given_up(self, given: WriterGiven) -> None:
+        """With DISCARD nothing is left of them; the next mount begins at the branch."""
+        volume = given.hold(given.volume(DISCARD))
+        given.change(given.writer.mount(volume, None), "new")
+        assert given.writer.close(volume, "") == Closed("", kept=False)
+        assert given.writer.base(volume).commit == volume.commit
+        assert given.messages() == []
 
     def test_what_a_container_has_is_not_committed(self, given: WriterGiven) -> None:
         """Whoever says that it is unused: it may still be written to."""

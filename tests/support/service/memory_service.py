@@ -23,9 +23,10 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.mount.helper.interface import ResolvedCommit
-from lodefs.mount.kernel.mount_table import FS_TYPE, Mount
+from lodefs.mount.kernel.mount_table import FS_TYPE, OVERLAY, Mount
 from lodefs.mount.service.interface import Health, Holding, MountClaim, MountHandle, User
 from tests.support.docker.memory_mounts import Gate, Repo
+from tests.support.docker.memory_writer import MemoryWriter
 
 
 @dataclass
@@ -200,6 +201,8 @@ class MemoryTargets:
     def __init__(self, service: MemoryService) -> None:
         self.service = service
         self.bound: dict[str, tuple[str, bool]] = {}  # place and noexec, by target
+        self.writers: set[str] = set()  # targets that take changes
+        self.writer: MemoryWriter | None = None
         self.foreign: set[str] = set()
         self.others: dict[str, str] = {}  # devices of mounts that the service has no more
         self.unreadable = False
@@ -211,6 +214,8 @@ class MemoryTargets:
             return Mount(target, "tmpfs", b"none", "0:99")
         places = [mount.held.place for mount in self.service.mounts]
         place = self.bound[target][0] if target in self.bound else target
+        if self.writer is not None and place in self.writer.mounted:
+            return Mount(target, OVERLAY, b"lodefs:", f"0:{place}")
         if place in self.others:
             return Mount(target, FS_TYPE, b"", self.others[place])
         if place not in places or (self.is_blind and target == place):
@@ -227,13 +232,15 @@ class MemoryTargets:
             raise InvalidInput(f"target_path {target} is a symlink")
         Path(target).mkdir(exist_ok=True)
 
-    def bind(self, place: str, target: str, *, noexec: bool) -> None:
+    def bind(self, place: str, target: str, *, noexec: bool, writes: bool = False) -> None:
         """Show it."""
         self.bound[target] = (place, noexec)
+        self.restrict(target, noexec=noexec, writes=writes)
 
-    def restrict(self, target: str, *, noexec: bool) -> None:
+    def restrict(self, target: str, *, noexec: bool, writes: bool = False) -> None:
         """Take rights off it."""
         self.bound[target] = (self.bound[target][0], noexec)
+        (self.writers.add if writes else self.writers.discard)(target)
 
     def unbind(self, target: str) -> None:
         """Take it off."""

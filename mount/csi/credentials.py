@@ -1,0 +1,63 @@
+"""Credentials of S3 that pods' Secrets have, for the commits that come after the pods.
+
+``RUN/csi/credentials/KEY``, one JSON object for each volume that takes changes: in a directory of
+root's alone that a reboot empties, beside the tokens of mounts. No disk has them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.mount.csi.attributes import SECRET_BYTES_MAX
+from lodefs.mount.helper import state_files
+
+FILE_BYTES_MAX = 4 * SECRET_BYTES_MAX
+
+
+class Credentials:
+    """The files of one driver."""
+
+    def __init__(self, run: Path) -> None:
+        """Denied, InvalidInput, Unavailable."""
+        self._folder = run / "csi" / "credentials"
+        try:
+            state_files.make_private(self._folder)
+            state_files.remove_unfinished(self._folder)
+        except OSError as error:
+            raise state_files.translated(error, self._folder) from error
+
+    def keep(self, key: str, credentials: Mapping[str, str]) -> None:
+        """Those of a volume from now on, by their names in the environment. NoSpace, Denied,
+        Unavailable."""
+        if credentials and credentials != self.of(key):
+            state_files.write_whole(self._folder / key, msgspec.json.encode(credentials))
+
+    def of(self, key: str) -> Mapping[str, str]:
+        """Those of a volume; {} where there are none: it came without, or a reboot has taken
+        them."""
+        try:
+            data = state_files.read_whole(self._folder / key, FILE_BYTES_MAX)
+            return from_json(data, dict[str, str])
+        except (OSError, InvalidInput, Corrupt):
+            return {}
+
+    def forget(self, key: str) -> None:
+        """Those of a volume are not needed any more. Denied, Unavailable."""
+        try:
+            (self._folder / key).unlink(missing_ok=True)
+        except OSError as error:
+            raise state_files.translated(error, self._folder / key) from error
+
+    def sweep(self, keys: Collection[str]) -> None:
+        """Forget those of all other volumes, as far as can be."""
+        with suppress(OSError):
+            for name in os.listdir(self._folder):
+                if name not in keys:
+                    (self._folder / name).unlink()

@@ -1,0 +1,1 @@
+"""What volumes of Docker and of Kubernetes have alike: options, files, and changes."""

@@ -1,0 +1,89 @@
+"""Opens volumes that take changes for their users, and closes those that nobody uses any more.
+
+What is open is written down before it may be written to; the mount service counts its users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.mount.helper.interface import Source
+from lodefs.mount.service.interface import MountClaim, MountHandle, MountService, User
+from lodefs.mount.volumes import changes
+from lodefs.mount.volumes.changes import Closed, VolumeWriter, Words, WritableVolume
+
+WORK_TIMEOUT_S = 30.0  # of the mount service
+
+
+class Opened(NamedTuple):
+    """Where a volume is mounted for its user, and the snapshot below."""
+
+    place: str
+    below: MountHandle
+
+
+class Openings:
+    """Of one driver. The caller of each method has the volume for itself."""
+
+    def __init__(
+        self,
+        service: MountService,
+        writer: VolumeWriter,
+        write: Callable[[WritableVolume], None],
+        claim: Callable[[Source, str], MountClaim],
+        words: Words,
+    ) -> None:
+        """``write`` puts a volume's state on disk. ``claim``: what the mount service is asked for,
+        of a source and a commit."""
+        self.writer = writer
+        self._service = service
+        self._write = write
+        self._claim = claim
+        self._words = words
+        self._failures: dict[str, LodefsError] = {}  # of the last commits, by key
+
+    def failure(self, key: str) -> LodefsError | None:
+        """Why the last commit of a volume's changes failed, since this process was started."""
+        return self._failures.get(key)
+
+    def open(
+        self,
+        volume: WritableVolume,
+        user: User,
+        label: str,
+        token: str | None,
+        timeout_s: float = WORK_TIMEOUT_S,
+    ) -> Opened:
+        """Have a volume mounted for a user, whom messages call ``label``. As MountService.acquire,
+        and VolumeWriter.base and mount."""
+        source, commit = self.writer.base(volume)
+        if label not in volume.users:
+            self._failures.pop(volume.key, None)
+        volume = changes.opened(volume, commit, label)
+        self._write(volume)  # before it may be written to
+        held = self._service.acquire(user, self._claim(source, commit), token, timeout_s)
+        try:
+            return Opened(self.writer.mount(volume, token), held)
+        except BaseException:
+            if user.is_counted or held.is_new:
+                self._service.release(user, WORK_TIMEOUT_S)
+            raise
+
+    def close(self, volume: WritableVolume) -> Closed:
+        """Commit what the users of a volume have changed, or keep it, or give it up, as the volume
+        says. Nobody uses it. As VolumeWriter.close; the failure is known then."""
+        try:
+            done = self.writer.close(volume, changes.message(volume, self._words))
+        except LodefsError as error:
+            self._failures[volume.key] = error
+            raise
+        self._failures.pop(volume.key, None)
+        self._write(changes.closed(volume, done.commit))
+        return done
+
+    def close_unused(self, volume: WritableVolume, driver: str) -> Closed | None:
+        """The same if none of its users is left; else None."""
+        held = self._service.holdings(driver, volume.name, WORK_TIMEOUT_S)
+        return None if any(one.references for one in held) else self.close(volume)

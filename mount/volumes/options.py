@@ -1,0 +1,106 @@
+"""Values of options that a volume has, whoever asks for it. Pure.
+
+Options can be read by others than those who wrote them. So a value that may be a secret is never
+repeated in a message.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, urlsplit
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import split_path
+from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
+from lodefs.chunkstore.system.durations import parse_duration
+from lodefs.mount.options import MODE_MAX
+
+ON_LAST, NEVER, DISCARD = "on-last", "never", "discard"  # what becomes of a volume's changes
+STORE_SETTINGS = frozenset({"endpoint_url", "region"})  # in the URL of one in S3
+WHOLE_LIFE = 0  # of a pin: as long as the volume is there
+_ID_MAX = 2**32 - 2  # the last one means "unchanged" to chown(2)
+_MODE = re.compile(r"(?:0?|0o)[0-7]{3}\Z")
+_NUMBER = re.compile(r"[0-9]{1,10}\Z")
+_BUCKET = re.compile(r"[A-Za-z0-9._-]*\Z")  # and no credentials, escaped ones neither
+
+
+def store_url(text: str) -> str:
+    """The URL of a store, or its path. InvalidInput; what is refused is not repeated."""
+    if not text:
+        raise InvalidInput("the value is empty")
+    if not text.isprintable():
+        raise InvalidInput("the value has characters that cannot be printed")
+    if text.startswith("/"):
+        return text
+    try:
+        parts = urlsplit(text)
+        settings = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        raise InvalidInput("it is not a URL") from None
+    if not _BUCKET.match(parts.netloc) or any("@" in part for pair in settings for part in pair):
+        raise InvalidInput(
+            "a URL must not carry credentials, since others see it; they belong in the proxy's "
+            "settings. A bucket has letters, digits, '.', '_', '-'"
+        )
+    if not text.startswith(("s3://", "file://")):
+        raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
+    if text.startswith("file:") and (parts.query or parts.fragment):
+        raise InvalidInput("file:///DIR takes no settings; a '?' or '#' in DIR is %3F or %23")
+    if parts.fragment or not STORE_SETTINGS.issuperset(name for name, _ in settings):
+        raise InvalidInput(
+            f"a store's URL takes {' and '.join(sorted(STORE_SETTINGS))}, and no others"
+        )
+    return text
+
+
+def directory(text: str) -> bytes:
+    """The path of a directory in a commit, without empty parts. InvalidInput."""
+    try:
+        return b"/".join(split_path(text.encode()))
+    except UnicodeEncodeError:
+        raise InvalidInput("it is not UTF-8") from None
+
+
+def owner(text: str) -> int:
+    """The number of a user or a group. InvalidInput."""
+    if not _NUMBER.match(text) or int(text) > _ID_MAX:
+        raise InvalidInput(f"{text[:20]!r} is not a number from 0 to {_ID_MAX}")
+    return int(text)
+
+
+def mode(text: str) -> int:
+    """Octal permissions. InvalidInput."""
+    if not _MODE.match(text) or int(text, 8) & ~MODE_MAX:
+        raise InvalidInput(f"{text[:20]!r} is not an octal mode up to {MODE_MAX:04o}")
+    return int(text, 8)
+
+
+def flag(text: str) -> bool:
+    """Yes or no. InvalidInput."""
+    if text.lower() in ("true", "1"):
+        return True
+    if text.lower() in ("false", "0", ""):
+        return False
+    raise InvalidInput("must be true or false")
+
+
+def pin_s(text: str) -> int | None:
+    """For how many seconds data is to be kept; WHOLE_LIFE; None: not. InvalidInput."""
+    if text.lower() in ("true", "1"):
+        return WHOLE_LIFE
+    if text.lower() in ("false", "0"):
+        return None
+    found_s = parse_duration(text)
+    if found_s > PIN_S_MAX:
+        raise InvalidInput(f"{text!r} is too long: the limit is {PIN_S_MAX // 86400}d")
+    return found_s
+
+
+def policy(text: str) -> str:
+    """What becomes of changes. InvalidInput."""
+    if text not in (ON_LAST, NEVER, DISCARD):
+        raise InvalidInput(
+            f"with write=true it says what becomes of changes: {ON_LAST}, {NEVER} or {DISCARD}, "
+            f"not {text[:60]!r}; branch=NAME names the branch"
+        )
+    return text
