@@ -22,7 +22,8 @@ Again: an upgrade. What runs is started anew then; mounts and their readers live
   --yes           do not ask
 
 Python packages come from where pip is told to look (PIP_*, pip.conf). On Debian 12
-debian/build.sh makes a package instead. uninstall.sh removes exactly what this has installed.
+debian/build.sh makes a package instead. From a bundle, it installs what lies beside it, with a
+Python of its own, below /usr. uninstall.sh removes exactly what this has installed.
 TEXT
 }
 
@@ -53,6 +54,8 @@ case $prefix in
   /usr/local) other=/usr ;;
   *) fail "--prefix must be /usr or /usr/local: systemd looks for units there" ;;
 esac
+bundle=$here/tree
+[ -d "$bundle/usr/lib/lodefs/python" ] || bundle=''
 destdir=${destdir%/}
 packages=$destdir$prefix/lib/lodefs
 manifest=$packages/manifest
@@ -61,8 +64,15 @@ mounts=/etc/lodefs/mounts.d
 
 # Checks first: nothing is touched before all of them have passed.
 [ -n "$dry$destdir" ] || [ "$(id -u)" = 0 ] || fail "needs root"
-"$python" -I -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-  || fail "$python must be Python 3.11 or newer with venv (Debian: python3 python3-venv); see --python"
+if [ -n "$bundle" ]; then
+  [ -z "$wheel" ] && [ "$prefix" = /usr ] \
+    || fail "--wheel and --prefix are not for a bundle; install without them"
+  "$bundle/usr/bin/lodefs" version >/dev/null || fail "this bundle is for another kind of machine"
+else
+  "$python" -I -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+    || fail "$python must be Python 3.11 or newer with venv (Debian: python3 python3-venv); see" \
+      "--python, or take a bundle, which has one"
+fi
 [ -n "$destdir" ] || [ -d /run/systemd/system ] || [ -n "$dry" ] \
   || fail "systemd does not run here; --destdir installs for another machine"
 if [ -z "$destdir" ] && dpkg-query -W -f '${Status}' lodefs 2>/dev/null | grep -q ' installed'; then
@@ -82,7 +92,12 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 echo "install.sh: gathering lodefs and what it needs in $scratch"
 tree=$scratch/tree
-version=$("$here/stage.sh" --python "$python" --prefix "$prefix" ${wheel:+--wheel "$wheel"} "$tree")
+if [ -n "$bundle" ]; then
+  cp -R -p "$bundle" "$tree"
+  version=$(echo "$tree"/usr/lib/lodefs/lodefs-*.dist-info | sed 's/.*lodefs-\(.*\)\.dist-info/\1/')
+else
+  version=$("$here/stage.sh" --python "$python" --prefix "$prefix" ${wheel:+--wheel "$wheel"} "$tree")
+fi
 install -m 755 "$here/uninstall.sh" "$tree$prefix/lib/lodefs/uninstall.sh"
 : >"$tree$prefix/lib/lodefs/manifest"
 (cd "$tree" && find . -type f ! -path './etc/*' | sed 's/^\.//' | sort) >"$scratch/files"

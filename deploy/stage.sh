@@ -1,17 +1,21 @@
 #!/bin/sh
 # Lays all files of lodefs out below DIR as they will lie below /: the packages of the wheel and of
-# what it depends on, compiled; the program; units; documents. install.sh, debian/build.sh and
-# docker-plugin/build.sh begin with it. Equal sources and versions give equal bytes.
+# what it depends on, compiled; the program; units; documents. install.sh, debian/build.sh,
+# docker-plugin/build.sh and bundle/build.sh begin with it. Equal sources and versions give equal bytes.
 set -eu
 
 usage() {
   cat <<'TEXT'
-usage: stage.sh [--wheel FILE] [--extras NAMES] [--python PATH] [--prefix DIR] DIR
+usage: stage.sh [--wheel FILE] [--extras NAMES] [--python PATH] [--prefix DIR]
+                [--architecture NAME] DIR
 
   --wheel FILE    a wheel of lodefs [built from this checkout]
   --extras NAMES  optional parts of lodefs, with commas between them: csi
   --python PATH   the Python (3.11 or newer, with venv) that will run it [/usr/bin/python3]
   --prefix DIR    where it will be installed: /usr or /usr/local [/usr]
+  --architecture NAME
+                  amd64 or arm64 [this machine's]. For another one, Python packages must have
+                  wheels; debian/foreign-wheels.sh builds those that the registry lacks
 
 Python packages come from where pip is told to look (PIP_*, pip.conf), in the versions of
 constraints.txt. SOURCE_DATE_EPOCH dates the files [the last commit]. Prints the version.
@@ -23,11 +27,11 @@ fail() {
   exit 1
 }
 
-wheel='' extras='' python=/usr/bin/python3 prefix=/usr dir=''
+wheel='' extras='' python=/usr/bin/python3 prefix=/usr architecture='' dir=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
-    --wheel | --extras | --python | --prefix)
+    --wheel | --extras | --python | --prefix | --architecture)
       [ $# -ge 2 ] || fail "$1 needs a value"
       eval "${1#--}=\$2"
       shift
@@ -46,6 +50,13 @@ prefix=${prefix%/}
 checkout=$(cd "$(dirname "$0")/.." && pwd)
 "$python" -I -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
   || fail "$python must be Python 3.11 or newer with venv (Debian: python3 python3-venv)"
+case $(uname -m) in aarch64) own=arm64 ;; *) own=amd64 ;; esac
+architecture=${architecture:-$own}
+case $architecture in
+  amd64) machine=x86_64 ;;
+  arm64) machine=aarch64 ;;
+  *) fail "there is no architecture $architecture; amd64 and arm64 are known" ;;
+esac
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
   SOURCE_DATE_EPOCH=$(git -C "$checkout" log -1 --format=%ct 2>/dev/null) \
     || SOURCE_DATE_EPOCH=$(stat -c %Y "$checkout/pyproject.toml")
@@ -80,7 +91,18 @@ esac
 
 packages=$dir$prefix/lib/lodefs
 mkdir -p "$packages"
-pip install -q --no-compile --target "$packages" "$wheel${extras:+[$extras]}"
+importable=$packages # with compiled modules that run here
+platform=''
+if [ "$architecture" != "$own" ]; then
+  importable=$scratch/importable
+  pip install -q --no-compile --target "$importable" "$wheel"
+  platform="--only-binary=:all:"
+  for abi in manylinux2014 manylinux_2_17 manylinux_2_28 manylinux_2_31 manylinux_2_34 linux; do
+    platform="$platform --platform=${abi}_$machine"
+  done
+fi
+# shellcheck disable=SC2086  # words are meant
+pip install -q --no-compile $platform --target "$packages" "$wheel${extras:+[$extras]}"
 # What pip notes for itself, and programs of other packages.
 rm -rf "${packages:?}/bin" "$packages"/*.dist-info/direct_url.json "$packages"/*.dist-info/RECORD \
   "$packages"/*.dist-info/INSTALLER "$packages"/*.dist-info/REQUESTED
@@ -112,7 +134,7 @@ TEXT
 chmod 755 "$dir$prefix/bin/lodefs"
 
 mkdir -p "$dir$prefix/share/man/man1"
-PYTHONPATH=$packages PYTHONDONTWRITEBYTECODE=1 "$python" -Ps -m lodefs.main man >"$scratch/lodefs.1"
+PYTHONPATH=$importable PYTHONDONTWRITEBYTECODE=1 "$python" -Ps -m lodefs.main man >"$scratch/lodefs.1"
 gzip -9n <"$scratch/lodefs.1" >"$dir$prefix/share/man/man1/lodefs.1.gz"
 
 for unit in "$checkout"/deploy/systemd/lodefs*.service "$checkout"/deploy/systemd/lodefs*.socket; do

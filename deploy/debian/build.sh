@@ -5,10 +5,12 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: build.sh [--wheel FILE] [--python PATH] [--out DIR]
+usage: build.sh [--wheel FILE] [--python PATH] [--architecture NAME] [--out DIR]
 
   --wheel FILE    a wheel of lodefs [built from this checkout]
   --python PATH   the Python of the Debian that it is for [/usr/bin/python3]
+  --architecture NAME
+                  amd64 or arm64 [this machine's]; see foreign-wheels.sh for another one
   --out DIR       where the package goes [.]
 
 Equal sources, versions and SOURCE_DATE_EPOCH [the last commit] give an equal package. Prints its path.
@@ -20,11 +22,11 @@ fail() {
   exit 1
 }
 
-wheel='' python=/usr/bin/python3 out=.
+wheel='' python=/usr/bin/python3 architecture='' out=.
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
-    --wheel | --python | --out)
+    --wheel | --python | --architecture | --out)
       [ $# -ge 2 ] || fail "$1 needs a value"
       eval "${1#--}=\$2"
       shift
@@ -46,11 +48,11 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 tree=$scratch/tree
 
-version=$("$here/../stage.sh" --python "$python" ${wheel:+--wheel "$wheel"} "$tree")
+[ -n "$architecture" ] || architecture=$(dpkg --print-architecture)
+version=$("$here/../stage.sh" --python "$python" --architecture "$architecture" \
+  ${wheel:+--wheel "$wheel"} "$tree")
 # 1.0rc1 comes before 1.0
 version=$(echo "$version" | sed 's/\(a\|b\|rc\|\.dev\)\([0-9]\)/~\1\2/')
-architecture=$(dpkg --print-architecture)
-
 doc=$tree/usr/share/doc/lodefs
 install -m 644 "$here/copyright" "$doc/copyright"
 "$python" -I - "$tree/usr/lib/lodefs" >>"$doc/copyright" <<'TEXT'

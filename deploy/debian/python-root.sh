@@ -5,29 +5,35 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: python-root.sh [--mirror SOURCE] DIR
+usage: python-root.sh [--mirror SOURCE] [--architecture NAME] DIR
 
-  --mirror SOURCE  see root.sh
+  --mirror SOURCE, --architecture NAME  see root.sh
 TEXT
 }
 
 suite=bookworm version=3.11 # the Debian that it is made of, and its Python
 
-[ $# -gt 0 ] || { usage >&2 && exit 2; }
-case $1 in -h | --help) usage && exit 0 ;; esac
-mirror=''
-if [ "$1" = --mirror ]; then
-  [ $# -ge 2 ] || { usage >&2 && exit 2; }
-  mirror=$2
-  shift 2
-fi
+mirror='' architecture=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --mirror | --architecture)
+      [ $# -ge 2 ] || { usage >&2 && exit 2; }
+      eval "${1#--}=\$2"
+      shift 2
+      ;;
+    *) break ;;
+  esac
+done
+[ $# -eq 1 ] || { usage >&2 && exit 2; }
 root=$1
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 
-"$here/root.sh" --suite "$suite" ${mirror:+--mirror "$mirror"} extract "$scratch/debian" \
+"$here/root.sh" --suite "$suite" ${mirror:+--mirror "$mirror"} \
+  ${architecture:+--architecture "$architecture"} extract "$scratch/debian" \
   "python$version-minimal" "libpython$version-stdlib" libgcc-s1 libstdc++6 ca-certificates
 debian=$scratch/debian
 keep() { # keep PATH...: into the root file system
@@ -42,6 +48,10 @@ cat "$debian"/usr/share/ca-certificates/mozilla/*.crt >"$scratch/ca-certificates
 install -Dm 644 "$scratch/ca-certificates.crt" "$root/etc/ssl/certs/ca-certificates.crt"
 ln -s certs/ca-certificates.crt "$root/etc/ssl/cert.pem"
 mkdir -p "$root/usr/share/doc"
+# Source packages and their versions, of which files are here: for bills of materials.
+for log in "$debian"/usr/share/doc/*/changelog.Debian*.gz "$debian"/usr/share/doc/*/changelog.gz; do
+  [ ! -f "$log" ] || gzip -dc "$log" | sed -n '1s/^\([^ ]*\) (\([^)]*\)).*/\1 \2/p'
+done | sort -u >"$root/usr/share/doc/debian-packages"
 for package in "python$version" libc6 openssl; do
   [ ! -d "$debian/usr/share/doc/$package" ] || keep "usr/share/doc/$package"
 done

@@ -4,22 +4,25 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: root.sh [--mirror SOURCE] [--suite NAME] VARIANT DIR PACKAGE...
+usage: root.sh [--mirror SOURCE] [--suite NAME] [--architecture NAME] VARIANT DIR PACKAGE...
 
   --mirror SOURCE  an address, a line of sources.list or a file of apt [the machine's own sources
                    of Debian]
   --suite NAME     the release of Debian [bookworm]
+  --architecture NAME
+                   amd64 or arm64 [this machine's]; another one can only be extracted, unless
+                   qemu-user-static runs its programs here
   VARIANT          extract: packages are only unpacked; essential: a Debian that runs
 
 How this machine reaches its mirror (a proxy, for example) is not written into DIR.
 TEXT
 }
 
-suite=bookworm mirror=''
+suite=bookworm mirror='' architecture=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
-    --mirror | --suite)
+    --mirror | --suite | --architecture)
       [ $# -ge 2 ] || { usage >&2 && exit 2; }
       eval "${1#--}=\$2"
       shift 2
@@ -46,7 +49,10 @@ if [ -z "$mirror" ]; then
     'Created-By: Packages' 'Origin: Debian' | grep " $suite" | sort -u >"$scratch/sources" || true
   [ ! -s "$scratch/sources" ] || mirror=$scratch/sources
 fi
-mmdebstrap --quiet --variant="$variant" --aptopt="$scratch/apt.conf" \
+skip=''
+[ "$variant" != extract ] || skip=check/qemu # nothing of it is run
+mmdebstrap --quiet --variant="$variant" ${skip:+"--skip=$skip"} \
+  ${architecture:+"--architectures=$architecture"} --aptopt="$scratch/apt.conf" \
   --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/man/*' \
   --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include="$packages" \
   "$suite" "$dir" ${mirror:+"$mirror"} >&2

@@ -2,7 +2,8 @@
 
 A docker archive (`docker save`), which `docker load`, `ctr images import`, `skopeo` and `crane`
 take. Equal directories give equal bytes: sorted, owned by root, of the time SOURCE_DATE_EPOCH.
-CONFIG.json is the "config" of the OCI image specification. Needs Python's own library alone.
+ARCHITECTURE says for which one it is [this machine's]. CONFIG.json is the "config" of the OCI image
+specification. Needs Python's own library alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def image_config(config: dict[str, object], digests: list[str], time_s: int) -> 
     created = datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return json.dumps(
         {
-            "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),
+            "architecture": os.environ.get("ARCHITECTURE")
+            or ARCHITECTURES.get(os.uname().machine, os.uname().machine),
             "os": "linux",
             "created": created,
             "config": config,

@@ -6,12 +6,16 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: build.sh [--name NAME] [--tag TAG] [--python PATH] [--mirror SOURCE] [--cache DIR] OUT.tar
+usage: build.sh [--name NAME] [--tag TAG] [--wheel FILE] [--python PATH] [--mirror SOURCE]
+                [--architecture NAME] [--cache DIR] OUT.tar
 
   --name NAME      of the image [lodefs]
   --tag TAG        [the version of lodefs]
+  --wheel FILE     a wheel of lodefs [built from this checkout]
   --python PATH    a Python of the version that Debian has (3.11) [/usr/bin/python3]
   --mirror SOURCE  where Debian's packages are: see deploy/debian/root.sh
+  --architecture NAME
+                   amd64 or arm64 [this machine's]; see deploy/debian/foreign-wheels.sh for another
   --cache DIR      keep what changes rarely there (Debian, Python packages), and take it from there:
                    for tests; a release is built without, with the newest packages of Debian
 
@@ -28,11 +32,11 @@ fail() {
   exit 1
 }
 
-name=lodefs tag='' python=/usr/bin/python3 mirror='' cache='' out=''
+name=lodefs tag='' wheel='' python=/usr/bin/python3 mirror='' architecture='' cache='' out=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
-    --name | --tag | --python | --mirror | --cache)
+    --name | --tag | --wheel | --python | --mirror | --architecture | --cache)
       [ $# -ge 2 ] || fail "$1 needs a value"
       eval "${1#--}=\$2"
       shift
@@ -49,6 +53,9 @@ done
 [ "$(id -u)" = 0 ] || fail "needs root: files of the image are root's"
 "$python" -I -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
   || fail "$python is not Python $version, which Debian has; see --python"
+if [ -z "$architecture" ]; then
+  case $(uname -m) in aarch64) architecture=arm64 ;; *) architecture=amd64 ;; esac
+fi
 here=$(cd "$(dirname "$0")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
@@ -81,13 +88,15 @@ layer() { # layer NAME KEY COMMAND...: what COMMAND DIR makes, or what it made b
 }
 
 debian() { # debian DIR: Python and what the images' users need
-  "$here/../debian/python-root.sh" ${mirror:+--mirror "$mirror"} "$1"
+  "$here/../debian/python-root.sh" ${mirror:+--mirror "$mirror"} \
+    --architecture "$architecture" "$1"
   echo 'lodefs:x:65532:65532:lodefs:/var/lib/lodefs:/usr/sbin/nologin' >>"$1/etc/passwd"
   echo 'lodefs:x:65532:' >>"$1/etc/group"
 }
 packages() { # packages DIR: what lodefs depends on, with its extra for Kubernetes
   mkdir -p "$1"
-  "$here/../stage.sh" --python "$python" --extras csi --wheel "$wheel" "$scratch/staged" >/dev/null
+  "$here/../stage.sh" --python "$python" --extras csi --wheel "$wheel" \
+    --architecture "$architecture" "$scratch/staged" >/dev/null
   mkdir -p "$1/usr/lib"
   mv "$scratch/staged/usr/lib/lodefs" "$1/usr/lib/lodefs"
   rm -rf "$1"/usr/lib/lodefs/lodefs "$1"/usr/lib/lodefs/lodefs-*.dist-info \
@@ -99,16 +108,18 @@ mkdir "$scratch/source" "$scratch/wheel"
 cp "$checkout/constraints.txt" "$scratch/constraints.txt"
 export PIP_CONSTRAINT="$scratch/constraints.txt" PIP_BUILD_CONSTRAINT="$scratch/constraints.txt"
 pip() { "$scratch/venv/bin/python" -Ps -m pip "$@" >&2; }
-for part in chunkstore lodefs mount proxy pyproject.toml README.md LICENSE; do
-  cp -R "$checkout/$part" "$scratch/source/"
-done
-pip wheel -q --no-deps -w "$scratch/wheel" "$scratch/source"
-wheel=$(echo "$scratch"/wheel/lodefs-*.whl)
+if [ -z "$wheel" ]; then
+  for part in chunkstore lodefs mount proxy pyproject.toml README.md LICENSE; do
+    cp -R "$checkout/$part" "$scratch/source/"
+  done
+  pip wheel -q --no-deps -w "$scratch/wheel" "$scratch/source"
+  wheel=$(echo "$scratch"/wheel/lodefs-*.whl)
+fi
 if [ -z "$tag" ]; then tag=${wheel##*/lodefs-} tag=${tag%%-*}; fi
 
-layer debian "$(key "$here/build.sh" "$here"/../debian/*root.sh)" debian
-layer packages "$(key "$here/build.sh" "$here/../stage.sh" "$checkout/pyproject.toml" \
-  "$checkout/constraints.txt")" packages
+layer "debian-$architecture" "$(key "$here/build.sh" "$here"/../debian/*root.sh)" debian
+layer "packages-$architecture" "$(key "$here/build.sh" "$here/../stage.sh" \
+  "$checkout/pyproject.toml" "$checkout/constraints.txt")" packages
 
 own=$scratch/own
 mkdir -p "$own/usr/bin"
@@ -143,6 +154,7 @@ cat >"$scratch/config.json" <<TEXT
 }
 TEXT
 mkdir -p "$(dirname "$out")"
+export ARCHITECTURE="$architecture"
 "$python" -I "$here/archive.py" "$out" "$name:$tag" "$scratch/config.json" \
-  "$scratch/debian/" "$scratch/packages/" "$own/"
+  "$scratch/debian-$architecture/" "$scratch/packages-$architecture/" "$own/"
 echo "$name:$tag"
