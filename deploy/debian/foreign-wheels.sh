@@ -11,9 +11,9 @@ usage: foreign-wheels.sh [--architecture NAME] [--python PATH] [--mirror SOURCE]
   --python PATH        a Python of the version that Debian has (3.11) [/usr/bin/python3]
   --mirror SOURCE      see root.sh
 
-Needs the cross compiler (Debian: gcc-aarch64-linux-gnu), mmdebstrap, Python with venv. The wheels
-are in DIR afterwards. Give them to what installs: PIP_FIND_LINKS=DIR deploy/debian/build.sh
---architecture arm64
+Needs the cross compiler (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross), mmdebstrap, Python
+with venv. The wheels are in DIR afterwards. Give them to what installs:
+PIP_FIND_LINKS=DIR deploy/debian/build.sh --architecture arm64
 TEXT
 }
 
@@ -24,7 +24,7 @@ fail() {
 
 version=3.11     # Debian's Python
 packages=fastcdc # what the registry has no wheels of for Linux on arm64
-builders='poetry-core cython setuptools' # what builds them
+builders='poetry-core cython setuptools wheel' # what builds them
 
 architecture=arm64 python=/usr/bin/python3 mirror='' dir=''
 while [ $# -gt 0 ]; do
@@ -44,7 +44,10 @@ done
 [ "$architecture" = arm64 ] || fail "there is no architecture $architecture; arm64 is known"
 machine=aarch64
 compiler=$machine-linux-gnu-gcc
-command -v "$compiler" >/dev/null || fail "$compiler is missing (Debian: gcc-aarch64-linux-gnu)"
+need='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
+command -v "$compiler" >/dev/null || fail "$compiler is missing (Debian: $need)"
+echo '#include <stdlib.h>' | "$compiler" -E - >/dev/null 2>&1 \
+  || fail "$compiler has no C library (Debian: $need)"
 "$python" -I -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
   || fail "$python is not Python $version, which Debian has; see --python"
 here=$(cd "$(dirname "$0")" && pwd)
@@ -69,10 +72,12 @@ for package in $packages; do
   env PYTHONPATH="$scratch/target" \
     _PYTHON_SYSCONFIGDATA_NAME="_sysconfigdata__$machine-linux-gnu" \
     _PYTHON_HOST_PLATFORM="linux-$machine" CC="$compiler" LDSHARED="$compiler -shared" \
-    CFLAGS="-O3 -I$headers/usr/include/python$version -I$headers/usr/include" \
-    "$scratch/venv/bin/python" -m pip wheel -q --no-deps --no-build-isolation \
+    CFLAGS="-O3 -I$headers/usr/include/python$version -idirafter $headers/usr/include" \
+    "$scratch/venv/bin/python" -Ps -m pip wheel -q --no-deps --no-build-isolation \
     --no-cache-dir --no-binary "$package" -w "$dir" "$package" >&2
 done
 for wheel in "$dir"/*.whl; do
-  case $wheel in *_"$machine".whl) ;; *) fail "$wheel is not for $machine" ;; esac
+  # Some packages leave their compiled module out, and say nothing, when they cannot build it.
+  "$python" -I -m zipfile -l "$wheel" | grep -q "$machine-linux-gnu\.so " \
+    || fail "${wheel##*/} has no module that is compiled for $machine"
 done

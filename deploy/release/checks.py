@@ -58,7 +58,9 @@ def check_changelog(changelog: str, version: str, *, is_rehearsal: bool) -> None
     A rehearsal takes a section that is "(not released)". Raises: InvalidInput.
     """
     section = re.search(
-        rf"^## {re.escape(version)} \((.*)\)\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL
+        rf"^## {re.escape(version)} \(([^)\n]*)\)\n(.*?)(?=^## |\Z)",
+        changelog,
+        re.MULTILINE | re.DOTALL,
     )
     if section is None:
         raise InvalidInput(f"CHANGELOG.md has no section `## {version} (YYYY-MM-DD)`; write it")

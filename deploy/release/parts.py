@@ -164,7 +164,10 @@ def _chart(shop: Workshop, _: Path) -> None:
 
 _DEBIAN_TOOLS = {"dpkg-deb": "dpkg"}
 _ROOT_TOOLS = {"mmdebstrap": "mmdebstrap", "xz": "xz-utils"}
-FOREIGN_TOOLS = {"mmdebstrap": "mmdebstrap", "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu"}
+FOREIGN_TOOLS = {
+    "mmdebstrap": "mmdebstrap",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+}
 PYTHON = "python"
 PARTS = (
     Part(PYTHON, "lodefs-{version}-py3-none-any.whl", _wheel, {"git": "git"}),

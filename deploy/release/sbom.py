@@ -38,9 +38,9 @@ def ingredient_of(metadata: Message) -> Ingredient:
         for one in metadata.get_all("Classifier", [])
         if str(one).startswith("License ::")
     ]
-    license = metadata["License-Expression"] or (short if len(short) <= _LICENSE_NAME_MAX else "")
+    said = metadata["License-Expression"] or (short if len(short) <= _LICENSE_NAME_MAX else "")
     name = str(metadata["Name"]).lower().replace("_", "-")
-    return Ingredient("pypi", name, str(metadata["Version"]), str(license or ", ".join(classes)))
+    return Ingredient("pypi", name, str(metadata["Version"]), str(said or ", ".join(classes)))
 
 
 def describe(artefact: str, version: str, ingredients: Iterable[Ingredient], time_s: int) -> str:
