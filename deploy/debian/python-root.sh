@@ -50,7 +50,8 @@ ln -s certs/ca-certificates.crt "$root/etc/ssl/cert.pem"
 mkdir -p "$root/usr/share/doc"
 # Source packages and their versions, of which files are here: for bills of materials.
 for log in "$debian"/usr/share/doc/*/changelog.Debian*.gz "$debian"/usr/share/doc/*/changelog.gz; do
-  [ ! -f "$log" ] || gzip -dc "$log" | sed -n '1s/^\([^ ]*\) (\([^)]*\)).*/\1 \2/p'
+  [ ! -f "$log" ] || gzip -dc "$log" | sed -n \
+    '1s/^\([a-z0-9][^ ]*\) (\([0-9][^)]*\)).*urgency.*/\1 \2/p' | sed 's/+b[0-9]*$//'
 done | sort -u >"$root/usr/share/doc/debian-packages"
 for package in "python$version" libc6 openssl; do
   [ ! -d "$debian/usr/share/doc/$package" ] || keep "usr/share/doc/$package"
