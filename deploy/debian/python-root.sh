@@ -42,8 +42,9 @@ keep() { # keep PATH...: into the root file system
 mkdir -p "$root"
 libraries=$(cd "$debian" && find usr/lib/*-linux-gnu* -maxdepth 1 -name '*.so*' \
   ! -name 'libdb-*' ! -name 'libperl*')
+loader=$(cd "$debian" && ls -d lib64 usr/lib64 2>/dev/null) || true # amd64 has it there
 # shellcheck disable=SC2086  # words are meant
-keep bin lib lib64 "usr/bin/python$version" "usr/lib/python$version" usr/lib64 $libraries
+keep bin lib "usr/bin/python$version" "usr/lib/python$version" $loader $libraries
 cat "$debian"/usr/share/ca-certificates/mozilla/*.crt >"$scratch/ca-certificates.crt"
 install -Dm 644 "$scratch/ca-certificates.crt" "$root/etc/ssl/certs/ca-certificates.crt"
 ln -s certs/ca-certificates.crt "$root/etc/ssl/cert.pem"
