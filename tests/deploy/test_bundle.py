@@ -109,7 +109,7 @@ def test_it_installs_itself(bundle: Path, tmp_path: Path) -> None:
     prefix is refused."""
     root = tmp_path / "root"
     words = [bundle / "install.sh", "--destdir", root, "--python", "/bin/false", "--yes"]
-    run(words, timeout_s=120)
+    run(words, timeout_s=600)
     assert run([root / "usr/bin/lodefs", "version"]).startswith("lodefs ")
     assert (root / "usr/lib/systemd/system/lodefs-proxy.service").is_file()
     manifest = (root / "usr/lib/lodefs/manifest").read_text().split()
