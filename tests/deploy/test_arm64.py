@@ -32,7 +32,8 @@ def root(workshop: Path) -> Path:
     """A root file system of Debian's Python for arm64, with the package unpacked in it."""
     wheels, place = workshop / "arm64-wheels", workshop / "arm64"
     build(DEPLOY / "debian/foreign-wheels.sh", "--architecture", ARM64, wheels)
-    command = [DEPLOY / "debian/build.sh", "--architecture", ARM64, "--out", workshop]
+    script = DEPLOY / "debian/build.sh"
+    command: list[str | Path] = [script, "--architecture", ARM64, "--out", workshop]
     environment = {"PIP_FIND_LINKS": str(wheels), "SOURCE_DATE_EPOCH": str(EPOCH)}
     package = run(command, env=environment, timeout_s=BUILD_TIMEOUT_S).split()[-1]
     assert run(["dpkg-deb", "-f", package, "Architecture"]).strip() == ARM64

@@ -62,7 +62,7 @@ def old(workshop: Path, bundle: Path) -> Path:
     )  # fmt: skip
     list_file = workshop / f"{SUITE}.list"
     list_file.write_text(sources + "\n")
-    words = ("--mirror", list_file, "--suite", SUITE, "extract", root, *OLD)
+    words: list[str | Path] = ["--mirror", list_file, "--suite", SUITE, "extract", root, *OLD]
     build(DEPLOY / "debian/root.sh", *words)
     for name in ("proc", "dev", "source"):
         (root / name).mkdir(exist_ok=True)
@@ -108,7 +108,8 @@ def test_it_installs_itself(bundle: Path, tmp_path: Path) -> None:
     """install.sh of a bundle needs neither Python nor pip, and what it has installed runs; another
     prefix is refused."""
     root = tmp_path / "root"
-    words = [bundle / "install.sh", "--destdir", root, "--python", "/bin/false", "--yes"]
+    script = bundle / "install.sh"
+    words: list[str | Path] = [script, "--destdir", root, "--python", "/bin/false", "--yes"]
     run(words, timeout_s=600)
     assert run([root / "usr/bin/lodefs", "version"]).startswith("lodefs ")
     assert (root / "usr/lib/systemd/system/lodefs-proxy.service").is_file()

@@ -186,7 +186,8 @@ def clone(tmp_path: Path) -> Path:
 
 
 def released(source: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "deploy.release", "--source", source, *words]
+    module = ("-P", "-m", "deploy.release", "--source")
+    command: list[str | Path] = [sys.executable, *module, source, *words]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
     )
