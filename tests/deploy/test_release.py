@@ -179,7 +179,7 @@ def clone(tmp_path: Path) -> Path:
         cwd=ROOT,
     )
     run(["tar", "-xf", archive, "-C", place])
-    git = ["git", "-C", place, "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    git = ["git", "-C", str(place), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
         run([*git, *words])
     return place
