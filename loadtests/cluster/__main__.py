@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(wanted: Scenario, options: argparse.Namespace) -> dict[str, Outcome]:
-    """Plays a scenario, and what it is compared with; outcomes by the variant's name."""
+    """Plays a scenario and its comparison runs. Returns outcomes by the variant's name."""
     with (
         scratch(options.dir, keep=options.keep) as folder,
         Network.made() as network,
@@ -91,7 +91,7 @@ def run(wanted: Scenario, options: argparse.Namespace) -> dict[str, Outcome]:
 
 
 def hosts_of(wanted: Scenario, network: Network) -> list[Host]:
-    """The nodes' hosts, with their links as the scenario wants them."""
+    """The nodes' hosts, with the links that the scenario describes."""
     nodes = wanted.nodes
     link = Link(size(nodes.rate), nodes.latency_s, nodes.loss)
     hosts = [network.add(f"n{number}", NUMBER_FIRST + number) for number in range(nodes.count)]
@@ -101,7 +101,7 @@ def hosts_of(wanted: Scenario, network: Network) -> list[Host]:
 
 
 def variants_of(wanted: Scenario, options: argparse.Namespace) -> list[Variant]:
-    """What is run: the scenario last, after what it is compared with."""
+    """The runs: comparison runs first, the scenario last."""
     found = []
     if wanted.compare == "direct":
         found.append(DIRECT)
@@ -113,7 +113,7 @@ def variants_of(wanted: Scenario, options: argparse.Namespace) -> list[Variant]:
 
 
 def play_of(wanted: Scenario, variant: Variant) -> Play:
-    """How a variant of the scenario is played."""
+    """The settings for playing a variant of the scenario."""
     if variant.direct:
         return playing.play_directly
     if wanted.outage is not None:
@@ -123,7 +123,7 @@ def play_of(wanted: Scenario, variant: Variant) -> Play:
 
 @contextmanager
 def scratch(below: Path | None, *, keep: bool) -> Iterator[Path]:
-    """A folder for a run, with a short path; removed at the end, as those of runs that are over."""
+    """A folder for a run, with a short path. It is removed at the end, like those of ended runs."""
     parent = below or Path(tempfile.gettempdir())
     for leftover in parent.glob("lodefs-load-*"):
         if is_over(f"{leftover.name}-x"):
@@ -141,7 +141,7 @@ def scratch(below: Path | None, *, keep: bool) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Mounts of a dead run are taken away first: they would answer with errors for ever."""
+    """Unmounts mounts of a dead run first: they would answer with errors for ever."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         where = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[1])
         if where.startswith(f"{folder}/"):
@@ -150,7 +150,7 @@ def _remove(folder: Path) -> None:
 
 
 def changes_of(options: argparse.Namespace) -> Changes:
-    """What the command line changes in a scenario's tables."""
+    """The command line's changes to a scenario's tables."""
     more: dict[str, dict[str, Any]] = {"nodes": {}, "origin": {}, "reading": {}}
     for table, key, value in (
         ("nodes", "rate", options.node_rate),
@@ -166,7 +166,7 @@ def changes_of(options: argparse.Namespace) -> Changes:
 
 
 def _tell(options: argparse.Namespace, wanted: Scenario, outcomes: dict[str, Outcome]) -> int:
-    """Prints the table or the object; the exit code."""
+    """Prints the table or the object. Returns the exit code."""
     outcome = outcomes.pop(AS_IT_IS.name)
     found = outcome.figures()
     if wanted.compare:
@@ -195,7 +195,7 @@ def _list() -> None:
 
 
 def _elsewhere(name: str, words: list[str]) -> int:
-    """A load test that is no scenario, with a command line of its own."""
+    """A load test other than a scenario, with a command line of its own."""
     return int(importlib.import_module(ELSEWHERE[name][0]).main(words) or 0)
 
 

@@ -1,4 +1,4 @@
-"""A running cluster: its nodes, their peers' settings, bad doors, and what can happen to it."""
+"""A running cluster: its nodes, their peers' settings, bad doors, and the events of a scenario."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How a scenario is run: as it is, or for comparison."""
+    """The way to run a scenario: as it is, or for comparison."""
 
     name: str
     peers: bool = True
@@ -50,13 +50,13 @@ DIRECT = Variant("direct", direct=True)
 
 
 class Cluster:
-    """Nodes by number. ``live`` are those that run, which ``late`` ones do not at first."""
+    """Nodes by number. ``live``: running nodes, at first without the ``late`` ones."""
 
     def __init__(
         self, site: Site, scenario: Scenario, variant: Variant,
         weights: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
-        """``weights``: of nodes among their peers, where not 1."""
+        """``weights``: of nodes among their peers, if not 1."""
         self._site = site
         self._scenario = scenario
         self._variant = variant
@@ -68,7 +68,7 @@ class Cluster:
 
     @contextmanager
     def running(self) -> Iterator[Cluster]:
-        """All nodes ready, late ones left out; ended at the end."""
+        """Makes all nodes ready, except late ones, and ends them at the end."""
         count, late = self._scenario.nodes.count, self._scenario.nodes.late
         self._folder.mkdir()
         faults = self._scenario.faults if self._variant.disturbed else []
@@ -87,7 +87,7 @@ class Cluster:
             yield self
 
     def happen(self, event: Event) -> None:
-        """One event of a scenario. Those of a node want ``node`` given."""
+        """Carries out one event of a scenario. Events of a node need ``node``."""
         network, hosts = self._site.network, self._site.hosts
         if event.do == "kill":
             node = self.live.pop(event.node)
@@ -110,7 +110,7 @@ class Cluster:
             self._site.origin.relay.behave(outage=kind)
 
     def statuses(self) -> list[dict[str, Any]]:
-        """What every live node says of itself."""
+        """The status of every live node."""
         return [{"number": number, **node.status()} for number, node in self.live.items()]
 
     def _make_nodes(self, secret: Path, bad: set[int]) -> None:
@@ -171,7 +171,7 @@ class Cluster:
         relay.behave(fault=fault.fault, fault_below=fault.below)
 
     def _end(self) -> None:
-        """All nodes end, with the network and the origin as they were before."""
+        """Ends all nodes, and restores the network and the origin."""
         self._site.origin.relay.behave(outage="")
         self._site.network.heal()
         for node in self.nodes:

@@ -1,4 +1,4 @@
-"""What a relay counts, by what an answer was of, and the limit that it keeps. Pure."""
+"""The counters of a relay, by the kind of an answer, and its rate limit. Pure."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Counts:
     size_bytes: dict[str, int] = field(default_factory=dict)
 
     def add(self, kind: str, requests: int, size_bytes: int) -> None:
-        """Counts so many more of one kind."""
+        """Adds to one kind."""
         self.requests[kind] = self.requests.get(kind, 0) + requests
         self.size_bytes[kind] = self.size_bytes.get(kind, 0) + size_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Of all kinds, errors too."""
+        """The sum of all kinds, errors included."""
         return sum(self.size_bytes.values())
 
     def as_dict(self) -> dict[str, dict[str, int]]:
@@ -69,7 +69,7 @@ class Sent:
     size_bytes: int = 0
 
     def line(self) -> str:
-        """For a log; its fields are joined by tabs."""
+        """A line for a log, with fields joined by tabs."""
         fields = (self.client, self.kind, self.target, self.content_range, str(self.size_bytes))
         return "\t".join(fields)
 
@@ -81,13 +81,13 @@ class Sent:
 
     @property
     def first(self) -> int:
-        """The first byte of the range; 0 where it is a whole object."""
+        """The first byte of the range; 0 for a whole object."""
         _, _, span = self.content_range.partition(" ")
         return int(span.partition("-")[0]) if span[:1].isdigit() else 0
 
 
 def repeated_bytes(log: Iterable[Sent]) -> int:
-    """The bytes of packs that were sent before, to anybody."""
+    """The bytes of packs that were sent again, to any client."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for sent in log:
         if sent.kind == PACKS:
@@ -103,7 +103,7 @@ def repeated_bytes(log: Iterable[Sent]) -> int:
 
 
 class Throttle:
-    """A rate that all senders share, each served in the order that it asked."""
+    """A rate that all senders share, served in the order of their requests."""
 
     def __init__(self, bytes_per_s_max: float) -> None:
         """0: no limit."""
@@ -111,7 +111,7 @@ class Throttle:
         self._free_s = 0.0  # when all that was promised is sent
 
     def reserve(self, size_bytes: int, now_s: float) -> float:
-        """How long to wait, in seconds, before sending so many bytes."""
+        """How many seconds to wait before sending this many bytes."""
         if not self._bytes_per_s:
             return 0.0
         start_s = max(self._free_s, now_s - BURST_S)

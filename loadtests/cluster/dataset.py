@@ -17,7 +17,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """So many files of one size in a folder ``name``."""
+    """A number of files of one size in a folder ``name``."""
 
     name: str
     files: int
@@ -41,16 +41,16 @@ class Dataset:
 
     @property
     def files(self) -> list[File]:
-        """All of them."""
+        """All files."""
         return [file for group in self.groups.values() for file in group]
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(file.size_bytes for file in self.files)
 
     def of(self, names: Sequence[str]) -> list[File]:
-        """The files of these groups; of all where none is named."""
+        """The files of these groups, or all files if none is named."""
         return [file for name in names or self.groups for file in self.groups[name]]
 
     def digests(self, file: File, ranges: Sequence[tuple[int, int]]) -> Iterator[str]:
@@ -76,7 +76,7 @@ def scaled(groups: Sequence[Group], size_bytes: int) -> tuple[Group, ...]:
 
 
 def write(root: Path, groups: Sequence[Group], seed: int = 1) -> Dataset:
-    """Makes the files below ``root``, the same for the same seed."""
+    """Creates the files below ``root``, the same for the same seed."""
     source = random.Random(seed)
     written = {group.name: tuple(_write_group(root, group, source)) for group in groups}
     return Dataset(root, written)

@@ -1,4 +1,4 @@
-"""What a run's figures are: what readers saw, what the origin sent, ratios, and verdicts. Pure."""
+"""The results of a run: what readers saw, what the origin sent, ratios, and verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIGURES: dict[str, tuple[str, str]] = {
 
 @dataclass(slots=True)
 class Seen:
-    """What readers saw. ``latencies_s``: of reads that succeeded, from request to last byte."""
+    """What readers saw. ``latencies_s``: of successful reads, from request to last byte."""
 
     reads: int = 0
     size_bytes: int = 0
@@ -49,7 +49,7 @@ class Seen:
     told: list[str] = field(default_factory=list)  # the first errors
 
     def add(self, other: Seen) -> None:
-        """Takes another reader's into it."""
+        """Adds the results of another reader."""
         for name in ("reads", "size_bytes", "failed", "wrong_bytes", "retried"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.latencies_s += other.latencies_s
@@ -72,11 +72,11 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """Of all epochs."""
+        """The reads of all epochs."""
         return sum(self.epochs_s)
 
     def take_egress(self, counts: Counts, bodies: Sequence[Sent]) -> None:
-        """What the origin sent, by kind, by client, and what of it not for the first time."""
+        """What the origin sent, by kind, by client, and how much of it again."""
         self.egress = counts
         self.repeated_bytes = repeated_bytes(bodies)
         for sent in bodies:
@@ -86,11 +86,11 @@ class Outcome:
 
     @property
     def egress_ratio(self) -> float:
-        """Bytes that the origin sent by bytes of the dataset."""
+        """Bytes that the origin sent per byte of the dataset."""
         return self.egress.total_bytes / self.dataset_bytes
 
     def figures(self) -> dict[str, float]:
-        """By the names of FIGURES, those that there are without another run."""
+        """The results by the names of FIGURES that need no other run."""
         latencies = sorted(self.seen.latencies_s)
         found = {
             "origin_egress_ratio": self.egress_ratio,
@@ -137,7 +137,7 @@ def at(ordered: Sequence[float], share: float) -> float:
 
 
 def compared(ours: Outcome, theirs: Outcome, kind: str) -> dict[str, float]:
-    """The figures that are ratios to another run: ``undisturbed`` or ``direct``."""
+    """The results that are ratios to another run: ``undisturbed`` or ``direct``."""
     mine, other = ours.figures(), theirs.figures()
     if kind == "undisturbed":
         return {"epoch_ratio": mine["seconds"] / other["seconds"]}
@@ -190,5 +190,5 @@ def as_json(
 
 
 def dumped(found: Mapping[str, Any]) -> str:
-    """As one line."""
+    """The results as one line."""
     return json.dumps(found)

@@ -14,11 +14,11 @@ _PEEK_BYTES = 4096
 
 
 class BadHttp(Exception):
-    """What came is no HTTP/1.1 message."""
+    """The input is not an HTTP/1.1 message."""
 
 
 class Head(NamedTuple):
-    """The beginning of a message, as it came, and taken apart. Header names are lower-case."""
+    """The head of a message, raw and parsed. Header names are lower-case."""
 
     raw: bytes
     start: tuple[str, str, str]  # the three words of the first line
@@ -50,7 +50,7 @@ def receive_head(sock: socket.socket) -> Head | None:
 
 
 def receive_line(sock: socket.socket) -> bytes:
-    """The bytes up to and with the next CRLF. BadHttp where they end before."""
+    """The bytes up to and including the next CRLF. Raises: BadHttp if they end before."""
     line = _receive_until(sock, b"\r\n", LINE_BYTES_MAX)
     if not line:
         raise BadHttp("the connection ended within a message")
@@ -58,7 +58,7 @@ def receive_line(sock: socket.socket) -> bytes:
 
 
 def parse_head(raw: bytes) -> Head:
-    """BadHttp for what is no head."""
+    """Parses a head. Raises: BadHttp."""
     first, *lines = raw.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     words = first.split(" ", 2)
     if len(words) < 2:
@@ -73,7 +73,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def _receive_until(sock: socket.socket, mark: bytes, size_bytes_max: int) -> bytes:
-    """Takes what ends with ``mark`` off the socket; b"" where nothing comes any more."""
+    """Reads up to ``mark`` from the socket; b"" at the end of the stream."""
     found = b""
     while True:
         peeked = sock.recv(_PEEK_BYTES, socket.MSG_PEEK)

@@ -31,7 +31,7 @@ _NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-\w+")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a host's link does to what passes, in each direction. 0: nothing."""
+    """The rate, delay and loss of a host's link, in each direction. 0: none."""
 
     bytes_per_s: int = 0
     latency_s: float = 0.0
@@ -47,13 +47,13 @@ class Host:
     port: str  # of the switch
 
     def argv(self, command: Iterable[str | Path]) -> list[str]:
-        """``command`` as run inside, to be killed with the thread that starts it."""
+        """``command`` run inside; it is killed with the thread that starts it."""
         into = ["nsenter", f"--net={_NAMES / self.namespace}"]
         return [*into, "setpriv", "--pdeathsig", "KILL", *(str(word) for word in command)]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread's new sockets and processes belong to the namespace meanwhile."""
+        """Makes new sockets and processes of this thread belong to the namespace."""
         with open("/proc/thread-self/ns/net") as before, open(_NAMES / self.namespace) as inside:
             _enter(inside.fileno())
             try:
@@ -73,7 +73,8 @@ class Network:
     @classmethod
     @contextmanager
     def made(cls) -> Iterator[Network]:
-        """A network with no hosts yet; all is removed at the end. LoadtestError without root."""
+        """A network without hosts; all is removed at the end. Raises: LoadtestError without
+        root."""
         if os.geteuid() != 0:
             raise LoadtestError("load tests make network namespaces: run this as root")
         remove_leftovers()
@@ -114,15 +115,15 @@ class Network:
                 _traffic(namespace, device, words)
 
     def unplug(self, host: Host) -> None:
-        """The host's link goes down, as if its machine were gone."""
+        """Takes the host's link down, as if its machine were gone."""
         _batch(self._switch, f"link set {host.port} down")
 
     def plug(self, host: Host) -> None:
-        """The host's link is up (again)."""
+        """Brings the host's link up again."""
         _batch(self._switch, f"link set {host.port} up")
 
     def part(self, one: Iterable[Host], other: Iterable[Host]) -> None:
-        """Packets between the two groups are lost without a word, until ``heal``."""
+        """Drops packets between the two groups silently, until ``heal``."""
         one, other = list(one), list(other)
         for group, far in ((one, other), (other, one)):
             for host in group:
@@ -133,7 +134,7 @@ class Network:
                 )
 
     def heal(self) -> None:
-        """All hosts reach each other again."""
+        """Lets all hosts reach each other again."""
         for host in self.hosts.values():
             _batch(host.namespace, "neighbour flush dev eth0 nud permanent")
 
@@ -144,7 +145,7 @@ class Network:
 
 
 def shaping(link: Link) -> list[str]:
-    """What tc is told for a link, one line for each queueing discipline, outermost first."""
+    """The arguments of tc for a link, one line for each queueing discipline, outermost first."""
     lines = []
     parent = "root"
     if link.latency_s or link.loss:
@@ -159,18 +160,18 @@ def shaping(link: Link) -> list[str]:
 
 
 def run_name(pid: int) -> str:
-    """The beginning of all names of a run: no two processes ever have the same."""
+    """The prefix of all names of a run, unique to its process."""
     return f"{PREFIX}-{pid}-{_started(pid)}"
 
 
 def is_over(name: str) -> bool:
-    """Whether ``name`` belongs to a run whose process is gone."""
+    """Whether ``name`` belongs to a run whose process has ended."""
     match = _NAME.match(name)
     return match is not None and _started(int(match[1])) != int(match[2])
 
 
 def remove_leftovers() -> None:
-    """Removes the namespaces of runs that are gone, and ends what still runs inside them."""
+    """Removes the namespaces of ended runs, and kills what still runs inside them."""
     for name in _existing():
         if is_over(name):
             _remove_namespace(name)
@@ -191,7 +192,7 @@ def _remove_namespace(name: str) -> None:
 
 
 def _started(pid: int) -> int:
-    """The clock tick at which a process started; 0 where none runs. Source: proc_pid_stat(5)."""
+    """The clock tick at which a process started; 0 if none runs. Source: proc_pid_stat(5)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -224,7 +225,7 @@ def _ip(*words: str) -> str:
 
 
 def _batch(namespace: str, *lines: str) -> None:
-    """Several commands of ``ip`` inside a namespace, by one process."""
+    """Runs several commands of ``ip`` inside a namespace in one process."""
     if lines:
         _run(["ip", "-n", namespace, "-batch", "-"], "\n".join(lines) + "\n")
 

@@ -1,4 +1,4 @@
-"""One node: its ``lodefs serve``, and its mount where a scenario reads through one."""
+"""One node: its ``lodefs serve``, and its mount if a scenario reads through one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS = frozenset(each.name for each in fields(Config))
 
 @dataclass(slots=True)
 class Node:
-    """A node on its host. ``settings`` are those of [serve]; ``environment`` has S3's user."""
+    """A node on its host. ``settings``: of [serve]; ``environment``: with credentials for S3."""
 
     number: int
     host: Host
@@ -47,7 +47,7 @@ class Node:
 
     @property
     def mountpoint(self) -> Path:
-        """Where the dataset is mounted, when it is."""
+        """The mountpoint of the dataset, if it is mounted."""
         return self.folder / "mnt"
 
     @property
@@ -69,7 +69,7 @@ class Node:
         self.process = Child(self.host.argv([lodefs_command(), "serve"]), env=self._environment())
 
     def wait_ready(self) -> None:
-        """LoadtestError with the end of its log where it does not become ready."""
+        """Raises LoadtestError with the end of its log if it does not become ready."""
         end = monotonic() + READY_TIMEOUT_S
         while not self._is_ready():
             if self.process is None or self.process.process.poll() is not None:
@@ -100,7 +100,7 @@ class Node:
             self.process = None
 
     def kill(self) -> None:
-        """The machine is gone: everything of it is killed."""
+        """Kills everything, as if the machine were gone."""
         if self.process is not None:
             self.process.kill()
             self.last_words = self.log
@@ -108,14 +108,14 @@ class Node:
         self._unmount()
 
     def restart(self) -> None:
-        """Ends the proxy and starts it anew on its cache; the mount stays."""
+        """Ends the proxy and starts it again on its cache; the mount stays."""
         if self.process is not None:
             self.process.terminate(timeout_s=READY_TIMEOUT_S)
         self.launch()
         self.wait_ready()
 
     def status(self) -> dict[str, Any]:
-        """What /status says of the node; empty where it says nothing."""
+        """The node's status; empty without an answer."""
         try:
             code, body = self._ask("/status")
             found: dict[str, Any] = json.loads(body)
@@ -125,7 +125,7 @@ class Node:
 
     @property
     def log(self) -> str:
-        """What the proxy wrote."""
+        """The proxy's log."""
         return self.last_words if self.process is None else self.process.output
 
     def _unmount(self) -> None:
@@ -170,7 +170,7 @@ def toml_of(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def check_known(settings: Mapping[str, Any]) -> None:
-    """LoadtestError where this lodefs lacks one of the settings."""
+    """Raises LoadtestError if this lodefs lacks one of the settings."""
     unknown = sorted(set(settings) - SETTINGS)
     if unknown:
         raise LoadtestError(

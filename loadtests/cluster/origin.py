@@ -66,7 +66,7 @@ class Origin:
 
     @property
     def endpoint_url(self) -> str:
-        """What nodes are told."""
+        """The settings for nodes."""
         return f"http://{self.host.address}:{PORT}"
 
     @property
@@ -75,7 +75,7 @@ class Origin:
         return f"{self.host.address}:{PORT}"
 
     def push(self, dataset: Dataset) -> None:
-        """Pushes a dataset, past the relay; ``commit`` is its commit then."""
+        """Pushes a dataset past the relay, and sets ``commit``."""
         self._lodefs("push", str(dataset.root), REPO, "--json")
         log = self._lodefs("log", REPO, "--json")
         self.commit = json.loads(log.splitlines()[0])["commit"]
@@ -99,7 +99,7 @@ class Origin:
         return found
 
     def begin_counting(self) -> None:
-        """What is sent from now on is what ``sent`` tells."""
+        """Starts counting for ``sent``."""
         self.relay.counts(reset=True)
         self.relay.sent()
 
@@ -109,7 +109,7 @@ class Origin:
         return self.relay.counts(), self.relay.sent()
 
     def _lodefs(self, *words: str) -> str:
-        """One call of the command line, inside."""
+        """Runs one command of lodefs inside."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         config = home / "lodefs.toml"

@@ -1,4 +1,4 @@
-"""S3 goes out while nodes read: what they have goes on, what they lack waits for S3 to be back."""
+"""S3 fails while nodes read: reads of cached files go on, and others wait until S3 is back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAD_S = 1.0  # cached reads go on for so long before, so that they are under wa
 
 
 def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
-    """Fills the nodes' caches with some files; then S3 is out under readers of these and others."""
+    """Fills the nodes' caches with some files; then S3 fails under readers of these and others."""
     outage = scenario.outage
     assert outage is not None
     outcome = Outcome(site.dataset.size_bytes, scenario.nodes.count)
@@ -49,7 +49,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
 
 
 def _more(outage: Outage, cached: Seen, cold: Seen) -> dict[str, float]:
-    """The figures of an outage alone."""
+    """The results that only an outage has."""
     found = {"cached_reads_failed": float(cached.failed), "cached_reads": float(cached.reads)}
     found |= {"cold_reads_failed": float(cold.failed), "outage_s": outage.seconds}
     if cached.latencies_s:
@@ -63,7 +63,7 @@ def _readers(
     site: Site, scenario: Scenario, variant: Variant, cluster: Cluster, name: str,
     groups: list[str], manner: Manner | None,
 ) -> Readers:  # fmt: skip
-    """Readers of these files on every node; they have not begun."""
+    """Readers of these files on every node, not started yet."""
     reading = scenario.reading
     manner = manner or manner_of(reading)
     work = plans.everything(
@@ -77,5 +77,5 @@ def _readers(
 
 
 def wait(readers: Readers, seconds: float) -> None:
-    """So long, or until readers that should go on have ended."""
+    """Waits for a time, or until readers that should go on have ended."""
     readers.wait(seconds, lambda: None)

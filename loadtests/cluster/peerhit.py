@@ -37,7 +37,7 @@ PIECE_BYTES = 1 << 20
 
 
 def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
-    """Reads the one file of the dataset so often on either side, and compares the rates."""
+    """Reads the one file of the dataset repeatedly on either side, and compares the rates."""
     assert scenario.peer_hit is not None
     (file,) = site.dataset.files
     outcome = Outcome(file.size_bytes, scenario.nodes.count)
@@ -70,7 +70,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
 
 
 def _more(file: File, ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """The figures of a peer hit alone."""
+    """The results that only a peer hit has."""
     seconds, curl_s = statistics.median(ours), statistics.median(theirs)
     return {
         "peer_rate_ratio": curl_s / seconds,
@@ -100,7 +100,7 @@ def _reader(
 
 
 def _empty(cluster: Cluster, number: int) -> None:
-    """A node begins anew with nothing in its cache."""
+    """Starts a node again with an empty cache."""
     node = cluster.live[number]
     node.stop()
     shutil.rmtree(node.cache)

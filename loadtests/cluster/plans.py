@@ -1,4 +1,4 @@
-"""Who reads what, in which order: pure functions of a dataset, the nodes and a seed.
+"""Plans of reads by node and order: pure functions of a dataset, the nodes and a seed.
 
 A plan has one work list for each node; a work list one list of jobs for each stream (a client that
 reads one thing after the other).
@@ -36,7 +36,7 @@ def size_of(streams: Streams) -> int:
 
 
 def epochs(dataset: Dataset, reading: Reading, nodes: int) -> list[Plan]:
-    """What every node reads, epoch by epoch, as a scenario's reading says."""
+    """The reads of every node, epoch by epoch, as a scenario describes them."""
     return [_epoch(dataset, reading, nodes, number) for number in range(reading.epochs)]
 
 
@@ -78,7 +78,7 @@ def herd(files: Sequence[File], nodes: int, clients: int, *, seed: int | None) -
 
 
 def shares(files: Sequence[File], nodes: int, streams: int, *, seed: int) -> Plan:
-    """One epoch: every file is read by one node, dealt out anew for each seed."""
+    """One epoch in which one node reads every file; each seed distributes them again."""
     order = _shuffled(files, seed)
     return [_dealt([whole(file) for file in order[node::nodes]], streams) for node in range(nodes)]
 

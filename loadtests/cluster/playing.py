@@ -1,4 +1,4 @@
-"""How most scenarios are played: readers on all nodes, epoch by epoch, and events among them."""
+"""Plays most scenarios: readers on all nodes, epoch by epoch, with events between reads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Happening:
     """The events of a run, each at its share of all bytes."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario | None, works: Sequence[Plan]) -> None:
-        """``scenario`` None: nothing happens."""
+        """``scenario`` None: there are no events."""
         self._cluster = cluster
         self._pending = expanded(scenario) if scenario else []
         self._total_bytes = sum(
@@ -79,7 +79,7 @@ class Happening:
 
     @property
     def missed(self) -> int:
-        """How many events have not happened."""
+        """The number of events that have not happened."""
         return len(self._pending)
 
     def _look(self, readers: Readers, begin: Callable[[int], None]) -> None:
@@ -96,12 +96,12 @@ class Happening:
 
 
 def address_of(node: Node, reading: Reading) -> str:
-    """Where a node's clients read."""
+    """The address at which a node's clients read."""
     return str(node.mountpoint if reading.via == "mount" else node.socket)
 
 
 def targets_of(site: Site, reading: Reading) -> dict[str, str]:
-    """By the names of files, what a node's clients ask for."""
+    """The requests of a node's clients, by the names of files."""
     if reading.via == "mount":
         return {file.name: file.name for file in site.dataset.files}
     return {
@@ -111,7 +111,7 @@ def targets_of(site: Site, reading: Reading) -> dict[str, str]:
 
 
 def manner_of(reading: Reading) -> Manner:
-    """How the scenario's clients read."""
+    """The way in which the scenario's clients read."""
     return Manner(timeout_s=reading.timeout_s, patience_s=reading.patience_s)
 
 

@@ -48,18 +48,19 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class ReadError(Exception):
-    """A read gave no bytes, or not all."""
+    """A read returned no bytes, or too few."""
 
 
 class Source(Protocol):
-    """Where a stream reads."""
+    """The source of a stream's reads."""
 
     def read(self, target: str, job: Job, take: Callable[[memoryview], object]) -> int:
-        """Gives the bytes of a job to ``take``, in order; how many. ReadError, OSError."""
+        """Passes the bytes of a job to ``take``, in order. Returns their number. ReadError,
+        OSError."""
         ...
 
     def close(self) -> None:
-        """Nothing is read any more, or anew from the beginning."""
+        """Closes it, or lets it begin again."""
         ...
 
 
@@ -190,7 +191,7 @@ class Reader:
             self._seen.add(mine)
 
     def _read(self, source: Source, job: Job, seen: Seen) -> None:
-        """One read, tried again where there is patience; its time is that of all tries."""
+        """One read, retried while there is patience; its time includes all retries."""
         start = monotonic()
         while True:
             digest = blake3()

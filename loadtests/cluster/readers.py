@@ -29,7 +29,7 @@ class _Answer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How reads are done: see reader.Task."""
+    """The way to read: see reader.Task."""
 
     timeout_s: float = 120.0
     patience_s: float = 0.0
@@ -46,10 +46,10 @@ class _Running:
 
 
 class Readers:
-    """The readers of one epoch. A context: who still runs at its end is killed."""
+    """The readers of one epoch. As a context manager it kills those that run at its end."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` is for their files, and made here."""
+        """``folder``: for their files; created here."""
         folder.mkdir(parents=True)
         self._folder = folder
         self._gate, self._until = folder / "gate", folder / "until"
@@ -60,7 +60,7 @@ class Readers:
         self, number: int, host: Host, address: str, streams: Streams,
         targets: Mapping[str, str], manner: Manner,
     ) -> None:  # fmt: skip
-        """A reader on a host; it is ready, and begins when all do (or at once, if they have)."""
+        """A reader on a host, ready to begin with all others, or at once if they have begun."""
         names = {job.name for jobs in streams for job in jobs}
         result = self._folder / f"result-{number}.json"
         task = Task(
@@ -82,17 +82,17 @@ class Readers:
         self._running[number] = _Running(child, result, size_of(streams), reads)
 
     def begin(self) -> None:
-        """All begin to read, when all are ready."""
+        """Starts all readers, when all are ready."""
         for running in self._running.values():
             running.child.wait_for("^ready$", timeout_s=READY_TIMEOUT_S)
         self._gate.touch()
 
     def stop(self) -> None:
-        """Endless readers end after the read that they do."""
+        """Lets endless readers end after their present read."""
         self._until.touch()
 
     def drop(self, number: int) -> None:
-        """Kills a reader, as its machine is gone: of what it saw only wrong bytes count."""
+        """Kills a reader, as if its machine were gone: only its wrong bytes count."""
         running = self._running.pop(number, None)
         if running is not None:
             running.child.kill()
@@ -100,11 +100,11 @@ class Readers:
 
     @property
     def read_bytes(self) -> int:
-        """Of all readers, so far."""
+        """The results of all readers so far."""
         return sum(progress(running.child.output)[0] for running in self._running.values())
 
     def wait(self, timeout_s: float, meanwhile: Callable[[], None]) -> None:
-        """Until all have ended, or the time is over; ``meanwhile`` is called again and again."""
+        """Waits until all have ended, or the time is over, and calls ``meanwhile`` repeatedly."""
         end = monotonic() + timeout_s
         while (child := self._unfinished()) is not None and monotonic() < end:
             meanwhile()

@@ -58,12 +58,12 @@ class Behaviour:
     fault_below: str = "/"
 
     def fault_of(self, target: str) -> str:
-        """The fault that an answer to ``target`` has."""
+        """The fault for an answer to ``target``."""
         return self.fault if target.startswith(self.fault_below) else ""
 
 
 class Gone(Exception):
-    """One of the two sides went away, or the exchange was given up."""
+    """One of the two sides has gone, or the exchange was abandoned."""
 
 
 class Relay:
@@ -85,7 +85,7 @@ class Relay:
             threading.Thread(target=self._connection, args=(client,), daemon=True).start()
 
     def command(self, line: str) -> str:
-        """Does what one line of the control socket asks for; the answer."""
+        """Carries out one line of the control socket. Returns the answer."""
         asked = json.loads(line)
         with self._changed:
             if "set" in asked:
@@ -117,7 +117,7 @@ class Relay:
                 os.close(fd)
 
     def _exchange(self, ends: Ends) -> bool:
-        """One request and its answer; whether another may follow."""
+        """Passes on one request and its answer. Returns whether another may follow."""
         request = receive_head(ends.client)
         if request is None:
             return False
@@ -153,7 +153,7 @@ class Relay:
                 self._log.write(sent.line() + "\n")
 
     def _body(self, ends: Ends, answer: Head, sent: Sent, fault: str) -> bool:
-        """Passes a body on, framed as it is; whether the connection lives on."""
+        """Passes a body on, framed as it is. Returns whether the connection stays open."""
         if "chunked" in answer.headers.get("transfer-encoding", ""):
             while (size := int(line := receive_line(ends.upstream), 16)) > 0:
                 ends.client.sendall(line)
@@ -185,7 +185,7 @@ class Relay:
                 self._linger(ends.client, 1.0)
 
     def _wait_turn(self, client: socket.socket, size_bytes: int) -> None:
-        """Waits until ``size_bytes`` are within the limit; for ever where the service is out."""
+        """Waits until ``size_bytes`` are within the limit; for ever during an outage."""
         with self._changed:
             if self._behaviour.outage == "blackhole":
                 is_out = True
@@ -199,7 +199,7 @@ class Relay:
             threading.Event().wait(wait_s)
 
     def _hold(self, client: socket.socket) -> None:
-        """Says nothing until the behaviour changes or the client goes; then it is Gone."""
+        """Stays silent until the behaviour changes or the client goes; then raises Gone."""
         held = self._behaviour
         while self._behaviour is held and not _is_closed(client):
             with self._changed:
@@ -208,7 +208,7 @@ class Relay:
         raise Gone
 
     def _linger(self, client: socket.socket, seconds: float) -> None:
-        """Waits; Gone where the client does not."""
+        """Waits. Raises: Gone if the client goes."""
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
             if _is_closed(client):

@@ -1,4 +1,4 @@
-"""Relays as processes on hosts of the network, and what they are told and asked."""
+"""Relays as processes on hosts of the network, and a client for their control sockets."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class RunningRelay:
         self._ask({"set": fields})
 
     def counts(self, *, reset: bool = False) -> Counts:
-        """What it counted so far; ``reset``: it counts from zero then."""
+        """Its counters so far; ``reset``: starts again from zero."""
         return Counts.from_dict(self._ask({"reset": reset}))
 
     def sent(self) -> list[Sent]:
-        """The bodies that ended since this was asked last."""
+        """The bodies that ended since the last call."""
         with self._log.open("rb") as log:
             log.seek(self._read_to)
             whole, newline, _ = log.read().rpartition(b"\n")

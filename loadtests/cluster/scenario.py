@@ -93,7 +93,7 @@ class Fault(_Table, frozen=True):
 
 
 class Event(_Table, frozen=True):
-    """Something that happens when ``at`` of all bytes are read.
+    """An event that happens when the share ``at`` of all bytes was read.
 
     ``node`` -1: each of them (to join: of the late ones), one after the other, at even steps over
     the rest of the run. ``groups``: nodes that do not reach each other; none: even and odd ones.
@@ -146,7 +146,7 @@ class Scenario(_Table, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """What is asked of one figure."""
+    """The target of one result."""
 
     figure: str
     at_least: float | None = None
@@ -155,7 +155,7 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the command line changes in a scenario."""
+    """The command line's changes to a scenario."""
 
     nodes: int | None = None
     quick: bool = False
@@ -163,12 +163,12 @@ class Changes:
 
 
 def names() -> list[str]:
-    """The scenarios that there are."""
+    """All scenarios."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load(name: str, changes: Changes | None = None) -> Scenario:
-    """The scenario of that name, or of a file where it has a slash; LoadtestError otherwise."""
+    """The scenario of a name, or of a file if it has a slash. Raises: LoadtestError."""
     path = Path(name) if "/" in name else FOLDER / f"{name}.toml"
     try:
         text = path.read_text()
@@ -178,7 +178,7 @@ def load(name: str, changes: Changes | None = None) -> Scenario:
 
 
 def parse(text: str, changes: Changes, name: str = "scenario") -> Scenario:
-    """A scenario from TOML. LoadtestError says where it is wrong."""
+    """Parses a scenario from TOML. Raises: LoadtestError, with the place of a mistake."""
     try:
         tables = tomllib.loads(text)
         quick = tables.pop("quick", {})
@@ -207,7 +207,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def problems_of(scenario: Scenario) -> list[str]:
-    """What is wrong with a scenario as a whole."""
+    """The mistakes in a scenario as a whole."""
     count, known = scenario.nodes.count, {each.name for each in scenario.dataset}
     found = [f"assert: {name}: no such figure" for name in scenario.asserts
              if _figure(name) not in FIGURES]  # fmt: skip
@@ -229,7 +229,7 @@ def problems_of(scenario: Scenario) -> list[str]:
 
 
 def assertions(scenario: Scenario) -> list[Assertion]:
-    """What the scenario asks of its figures."""
+    """The scenario's targets for its results."""
     return [
         Assertion(_figure(name), **{SUFFIXES[name[-4:]]: value})
         for name, value in scenario.asserts.items()
@@ -254,7 +254,7 @@ def expanded(scenario: Scenario) -> list[Event]:
 
 
 def size(value: Size) -> int:
-    """Bytes; InvalidInput names what is none."""
+    """Parses a number of bytes. Raises: InvalidInput."""
     try:
         return parse_size(value)
     except InvalidInput as error:

@@ -32,7 +32,7 @@ STEP_S = 2.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What was seen."""
+    """The findings of the run."""
 
     panels: int = 0
     panels_without_data: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it is asked."""
+        """Whether all targets are reached."""
         return not (self.panels_without_data or self.alerts_missing or self.alerts_without_cause)
 
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(cluster: Watched) -> Outcome:
-    """All of it."""
+    """Runs everything."""
     outcome, begin_s = Outcome(), time.time()
     server = cluster.prometheus
     _be_healthy(cluster)
@@ -110,7 +110,7 @@ def _be_healthy(cluster: Watched) -> None:
 
 
 def _has_data(server: Prometheus, panel: Panel, begin_s: float) -> bool:
-    """Whether each query of a panel gave something, now or at any time of the run."""
+    """Whether each query of a panel returned something at any time of the run."""
     end_s = time.time()
     for query in panel.queries:
         asked = shortened.query(query.expression, end_s - begin_s)

@@ -1,4 +1,4 @@
-"""What each alert is for, brought about for real, and taken away again."""
+"""Causes the condition of each alert for real, and ends it again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _a_store_that_throttles(watched: Watched) -> Iterator[None]:
 
 @contextmanager
 def _a_store_that_hangs(watched: Watched) -> Iterator[None]:
-    """S3 takes requests and answers none, while a program waits for a file."""
+    """S3 accepts requests and answers none, while a program waits for a file."""
     watched.origin.relay.behave(outage="blackhole")
     watched.read(TLS_NODE, ["cold4"])
     try:
@@ -41,7 +41,7 @@ def _a_store_that_hangs(watched: Watched) -> Iterator[None]:
 
 @contextmanager
 def _wrong_bytes(watched: Watched) -> Iterator[None]:
-    """A bit of each piece that S3 sends is another."""
+    """One bit of each piece that S3 sends is flipped."""
     watched.origin.relay.behave(fault="flip", fault_below="/")
     watched.read(TLS_NODE, ["cold2"])
     try:
@@ -52,7 +52,7 @@ def _wrong_bytes(watched: Watched) -> Iterator[None]:
 
 @contextmanager
 def _data_processes_die(watched: Watched) -> Iterator[None]:
-    """They are killed again and again while they fetch."""
+    """Data processes are killed again and again while they fetch."""
     for _ in range(KILLS):
         watched.read(TLS_NODE, ["cold3"])
         watched.kill_data_processes(TLS_NODE)
@@ -62,7 +62,7 @@ def _data_processes_die(watched: Watched) -> Iterator[None]:
 
 @contextmanager
 def _too_small_a_cache(watched: Watched) -> Iterator[None]:
-    """A node reads twice what its cache holds, over and over."""
+    """A node reads twice the size of its cache, again and again."""
     reader = watched.read(SMALL_NODE, ["cold0", "cold1", "warm"], forever=True)
     try:
         yield
@@ -72,21 +72,21 @@ def _too_small_a_cache(watched: Watched) -> Iterator[None]:
 
 @contextmanager
 def _a_full_disk(watched: Watched) -> Iterator[None]:
-    """A node reads more than the disk of its cache takes."""
+    """A node reads more than the disk of its cache can hold."""
     watched.read(0, [f"cold{number}" for number in range(6)])
     yield
 
 
 @contextmanager
 def _a_certificate_that_ends(watched: Watched) -> Iterator[None]:
-    """The files of a node's certificate are replaced by those of one that ends in ten days."""
+    """A node's certificate is replaced by one that expires in ten days."""
     certify(watched.certificate, days=10)
     yield
 
 
 @contextmanager
 def _a_proxy_without_processor_time(watched: Watched) -> Iterator[None]:
-    """It is stopped for a second, again and again."""
+    """The proxy is stopped for a second, again and again."""
     for _ in range(PULSES):
         watched.send(SMALL_NODE, signal.SIGSTOP)
         time.sleep(PULSE_S)
@@ -106,7 +106,7 @@ def _restarts(watched: Watched) -> Iterator[None]:
 
 @contextmanager
 def _a_dead_node(watched: Watched) -> Iterator[None]:
-    """It is gone, and stays so: the last that happens."""
+    """The node is gone, and stays so: the last cause."""
     live = watched.cluster.live
     node = live.pop(SMALL_NODE)
     node.kill()

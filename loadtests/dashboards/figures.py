@@ -1,4 +1,4 @@
-"""What the queries of all panels gave in a run, as JSON that pictures are drawn from."""
+"""The answers to the queries of all panels in a run, as JSON from which pictures are drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class PanelFigures(msgspec.Struct, frozen=True):
-    """What a panel shows. ``look``: as of Look."""
+    """The series of a panel. ``look``: see Look."""
 
     title: str
     unit: str
@@ -45,7 +45,7 @@ class BoardFigures(msgspec.Struct, frozen=True):
 
 
 def taken(server: Prometheus, begin_s: float, end_s: float) -> list[BoardFigures]:
-    """What all panels of all dashboards show of a time (Unix)."""
+    """What all panels of all dashboards show at a time (Unix)."""
     return [
         BoardFigures(
             board.uid,
@@ -94,7 +94,7 @@ def _shown(label: str, labels: dict[str, str]) -> str:
 
 
 def _points(values: Sequence[Sequence[Any]], begin_s: float) -> list[tuple[float, float]]:
-    """Without what is no number (a quantile of nothing)."""
+    """Drops values that are not numbers, such as a quantile of nothing."""
     found = ((round(at_s - begin_s, 1), float(text)) for at_s, text in values)
     return [(at_s, float(f"{value:.4g}")) for at_s, value in found if value - value == 0]
 

@@ -145,7 +145,7 @@ def _legend(series: Sequence[Series], width: float) -> Iterator[str]:
 
 
 def stacked(series: Sequence[Series]) -> list[Series]:
-    """Each with the sum of those before it at the same time."""
+    """Stacks series: each value includes the sum of those before it at the same time."""
     sums: dict[float, float] = {}
     made = []
     for one in series:

@@ -62,7 +62,7 @@ cache_size_bytes_max = "64MiB"
 
 @dataclass(slots=True)
 class Watched:
-    """The running cluster. ``readers`` are programs that read, which end with it."""
+    """The running cluster. ``readers``: programs that read, and that end with it."""
 
     cluster: Cluster
     origin: Origin
@@ -72,7 +72,7 @@ class Watched:
     readers: list[Child] = field(default_factory=list)
 
     def node(self, number: int) -> Node:
-        """A node by its number, also one that is dead."""
+        """A node by its number, alive or dead."""
         return self.cluster.nodes[number]
 
     def read(self, number: int, groups: Sequence[str], *, forever: bool = False) -> Child:
@@ -85,11 +85,11 @@ class Watched:
         return reader
 
     def send(self, number: int, what: signal.Signals) -> None:
-        """A signal to a node's proxy."""
+        """Sends a signal to a node's proxy."""
         os.kill(self._proxy(number).pid, what)
 
     def kill_data_processes(self, number: int) -> None:
-        """Those that a node's proxy has started."""
+        """The processes that a node's proxy has started."""
         for child in self._proxy(number).children():
             child.kill()
 
@@ -102,7 +102,7 @@ class Watched:
 
 @contextmanager
 def watched(scratch: Path, server: str) -> Iterator[Watched]:
-    """Everything is ready inside, and gone afterwards."""
+    """A ready cluster within the block; everything is removed afterwards."""
     scenario = parse(SCENARIO, Changes())
     with ExitStack() as stack:
         network = stack.enter_context(Network.made())
@@ -175,7 +175,7 @@ def _small_disk(folder: Path) -> Iterator[Path]:
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Whether it became so in time."""
+    """Waits until a condition is true. Returns whether that was in time."""
     end = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > end:

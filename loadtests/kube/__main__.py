@@ -26,12 +26,12 @@ TASKS = {
 
 
 def say(line: str) -> None:
-    """One line, at once."""
+    """Prints one line, without buffering."""
     print(line, flush=True)
 
 
 def run_tests(words: list[str]) -> int:
-    """pytest on what needs a kubelet. Its exit code."""
+    """Runs pytest on tests that need a kubelet. Returns its exit code."""
     binary.PROVISIONER.build(say)
     names_tests = any(Path(ROOT, word.partition("::")[0]).exists() for word in words if word)
     argv = [sys.executable, "-m", "pytest", "-q", *words, *([] if names_tests else ["tests/kube"])]
@@ -39,7 +39,7 @@ def run_tests(words: list[str]) -> int:
 
 
 def shell(kubenode: Path) -> int:
-    """A node to look at, until the shell ends."""
+    """Runs a node for a shell, until the shell ends."""
     with ExitStack() as stack:
         folder = stack.enter_context(private_directory("lks-"))
         made = stack.enter_context(prepared(kubenode, folder, Clock(say).tell))

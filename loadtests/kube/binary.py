@@ -44,7 +44,7 @@ class GoProgram:
 
     @property
     def binary(self) -> Path:
-        """Where it is for this checkout, once it is built."""
+        """The path for this checkout, once it is built."""
         return cache_directory() / f"{self.name}-{self._key()}" / self.name
 
     def build(self, say: Say) -> Path:
@@ -72,7 +72,7 @@ class GoProgram:
         return binary
 
     def _go_build(self, output: Path, scratch: Path) -> None:
-        """One `go build`, with caches that are thrown away but for those that the user names."""
+        """Runs one `go build`, with temporary caches except those that the user names."""
         caches = {"GOCACHE": str(scratch / "build"), "GOMODCACHE": str(scratch / "modules")}
         done = subprocess.run(
             ["go", "build", *self._flags(), "-o", output, self.package],
@@ -91,7 +91,7 @@ class GoProgram:
         return ["-trimpath", "-ldflags", " ".join(self.linker_flags)]
 
     def _key(self) -> str:
-        """Of all that goes into the binary: modules with their hashes, our source, flags."""
+        """A digest of all inputs of the binary: modules with their hashes, our source, flags."""
         digest = hashlib.sha256()
         for path in (self.module / name for name in ("go.mod", "go.sum", "main.go")):
             if path.exists():
@@ -107,7 +107,7 @@ def cache_directory() -> Path:
 
 
 def _kubernetes_version() -> tuple[str, ...]:
-    """Linker flags for the version that Kubernetes' programs tell."""
+    """Linker flags for the version that Kubernetes' programs report."""
     found = re.search(r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)", _go_mod("kubenode"))
     assert found is not None
     told = dict(zip(("gitVersion", "gitMajor", "gitMinor"), found.groups(), strict=True))

@@ -1,4 +1,4 @@
-"""What the node's components are told: flags and files, as pure functions of places."""
+"""The settings of the node's components: flags and files, as pure functions of paths."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def kubeconfig(user: str, certificate: Path) -> str:
 
 
 def cgroup(folder: Path) -> str:
-    """The node's own cgroup: a kubelet ends whatever it does not know below its own."""
+    """The node's own cgroup: a kubelet kills processes that it does not know below its own."""
     return f"lodefs-kube-{folder.name}"
 
 
 def kubelet(folder: Path) -> str:
-    """KubeletConfiguration: cgroups of its own, nothing evicted or collected, no iptables."""
+    """KubeletConfiguration: own cgroups, no eviction and no garbage collection, no iptables."""
     limits = ["memory.available", "nodefs.available", "nodefs.inodesFree"]
     limits += ["imagefs.available", "imagefs.inodesFree"]
     return json.dumps(
@@ -127,7 +127,7 @@ oom_score = 0
 
 
 def etcd(folder: Path) -> list[str]:
-    """etcd's flags: what it writes need not outlive the machine."""
+    """etcd's flags: its data need not outlive the machine."""
     peer = "http://127.0.0.1:2380"
     return [
         *("--name", "e", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync"),

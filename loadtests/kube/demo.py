@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 def run(kubenode: Path, say: Say) -> None:
-    """The whole demo; ChildError where a step fails."""
+    """Runs the whole demo. Raises: ChildError if a step fails."""
     clock = Clock(say)
     with private_directory("lkd-") as folder, prepared(kubenode, folder, clock.tell) as made:
         source = Path(sysconfig.get_path("stdlib"), "json")
@@ -53,7 +53,7 @@ def prepared(kubenode: Path, folder: Path, say: Say) -> Iterator[Installation]:
 
 
 def read_in_pod(made: Installation, source: Path, commit: str) -> int:
-    """How many files a pod has read and found right. ChildError where one is not."""
+    """The number of files that a pod has read and verified. Raises: ChildError."""
     files = sorted(path for path in source.rglob("*") if path.is_file())
     sums = "".join(
         f"{sha256(path.read_bytes()).hexdigest()}  ./{path.relative_to(source)}\n" for path in files
@@ -74,7 +74,7 @@ def read_in_pod(made: Installation, source: Path, commit: str) -> int:
 
 
 class Clock:
-    """Tells steps, with the seconds since the start."""
+    """Reports steps, with the seconds since the start."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -82,7 +82,7 @@ class Clock:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._began_s
 
     def tell(self, step: str) -> None:

@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 
 def run(kubenode: Path, say: Say) -> None:
-    """All figures, a line each."""
+    """All results, one line each."""
     clock = Clock(say)
     with private_directory("lkf-") as folder, prepared(kubenode, folder, clock.tell) as made:
         made.install()
@@ -166,7 +166,7 @@ def _seen(node: Node, names: list[str]) -> list[tuple[int, int]]:
 
 
 def _read_on(node: Node, names: list[str]) -> None:
-    """Returns when every pod has read all its volumes a few times more."""
+    """Returns when every pod has read all its volumes a few more times."""
     before = [rounds for rounds, _ in _seen(node, names)]
 
     def all_did() -> bool:

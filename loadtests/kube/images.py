@@ -1,4 +1,4 @@
-"""Images for the node, made without a registry: lodefs', busybox, and the one that holds a pod."""
+"""Images for the node, made without a registry: lodefs, busybox, and the pause image."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def box_images(folder: Path) -> list[Path]:
 
 
 def provisioner_image(binary: Path, folder: Path) -> Path:
-    """The external-provisioner, alone."""
+    """The image of the external-provisioner."""
     root = folder / "provisioner"
     root.mkdir()
     shutil.copy(binary, root / "csi-provisioner")
