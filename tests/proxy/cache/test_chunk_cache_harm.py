@@ -125,6 +125,6 @@ def test_harm_is_named(cache: Cache) -> None:
     assert isinstance(slab, CacheFile)
     assert slab.damage() == ""
     os.truncate(slab.path, 3)
-    assert slab.damage() == "it was cut to 3 bytes"
+    assert slab.damage() == "it was truncated to 3 bytes"
     slab.path.unlink()
     assert slab.damage() == "it was removed"

@@ -182,7 +182,7 @@ def test_many_bytes_of_few_take_little_memory(processes: DataProcesses) -> None:
     assert peak_kib < 64 * 1024
 
 
-@pytest.mark.parametrize("harm", ["cut", "removed"])
+@pytest.mark.parametrize("harm", ["truncated", "removed"])
 def test_a_file_that_was_damaged_is_not_written_to(
     processes: DataProcesses, tmp_path: Path, harm: str
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_file_that_was_damaged_is_not_written_to(
     with files(tmp_path, pack) as (fds, target):
         os.truncate(target, 9000)
         assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
-        if harm == "cut":
+        if harm == "truncated":
             os.truncate(target, 8999)
         else:
             target.unlink()
