@@ -23,6 +23,7 @@ WITHIN = f"""
 read started
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
 cat {QEMU} >/proc/sys/fs/binfmt_misc/register
+mount --rbind /dev "$1/dev"
 exec chroot "$@"
 """
 
