@@ -25,7 +25,7 @@ def real(path: str) -> str:
         return rooted(os.path.abspath(path))
     except OSError as error:
         raise InvalidInput(
-            f"{path}: {error.filename} is {error.strerror}: name the directory itself"
+            f"{path}: {error.filename}: {error.strerror}; name the directory itself"
             if error.strerror and error.filename
             else f"{path}: {error}"
         ) from error

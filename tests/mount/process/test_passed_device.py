@@ -30,7 +30,7 @@ def test_a_mount_that_the_runtime_has_made_is_served(user: JobUser, group_proxy:
 
 def test_a_descriptor_that_is_no_mount_is_refused() -> None:
     """It says what is wrong with it."""
-    with open(os.devnull) as file, pytest.raises(InvalidInput, match="is not /dev/fuse"):
+    with open(os.devnull) as file, pytest.raises(InvalidInput, match="is not a mounted /dev/fuse"):
         passed_device.take(file.fileno())
     with pytest.raises(InvalidInput, match="is not open"):
         passed_device.take(987654)
