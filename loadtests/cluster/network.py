@@ -1,4 +1,4 @@
-"""Network namespaces with addresses of their own, joined by a bridge in one that is the switch.
+"""Network namespaces with their own addresses, joined by a bridge in a further namespace.
 
 Everything is named after the process that made it (its id and the tick it started at), so that
 what a killed run left behind is known and removed by the next. Uses iproute2; needs root.

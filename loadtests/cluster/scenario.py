@@ -1,4 +1,4 @@
-"""Scenarios: TOML files that say what is read by whom, what goes wrong, and what is asked.
+"""Scenarios: TOML files that describe the reads, the failures and the targets.
 
 loadtests/README.md describes the tables and keys. Unknown ones are refused by name.
 """

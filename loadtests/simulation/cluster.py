@@ -136,7 +136,7 @@ class Cluster:
         self.clock.after(self.settings.members_follow_s, self.follow)
 
     def probe(self, probed: Node) -> None:
-        """All nodes find out whether this one is there, as their probing does."""
+        """Tells all nodes whether this one is alive, as their probes would."""
         now_s = self.clock.now_s
         for node in self.nodes:
             if node.alive and not node.health.usable(probed.address, now_s):

@@ -1,4 +1,4 @@
-"""``lodefs commit`` and ``lodefs restore``: what was changed in a writable mount."""
+"""``lodefs commit`` and ``lodefs restore``: the changes in a writable mount."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commit(
     session: Session,
     directory: str = cli.argument("DIR", type=UntouchedPath()),
     wait_s: float = cli.option(
-        "Wait so many seconds for files that are open for writing [0].",
+        "Wait this many seconds for files that are open for writing [0].",
         "--wait",
         type=FiniteRange(0, 7 * 86400),
         default=0.0,
@@ -38,7 +38,7 @@ def commit(
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
-    """Commit what was changed in the writable mount on DIR to its branch.
+    """Commit the changes in the writable mount on DIR to its branch.
 
     DIR shows the new commit then, without changes. Only what was changed is read. What others have
     committed to the branch since is kept, and shows in DIR too; a path that they changed as well is
@@ -75,7 +75,7 @@ def restore(
 
 
 def show_status(session: Session, directory: str, *, as_json: bool) -> None:
-    """Writes what is changed in a writable mount."""
+    """Writes the changes in a writable mount."""
     found = status(directory, session=session)
     has_moved = bool(found.branch) and found.head != found.commit
     if as_json:
