@@ -40,7 +40,7 @@ RECORD_BYTES_MAX = 64 * 1024
 RESERVE_BYTES = 32 * 1024  # more than a record and the directories of a generation need
 OF_ROOT = Path("/var/lib/lodefs/writable")
 ID_BYTES = 8
-WHOSE = "a writable mount that another command works on; try again when that has ended"
+WHOSE = "a writable mount that another command works on (try again when that has ended)"
 _in_this_process = VolumeLocks()  # file locks only exclude other processes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -168,3 +169,19 @@ def test_changes_that_have_filled_their_disk(kept: KeptChanges) -> None:
         assert (place.directory / "reserve").stat().st_size == upper_place.RESERVE_BYTES
     finally:
         libc.call("umount2", os.fsencode(place.directory), 2)
+
+
+@pytest.mark.parametrize("now_s", [1.0, 2e10])
+def test_a_clock_that_jumps(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch, now_s: float
+) -> None:
+    """Back before the base, or centuries ahead: what was changed is committed, also when it was
+    interrupted before that."""
+    kept.write(a=b"ours")
+    kept.objects.add(fail(Denied("ended here")), "put", "repos/r/refs")
+    with pytest.raises(Denied):
+        kept.commit()
+    kept.objects.forget()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    made = kept.commit()
+    assert (kept.record.commit, kept.files()["a"]) == (made, b"ours")
