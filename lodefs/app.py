@@ -250,7 +250,7 @@ def _notes_of(error: BaseException) -> list[str]:
 
 
 def _way_out(error: LodefsError) -> list[str]:
-    """What to do about a damaged object of the store, unless the error says it."""
+    """Returns the remedy for a damaged object of the store, unless the error says it."""
     told = str(error)
     if isinstance(error, Corrupt) and without_keys(told) != told and "`lodefs " not in told:
         return ["`lodefs repair` says what else is damaged, and puts it back"]
@@ -258,8 +258,8 @@ def _way_out(error: LodefsError) -> list[str]:
 
 
 def _what_there_is(error: LodefsError) -> list[str]:
-    """What the store has instead of a name that was not found. The command line may see all
-    names."""
+    """Returns the names that the store has instead of one that was not found. The command line may
+    see all names."""
     with suppress(LodefsError):
         if isinstance(error, NotFound) and error.instead is not None:
             return [error.instead()]

@@ -1,4 +1,4 @@
-"""What a mount shows, which is fixed for its life, and the messages of its startup."""
+"""The description of a mount, which is fixed for its life, and the messages of its startup."""
 
 from __future__ import annotations
 

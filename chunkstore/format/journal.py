@@ -100,7 +100,8 @@ class LastHeartbeat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a gc run knows, so that the next one need not read the whole journal."""
+    """The state of the journal as a gc run leaves it, so that the next run need not read all of
+    it."""
 
     before: int = 0  # all writers with lower numbers have ended, and ``refs`` has their refs
     refs: Mapping[RefName, int] = field(default_factory=dict)  # an existing sequence of each

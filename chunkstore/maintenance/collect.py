@@ -80,7 +80,8 @@ class Amount:
 
 @dataclass(slots=True)
 class CollectResult:
-    """What a gc run found and did, or with ``dry_run`` would do."""
+    """The result of a gc run: its findings and its actions, or with ``dry_run`` those it would
+    take."""
 
     packs: int = 0  # packs of the store when the gc run began
     size_bytes: int = 0

@@ -38,7 +38,7 @@ class Marked:
     ``watched`` (None: of all). It is closed at the end of its block."""
 
     def __init__(self, base: Marked | None = None) -> None:
-        """What ``base`` holds is in use, too, and is not walked again."""
+        """Starts with the objects of ``base``: they are in use, too, and are not walked again."""
         self.watched: Collection[PackId] | None = () if base is None else base.watched
         self.chunks: dict[PackId, int] = {} if base is None else dict(base.chunks)
         self.commits: set[tuple[str, CommitId]] = set()

@@ -69,7 +69,7 @@ class Unused:
 
 
 class Merging:
-    """What one gc run does about the locations of packs. With ``dry_run`` it only reports what it
+    """The work of one gc run on the locations of packs. With ``dry_run`` it only reports what it
     would do. Its methods raise what the store raises."""
 
     def __init__(

@@ -71,8 +71,8 @@ class Moment:
 
 @dataclass(slots=True)
 class PurgePlan:
-    """What a purge would remove. ``targets`` are the repositories and paths to purge. ``versions``
-    are commits that lead there. ``shared`` are other paths ("REPO:PATH") that need some of these
+    """The plan of a purge. ``targets`` are the repositories and paths to purge. ``versions`` are
+    commits that lead there. ``shared`` are other paths ("REPO:PATH") that need some of these
     chunks. ``unreadable`` are packs with a damaged index, which may hold the bytes, too.
     ``damaged`` are unreadable commits to which no branch or tag leads: their own contents are not
     examined."""
@@ -91,9 +91,10 @@ class PurgePlan:
 
 @dataclass(slots=True)
 class PurgeResult:
-    """What a purge did. ``left`` are damaged packs that still hold such bytes, or may. ``shared``
-    are other paths that came to need the bytes while the purge began. ``writers`` is the number of
-    writers that began before it and had not ended: they may put the bytes into another pack."""
+    """The result of a purge. ``left`` are damaged packs that still hold such bytes, or may.
+    ``shared`` are other paths that came to need the bytes while the purge began. ``writers`` is the
+    number of writers that began before it and had not ended: they may put the bytes into another
+    pack."""
 
     packs: int = 0
     size_bytes: int = 0

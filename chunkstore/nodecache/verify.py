@@ -58,7 +58,7 @@ class Damage:
 
 @dataclass(slots=True)
 class CacheCheck:
-    """What was checked, and the damage that was found."""
+    """Counts of the checked parts, and the damage that was found."""
 
     files: int = 0
     chunks: int = 0

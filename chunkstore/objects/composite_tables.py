@@ -1,5 +1,4 @@
-"""Which pack lies in which composite now: a log of put-if-absent tables, of which the newest
-counts.
+"""The composite that each pack lies in: a log of put-if-absent tables, of which the newest counts.
 
 So all changes are ordered, and a pack that is in one table is in all later ones, until a gc run has
 deleted it for good (docs/decisions/0051). For any thread.

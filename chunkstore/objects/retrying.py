@@ -93,7 +93,7 @@ class Retrying(DelegatingStore):
 
 
 class _Attempts:
-    """What is left of one call's budget."""
+    """The remainder of one call's budget."""
 
     def __init__(
         self,

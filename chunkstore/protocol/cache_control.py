@@ -125,11 +125,11 @@ class PinsView(msgspec.Struct, frozen=True):
 
 
 class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What to drop from the cache: ``path`` of ``repo`` (at ``rev``, or if that is None, at every
-    commit that the node knows), or ``everything``. ``pins_only`` drops only pins. ``owner`` drops
-    only this owner's pins (None: any owner's). Pins that have other owners, too, stay.
-    ``all_nodes`` drops all pins of an owner on all nodes of the cluster that answer, and ends its
-    warm jobs."""
+    """A request to drop data from the cache: ``path`` of ``repo`` (at ``rev``, or if that is None,
+    at every commit that the node knows), or ``everything``. ``pins_only`` drops only pins.
+    ``owner`` drops only this owner's pins (None: any owner's). Pins that have other owners, too,
+    stay. ``all_nodes`` drops all pins of an owner on all nodes of the cluster that answer, and ends
+    its warm jobs."""
 
     repo: str | None = None
     rev: str | None = None

@@ -118,7 +118,7 @@ class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
 
 
 class UsageReport(msgspec.Struct, array_like=True, frozen=True):
-    """What a program read from the cache's files by itself since its last report.
+    """A report of the reads that a program has made of the cache's files since its last report.
 
     ``numbers`` are the files; ``reads`` and ``read_bytes`` count its reads of them. ``scattered``
     are inode numbers of large files of ``commit`` in ``repo`` that were read by chunks, since they

@@ -64,7 +64,7 @@ class Skipped(NamedTuple):
 
 
 class Private(StrEnum):
-    """What a push does with files that others may not read: a commit does not keep such modes."""
+    """The treatment of files that others may not read: a commit does not keep such modes."""
 
     PUSH = "push"
     SKIP = "skip"  # leave them out, and name them

@@ -137,8 +137,8 @@ class LostPacks:
 
 
 class PushSession:
-    """What all parts of one push to ``branch`` share. ``index`` and ``uploader`` belong to the
-    current attempt; ``write`` is the write of the ref. For one thread."""
+    """The state that all parts of one push to ``branch`` share. ``index`` and ``uploader`` belong
+    to the current attempt; ``write`` is the write of the ref. For one thread."""
 
     index: PushIndex
     uploader: Uploader

@@ -85,7 +85,7 @@ def dropped_of(index: PackIndex, named: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoundPieces:
-    """What exists of a pack: its index, its good chunks, and all chunks as they are."""
+    """The parts of a pack that exist: its index, its good chunks, and all chunks as they are."""
 
     index: PackIndex
     good: Pieces

@@ -81,7 +81,7 @@ class Finding:
 
 @dataclass(slots=True)
 class RepairResult:
-    """What was examined, and all that was found."""
+    """Counts of the examined objects, and all findings."""
 
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0

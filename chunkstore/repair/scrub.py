@@ -101,7 +101,7 @@ class ScrubOptions:
 
 @dataclass(slots=True)
 class ScrubResult:
-    """What a run read, and all packs that are damaged now: those found now or before."""
+    """The amount that a run read, and all packs that are damaged now, whichever run found them."""
 
     ledger: ScrubLedger
     packs: int = 0

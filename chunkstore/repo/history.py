@@ -175,7 +175,7 @@ def find(store: Store, spec: Spec) -> TreeEntry:
 
 
 class ReadsTrees(Protocol):
-    """What gives the entries of directories: a PackReader."""
+    """A source of the entries of directories, such as a PackReader."""
 
     def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
         """Returns the entries of a directory, by name. Raises: Corrupt."""

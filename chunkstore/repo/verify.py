@@ -46,9 +46,9 @@ _PROBLEMS = BAD_TREE
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What was checked, each thing once, and the problems, one line each. ``purged`` lists purged
-    files, which are no problem. ``commits_without_files`` counts older commits of one revision
-    whose files were not checked."""
+    """Counts of the checked objects, each counted once, and the problems, one line each. ``purged``
+    lists purged files, which are no problem. ``commits_without_files`` counts older commits of one
+    revision whose files were not checked."""
 
     problems: list[str] = field(default_factory=list)
     purged: list[str] = field(default_factory=list)

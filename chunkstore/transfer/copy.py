@@ -77,7 +77,7 @@ class RefusedRef:
 
 @dataclass(slots=True)
 class CopyResult:
-    """What a copy did, or with ``dry_run`` would do."""
+    """The result of a copy, or with ``dry_run`` the result it would have."""
 
     refs: list[CopiedRef] = field(default_factory=list)  # includes refs that did not move
     refused: list[RefusedRef] = field(default_factory=list)  # only if all refs were copied

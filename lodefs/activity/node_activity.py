@@ -223,7 +223,7 @@ TIMEOUT_S = 5.0
 
 
 def look(url: str, token: str | None, *, timeout_s: float = TIMEOUT_S) -> NodeActivity:
-    """What a proxy has done so far. Raises: Unavailable, Denied (it needs another token)."""
+    """Returns the counters of a proxy. Raises: Unavailable, Denied (it needs another token)."""
     with closing(ControlClient(url, token)) as calls:
         answer = calls.ask("GET", "/metrics", timeout_s=timeout_s)
     if answer.status in (401, 403):

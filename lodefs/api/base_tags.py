@@ -34,7 +34,7 @@ def name_for(session: Session, place: UpperPlace, record: Record) -> str:
 
 
 def way_out(record: Record) -> str:
-    """What to do with changes whose base is gone."""
+    """Returns advice on changes whose base is gone."""
     at = record.mountpoint
     return (
         f"the changes in {at} are to that commit: `lodefs commit --base REV {at}` takes them as "

@@ -21,7 +21,7 @@ from lodefs.settings.session import Session
 
 
 class Ended(NamedTuple):
-    """What became of the changes on a directory: they were committed (``result``), or are ``kept``
+    """The outcome of the changes on a directory: they were committed (``result``), or are ``kept``
     in a place, with the ``error`` of a failed commit. With none of these nothing was changed."""
 
     directory: str

@@ -66,9 +66,9 @@ def prepare(
     changes: JobChanges | None = None,
     say: Say = lambda _line: None,
 ) -> Prepared:
-    """What to mount. Fills ``changes`` with the mounts that take changes, and creates missing
-    directories. If the node's mount service cannot be used, calls ``say``, and starts a proxy
-    unless one runs.
+    """Returns the mounts to make. Fills ``changes`` with the mounts that take changes, and creates
+    missing directories. If the node's mount service cannot be used, calls ``say``, and starts a
+    proxy unless one runs.
 
     Raises: InvalidInput (directories), NotFound, Denied, Unavailable.
     """
@@ -128,7 +128,7 @@ def _check(places: Sequence[tuple[str, Dataset]]) -> None:
 def _attached(
     client: AttachClient | None, places: Sequence[tuple[str, Dataset]]
 ) -> tuple[list[tuple[str, Attached]], list[tuple[str, Dataset]]]:
-    """What the node hands out, and what it does not."""
+    """Returns the mounts that the node hands out, and those that it does not."""
     attached, left = [], []
     for place, dataset in places:
         one = client.attach(dataset.spec) if client is not None else None

@@ -37,7 +37,7 @@ def snapshot(
 
 
 class _Opened:
-    """What calls of ``open`` share: connections, and snapshots by commit."""
+    """State that calls of ``open`` share: connections, and snapshots by commit."""
 
     def __init__(self) -> None:
         self._clients: dict[object, ProxyClients] = {}

@@ -42,7 +42,7 @@ class LostRef(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What ``undelete`` restored, and what it could not restore."""
+    """The refs that ``undelete`` restored, and those that it could not restore."""
 
     refs: list[NamedRef]
     lost: list[LostRef]

@@ -208,7 +208,8 @@ def _place(state: Path, mountpoint: str, upper: str | None) -> UpperPlace:
 
 
 def _wanted(session: Session, options: MountOptions, former: Record | None) -> Record:
-    """What to mount. Kept changes decide this: their base counts, not the argument."""
+    """Returns the record of the mount to make. Kept changes decide this: their base counts, not the
+    argument."""
     service = _service(session, options)
     if former is not None and former.branch == options.rev and former.repo == options.repo:
         return msgspec.structs.replace(former, options=options, service=former.service or service)

@@ -25,8 +25,8 @@ from lodefs.settings.session import Session
 
 
 class Closed(NamedTuple):
-    """What became of changes: the commit of them (None: none was made), and whether they are on the
-    disk still."""
+    """The outcome of changes: their commit (None: none was made), and whether they are still on the
+    disk."""
 
     result: ChangesResult | None
     kept: bool
@@ -93,7 +93,8 @@ def remember(session: Session, at: str, place: UpperPlace) -> None:
 
 
 def _no_mounter(_options: MountOptions) -> object:
-    """Who shows the mount is counted by the mount service, which sees it above its own mounts."""
+    """Raises: Unavailable. The mount service counts the mount's users, since it sees the mount
+    above its own mounts."""
     raise Unavailable(
         "the node's mount service did not mount what is below the changes, or where this process "
         "cannot see it (mountPropagation): look at its log, and try again"

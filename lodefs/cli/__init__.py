@@ -1,1 +1,1 @@
-"""What commands share: options, exit codes, progress bars, text."""
+"""The parts that commands share: options, exit codes, progress bars, text."""

@@ -128,7 +128,8 @@ def csi(
 def _writer(
     session: Session, writable: str, state: Path, mounter: Path
 ) -> Callable[[Credentials], VolumeWriter] | None:
-    """Who mounts and commits volumes that take changes; None: nobody. InvalidInput."""
+    """Returns the object that mounts and commits volumes that take changes; None without any.
+    Raises: InvalidInput."""
     if writable == _NO:
         return None
     from lodefs.api.writable_volumes import WritableVolumes

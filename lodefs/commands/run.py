@@ -25,7 +25,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
 class _OfChanges(TypedDict):
-    """What becomes of the changes to datasets that take some."""
+    """The policy for changes to datasets that take some."""
 
     when: Annotated[
         str | None,
@@ -158,7 +158,7 @@ def _run(session: Session, command: Sequence[str], changes: JobChanges) -> None:
 
 
 def _told(one: Ended, code: int) -> list[str]:
-    """What became of the changes on a directory, for people."""
+    """Returns the outcome of the changes on a directory, for people."""
     lines = []
     if one.result is not None:
         lines = [f"left out of the commit: {left}" for left in one.result.skipped]

@@ -274,7 +274,7 @@ def _report(session: Session, job: int) -> JobReport | None:
 
 
 def _figures(session: Session, job: int) -> dict[str, Jobs]:
-    """What a job has read so far; a prolog does without."""
+    """Returns the counts of a job's reads so far. A prolog does without them."""
     from lodefs.proxies.own_proxy import node_job_figures
     from lodefs.slurm.job_report import figures_of
 

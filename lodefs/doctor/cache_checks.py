@@ -80,7 +80,7 @@ def file_system(subject: Subject) -> list[Finding]:
 
 
 def judged_kind(kind: str, path: Path) -> Finding:
-    """What this kind of file system means for a cache."""
+    """Returns the verdict on a kind of file system for a cache."""
     saw = f"{path} is on {kind or 'an unknown file system'}"
     if kind in NETWORK or kind.startswith("fuse"):
         mend = "set cache_dir to a local disk (ext4, xfs): NVMe is best"
@@ -119,7 +119,7 @@ def speed(subject: Subject) -> list[Finding]:
 
 
 def judged_speed(found: DiskSpeed | None) -> Finding:
-    """What the speed of a disk means for a cache."""
+    """Returns the verdict on the speed of a disk for a cache."""
     if found is None:
         return unchecked(SPEED, "the file system does not support O_DIRECT")
     saw = f"writes {text.size(int(found.written))}/s, reads {text.size(int(found.read))}/s"

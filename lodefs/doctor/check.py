@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 class Finding(NamedTuple):
-    """What a check found. ``mend``: how to fix it; "" if there is nothing to fix."""
+    """The finding of a check. ``mend``: how to fix it; "" if there is nothing to fix."""
 
     check: str
     state: State

@@ -57,7 +57,7 @@ def _as_seen(nodes: list[Mapping[str, object]]) -> list[Finding]:
 
 
 def _mend(words: str) -> str:
-    """What to do about a node, given the error that is reported about it."""
+    """Returns the remedy for a node, given the error that is reported about it."""
     if "secret" in words:
         return "use the same peer_secret_file on all nodes; proxies read it again within seconds"
     if "peer_address" in words:
@@ -125,7 +125,7 @@ def certificates(subject: Subject, *, now_s: Callable[[], float] = time.time) ->
 
 
 def _certificate(name: str, path: Path, now_s: float) -> Finding | None:
-    """What is wrong with one file; None if nothing is."""
+    """Returns the fault of one file; None if it has none."""
     what = f"{name} {path}"
     try:
         ends_s = min(expiries_s(path.read_text(errors="replace")))

@@ -127,7 +127,7 @@ def ports(subject: Subject) -> list[Finding]:
 
 
 def _port(name: str, host: str, port: int, *, runs: bool) -> Finding | None:
-    """What is wrong with one address; None if nothing is."""
+    """Returns the fault of one address; None if it has none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     where = f"{name} = {host}:{port}"
     with socket.socket(family, socket.SOCK_STREAM) as trial:

@@ -1,4 +1,4 @@
-"""What doctor examines: the settings of this user and machine, and the proxy that answers here."""
+"""The subject of doctor: the settings of this user and machine, and the proxy that answers here."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _OF_NAMES = frozenset({Opcode.LOOKUP, Opcode.GETATTR, Opcode.READDIR, Opcode.REA
 
 
 def shares_of_record(record: Record, *, names_from_store: bool) -> Shares:
-    """What one request waited for, as shares of its time."""
+    """Returns the waits of one request, as shares of its time."""
     if record.elapsed_s <= 0:
         return {Layer.CPU: 1.0}
     names = names_from_store and record.opcode in _OF_NAMES

@@ -65,7 +65,7 @@ RECORDS_MAX = 1_000_000  # more are counted as lost
 
 
 class Watched(NamedTuple):
-    """What was seen. ``lost``: requests that came too fast to be traced."""
+    """The requests that were seen. ``lost``: requests that came too fast to be traced."""
 
     seconds: float
     records: list[Record]

@@ -26,9 +26,9 @@ _PARTS = re.compile(r"(?:[^\\,\n]|\\.)+")
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """What to mount, the directory as it was written, and whether it accepts changes. ``branch``:
-    where a commit of the changes goes; "" if only the revision says so. ``when``: when to commit
-    them; None if the list does not say."""
+    """A dataset to mount, its directory as it was written, and whether it accepts changes.
+    ``branch``: where a commit of the changes goes; "" if only the revision says so. ``when``: when
+    to commit them; None if the list does not say."""
 
     spec: Spec
     directory: str
@@ -41,7 +41,7 @@ class Dataset(msgspec.Struct, frozen=True):
 
     @property
     def suffix(self) -> str:
-        """What says that it takes changes."""
+        """The suffix of a dataset that takes changes."""
         branch = f"={self.branch}" if self.branch else ""
         return f":rw{branch}" if self.is_writable else ""
 

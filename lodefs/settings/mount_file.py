@@ -19,7 +19,7 @@ READ_TIMEOUT_S_MIN, READ_TIMEOUT_S_MAX = 0.1, 3600.0
 
 
 class MountFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What to mount and where. None means the default."""
+    """A mount to make, and its directory. None means the default."""
 
     spec: Spec
     directory: str

@@ -35,7 +35,8 @@ PROXY_IS_NOT_ENOUGH = "; this command reads the store directly, so --proxy is no
 
 
 class Session:
-    """What commands share. The entry point makes one; the store is opened on first use."""
+    """The state that commands share. The entry point makes one; the store is opened on first
+    use."""
 
     def __init__(self, environment: Mapping[str, str], *, umask: int | None = None) -> None:
         """``environment`` and ``umask`` of this process's start, for a program that replaces it."""

@@ -59,13 +59,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dataset(self) -> str:
-        """What was changed, for people."""
+        """Returns the name of the changed dataset, for people."""
         path = f":{os.fsdecode(self.shown.path)}" if self.shown.path else ""
         return f"{self.shown.repo}@{self.shown.branch}{path}"
 
 
 class Fate(Enum):
-    """What is to become of changes."""
+    """The action to take on changes."""
 
     COMMIT = "commit"
     KEEP = "keep"

@@ -60,7 +60,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     begun_s: float = 0.0
 
     def user(self, shown: Shown) -> User:
-        """Who holds the mount of a dataset that takes no changes."""
+        """Returns the holder of the mount of a dataset that takes no changes."""
         return User(f"slurm-{self.job}-{self.datasets.index(shown)}", shown.directory)
 
     @property

@@ -27,8 +27,8 @@ _DAEMON_INFO = 30  # syslog(3)
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """What a job read on this node; None: unknown. ``whole``: all reads during the job are known to
-    be its own or another's."""
+    """Counts of a job's reads on this node; None: unknown. ``whole``: each read during the job is
+    known to be its own or another's."""
 
     job: int
     uid: int

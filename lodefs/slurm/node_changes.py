@@ -46,8 +46,9 @@ CheckWrite = Callable[[int, str], None]
 
 
 class Settled(NamedTuple):
-    """What became of changes. ``result``: of their commit; ``kept``: where they lie still, and
-    ``error`` why, if they were to be committed. Without any nothing was changed."""
+    """The outcome of changes. ``result``: of their commit; ``kept``: the directory in which they
+    still lie, and ``error`` the reason, if they were to be committed. With none of these nothing
+    was changed."""
 
     change: Change
     result: ChangesResult | None = None
@@ -203,7 +204,7 @@ class NodeChanges:
 
 
 def told(one: Settled) -> str:
-    """What became of changes, for people."""
+    """Returns the outcome of changes, for people."""
     change = one.change
     what = f"what was changed on {change.shown.directory} ({change.dataset})"
     if one.result is not None and not one.result.unchanged:

@@ -36,7 +36,7 @@ NAME_CHARS_MAX = 150  # of an item's name, in the name of its file
 
 @dataclass
 class RankPart:
-    """What a rank gets: its part of the transaction, and its own directory in it."""
+    """The work of a rank: its part of the transaction, and its own directory in it."""
 
     part: Part
     folder: str
@@ -44,8 +44,8 @@ class RankPart:
 
 
 class StoredItem(NamedTuple):
-    """What a rank returns for each item: where it lies, as torch's readers know it, and the part
-    that contains it. All items share one part object."""
+    """The result of a rank for each item: its place, as torch's readers know it, and the part that
+    contains it. All items share one part object."""
 
     place: Any
     part: Part

@@ -35,7 +35,7 @@ _log = logging.getLogger("lodefs.mounter")
 
 
 class Handed(NamedTuple):
-    """What a user got: the holder that the mount service knows, and the mount's path."""
+    """An attachment: the holder that the mount service knows, and the mount's path."""
 
     user: User
     place: str

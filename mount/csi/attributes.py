@@ -67,8 +67,8 @@ class VolumeOptions(msgspec.Struct, frozen=True):
 
 
 class Secrets(NamedTuple):
-    """What a Secret has. ``token``: for the node's proxy; ``credentials``: of S3, by their names in
-    the environment, {} without any."""
+    """The contents of a Secret. ``token``: for the node's proxy; ``credentials``: of S3, by their
+    names in the environment, {} without any."""
 
     token: str | None
     credentials: Mapping[str, str]
@@ -157,7 +157,7 @@ class _Attributes:
         return VolumeOptions(wanted, options.noexec, commits, bool(commits and group))
 
     def _commits(self) -> str:
-        """What becomes of changes; "" of a volume that takes none."""
+        """Returns the policy for changes; "" for a volume that takes none."""
         if not self._take("write", volume_options.flag):
             return ""
         return self._take("commit", volume_options.policy) or ON_LAST

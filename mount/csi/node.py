@@ -50,8 +50,8 @@ _log = logging.getLogger("lodefs.csi")
 
 
 class _Wanted(NamedTuple):
-    """What a publish asks for. ``label``: the pod, as a commit names it; ``is_alone``: no other
-    target of the node may have the volume."""
+    """A request to publish a volume. ``label``: the pod, as a commit names it; ``is_alone``: no
+    other target of the node may have the volume."""
 
     user: User
     options: VolumeOptions
@@ -230,7 +230,7 @@ class NodeServer:
 
 
 def _wanted(request: pb.NodePublishVolumeRequest) -> _Wanted:
-    """What is asked for. InvalidInput."""
+    """Returns the decoded request. Raises: InvalidInput."""
     user = _user(request.volume_id, request.target_path)
     context, capability = dict(request.volume_context), request.volume_capability
     flags, group = capability.mount.mount_flags, capability.mount.volume_mount_group

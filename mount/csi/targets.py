@@ -28,7 +28,8 @@ STACKED_MAX = 16
 
 
 class Targets(Protocol):
-    """What the node service does with targets; this module is one, and tests have another."""
+    """The operations of the node service on targets. This module implements them, and tests have
+    another implementation."""
 
     def shown(self, target: str, /) -> mount_table.Mount | None: ...
     def same_mount(self, place: str, target: str, /) -> bool: ...

@@ -210,5 +210,5 @@ class PodChanges:
 
 
 def _claim(source: Source, commit: str) -> MountClaim:
-    """What is below a writable mount."""
+    """Returns the claim to the snapshot below a writable mount."""
     return MountClaim(source=source, rev=commit)

@@ -120,7 +120,7 @@ class _Parser:
         return options
 
     def _commits(self) -> str:
-        """What becomes of changes; "" for a read-only volume."""
+        """Returns the policy for changes; "" for a read-only volume."""
         if not self._take("write", volume_options.flag):
             return ""
         return self._take("commit", volume_options.policy) or ON_LAST

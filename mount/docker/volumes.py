@@ -177,8 +177,8 @@ class Volumes:
         return tuple(self._records.values())
 
     def holdings(self, name: str = "") -> dict[str, Holding]:
-        """What all volumes hold, or one, by name; if the mount service does not answer at once, as
-        last seen."""
+        """Returns the state of all volumes, or of one, by name. If the mount service does not
+        answer at once, it is the state last seen."""
 
         def look() -> None:
             looked = self._service.holdings(DOCKER, name, LOOK_TIMEOUT_S)
@@ -356,7 +356,8 @@ class Volumes:
         _log.info("removed volume %s", name, extra=about(name))
 
     def _closed(self, volume: Volume) -> Closed:
-        """What is left of its changes, if it takes any."""
+        """Closes a volume's changes, if it takes any. Returns their commit, and whether they are
+        kept."""
         if not is_writable(volume):
             return Closed("", kept=False)
         return self._opening().close(writing.writable(volume))
@@ -384,15 +385,15 @@ def is_writable(record: Record | None) -> bool:
 
 
 def wanted_of(source: Source, rev: str, pin_s: int | None = None) -> MountClaim:
-    """What a volume asks the mount service for. It may name any store, since everyone who may use
-    dockerd is as good as root."""
+    """Returns a volume's request to the mount service. It may name any store, since everyone who
+    may use dockerd is as good as root."""
     plain = msgspec.structs.replace(source, token_file="", token_env="")
     return MountClaim(source=plain, rev=rev, pin_s=pin_s, any_store=True)
 
 
 def with_traffic(now: Holding, last: Holding | None) -> Holding:
-    """What a volume holds now. A mount that does not report its reads in time keeps the counts that
-    were seen ``last``."""
+    """Returns the state of a volume now. A mount that does not report its reads in time keeps the
+    counts that were seen ``last``."""
     if now.traffic is not None or now.is_dead or last is None or last.place != now.place:
         return now
     return msgspec.structs.replace(now, traffic=last.traffic)

@@ -82,7 +82,7 @@ class Listed(NamedTuple):
 
 
 class MountView(msgspec.Struct, frozen=True):
-    """What is mounted, and its owner and modes: fixed for the life of the mount."""
+    """The mounted snapshot, with its owner and modes: fixed for the life of the mount."""
 
     snapshot: Snapshot
     root: Entry
@@ -113,7 +113,7 @@ class _Window(NamedTuple):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What the threads of one worker cache together; it may be lost at any time."""
+    """The cache that the threads of one worker share. It may be lost at any time."""
 
     nodes: Lru[int, Entry] = msgspec.field(default_factory=lambda: Lru(NODES_MAX))
     windows: Lru[tuple[int, bytes], _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))

@@ -77,7 +77,7 @@ class InterruptPipes:
         return self._pairs[index][0].fileno()
 
     def receive(self, index: int) -> list[int]:
-        """What a worker was told since its last call."""
+        """Returns the interrupted requests that a worker was told of since its last call."""
         told = []
         with contextlib.suppress(BlockingIOError):
             while True:

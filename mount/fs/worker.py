@@ -91,7 +91,7 @@ class ThreadReader(Reader, Protocol):
 
     @property
     def waited(self) -> WaitTimes:
-        """What the current request has waited for so far."""
+        """The waits of the current request so far."""
         ...
 
     def begin(self, waited_s: float = 0.0) -> None:
@@ -108,8 +108,8 @@ ReaderFactory = Callable[[BeforeBlocking], tuple[ThreadReader, FileSystem]]
 
 @dataclass(kw_only=True, slots=True)
 class Worker:
-    """What the threads of one worker share, and what each of them does until the connection ends;
-    then ``ended`` is set.
+    """The threads of one worker, with the state that they share. They serve until the connection
+    ends; then ``ended`` is set.
 
     There are up to ``threads`` of them, and one that looks ahead while all of them wait.
     ``readers`` makes a thread's reader; it gets the object to call before it waits.

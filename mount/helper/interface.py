@@ -11,7 +11,7 @@ from lodefs.mount.shm.traffic_counters import Traffic
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What a volume shows and how: all that its options say, except the revision.
+    """The options of a volume, except the revision: they say which data it shows, and how.
 
     ``store`` "": the node's own. ``token_file`` and ``token_env`` name the place of a token; the
     token itself is read whenever it is needed, and never kept. ``uid``, ``gid``, ``mode`` None: the
@@ -101,8 +101,8 @@ class NodeMounts(Protocol):
         ...
 
     def traffic(self, place: str, timeout_s: float) -> Traffic | None:
-        """What was read through a mount since it was made; None if that is not counted. Raises:
-        NotFound without a mount."""
+        """Returns the counts of reads through a mount since it was made; None if there are no
+        counts. Raises: NotFound without a mount."""
         ...
 
     def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:

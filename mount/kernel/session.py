@@ -1,4 +1,4 @@
-"""What one connection agreed on with the kernel: the answer to INIT, and the decisions in it.
+"""The agreement of one connection with the kernel: the answer to INIT, and the decisions in it.
 
 All decisions that depend on the kernel's version are made once, here.
 """

@@ -222,7 +222,7 @@ class ControlServer:
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What arrived over the socket, and the process that sent it."""
+    """A message that arrived over the socket, and the process that sent it."""
 
     resources: MountResources
     giver: State

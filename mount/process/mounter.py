@@ -289,7 +289,7 @@ def _look(found: mount_table.Mount) -> Mounted:
 def traffic_of(
     mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_S
 ) -> Traffic | None:
-    """What was read through a mount; None if it does not count, or may not be asked.
+    """Returns the counts of reads through a mount; None if it does not count, or may not be asked.
 
     Raises: NotFound without a lodefs mount; Unavailable if no process answers in time.
     """

@@ -44,8 +44,8 @@ START_TIMEOUT_S = 30.0  # for its own workers to serve, before it ends those of 
 
 
 class WorkerContext(msgspec.Struct, frozen=True):
-    """What a worker gets. ``supervisor_fd``: a pidfd; ``marks``: of its threads; ``slot``: in the
-    process table, -1 without one; ``life_fd``: as for the supervisor.
+    """The arguments of a worker. ``supervisor_fd``: a pidfd; ``marks``: of its threads; ``slot``:
+    in the process table, -1 without one; ``life_fd``: as for the supervisor.
 
     The worker calls ``serving`` in its main thread once it serves, and again when ``made_fd`` is
     readable. If it can live without its supervisor, it does so from then on.
@@ -74,7 +74,7 @@ class Private(Protocol):
 
 @dataclass(frozen=True)
 class SupervisorConfig:
-    """What a supervisor runs: ``workers`` processes of ``work`` on the connection ``fd``.
+    """The plan of a supervisor: ``workers`` processes of ``work`` on the connection ``fd``.
 
     ``hang_s``: a worker hangs if one of its threads is busy, or it is stopped, for longer.
     ``clones``: descriptors for workers; further workers share ``fd``, unless they get their own

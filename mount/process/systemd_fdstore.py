@@ -58,7 +58,8 @@ class FdStore:
         self._names.clear()
 
     def recover(self) -> MountResources | None:
-        """What an earlier process of this service kept; None without a living mount."""
+        """Returns the mount's resources that an earlier process of this service kept; None without
+        a living mount."""
         named = self._received()
         job = next((fd for name, fd in named if name == JOB), -1)
         rest = [(name, fd) for name, fd in named if name != JOB]

@@ -57,7 +57,7 @@ def together(siblings: Sequence[Entry], ino: int) -> Sequence[Entry]:
 
 
 class Read(Enum):
-    """What a read says about its surroundings."""
+    """The evidence that a read gives about its surroundings."""
 
     NOTHING = auto()  # its answer was on its way when it was stored, or storing failed before
     FIRST = auto()  # its surroundings were not seen yet, and may be wanted

@@ -48,7 +48,7 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MountClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a volume asks for. ``source`` contains no token: each request brings it, and no state
+    """The request of a volume. ``source`` contains no token: each request brings it, and no state
     keeps it. ``rev``: a branch, a tag or a commit. ``pin_s``: keep its data in the node's cache for
     this long from now on; 0: while it is used; None: do not keep it. ``any_store``: the caller may
     name every store, like root."""
@@ -78,7 +78,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Holding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a volume held at the last look. ``references``: how often it holds the mount at
+    """The state of a volume at the last look. ``references``: how often it holds the mount at
     ``place``, which is "" without one; ``is_dead``: the mount must be made again. ``kept_commit``:
     the commit whose data it keeps; "": none. ``traffic`` None: not asked for, or unknown."""
 
@@ -100,8 +100,8 @@ class MountService(Protocol):
     """
 
     def resolve(self, wanted: MountClaim, token: str | None, timeout_s: float) -> ResolvedCommit:
-        """What would be mounted now. Raises: NotFound, Denied (a token, or a store that is not
-        allowed), InvalidInput, Unavailable."""
+        """Returns the commit that would be mounted now. Raises: NotFound, Denied (a token, or a
+        store that is not allowed), InvalidInput, Unavailable."""
         ...
 
     def acquire(
@@ -141,8 +141,8 @@ class MountService(Protocol):
         ...
 
     def holdings(self, driver: str, volume: str, timeout_s: float) -> list[Holding]:
-        """What the volumes of a driver hold, by name; with ``volume``, only that one, and what was
-        read through its mount."""
+        """Returns the state of a driver's volumes, by name. With ``volume`` it is only that one,
+        with the counts of reads through its mount."""
         ...
 
     def health(self, volume: str, timeout_s: float) -> Health:

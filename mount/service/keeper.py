@@ -18,7 +18,7 @@ _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 
 
 class Tenure:
-    """What all starts of a service in one container share: whether one of them has served."""
+    """State that all starts of a service in one container share: whether one of them has served."""
 
     def __init__(self) -> None:
         self._byte = mmap.mmap(-1, 1)  # shared with forked processes

@@ -295,7 +295,7 @@ class SharedMounts:
         return {"used": used.count(True), "idle": used.count(False)}
 
     def source_of(self, mount: SharedMount) -> Source:
-        """What is mounted, with the file of its token."""
+        """Returns the source of a mount, with the file of its token."""
         path = self.files.token_path(mount.key) if mount.has_token else ""
         return msgspec.structs.replace(mount.source, token_file=path)
 

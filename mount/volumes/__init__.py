@@ -1,1 +1,1 @@
-"""What volumes of Docker and of Kubernetes have alike: options, files, and changes."""
+"""The parts that volumes of Docker and of Kubernetes share: options, files, and changes."""

@@ -50,8 +50,8 @@ class Base(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """What became of a volume's changes. ``commit``: which has them, "" if none was made; ``kept``:
-    they are on the disk still."""
+    """The outcome of a volume's changes. ``commit``: the commit that has them, "" if none was made;
+    ``kept``: they are still on the disk."""
 
     commit: str
     kept: bool
@@ -68,8 +68,8 @@ class VolumeWriter(Protocol):
         ...
 
     def base(self, volume: WritableVolume) -> Base:
-        """What is, or is to be, below the volume's mount: the base of the changes that it has, or
-        else the newest commit of its branch. NotFound, Denied, Unavailable."""
+        """Returns the snapshot below the volume's mount: the base of the changes that it has, or
+        else the newest commit of its branch. Raises: NotFound, Denied, Unavailable."""
         ...
 
     def place(self, volume: WritableVolume) -> str:
@@ -99,8 +99,8 @@ class Words(NamedTuple):
 
 
 def key_of(name: str) -> str:
-    """What the files of a volume are called: up to 64 safe characters of its name, and 16 hex
-    digits of the name's BLAKE3."""
+    """Returns the name of a volume's files: up to 64 safe characters of its name, and 16 hex digits
+    of the name's BLAKE3."""
     safe = "".join(c if c in _SAFE else "_" for c in name[:KEY_NAME_CHARS_MAX]).lstrip(".")
     return f"{safe}-{blake3(name.encode()).hexdigest(length=KEY_DIGEST_BYTES)}"
 

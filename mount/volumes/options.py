@@ -97,7 +97,7 @@ def pin_s(text: str) -> int | None:
 
 
 def policy(text: str) -> str:
-    """What becomes of changes. InvalidInput."""
+    """Returns ``text`` if it is a policy for changes. Raises: InvalidInput."""
     if text not in (ON_LAST, NEVER, DISCARD):
         raise InvalidInput(
             f"with write=true it says what becomes of changes: {ON_LAST}, {NEVER} or {DISCARD}, "

@@ -84,7 +84,8 @@ def _directory_of(place: Path) -> Iterator[Path]:
 
 
 def _lacking(probe: Path) -> str:
-    """What overlayfs needs that a directory's file system lacks. Raises: OSError."""
+    """Returns a feature that overlayfs needs and that a directory's file system lacks; "" if it has
+    all. Raises: OSError."""
     prefix = "trusted" if namespaces.in_first_user_namespace() and os.geteuid() == 0 else "user"
     try:
         os.setxattr(probe, f"{prefix}.overlay.lodefs", b"y")

@@ -53,12 +53,12 @@ class NotedCommit(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What a writable mount shows. ``options``: of its lower mount, without a token. ``branch``:
-    where its commit goes; "" if a tag or a commit was mounted. ``commit``: the base of its changes,
-    which lie in ``upper-GENERATION``. ``service``: the socket of the mount service that may have
-    mounted the snapshot; "": none. ``noted``: a commit, made or about to be, of all the changes
-    there; nothing can have been written since. ``tag``: the tag that keeps ``commit`` in the store;
-    "": none."""
+    """The description of a writable mount. ``options``: of its lower mount, without a token.
+    ``branch``: where its commit goes; "" if a tag or a commit was mounted. ``commit``: the base of
+    its changes, which lie in ``upper-GENERATION``. ``service``: the socket of the mount service
+    that may have mounted the snapshot; "": none. ``noted``: a commit, made or about to be, of all
+    the changes there; nothing can have been written since. ``tag``: the tag that keeps ``commit``
+    in the store; "": none."""
 
     version: int = VERSION
     options: MountOptions

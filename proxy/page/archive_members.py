@@ -135,7 +135,7 @@ def _unpacked(data: bytes) -> io.BufferedIOBase:
 
 
 class _Bounded(io.RawIOBase):
-    """What comes of unpacking, no more than UNPACKED_BYTES_MAX of it."""
+    """The unpacked bytes, at most UNPACKED_BYTES_MAX of them."""
 
     def __init__(self, unpacked: _ReadsSome) -> None:
         self._unpacked = unpacked

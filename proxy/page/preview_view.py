@@ -1,4 +1,4 @@
-"""What the page shows of a file's content, and the limits for that."""
+"""The preview of a file's content on the page, and its limits."""
 
 from __future__ import annotations
 

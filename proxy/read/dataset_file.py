@@ -17,7 +17,7 @@ from lodefs.proxy.read.readahead_policy import RandomReadWindow, ReadAhead
 
 
 class DatasetFile:
-    """What is known about one dataset file: where it lies in the store and in the cache."""
+    """The location of one dataset file in the store and in the cache, as far as it is known."""
 
     __slots__ = ("ahead", "extents", "flat", "regions", "segments", "size_bytes", "starts")
 

@@ -18,7 +18,7 @@ MESSAGE_CHARS_MAX = 200
 
 
 class _Bounds:
-    """What a walk through history may still read."""
+    """The limits on what a walk through history may still read."""
 
     def __init__(self) -> None:
         self._ends_s = time.monotonic() + LOOKING_S_MAX

@@ -46,7 +46,7 @@ _CACHE = Source.CACHE.label
 
 
 class Use(NamedTuple):
-    """What a proxy has done, which shows whether anybody needs it. ``busy``: a request is being
+    """The activity of a proxy, which shows whether anybody needs it. ``busy``: a request is being
     answered, or a job runs."""
 
     answered: int  # requests so far
@@ -65,9 +65,9 @@ class MetricSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
-    """What to show beside a server's own counters: calls to the store, and families from others on
-    this node, such as its mounts. ``mounts_directories`` have the counters of mounts. ``tracer``
-    records requests."""
+    """The sources of metrics beside a server's own counters: calls to the store, and families from
+    others on this node, such as its mounts. ``mounts_directories`` have the counters of mounts.
+    ``tracer`` records requests."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)

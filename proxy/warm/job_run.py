@@ -52,8 +52,8 @@ SOME_LOST = (Corrupt, NotFound, UnknownFormat)  # the other files may still be f
 
 @dataclass(frozen=True, slots=True)
 class WarmContext:
-    """What all warm jobs of a node share. ``order`` is that in which packs are read; by default it
-    differs between nodes."""
+    """The state that all warm jobs of a node share. ``order`` is that in which packs are read; by
+    default it differs between nodes."""
 
     cache: Cache
     namespace: Namespace

@@ -58,8 +58,8 @@ FIGURES = tuple(JobColumn)[JobColumn.DIRECT_BYTES :]
 
 
 class JobReads(NamedTuple):
-    """What a job read through mounts: bytes by their origin; how many files it opened that the
-    kernel then read by itself, and their sizes. ``last_s`` is when it last read (Unix time,
+    """Counts of a job's reads through mounts: bytes by their origin; how many files it opened that
+    the kernel then read by itself, and their sizes. ``last_s`` is when it last read (Unix time,
     accurate to a few seconds)."""
 
     direct_bytes: int = 0

@@ -55,9 +55,9 @@ class PreparedCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitJob:
-    """What a commit is for, besides its branch. ``base`` is the commit that the caller asked for,
-    if any. ``merged`` are parents besides the branch's head. ``choices`` decide paths that are in
-    conflict; a conflict that they leave open raises ``refusal``, whose message ends with
+    """The purpose of a commit, besides its branch. ``base`` is the commit that the caller asked
+    for, if any. ``merged`` are parents besides the branch's head. ``choices`` decide paths that are
+    in conflict; a conflict that they leave open raises ``refusal``, whose message ends with
     ``way_out``. ``check_all`` also looks for the packs that others have written for this commit."""
 
     base: CommitId | None = None

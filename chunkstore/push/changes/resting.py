@@ -41,8 +41,8 @@ def look(scan: Scan) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What to commit after a look, smallest files first. ``moving`` are the files that do not
-    rest."""
+    """The changes to commit after a look, smallest files first. ``moving`` are the files that still
+    change."""
 
     puts: list[bytes]
     removed: list[bytes]

@@ -56,7 +56,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class UpperChanges:
-    """What lies in ``upper`` (a path without symlinks) over ``base``."""
+    """The changes in the upper directory ``upper`` (a path without symlinks) to ``base``."""
 
     upper: bytes
     base: UpperBase

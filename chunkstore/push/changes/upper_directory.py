@@ -43,8 +43,8 @@ class UpperKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UpperBase:
-    """What is mounted below: the directory ``spec`` of a commit, its entry ``root``, and
-    ``trees``. ``is_other``: that commit is gone, and another one replaces it."""
+    """The lower directory: the directory ``spec`` of a commit, its entry ``root``, and ``trees``.
+    ``is_other``: that commit is gone, and another one replaces it."""
 
     spec: Spec
     root: TreeEntry

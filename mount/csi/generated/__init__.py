@@ -1,1 +1,1 @@
-"""What protoc makes of csi.proto and registration.proto (deploy/csi/generate.sh)."""
+"""The code that protoc generates from csi.proto and registration.proto (deploy/csi/generate.sh)."""

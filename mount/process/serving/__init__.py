@@ -1,1 +1,1 @@
-"""What a mount's processes do while it exists: agree with the kernel, answer, and count."""
+"""The work of a mount's processes while it exists: agree with the kernel, answer, and count."""

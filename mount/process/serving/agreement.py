@@ -1,4 +1,4 @@
-"""What a mount and the kernel agree on at the start, and whether files are passed through."""
+"""The agreement of a mount with the kernel at the start, and the decision on passthrough."""
 
 from __future__ import annotations
 

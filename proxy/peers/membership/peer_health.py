@@ -1,4 +1,4 @@
-"""What a node learns about its peers and the store by using them: their speed and reliability.
+"""The speed and reliability of peers and of the store, as a node learns them by using them.
 
 Each node judges for itself. Nothing here reads a clock: callers pass times, in seconds of any clock
 that does not jump.
@@ -62,7 +62,7 @@ class Speed:
 
 @dataclass(slots=True)
 class PeerRecord:
-    """What is known about one peer."""
+    """The record of one peer's speed and failures."""
 
     speed: Speed
     failures: int = 0  # in a row; several within one backoff count once
