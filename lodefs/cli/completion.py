@@ -11,9 +11,9 @@ import re
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import (
@@ -28,7 +28,15 @@ from lodefs.settings.session import Session
 TIME_S_MAX = 1.0
 ITEMS_MAX = 200
 _LINE, _BREAKS = "LODEFS_COMPLETE_LINE", "LODEFS_COMPLETE_BREAKS"
-_SPECIAL = re.compile(r"[^\w./@:=+,~^%-]")  # characters that end a word for a shell
+_SPECIAL = {  # what a shell does not take as it stands: outside of quotes, and in either kind
+    "": re.compile(r"[^\w./@:=+,~^%-]"),
+    '"': re.compile(r'["$`\\]'),
+    "'": re.compile(r"'"),
+}
+# A part of a line of bash; ``open`` is a quote that does not end.
+_PIECE = re.compile(
+    r"""\s+ | \\. | '[^']*' | "(?:\\.|[^"\\])*" | (?P<open>['"].*) | .""", re.VERBOSE | re.DOTALL
+)
 
 
 def spec_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -117,6 +125,39 @@ def _say(fd: int, words: Callable[[], Iterator[str]]) -> None:
         os.write(fd, os.fsencode(word) + b"\0")
 
 
+class LastWord(NamedTuple):
+    """The word under the cursor, which may be empty. ``begin``: its offset in the line. ``kept``:
+    bash replaces what follows this many of its characters. ``quote``: the open quote, or ""."""
+
+    text: str
+    begin: int
+    kept: int
+    quote: str
+
+
+def last_word(line: str, breaks: Collection[str]) -> LastWord:
+    """The word at the end of a line. bash replaces what follows an open quote, or the last of the
+    characters ``breaks`` that is in no quotes."""
+    pieces, begin, quote = list[str](), 0, ""
+    for piece in _PIECE.finditer(line):
+        quote = (piece["open"] or "")[:1]
+        pieces.append(piece[0])
+        if piece[0].isspace():
+            pieces, begin = [], piece.end()
+    broken = max((at for at, piece in enumerate(pieces, 1) if piece in breaks), default=0)
+    kept = len(pieces) - 1 if quote else broken
+    return LastWord(_unquoted(pieces), begin, len(_unquoted(pieces[:kept])), quote)
+
+
+def _unquoted(pieces: Sequence[str]) -> str:
+    return "".join(split_arg_string("".join(pieces)))
+
+
+def quoted(value: str, quote: str) -> str:
+    """A value as bash takes it after an open quote, or, for "", outside of quotes."""
+    return _SPECIAL[quote].sub(r"'\''" if quote == "'" else r"\\\g<0>", value)
+
+
 class _Bash(BashComplete):
     """Like click's class, but splits the line itself: to bash, ``@`` and ``:`` end words."""
 
@@ -142,16 +183,14 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
     def get_completion_args(self) -> tuple[list[str], str]:
         line = os.environ.get(_LINE, "")
-        words = split_arg_string(line)
-        incomplete = words.pop() if words and not line[-1:].isspace() else ""
         breaks = set(os.environ.get(_BREAKS, "")) & set("@:=")
-        self._cut = max((incomplete.rfind(mark) + 1 for mark in breaks), default=0)
-        return words[1:], incomplete
+        self._last = last_word(line, breaks)
+        return split_arg_string(line[: self._last.begin])[1:], self._last.text
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
         value = str(item.value)
         if item.type == "plain":
-            value = _SPECIAL.sub(r"\\\g<0>", value[self._cut :])
+            value = quoted(value[self._last.kept :], self._last.quote)
         return f"{item.type},{value}"
 
 

@@ -99,14 +99,20 @@ def test_a_store_that_is_away(session: MemorySession, monkeypatch: pytest.Monkey
         ("lodefs ls r@v1:im", " :", "r@v1:images/", "plain,images/"),
         ("lodefs ls r@v1:im", " ", "r@v1:images/", "plain,r@v1:images/"),
         ("lodefs ls r:a\\ b/", " @:", "r:a b/$c'", "plain,a\\ b/\\$c\\'"),
+        ("lodefs ls r:a\\ ", " @:", "r:a b/", "plain,a\\ b/"),
+        ('lodefs ls "r@v1:a b', " @:", 'r@v1:a b/$"c', 'plain,r@v1:a b/\\$\\"c'),
+        ('lodefs ls "r:a ', " @:", "r:a b/", "plain,r:a b/"),
+        ("lodefs ls 'r@v1:a", " @:", "r@v1:a b/$c'", "plain,r@v1:a b/$c'\\''"),
+        ('lodefs ls r@v1:"a', " @:", "r@v1:a b/", "plain,a b/"),
+        ('lodefs ls "r@v1:a b/"im', " @:", "r@v1:a b/images/", "plain,r@v1:a\\ b/images/"),
         ("lodefs ls ", " @:", "r", "plain,r"),
     ],
 )
 def test_words_of_bash(
     monkeypatch: pytest.MonkeyPatch, line: str, breaks: str, found: str, written: str
 ) -> None:
-    """bash replaces what follows the last character at which it ends words, and takes special ones
-    with a backslash."""
+    """bash replaces what follows an open quote, or the last character outside of quotes at which it
+    ends words. Special characters have a backslash before them, as far as the quote needs it."""
     monkeypatch.setenv("LODEFS_COMPLETE_LINE", line)
     monkeypatch.setenv("LODEFS_COMPLETE_BREAKS", breaks)
     shell = completion._Bash(click.Command("x"), {}, "lodefs", "_LODEFS_COMPLETE")
