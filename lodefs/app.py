@@ -99,6 +99,26 @@ INTERNAL = {
     "mounter-ready": ("mounter", "Check that this container's mounter answers."),
     "node-labels": ("node_labels", "Label a Kubernetes node with what is pinned there."),
 }
+# What git, DVC, rclone and others call what these commands do.
+ELSEWHERE = {
+    "add": ("push",),
+    "checkout": ("mount", "pull", "restore"),
+    "clone": ("mount", "pull", "fork"),
+    "delete": ("rm",),
+    "download": ("pull",),
+    "fetch": ("pull", "warm"),
+    "fsck": ("verify",),
+    "get": ("pull", "cat"),
+    "import": ("push",),
+    "put": ("push",),
+    "rename": ("mv", "repo rename"),
+    "reset": ("branch --force", "restore"),
+    "show": ("cat", "log", "diff"),
+    "switch": ("mount",),
+    "sync": ("push", "pull"),
+    "umount": ("unmount",),
+    "upload": ("push",),
+}
 SHOWN = {name: place for group in GROUPS.values() for name, place in group.items()}
 COMMANDS = SHOWN | INTERNAL
 
@@ -108,8 +128,10 @@ of 6 or more digits (default: the branch main), with ~N the commit N before it; 
 directory inside.
 
 \b
-Completion for bash (zsh, fish: the same with their names):
-  eval "$(_LODEFS_COMPLETE=bash_source lodefs)"
+Completion, for the startup file of a shell:
+  bash: eval "$(_LODEFS_COMPLETE=bash_source lodefs)"
+  zsh:  eval "$(_LODEFS_COMPLETE=zsh_source lodefs)"
+  fish: _LODEFS_COMPLETE=fish_source lodefs | source
 """
 
 
@@ -144,10 +166,10 @@ class LazyCommands(GroupedCommands):
         except click.UsageError as error:
             from difflib import get_close_matches  # here: mostly the command is known
 
-            near = get_close_matches(args[0], SHOWN, n=1)
+            near = ELSEWHERE.get(args[0]) or get_close_matches(args[0], SHOWN, n=1)
             if not near:
                 raise
-            message = f"{error.message} Did you mean {near[0]}?"
+            message = f"{error.message} Did you mean {' or '.join(near)}?"
             raise click.UsageError(message, error.ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -41,10 +41,12 @@ from lodefs.settings.session import Session, Where, opened
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.format.commit import Commit
+    from lodefs.chunkstore.format.tree import TreeEntry
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.upper_changes import Renamed, UpperChanges
     from lodefs.chunkstore.push.scanner import Skipped
     from lodefs.chunkstore.repo.history import Change
+    from lodefs.chunkstore.repo.store import Store
 
 WRITERS_NAMED_MAX = 5
 POLL_S = 0.2
@@ -334,12 +336,11 @@ def _restore(session: Session, place: UpperPlace, record: Record, path: bytes) -
     """Pulls the path next to its place, which the upper place records, and moves it there."""
     from lodefs.chunkstore.format.tree import Kind
     from lodefs.chunkstore.pull.pull import pull
-    from lodefs.chunkstore.repo.history import find
 
     above, _, last = os.fsdecode(path).rpartition("/")
     at = b"/".join(one for one in (record.path, path) if one)
     spec = Spec(record.repo, record.commit, at)
-    is_directory = find(session.store, spec).kind is Kind.DIRECTORY
+    is_directory = _in_base(session.store, spec, path, record.mountpoint).kind is Kind.DIRECTORY
     beside = f".{last[:200]}.lodefs-restore"
     _note_restoring(place, record, os.fsencode(os.path.join(above, beside)))
     with _made(record.mountpoint, above) as fd:
@@ -351,6 +352,22 @@ def _restore(session: Session, place: UpperPlace, record: Record, path: bytes) -
         if not is_directory:
             os.rmdir(beside, dir_fd=fd)
     place.note_restoring(record.generation, b"")
+
+
+def _in_base(store: Store, spec: Spec, path: bytes, mountpoint: str) -> TreeEntry:
+    """The base's entry for a path of the mount, which is ``spec`` in the store. Raises:
+    NotFound."""
+    from lodefs.chunkstore.repo.history import find_in
+
+    spec, commit_id = store.locate(spec)
+    root = store.commit(spec.repo, commit_id).root
+    try:
+        return find_in(store.packs, root, spec)
+    except NotFound as error:
+        raise NotFound(
+            f"{os.fsdecode(path)} is not in {spec.repo}@{spec.rev[:12]}, the base of {mountpoint}: "
+            f"name a path as it is below {mountpoint}, and remove what is new there with rm"
+        ) from error
 
 
 def _note_restoring(place: UpperPlace, record: Record, path: bytes) -> None:

@@ -23,6 +23,7 @@ from lodefs.cli.parsed_type import ParsedType
 from lodefs.settings.session import Session
 
 _REVISION = re.compile(rb"v?\d[\w.-]*\Z|[0-9a-f]{6,64}\Z|main\Z|master\Z|HEAD\Z")  # v2, 1.0
+_STEPS = re.compile(r"[~^]")  # they begin what leads from a revision to one before it
 STORE, PROXY = "The store [LODEFS_STORE].", "The proxy [LODEFS_PROXY]."
 
 
@@ -36,13 +37,16 @@ def reject(given: Mapping[str, object], why: str) -> None:
 
 def spec_from(words: str) -> Spec:
     """Parses REPO[@REV][:PATH] of the command line. Raises: InvalidInput, with a hint if the colon
-    before PATH is missing."""
+    before PATH is missing, or the revision before ~N."""
     try:
         return parse_spec(os.fsencode(words))
     except InvalidInput as error:
         repo, at, rev = words.partition("@")
         if at and "/" in rev and ":" not in words:
             error.add_note(f"a path follows a colon: {repo}@{rev.replace('/', ':', 1)}")
+        if not at and (steps := _STEPS.search(repo)):
+            name, back = words[: steps.start()], words[steps.start() :]
+            error.add_note(f"{back[0]} follows a revision: {name}@{DEFAULT_BRANCH}{back}")
         raise
 
 

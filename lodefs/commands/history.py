@@ -199,6 +199,11 @@ def _of_specs(session: Session, before: str, after: Spec) -> Iterator[Difference
 def _of_mount(session: Session, directory: str) -> Iterator[Difference]:
     from lodefs.api.writable_changes import status
 
+    repo, at, _ = directory.partition("@")
+    if at and not os.path.lexists(directory):
+        raise click.UsageError(
+            f"{directory} is the only revision: name two, as in lodefs diff {directory} {repo}"
+        )
     try:
         yield from status(directory, session=session).differences
     except NotFound as error:

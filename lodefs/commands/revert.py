@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
+
 from lodefs.api.pushing import revert as revert_in
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import options as cli
@@ -21,7 +23,7 @@ from lodefs.settings.session import Session
 def revert(
     session: Session,
     spec: Spec = cli.argument("REPO[@BRANCH]"),
-    rev: str = cli.argument("REV"),
+    rev: str | None = cli.argument("REV"),
     message: str = cli.option(
         "The commit's message [revert COMMIT: its message].", "-m", "--message", default=""
     ),
@@ -38,5 +40,10 @@ def revert(
     No bytes move: what was there before is in the store.
     """
     cli.no_path(spec)
+    if rev is None:
+        raise click.UsageError(
+            f"{spec} is the only argument: name the commit to undo after the repository, as in "
+            f"lodefs revert {spec.repo} {spec.rev}"
+        )
     result = revert_in(spec, rev, message=message, session=session, **options)
     report(result, spec, dry_run=options["dry_run"], as_json=as_json)

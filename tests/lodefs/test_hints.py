@@ -47,6 +47,10 @@ def store(objects: MemoryObjects) -> None:
         ("init file//srv/x", 2, "lacks a colon: file:///srv/x"),
         ("mount --rw vision/cats /mnt", 2, "mounts are read-only"),
         ("push . . vision/cats", 2, "several sources go into a path"),
+        ("log vision/cats~1", 2, "~ follows a revision: vision/cats@main~1"),
+        ("cat vision/cats^2:a", 2, "^ follows a revision: vision/cats@main^2:a"),
+        ("diff vision/cats@v2", 2, "name two, as in lodefs diff vision/cats@v2 vision/cats"),
+        ("revert vision/cats@main~1", 2, "as in lodefs revert vision/cats main~1"),
         ("evict vision/cats@v2/images", 2, "a path follows a colon: vision/cats@v2:images"),
     ],
 )

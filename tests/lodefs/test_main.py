@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from lodefs.app import COMMANDS, GROUPS, INTERNAL, SHOWN, cli, run
+from lodefs.app import COMMANDS, ELSEWHERE, GROUPS, INTERNAL, SHOWN, cli, run
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.repo.store import create_store
@@ -29,7 +29,8 @@ def test_help_lists_every_command(lodefs: Lodefs) -> None:
     for option in ("--help", "-h"):
         ran = lodefs(option)
         assert ran.code == 0
-        assert "_LODEFS_COMPLETE=bash_source" in ran.out
+        for shell in ("bash", "zsh", "fish"):
+            assert f"_LODEFS_COMPLETE={shell}_source lodefs" in ran.out
         for group, commands in GROUPS.items():
             shown = ran.out.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
             told = dict(line.strip().split(maxsplit=1) for line in shown.splitlines())
@@ -237,6 +238,16 @@ def test_a_mistyped_command(lodefs: Lodefs) -> None:
     """A command that does not exist is told with the nearest that does, if one is near."""
     assert "'psuh'. Did you mean push?" in lodefs("psuh").err
     assert "Did you mean" not in lodefs("xyzzy").err
+
+
+def test_a_command_of_another_program(lodefs: Lodefs) -> None:
+    """What git and others call a command is told with what lodefs calls it, also if another name is
+    nearer: delete is not undelete."""
+    assert "'clone'. Did you mean mount or pull or fork?" in lodefs("clone", "vision/cats").err
+    assert "Did you mean rm?" in lodefs("delete").err
+    assert not ELSEWHERE.keys() & COMMANDS.keys()
+    named = {words.split()[0] for known in ELSEWHERE.values() for words in known}
+    assert named <= SHOWN.keys()
 
 
 @pytest.mark.parametrize("words", [["evict"], ["push"], ["psuh"]])

@@ -368,8 +368,8 @@ def test_restore(mounted: Mounted) -> None:
     for path in (".", "..", "/etc/passwd"):
         with pytest.raises(InvalidInput):
             restore(root, [path], session=mounted.session)
-    with pytest.raises(NotFound):
-        restore(root, ["nothing"], session=mounted.session)
+    with pytest.raises(NotFound, match=r"^work/text is not in .*: name a path as it is below /"):
+        restore(root, ["work/text"], session=mounted.session)
     restore(root, ["a"], session=mounted.session)
     assert in_directory(root) == before
 
