@@ -108,7 +108,7 @@ Recommends: fuse3, systemd
 Suggests: docker.io
 Section: net
 Priority: optional
-Description: versioned datasets on S3, mounted read-only in a second
+Description: versioned datasets on S3, mounted in a second
  Datasets are pushed once into a versioned, deduplicated store on S3. On each node one proxy
  caches chunks, shares them with its peers, and lets containers mount any version in about a
  second. This package has the program, the units of a node's services, and the Docker volume

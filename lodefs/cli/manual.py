@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import click
 
-_ABOUT = "versioned datasets on S3, mounted read-only"
+_ABOUT = "versioned datasets on S3, read as files"
 
 
 class GroupedCommands(click.Group):

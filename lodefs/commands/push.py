@@ -310,7 +310,8 @@ def report(
     _show_skipped(result)
     symlinks = getattr(result, "symlinks", 0)
     links = f", {text.count(symlinks, 'symlink')}" if symlinks else ""
-    cli.write_line(f"files   {result.files:,} ({result.files_read:,} read){links}")
+    # All that counts as a file below, and in `lodefs log`.
+    cli.write_line(f"files   {result.files + symlinks:,} ({result.files_read:,} read{links})")
     cli.write_line(f"bytes   {text.size(result.size_bytes)}")
     changes = _changes_of(result)
     for what in ("added", "changed", "removed"):

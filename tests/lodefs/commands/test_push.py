@@ -125,9 +125,13 @@ def test_private_files_can_be_kept_out_of_a_push(lodefs: Lodefs, source: Path) -
 
 
 def test_push_and_pull_count_alike(lodefs: Lodefs, source: Path, tmp_path: Path) -> None:
-    """Files are regular files in both, and symlinks are told as such."""
+    """JSON counts files and symlinks apart in both. What push writes adds up: each line counts
+    symlinks as files, as log does."""
     os.symlink("nowhere", source / "link")
-    assert ", 1 symlink" in lodefs("push", str(source), "r").out
+    shown = lodefs("push", str(source), "r").out
+    assert "files   3 (2 read, 1 symlink)\n" in shown
+    assert "added   3 files" in shown
+    assert "holds  3 files" in lodefs("log", "r").out
     assert ", 1 symlink" in lodefs("pull", "r", str(tmp_path / "t")).out
     pushed = lodefs("push", "--json", str(source), "r").json
     pulled = lodefs("pull", "--json", "r", str(tmp_path / "u")).json
