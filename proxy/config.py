@@ -401,7 +401,8 @@ class Config:
             found.append("socket_path: is needed if listen is not given")
         if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:
             found.append(
-                "listen: TCP needs tokens_file, or allow_anonymous = true to let everybody read"
+                "listen: TCP needs tokens_file (--tokens FILE), or allow_anonymous = true "
+                "(--allow-anonymous) to let everybody read"
             )
         found += self._door_problems()
         limit = self.cache_size_bytes_max

@@ -153,6 +153,7 @@ def test_tokens_in_the_clear(host: str) -> None:
     ("values", "problem"),
     [
         ({"s3_listen": ":1"}, "s3.listen: needs tokens_file"),
+        ({"listen": "h:1"}, r"needs tokens_file \(--tokens FILE\), .* \(--allow-anonymous\)"),
         ({"s3_listen": ":1", "listen": ":1", "allow_anonymous": True}, "s3.listen: must differ"),
         ({"tls_cert_file": "/c"}, "TLS needs tls_cert_file and tls_key_file"),
         ({"s3_buckets": {"lodefs": "a@b"}}, "lodefs is the bucket of the whole store"),
