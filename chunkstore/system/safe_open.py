@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 import struct
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,9 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STEP = PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # does not wait for a FIFO
 _OPENAT2, _AT_FDCWD = 437, -100  # on every architecture
+_TREE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKS_MAX = 40  # as in the kernel
+DEPTH_MAX = 100  # directories that are open at once while a tree is removed
 _OTHERS_WRITE = 0o022
 _NO_XDEV, _NO_SYMLINKS, _BENEATH = 1, 4, 8  # linux/openat2.h
 
@@ -236,6 +239,35 @@ def remove_within(dir_fd: int, name: str) -> None:
                 raise
             seen.add(left[-1])
             left += [f"{left[-1]}/{below}" for below in _names(dir_fd, left[-1])]
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory with everything in it, at any depth: what lies deeper than DEPTH_MAX is
+    moved up first, so that neither descriptors nor Python's stack run out. Only for a tree that no
+    other process changes. Raises: OSError."""
+    with closing(os.open(path, _TREE)) as fd:
+        while _emptied(fd, fd, 0):
+            pass
+    os.rmdir(path)
+
+
+def _emptied(dir_fd: int, top_fd: int, depth: int) -> bool:
+    """Removes what is in a directory, except directories that are too deep, which it moves to the
+    top. Returns whether there were any."""
+    with os.scandir(dir_fd) as entries:
+        found = [(one.name, one.is_dir(follow_symlinks=False)) for one in entries]
+    is_moved = False
+    for name, is_directory in found:
+        if not is_directory:
+            os.unlink(name, dir_fd=dir_fd)
+        elif depth < DEPTH_MAX:
+            with closing(os.open(name, _TREE, dir_fd=dir_fd)) as fd:
+                is_moved |= _emptied(fd, top_fd, depth + 1)
+            os.rmdir(name, dir_fd=dir_fd)
+        else:
+            os.rename(name, uuid.uuid4().hex, src_dir_fd=dir_fd, dst_dir_fd=top_fd)
+            is_moved = True
+    return is_moved
 
 
 def _remove(dir_fd: int, path: str) -> None:

@@ -74,6 +74,9 @@ def close(
     """
     with _translated(place):
         if (record := place.read()) is None:
+            if place.directory.exists():  # a removal was interrupted
+                with place.locked():
+                    pass
             return Closed(None, kept=False)
         remember(session, at, place)
         _detach(record)

@@ -38,6 +38,7 @@ from lodefs.slurm.job_liveness import JobEnd
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 
 AGAIN = (Unavailable, Conflict, InUse, Denied, NoSpace)  # may go by itself, or once root has mended
+LEFT_OUT_MAX = 5  # paths that a message names
 
 EndOf = Callable[[int, int], JobEnd]
 """How a job's run with so many restarts ended. Raises: Unavailable."""
@@ -127,9 +128,9 @@ class NodeChanges:
         return settled
 
     def _closed(self, change: Change, *, keeps: bool) -> Settled:
-        place = self._place(change)
         state = upper_place.state_directory(self._session.environment)
         link = upper_place.default_place(state, change.mountpoint).directory
+        place = UpperPlace(Path(change.upper) / change.name if change.upper else link)
         try:
             if link.is_symlink() and not place.directory.exists():
                 raise Unavailable(f"{place.directory} is not there: is its disk mounted?")
@@ -144,6 +145,9 @@ class NodeChanges:
             )
         except LodefsError as error:
             return Settled(change, kept=place.directory, error=error)
+        except Exception as error:  # noqa: BLE001 - whatever one job has, others are settled
+            failed = Unavailable(f"it fails with {type(error).__name__}: {error}")
+            return Settled(change, kept=place.directory, error=failed)
         finally:
             with suppress(OSError):  # it is in use still, or gone
                 os.rmdir(change.mountpoint)
@@ -208,7 +212,10 @@ def told(one: Settled) -> str:
     change = one.change
     what = f"what was changed on {change.shown.directory} ({change.dataset})"
     if one.result is not None and not one.result.unchanged:
-        left = "".join(f"; left out: {skipped}" for skipped in one.result.skipped)
+        skipped = one.result.skipped
+        left = "".join(f"; left out: {each}" for each in skipped[:LEFT_OUT_MAX])
+        more = len(skipped) - LEFT_OUT_MAX
+        left += f"; and {more:,} more" if more > 0 else ""
         return f"{what} is commit {one.result.commit}{left}"
     if one.kept is None:
         return f"nothing was changed on {change.shown.directory} ({change.dataset})"

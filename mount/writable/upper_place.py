@@ -17,7 +17,6 @@ A state directory has a place for each mountpoint, or a symlink to it if it lies
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -29,7 +28,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, Denied, InUse, InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.system.safe_open import keeps_names, make_own
+from lodefs.chunkstore.system.safe_open import keeps_names, make_own, remove_tree
 from lodefs.mount.helper import state_files
 from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.kernel import namespaces, overlay
@@ -249,7 +248,7 @@ class UpperPlace:
             (self.work(generation) / "work").chmod(0o700)
         for directory in (self.upper(generation), self.work(generation)):
             with suppress(FileNotFoundError):
-                shutil.rmtree(directory)
+                remove_tree(directory)
         with suppress(FileNotFoundError):
             self.lower(generation).rmdir()
         self._restore(generation).unlink(missing_ok=True)

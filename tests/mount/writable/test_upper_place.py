@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -122,6 +123,27 @@ def test_generations_come_and_go(place: UpperPlace) -> None:
     assert place.generations() == [4]
     place.remove()
     assert not place.directory.exists()
+
+
+def test_changes_of_any_depth_are_removed(place: UpperPlace) -> None:
+    """A user may make more directories in each other than Python's stack has room for, under
+    names of any length, and a symlink in the innermost one leads nowhere."""
+    target = place.directory / "target"
+    target.mkdir()
+    (target / "kept").touch()
+    place.upper(3).mkdir()
+    fd = os.open(place.upper(3), os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("d" * 10, dir_fd=fd)
+        os.mkdir("empty", 0o000, dir_fd=fd)
+        below = os.open("d" * 10, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.symlink(target, "link", dir_fd=fd)
+    os.close(fd)
+    place.drop(3)
+    assert not place.upper(3).exists()
+    assert (target / "kept").exists()
 
 
 def test_the_format(place: UpperPlace) -> None:
