@@ -31,6 +31,7 @@ from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_regular
 from lodefs.chunkstore.types import Buffer
 
 STATE_DIR = PULL_STATE_DIR
@@ -341,9 +342,18 @@ def _claim(
 def updated_from(path: Path) -> str | None:
     """Returns the first commit (hex) of an interrupted update in a directory; None without one."""
     with suppress(OSError, InvalidInput, ValueError):
-        state = (path / STATE_DIR / _STATE).read_bytes()[:STATE_SIZE_BYTES_MAX]
-        return from_json(state, dict[str, str]).get("from")
+        return _state_in(path).get("from")
     return None
+
+
+def _state_in(path: Path | str) -> dict[str, str]:
+    """Returns the state of an interrupted pull in a directory, in which other users may have put a
+    FIFO or a symlink at its name. Raises: OSError, InvalidInput."""
+    with (
+        closing(os.open(path, PLACE | os.O_CLOEXEC)) as fd,
+        closing(open_regular(fd, f"{STATE_DIR}/{_STATE}")) as state_fd,
+    ):
+        return from_json(os.read(state_fd, STATE_SIZE_BYTES_MAX), dict[str, str])
 
 
 def _describe(state: bytes) -> str:
@@ -358,8 +368,7 @@ def command_to_end(root: bytes) -> str:
     """Returns the command that completes the pull whose state is in the directory ``root``."""
     directory, what = os.fsdecode(root), "REPO@COMMIT"
     with suppress(OSError, InvalidInput, KeyError, ValueError):
-        with open(os.path.join(directory, STATE_DIR, _STATE), "rb") as state:
-            identity = from_json(state.read(STATE_SIZE_BYTES_MAX), dict[str, str])
+        identity = _state_in(directory)
         path = bytes.fromhex(identity["path"])
         what = str(Spec(identity["repo"], identity["commit"], path))
     return f"lodefs pull {shlex.quote(what)} {shlex.quote(directory)}"

@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.pull import update
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.pull.single_file import pull_file
-from lodefs.chunkstore.pull.target import STATE_DIR
+from lodefs.chunkstore.pull.target import STATE_DIR, updated_from
 from lodefs.chunkstore.repo.store import Store, create_store
 from tests.chunkstore.pull.test_pull import check
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
@@ -191,3 +191,17 @@ def test_one_file_becomes_one_file(versions: Versions, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"one.txt", "copy"}
     with pytest.raises(NotFound):
         pull_file(versions.store, Spec("r", path=b"changed"), tmp_path / "none" / "x")
+
+
+def test_a_state_that_others_have_put_there_is_not_followed(tmp_path: Path) -> None:
+    """Root restores into directories of users: a symlink at the name of the state, or of its
+    directory, may lead to a device, or to a file that only root may read."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/state.json").write_text('{"from": "secret"}')
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / STATE_DIR).symlink_to(tmp_path / "private")
+    (tmp_path / "two" / STATE_DIR).mkdir(parents=True)
+    (tmp_path / "two" / STATE_DIR / "state.json").symlink_to(tmp_path / "private/state.json")
+    assert updated_from(tmp_path / "one") is updated_from(tmp_path / "two") is None
+    (tmp_path / "private").rename(tmp_path / STATE_DIR)
+    assert updated_from(tmp_path) == "secret"
