@@ -95,17 +95,21 @@ class PodChanges:
         label: str,
         timeout_s: float,
     ) -> Opened:
-        self._credentials.keep(wanted.key, secrets.credentials)
         volume = self._records.get(wanted.key)
-        if volume is None:
-            self.writer.branch(wanted)
-            volume = wanted
-        elif msgspec.structs.replace(volume, commit="", users=()) != wanted:
+        if volume and msgspec.structs.replace(volume, commit="", users=()) != wanted:
             raise AlreadyExists(
                 f"volume {wanted.name} is in use as something else, or has changes that are not "
                 "committed yet: end the pods that use it first"
             )
-        return self._openings.open(volume, user, label, secrets.token, timeout_s)
+        self._credentials.keep(wanted.key, secrets.credentials)
+        try:
+            if volume is None:
+                self.writer.branch(wanted)
+            return self._openings.open(volume or wanted, user, label, secrets.token, timeout_s)
+        except BaseException:
+            if wanted.key not in self._records:  # it is not open, so no upkeep forgets them
+                self._credentials.forget(wanted.key)
+            raise
 
     def check_alone(self, user: User, timeout_s: float) -> None:
         """InUse where others have a volume open beside its only user, who is released then."""

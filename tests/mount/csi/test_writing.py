@@ -278,9 +278,12 @@ def test_what_is_refused(rig: WritingRig, monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(Denied, match="only read"):
             rig.publish("v1", "one")
     assert rig.files.load() == rig.service.slots() == list(rig.pods.iterdir()) == []
+    assert rig.kept_secrets() == []
     rig.publish("v1", "one")
+    others = {**SECRET, "AWS_SECRET_ACCESS_KEY": "hunter3"}
     with pytest.raises(AlreadyExists, match="v1"):
-        rig.publish("v1", "two", {**ATTRIBUTES, "branch": "other"})
+        rig.publish("v1", "two", {**ATTRIBUTES, "branch": "other"}, secrets=others)
+    assert rig.credentials.of(key_of("v1")) == SECRET
     rig.node = NodeServer(rig.service, "node-1", rig.targets)
     with pytest.raises(Unsupported, match="--writable"):
         rig.publish("v2", "two")
