@@ -58,6 +58,7 @@ def push_every(
 
     A file is committed when two looks in a row have found it with the same size and time. A file
     that was committed and is gone from the directory is removed; all else in the branch stays.
+    Where somebody deletes the branch, it is made anew, and all files are committed again.
     Without a change there is no commit. At the end the smallest files come first, as many as there
     is time for. The other options: as for ``push``.
 
@@ -121,10 +122,12 @@ class _Rounds:
                 some = []
             if not some and not removed:
                 break
+            known = self._committed.keys() - set(removed)
             try:
                 done.result = self._commit(some, removed) or done.result
                 done.error = None
-                left, removed = left[len(some) :], []
+                left = left[len(some) :] if self._committed.keys() >= known else self.look().puts
+                removed = []
             except (LodefsError, OSError) as error:
                 done.error = error
                 before, found = found, self.look()
@@ -149,9 +152,11 @@ class _Rounds:
         size_bytes = sum(self._now[path].size_bytes for path in puts)
         if size_bytes > self._rate_bytes_s:
             self._rate_bytes_s = size_bytes / max(time.monotonic() - began_s, 1e-3)
+        if result is not None and result.created_branch:
+            self._committed.clear()  # somebody deleted the branch, with all that it had
         self._committed |= {path: self._now[path] for path in puts}
         for path in removed:
-            del self._committed[path]
+            self._committed.pop(path, None)
         return None if result is None or result.unchanged else result
 
     def _is_there(self, path: bytes) -> bool:

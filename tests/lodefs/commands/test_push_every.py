@@ -115,6 +115,21 @@ def test_a_store_that_is_away_for_a_round(
     assert lodefs("cat", "r:job/a").out == "a"
 
 
+@pytest.mark.parametrize("later", [[], [_nothing]])
+def test_a_branch_that_is_deleted(
+    lodefs: Lodefs, objects: MemoryObjects, results: Path, later: list[Callable[[], object]]
+) -> None:
+    """It is made anew with all files, those of earlier rounds too, also in the last round."""
+    (results / "a").write_text("a")
+
+    def go_on() -> None:
+        assert lodefs("rm", "--yes", "r@main").code == 0
+        (results / "b").write_text("b")
+
+    _run(objects, results, _nothing, go_on, *later)
+    assert lodefs("ls", "-R", "r").out.split() == ["job/", "job/a", "job/b"]
+
+
 def test_at_the_end_what_fits(
     lodefs: Lodefs, objects: MemoryObjects, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
