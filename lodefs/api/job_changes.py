@@ -10,7 +10,7 @@ import msgspec
 
 from lodefs.api import writable
 from lodefs.api.writable_changes import branch_of, commit_and_unmount
-from lodefs.chunkstore.errors import InUse, LodefsError
+from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.cli.progress_bars import show_progress
 from lodefs.mount.writable import writable_mount
@@ -97,6 +97,12 @@ class JobChanges(msgspec.Struct, kw_only=True):
             fork=True,
             ends_with=ends_with,
         )
+        if made.is_resumed:  # --upper has them, and nothing in the state directory says so
+            writable.unmount_writable(self.session, directory, keep=True)
+            raise InvalidInput(
+                f"{made.place.directory} has changes to {directory} that are in no commit: "
+                f"`lodefs unmount {directory}` with --commit or --discard ends them"
+            )
         if self.when == "never":
             return
         try:
