@@ -60,7 +60,8 @@ def unmount(
                 done = _unmount(session, directory, keep=keep, discard=discard)
         except LodefsError as error:  # go on with the others
             session.exit_code = exit_codes.code_of(error)
-            click.echo(f"lodefs: error: {text.escaped(str(error))}", err=True)
+            why = "; ".join([str(error), *getattr(error, "__notes__", [])])
+            click.echo(f"lodefs: error: {text.escaped(why)}", err=True)
             continue
         if done.lazy:
             click.echo(

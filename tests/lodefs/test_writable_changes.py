@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import lodefs
-from lodefs.api import writable_changes
+from lodefs.api import writable, writable_changes
+from lodefs.api.job_changes import JobChanges
 from lodefs.api.writable import place_of, unmount_writable
 from lodefs.api.writable_changes import commit, restore, status
 from lodefs.chunkstore.errors import (
@@ -26,9 +28,11 @@ from lodefs.chunkstore.errors import (
     NotFound,
 )
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import parse_spec
 from lodefs.mount.kernel import overlay
 from lodefs.mount.writable import upper_checks, upper_place, writable_mount
 from lodefs.mount.writable.upper_place import Record, UpperPlace
+from lodefs.settings.datasets import Dataset
 from lodefs.settings.session import Session
 from tests.support.chunkstore.directories import in_commit, in_directory
 from tests.support.chunkstore.faulty_store import Effect, FaultyObjects, fail, fail_after
@@ -223,6 +227,27 @@ def test_restore_needs_the_mount(kept: KeptChanges) -> None:
         restore(kept.directory, ["a"], session=kept.session)
 
 
+def test_a_run_discards_no_kept_changes(kept: KeptChanges, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that --upper has, and the state directory does not know, are in the way of a command,
+    whose branch is gone besides."""
+    kept.write(a=b"ours")
+    elsewhere = kept.folder / "upper"
+    kept.place.directory.rename(elsewhere)
+    kept.place = UpperPlace(elsewhere)
+
+    def mount_writable(session: Session, *_: object, **_more: object) -> writable.WritableMounted:
+        state = upper_place.state_directory(session.environment)
+        upper_place.remember(state, str(kept.directory), kept.place)
+        return writable.WritableMounted(kept.record, kept.place, is_resumed=True)
+
+    monkeypatch.setattr(writable, "mount_writable", mount_writable)
+    dataset = Dataset(parse_spec("r@gone"), str(kept.directory), is_writable=True, branch="gone")
+    run = JobChanges(session=kept.session, places=[(str(kept.directory), dataset)])
+    with pytest.raises(InvalidInput, match=f"{elsewhere} has changes to {kept.directory}"):
+        run.mount(0)
+    kept.assert_kept()
+
+
 def shown(kept: KeptChanges, lodefs: Lodefs, *arguments: str) -> CommandResult:
     return lodefs(*arguments, XDG_STATE_HOME=str(kept.folder / "state"))
 
@@ -251,6 +276,15 @@ def test_commands(kept: KeptChanges, lodefs: Lodefs) -> None:
     assert done.code == 0, done.err
     assert (done.json["changed_files"], done.json["added_files"]) == (1, 1)
     assert [one["path"] for one in done.json["skipped"]] == ["pipe"]
+
+
+def test_unmount_says_the_way_out(kept: KeptChanges, lodefs: Lodefs) -> None:
+    """As `lodefs commit` does, where the base of the changes is gone."""
+    kept.write(a=b"ours")
+    kept.place.write(msgspec.structs.replace(kept.record, commit="ab" * 32))
+    failed = shown(kept, lodefs, "unmount", "--commit", str(kept.directory))
+    assert failed.code != 0
+    assert f"`lodefs commit --base REV {kept.directory}`" in failed.err
 
 
 def refused(*_: object, **_more: object) -> None:
