@@ -27,10 +27,19 @@ def name_for(session: Session, place: UpperPlace, record: Record) -> str:
     if not session.has_store:
         return ""
     with suppress(LodefsError):
-        if session.store.settings_log(record.repo).newest().retention is not None:
+        settings = session.store.settings_log(record.repo).newest()
+        if settings.deletion is not None:  # perhaps it was renamed
+            settings = session.store.settings_log(present_name(session, record)).newest()
+        if settings.retention is not None:
             host = _UNFIT.sub("-", platform.node())[:HOST_CHARS_MAX]
             return f"mounted-{host}-{upper_place.id_of(str(place.directory))}"
     return ""
+
+
+def present_name(session: Session, record: Record) -> str:
+    """Returns the repository of a record, by its new name if it was renamed. Raises the store's
+    errors."""
+    return session.store.new_name(record.repo) or record.repo
 
 
 def way_out(record: Record) -> str:
@@ -48,17 +57,21 @@ def put(session: Session, record: Record) -> LodefsError | None:
     if not record.tag:
         return None
     try:
-        tag(Spec(record.repo, record.commit), record.tag, force=True, session=session)
+        base = Spec(present_name(session, record), record.commit)
+        tag(base, record.tag, force=True, session=session)
     except LodefsError as error:
         return error
     return None
 
 
 def remove(session: Session, record: Record) -> None:
-    """Lets go of the base of a record. A tag that cannot be removed stays, for `lodefs rm
-    REPO@TAG`."""
-    if record.tag and session.has_store:
-        with suppress(LodefsError):
-            refs = session.store.refs(record.repo)
-            entry = refs.read(TAGS, record.tag)
-            refs.advance(TAGS, record.tag, None, expected_sequence=entry.sequence)
+    """Lets go of the base of a record, also if its repository was renamed, or is being renamed. A
+    tag that cannot be removed stays, for `lodefs rm REPO@TAG`."""
+    if not record.tag or not session.has_store:
+        return
+    with suppress(LodefsError):
+        for repo in dict.fromkeys((record.repo, present_name(session, record))):
+            refs = session.store.refs(repo)
+            entry = refs.latest(TAGS, record.tag)
+            if entry is not None and entry.commit is not None:
+                refs.advance(TAGS, record.tag, None, expected_sequence=entry.sequence)

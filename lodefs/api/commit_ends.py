@@ -12,7 +12,7 @@ from functools import partial
 
 from lodefs.api import base_tags
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.names import CommitId, Spec, parse_id
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.mount.process import mounter
 from lodefs.mount.writable import writable_mount
@@ -34,8 +34,10 @@ def go_on(session: Session, place: UpperPlace, record: Record, commit: str, at: 
     try:
         with suppress(LodefsError):  # another mount may have been started
             start_again(session, record.options.proxy)
-        made_by = mounter_of(session)
-        record = writable_mount.advance(place, commit, *made_by, repo=at.repo, branch=at.rev)
+        tag = record.tag or base_tags.name_for(session, place, record)  # there may be a policy now
+        record = writable_mount.advance(
+            place, commit, *mounter_of(session), repo=at.repo, branch=at.rev, tag=tag
+        )
     except (LodefsError, OSError) as error:
         error.add_note(
             f"{commit} is committed, but {record.mountpoint} is still at its base, and refuses "
@@ -94,9 +96,13 @@ def take_changes(place: UpperPlace, record: Record) -> Record:
 
 
 def was_made(session: Session, noted: NotedCommit) -> bool:
-    """Whether a branch ever led to a commit. Raises the store's errors."""
+    """Whether a branch ever led to a commit that is still there: if gc has deleted it, the place
+    alone has the changes. Raises the store's errors."""
     moves = session.store.refs(noted.repo).history(BRANCHES, noted.branch)
-    return any(one.commit is not None and one.commit.hex() == noted.commit for one in moves)
+    commit = CommitId(parse_id(noted.commit))
+    return any(one.commit == commit for one in moves) and session.store.has_commit(
+        noted.repo, commit
+    )
 
 
 def _is_made(session: Session, noted: NotedCommit) -> bool:

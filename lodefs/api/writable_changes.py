@@ -124,7 +124,8 @@ def commit_and_unmount(
         with place.locked():
             record = writable_mount.recorded(place)
             with _resting(session, place, record, 0):
-                if next(_changes_of(session, place, record).listed(), None) is not None:
+                repo = base_tags.present_name(session, record)
+                if next(_changes_of(session, place, record, repo).listed(), None) is not None:
                     raise InUse(
                         f"{directory} was changed after the commit {result.commit[:12]}, and "
                         "stays mounted: repeat the command"
@@ -140,10 +141,10 @@ def status(directory: str | os.PathLike[str], **where: Unpack[Where]) -> Writabl
     with opened(**where) as session:
         place = writable.place_of(session, os.fspath(directory))
         record = writable_mount.recorded(place)
-        found = _changes_of(session, place, record)
-        repo, head = record.repo, None
+        repo, head = base_tags.present_name(session, record), None
         if record.branch:
             repo, head = _located(session, repo, record.branch)
+        found = _changes_of(session, place, record, repo)
         return WritableStatus(
             record.mountpoint,
             repo,
@@ -196,7 +197,7 @@ def _committed(
         noted = NotedCommit(commit.hex(), goes_to.repo, goes_to.rev)
         writable_mount.note_commit(place, noted)
 
-    found = _changes_of(session, place, record, base)
+    found = _changes_of(session, place, record, goes_to.repo, base)
     core = replace(push_options(session, options), on_commit=note)
     try:
         result = commit_changes(
@@ -214,16 +215,17 @@ def _committed(
 
 
 def _changes_of(
-    session: Session, place: UpperPlace, record: Record, instead: str | None = None
+    session: Session, place: UpperPlace, record: Record, repo: str, instead: str | None = None
 ) -> UpperChanges:
-    """``instead``: what is taken for the base, if that is gone."""
+    """``repo``: the present name of the repository. ``instead``: what is taken for the base, if
+    that is gone."""
     from lodefs.chunkstore.push.changes.overlay import RecentTrees
     from lodefs.chunkstore.push.changes.upper_changes import read_upper
     from lodefs.chunkstore.push.changes.upper_directory import AS_ROOT, AS_USER, UpperBase
     from lodefs.chunkstore.repo.history import find_in
 
     store = session.store
-    spec, commit = _base(session, record, instead)
+    spec, commit = _base(session, record, repo, instead)
     root, trees = find_in(store.packs, commit.root, spec), RecentTrees(store.packs)
     base = UpperBase(spec, root, trees, is_other=instead is not None)
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
@@ -233,10 +235,10 @@ def _changes_of(
     return read_upper(place.upper(number), base, xattr_prefix=prefix, without=without)
 
 
-def _base(session: Session, record: Record, instead: str | None) -> tuple[Spec, Commit]:
-    """The directory that was mounted, and its commit. NotFound with the way out; InvalidInput for
-    another one where that is there."""
-    store, repo = session.store, record.repo
+def _base(session: Session, record: Record, repo: str, instead: str | None) -> tuple[Spec, Commit]:
+    """The directory that was mounted, and its commit in ``repo``. NotFound with the way out;
+    InvalidInput for another one where that is there."""
+    store = session.store
     try:
         commit = store.commit(repo, CommitId(parse_id(record.commit)))
     except NotFound as error:

@@ -98,10 +98,11 @@ def advance(
     *,
     repo: str | None = None,
     branch: str | None = None,
+    tag: str | None = None,
 ) -> Record:
     """Continues from a commit of the changes: the mount shows it, and has no changes from now on.
-    Open files read on as they were. ``repo``, ``branch``: where the next commit goes. The caller
-    has locked the place.
+    Open files read on as they were. ``repo``, ``branch``: where the next commit goes. ``tag``: what
+    will keep the commit. The caller has locked the place.
 
     Raises: NotFound without a record, otherwise what ``mount`` raises; the old mount then stays.
     """
@@ -114,6 +115,7 @@ def advance(
         generation=former.generation + 1,
         branch=former.branch if branch is None else branch,
         noted=None,
+        tag=former.tag if tag is None else tag,
     )
     mounted = mounted_on(former)
     try:

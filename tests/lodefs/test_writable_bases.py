@@ -139,6 +139,90 @@ def test_a_tag_keeps_the_base(kept: KeptChanges) -> None:
     assert lodefs.tag.list("r", session=kept.session) == []
 
 
+def tagged(kept: KeptChanges) -> str:
+    """The repository has a policy, and the base its tag, as after a mount."""
+    lodefs.retain("r", keep_last=1, session=kept.session)
+    name = base_tags.name_for(kept.session, kept.place, kept.record)
+    kept.place.write(msgspec.structs.replace(kept.record, tag=name))
+    assert base_tags.put(kept.session, kept.record) is None
+    return name
+
+
+def tags(kept: KeptChanges, repo: str) -> dict[str, str]:
+    return {one.name: one.commit for one in lodefs.tag.list(repo, session=kept.session)}
+
+
+def test_a_tag_of_a_repository_that_was_renamed(kept: KeptChanges) -> None:
+    """It is put again by the next mount, and goes with the changes, under the new name."""
+    kept.write(a=b"ours")
+    name = tagged(kept)
+    lodefs.rename("r", "renamed", session=kept.session)
+    assert base_tags.name_for(kept.session, kept.place, kept.record) == name
+    assert base_tags.put(kept.session, kept.record) is None
+    assert tags(kept, "renamed") == {name: kept.base}
+    unmount_writable(kept.session, str(kept.directory), discard=True)
+    assert tags(kept, "renamed") == {}
+
+
+def test_renamed_after_an_interrupted_commit(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tag moves on to what was committed, under the new name."""
+    kept.write(a=b"ours")
+    name = tagged(kept)
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_mount, "advance", refused)
+        with pytest.raises(NoSpace):
+            kept.commit()
+    made = kept.head()
+    lodefs.rename("r", "renamed", session=kept.session)
+    kept.commit()
+    assert (kept.record.commit, tags(kept, "renamed")) == (made, {name: made})
+
+
+def test_a_policy_that_is_set_while_there_are_changes(kept: KeptChanges) -> None:
+    """The next commit is tagged."""
+    kept.write(a=b"ours")
+    lodefs.retain("r", keep_last=1, session=kept.session)
+    made = kept.commit()
+    assert tags(kept, "r") == {kept.record.tag: made}
+
+
+def test_a_base_that_is_not_under_the_new_name(kept: KeptChanges) -> None:
+    """No ref led to it when the repository was renamed, and the old name still has it; in the end
+    gc deletes it there. The way out is the same."""
+    kept.write(a=b"ours")
+    kept.place.write(msgspec.structs.replace(kept.record, commit=kept.others("d/x", b"theirs")))
+    lodefs.branch(f"r@{kept.base}", "main", force=True, session=kept.session)
+    lodefs.rename("r", "renamed", session=kept.session)
+    for act in (kept.commit, lambda: status(kept.directory, session=kept.session)):
+        with pytest.raises(NotFound, match="renamed has no commit") as raised:
+            act()
+        assert "--base REV" in raised.value.__notes__[0]
+    made = kept.commit(base="main")
+    assert kept.session.store.resolve("renamed", "main").hex() == made == kept.record.commit
+
+
+def test_an_interrupted_commit_that_is_gone(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deleted its branch, and gc has run: the place alone has the changes, which stay."""
+    kept.write(a=b"ours")
+    lodefs.branch("r", "other", session=kept.session)
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_mount, "advance", refused)
+        with pytest.raises(NoSpace):
+            kept.commit()
+    lodefs.rm("r@main", session=kept.session)
+    for _ in range(2):
+        collect(kept.session.store, CollectOptions(grace_s=0))
+    with pytest.raises(NotFound, match="no longer has the branch main"):
+        kept.commit()
+    kept.assert_kept()
+    kept.commit(branch="other")
+    assert kept.files("other")["a"] == b"ours"
+
+
 def test_a_store_that_takes_no_tag(kept: KeptChanges) -> None:
     """Why is said, and nothing else comes of it."""
     record = msgspec.structs.replace(kept.record, tag="mounted-here")
