@@ -46,8 +46,9 @@ def way_out(record: Record) -> str:
     """Returns advice on changes whose base is gone."""
     at = record.mountpoint
     return (
-        f"the changes in {at} are to that commit: `lodefs commit --base REV {at}` takes them as "
-        "changes to another one, main, say; a file that was changed replaces what that has"
+        f"the changes in {at} are to that commit: if another store has it, name that by --store; "
+        f"if it is gone, `lodefs commit --base REV {at}` takes them as changes to another one, "
+        "main, say, and a file that was changed replaces what that has"
     )
 
 
@@ -64,14 +65,17 @@ def put(session: Session, record: Record) -> LodefsError | None:
     return None
 
 
-def remove(session: Session, record: Record) -> None:
-    """Lets go of the base of a record, also if its repository was renamed, or is being renamed. A
-    tag that cannot be removed stays, for `lodefs rm REPO@TAG`."""
-    if not record.tag or not session.has_store:
-        return
-    with suppress(LodefsError):
+def remove(session: Session, record: Record) -> str:
+    """Lets go of the base of a record, also if its repository was renamed, or is being renamed.
+    Returns the tag if the store does not say that it is gone, else ""."""
+    if not record.tag:
+        return ""
+    try:
         for repo in dict.fromkeys((record.repo, present_name(session, record))):
             refs = session.store.refs(repo)
             entry = refs.latest(TAGS, record.tag)
             if entry is not None and entry.commit is not None:
                 refs.advance(TAGS, record.tag, None, expected_sequence=entry.sequence)
+    except LodefsError:
+        return record.tag
+    return ""

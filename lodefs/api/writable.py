@@ -168,7 +168,7 @@ def take_away(
     """Unmounts it; the caller has locked its place. Changes that are not discarded are kept."""
     done = writable_mount.unmount(place, discard=discard)
     if not done.kept:
-        base_tags.remove(session, record)
+        done = done._replace(tag_left=base_tags.remove(session, record))
         upper_place.forget(upper_place.state_directory(session.environment), record.mountpoint)
     return done
 

@@ -6,7 +6,7 @@ import functools
 import os
 import shlex
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
@@ -21,6 +21,9 @@ from lodefs.mount.process.mounter import Mounted, Unmounted, list_mounts, state_
 from lodefs.mount.process.mounter import unmount as unmount_directory
 from lodefs.mount.writable.upper_place import Record
 from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.mount.writable.writable_mount import WritableUnmounted
 
 PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed
 USERS_SHOWN_MAX = 5
@@ -81,7 +84,7 @@ def _unmount(session: Session, directory: str, *, keep: bool, discard: bool) -> 
         )
         return unmount_directory(directory)
     done = writable.unmount_writable(session, directory, keep=keep, discard=discard)
-    return Unmounted(directory, done.is_lazy, done.users)
+    return _told(directory, done)
 
 
 def _commit(session: Session, directory: str, message: str) -> Unmounted:
@@ -94,6 +97,18 @@ def _commit(session: Session, directory: str, message: str) -> Unmounted:
     result, done = commit_and_unmount(directory, session=session, message=message)
     spec = Spec(record.repo, record.branch)
     report(result, spec, dry_run=False, as_json=False, has_options=False)
+    return _told(directory, done)
+
+
+def _told(directory: str, done: WritableUnmounted) -> Unmounted:
+    """Names the tag that is left of a writable mount, if one is."""
+    if done.tag_left:
+        click.echo(
+            f"lodefs: the tag {done.tag_left} still keeps the commit that {text.escaped(directory)}"
+            f" showed, since the store could not be asked: `lodefs rm REPO@{done.tag_left}` "
+            "removes it",
+            err=True,
+        )
     return Unmounted(directory, done.is_lazy, done.users)
 
 

@@ -31,11 +31,13 @@ OWNER_WRITES = 0o200
 
 class WritableUnmounted(NamedTuple):
     """The result of unmounting. ``users``: processes that still have files open, as far as they can
-    be seen; ``is_lazy``: there are some. ``kept``: the place has changes."""
+    be seen; ``is_lazy``: there are some. ``kept``: the place has changes. ``tag_left``: the tag
+    that kept their base, if it could not be removed; else ""."""
 
     is_lazy: bool
     users: Sequence[MountUser]
     kept: bool
+    tag_left: str = ""
 
 
 def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter) -> Record:

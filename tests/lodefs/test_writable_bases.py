@@ -164,6 +164,13 @@ def test_a_tag_of_a_repository_that_was_renamed(kept: KeptChanges) -> None:
     assert tags(kept, "renamed") == {}
 
 
+def test_a_tag_that_cannot_be_removed(kept: KeptChanges) -> None:
+    """It is named, for somebody to remove."""
+    name = tagged(kept)
+    kept.objects.add(fail(Denied("read only")), "put", "")
+    assert unmount_writable(kept.session, str(kept.directory)).tag_left == name
+
+
 def test_renamed_after_an_interrupted_commit(
     kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
