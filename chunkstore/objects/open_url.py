@@ -21,6 +21,7 @@ from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
+from lodefs.chunkstore.objects.s3_bucket import PatientBucket, S3Bucket
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"
@@ -70,6 +71,15 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     )
     _, patient = _patient(source, options)
     return PackLocations(Observed(patient, options.observe) if options.observe else patient)
+
+
+def open_bucket(url: str) -> tuple[PatientBucket, str]:
+    """Opens the bucket of ``s3://BUCKET[/PREFIX][?endpoint_url=...&region=...]`` to read what
+    others keep there. Returns it and the prefix, without slashes around it. It does not connect
+    yet. Raises: InvalidInput."""
+    name, prefix, options = _s3_parts(url, StoreOptions())
+    bucket = S3Bucket(name, "", options)
+    return PatientBucket(bucket, *_patient(bucket, options)), prefix
 
 
 def open_server_copy(
@@ -191,6 +201,17 @@ class _S3Place(NamedTuple):
 
 
 def _s3_place(url: str, options: StoreOptions) -> _S3Place:
+    place = _s3_parts(url, options)
+    if place.prefix and not _is_prefix(place.prefix):
+        raise InvalidInput(
+            f"{place.prefix!r} is not a prefix for a store: at most {PREFIX_BYTES_MAX} bytes of "
+            "letters, digits and punctuation, without empty parts, '.' and '..'"
+        )
+    return place
+
+
+def _s3_parts(url: str, options: StoreOptions) -> _S3Place:
+    """Returns the parts of a URL, whose prefix may be any. Raises: InvalidInput."""
     if not url.startswith("s3://"):
         raise InvalidInput("the URL of a store on S3 begins with s3://, as s3://bucket/prefix does")
     parts = _split(url)
@@ -207,11 +228,6 @@ def _s3_place(url: str, options: StoreOptions) -> _S3Place:
             "a letter or digit first; use s3://bucket/prefix"
         )
     prefix = unquote(parts.path).strip("/")
-    if prefix and not _is_prefix(prefix):
-        raise InvalidInput(
-            f"{prefix!r} is not a prefix for a store: at most {PREFIX_BYTES_MAX} bytes of letters, "
-            "digits and punctuation, without empty parts, '.' and '..'"
-        )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     _check_settings(url, query, _QUERY)
     if not all(query.values()):

@@ -102,7 +102,7 @@ class S3Objects:
             what = f"cannot read {key} in {self.url}"
             try:
                 answer = reader.get(
-                    check_key(key),
+                    self._request_key(key),
                     wanted,
                     size_bytes,
                     if_match=if_match,
@@ -127,7 +127,7 @@ class S3Objects:
         if reader is not None and 0 < size_bytes <= SIZE_BYTES_MAX:
             wanted = _range(offset, size_bytes)
             timeout_s = self._options.answer_s(size_bytes)
-            http = reader.order(check_key(key), wanted, offset, if_match, timeout_s)
+            http = reader.order(self._request_key(key), wanted, offset, if_match, timeout_s)
         yield None if http is None else RangeOrder(http)
 
     def _learn(self, key: str) -> None:
@@ -136,7 +136,7 @@ class S3Objects:
         with self._learning:
             if self._range_reader is None and self._is_range_reader_fit:
                 self._range_reader = range_reader_of(
-                    self._client, self._current, key, self._options
+                    self._client, self._current, self._request_key(key), self._options
                 )
 
     def _drop_range_reader(self, reader: RangeReader) -> None:
@@ -225,7 +225,7 @@ class S3Objects:
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        check_prefix(prefix)
+        self._check_prefix(prefix)
         return islice(self._list(prefix, after, limit), limit)
 
     def delete(self, key: str) -> None:
@@ -239,7 +239,18 @@ class S3Objects:
         self._watchdog.close()
 
     def _named(self, key: str) -> dict[str, Any]:
-        return {"Bucket": self._bucket, "Key": self._base + check_key(key)}
+        return {"Bucket": self._bucket, "Key": self._base + self._checked(key)}
+
+    def _checked(self, key: str) -> str:
+        """Returns a key that the bucket may have. Raises: InvalidInput."""
+        return check_key(key)
+
+    def _check_prefix(self, prefix: str) -> None:
+        check_prefix(prefix)
+
+    def _request_key(self, key: str) -> str:
+        """Returns a key as it stands in a request line. Raises: InvalidInput."""
+        return self._checked(key)  # none of its characters is escaped
 
     def _head(self, key: str, if_match: str | None) -> ObjectInfo:
         request = self._named(key)

@@ -22,9 +22,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.objects.interface import NoSuchBucket
 from lodefs.chunkstore.types import Buffer
 
-_DENIED = {
-    "AccessDenied",
-    "AllAccessDisabled",
+_BAD_CREDENTIALS = {
     "AccountProblem",
     "ExpiredToken",
     "InvalidAccessKeyId",
@@ -32,6 +30,7 @@ _DENIED = {
     "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 }
+_DENIED = _BAD_CREDENTIALS | {"AccessDenied", "AllAccessDisabled"}
 _THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
 _UNAVAILABLE = _THROTTLED | {
     "ConditionalRequestConflict",
@@ -48,6 +47,10 @@ class PastTheEnd(InvalidInput):
 
 class NoSuchKey(NotFound):
     """The bucket exists, but not the key."""
+
+
+class BadCredentials(Denied):
+    """The server accepts these credentials for no request (any more)."""
 
 
 def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
@@ -71,6 +74,10 @@ def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
         error = Unavailable(why, retry_after_s=_retry_after_s(metadata.get("HTTPHeaders", {})))
         error.is_throttled = code in _THROTTLED or status in (429, 503)
         return error
+    if code == "InvalidObjectState":
+        return Denied(f"{why}; it is archived: restore it in its bucket before it can be read")
+    if code in _BAD_CREDENTIALS:
+        return BadCredentials(f"{why}; check the credentials, and that they have not expired")
     if code in _DENIED or status in (401, 403):
         return Denied(f"{why}; check the credentials, and that they allow this on {bucket}")
     return _by_status(status)(why)

@@ -8,7 +8,6 @@ and repeating the push reuses it.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from lodefs.chunkstore.push.limits import (
     check_names,
 )
 from lodefs.chunkstore.push.session import CommitResult, PushOptions, PushSession
-from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root
+from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root, top_names
 from lodefs.chunkstore.push.trees.directories import HashedDirectory
 from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.refs import BRANCHES
@@ -51,13 +50,14 @@ class PushResult(CommitResult):
 
 def push(
     store: Store,
-    source: Path,
+    source: Path | str,
     repo: str,
     branch: str,
     options: PushOptions,
     progress: Progress | None = None,
 ) -> PushResult:
-    """Commits the directory ``source`` to a branch, unless nothing changed.
+    """Commits the directory ``source``, or the files below a URL, to a branch, unless nothing
+    changed.
 
     Raises: NotFound, NotADirectory, InvalidInput for the source; InvalidInput for a new branch that
     has the name of a tag or commit; Denied, SourceChanged, Unavailable for files (named), unless
@@ -73,7 +73,7 @@ def push(
 
     def check() -> None:
         if head.commit is not None and head.id is not None:
-            names = map(os.fsencode, os.listdir(root))
+            names = top_names(root)
             check_names(store.packs, session.target, head.id, head.commit, names)
 
     return session.run(lambda: _Push(session, head).run(root), check)

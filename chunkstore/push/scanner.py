@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -87,6 +88,11 @@ class SourceNotes:
         self.private_files += 1
         if len(self.private_named) < PRIVATE_NAMED_MAX:
             self.private_named.append(path)
+
+    def note_excluded(self, *found: Sequence[bytes]) -> None:
+        """Adds the names in one directory that are often left out."""
+        for names in found:
+            self.often_excluded.update(map(os.fsdecode, OFTEN_EXCLUDED.intersection(names)))
 
     def add(self, more: SourceNotes) -> None:
         """Adds the notes on another source of the same commit."""
@@ -188,25 +194,9 @@ class Scan:
         """
         root_fd = open_root(self.root)
         try:
-            yield from self._walk(root_fd)
+            yield from walk(partial(self._visit, root_fd))
         finally:
             os.close(root_fd)
-
-    def _walk(self, root_fd: int) -> Iterator[ScannedDirectory]:
-        levels: list[tuple[bytes, list[bytes]]] = []  # a path, and names in it still to visit
-        path = b""
-        while True:
-            found = self._visit(root_fd, path, len(levels))
-            if found is not None:
-                yield found
-                levels.append((path, found.subdirectories[::-1]))
-            while levels and not levels[-1][1]:
-                levels.pop()
-            if not levels:
-                return
-            parent, names = levels[-1]
-            name = names.pop()
-            path = parent + b"/" + name if parent else name
 
     def _visit(self, root_fd: int, path: bytes, depth: int) -> ScannedDirectory | None:
         try:
@@ -295,9 +285,9 @@ class Scan:
             name = row[0]
             if is_all or name in private:
                 if self.private is not Private.PUSH:
-                    self._leave_private(_below(path, name), private[name])
+                    self._leave_private(below(path, name), private[name])
                     continue
-                self.notes.private(_below(path, name))
+                self.notes.private(below(path, name))
             kept.append(row)
         return kept
 
@@ -318,22 +308,40 @@ class Scan:
         if linked or set_id:
             notes.hard_linked_files += len(set(linked).intersection(names))
             notes.set_id_files += len(set(set_id).intersection(names))
-        for found in (names, subdirectories):
-            notes.often_excluded.update(map(os.fsdecode, OFTEN_EXCLUDED.intersection(found)))
+        notes.note_excluded(names, subdirectories)
 
     def _is_kept(self, path: bytes, name: bytes, *, is_dir: bool = False) -> bool:
-        return not self.ignore.excludes(_below(path, name), is_directory=is_dir)
+        return not self.ignore.excludes(below(path, name), is_directory=is_dir)
 
     def _keep_other(self, path: bytes, name: bytes, seen: os.stat_result, rows: list[Row]) -> None:
         if stat.S_ISLNK(seen.st_mode):
             rows.append(_row(name, SYMLINK, seen))
             return
         kind = _OTHER_KINDS.get(stat.S_IFMT(seen.st_mode), "not a file, directory or symlink")
-        where = _below(path, name)
+        where = below(path, name)
         self.skipped.append(Skipped(where, f"{show_path(where)} is {kind}"))
 
 
-def _below(path: bytes, name: bytes) -> bytes:
+def walk(visit: Callable[[bytes, int], ScannedDirectory | None]) -> Iterator[ScannedDirectory]:
+    """Yields what ``visit`` finds at a path and a depth: the root, and the subdirectories of all
+    that it finds, in the order of Scan. None leaves a directory out."""
+    levels: list[tuple[bytes, list[bytes]]] = []  # a path, and names in it still to visit
+    path = b""
+    while True:
+        found = visit(path, len(levels))
+        if found is not None:
+            yield found
+            levels.append((path, found.subdirectories[::-1]))
+        while levels and not levels[-1][1]:
+            levels.pop()
+        if not levels:
+            return
+        parent, names = levels[-1]
+        path = below(parent, names.pop())
+
+
+def below(path: bytes, name: bytes) -> bytes:
+    """Returns the path of a name in the directory ``path`` (b"": the root)."""
     return path + b"/" + name if path else name
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from functools import partial
 from itertools import chain
 from typing import Self
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.names import PULL_STATE_DIR
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
+from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.index.stat_cache import StatCache
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
-from lodefs.chunkstore.push.scanner import open_root, read_link
+from lodefs.chunkstore.push.remote.remote_files import Listing, RemoteFiles, is_url, open_remote
+from lodefs.chunkstore.push.remote.remote_scan import RemoteScan
+from lodefs.chunkstore.push.scanner import Scan, open_root, read_link
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.trees.directories import HashedDirectory, PushTree
 from lodefs.chunkstore.push.trees.tree_writer import TreePacker, TreeWriter
@@ -30,13 +35,13 @@ class SourceDirectory:
         self._root = root
         self._session = session
         self._count = count
-        self._fd = open_root(root)
-        self.scan = session.options.scan(root)
+        self._opened = ExitStack()
+        self.scan, links = self._open(root)
         placement = session.placement()
         self.tree = PushTree(
             memory=StatCache.of(session.index, root),
             placement=placement,
-            read_link=lambda path: read_link(self._fd, path),
+            read_link=links,
             skip_unreadable=self.scan.skip_unreadable,
             skipped=self.scan.skipped,
         )
@@ -52,7 +57,19 @@ class SourceDirectory:
                     self._session.uploader.stop()
                     self.tree.remember()
         finally:
-            os.close(self._fd)
+            self._opened.close()
+
+    def _open(self, root: bytes) -> tuple[Scan | RemoteScan, Callable[[bytes], bytes]]:
+        """Returns a scan of the source, and the function that reads the symlinks it finds."""
+        options = self._session.options
+        if is_url(root):
+            remote = open_remote(root.decode())
+            self._opened.callback(remote.close)
+            rules = IgnoreRules(options.exclude)
+            return RemoteScan(remote, options.skip_unreadable, rules), _no_link
+        fd = open_root(root)
+        self._opened.callback(os.close, fd)
+        return options.scan(root), partial(read_link, fd)
 
     def read(self) -> HashedDirectory:
         """Scans the source, reads what changed, and stores what is new."""
@@ -100,18 +117,56 @@ class SourceDirectory:
             yield file
 
 
-def source_root(source: os.PathLike[str], apart: Iterable[tuple[str, str]]) -> bytes:
-    """Returns the real path of a directory to push. ``apart`` lists places that must not lie in it
-    (paths, or URLs of other things), and what they are.
+def _no_link(path: bytes) -> bytes:
+    raise InvalidInput(f"{show_path(path)} is no symlink")
+
+
+def real_root(source: str | os.PathLike[str]) -> bytes:
+    """Returns the real path of a directory, or the URL of another source."""
+    raw = os.fsencode(source)
+    return raw.rstrip(b"/") if is_url(raw) else os.path.realpath(raw)
+
+
+def top_names(root: bytes) -> list[bytes]:
+    """Returns the names in a source. Raises: what reading it raises."""
+    if not is_url(root):
+        return [os.fsencode(name) for name in os.listdir(root)]
+    with closing(open_remote(root.decode())) as remote:
+        files, subdirectories = remote.list(b"")
+        return [file.name for file in files] + subdirectories
+
+
+def source_root(source: str | os.PathLike[str], apart: Iterable[tuple[str, str]]) -> bytes:
+    """Returns the real path of a directory to push, or the URL of another source. ``apart`` lists
+    places that must not lie in it (paths, or URLs of other things), and what they are.
 
     Raises: NotFound, NotADirectory, InvalidInput, Denied.
     """
-    root = os.path.realpath(os.fsencode(source))
+    root = real_root(source)
+    if is_url(root):
+        with closing(open_remote(root.decode())) as remote:
+            _check_remote(remote, apart)
+        return root
     os.close(open_root(root))
     _check_filled(root)
     for place, what in apart:
         _check_apart(root, place, what)
     return root
+
+
+def _check_remote(remote: RemoteFiles, apart: Iterable[tuple[str, str]]) -> None:
+    """Raises: NotFound if there is nothing in a source; InvalidInput if a store lies in it."""
+    for place, what in apart:
+        if remote.holds(place):
+            raise InvalidInput(
+                f"{what} ({place}) and the source {remote.url} lie in one another, so every push "
+                "would change what is pushed: push a prefix that has nothing of the store"
+            )
+    if remote.list(b"") == Listing([], []):
+        raise NotFound(
+            f"there is nothing below {remote.url}/: check the name; one object alone is pushed "
+            "with the directory above it"
+        )
 
 
 def _check_filled(root: bytes) -> None:

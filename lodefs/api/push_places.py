@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec, split_path
+from lodefs.chunkstore.push.remote.remote_files import is_url
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.change import Change
@@ -59,7 +60,7 @@ def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory)
         places = [_joined(path, name) for name in names]
         return [_change(source, at) for source, at in zip(sources, places, strict=True)]
     source = sources[0]
-    is_plain = source == STDIN or not os.path.isdir(source)
+    is_plain = source == STDIN or not (is_url(source) or os.path.isdir(source))
     if place.is_inside or (is_plain and source != STDIN and is_there(path)):
         path = path if not path and not is_plain else _joined(path, _name_of(source))
     return [_change(source, path)]
@@ -101,6 +102,8 @@ def _change(source: str, path: bytes) -> Change:
 
     if source == STDIN:
         return Put(path, sys.stdin.buffer)
+    if is_url(source):
+        return PutDirectory(path, source)
     if not os.path.lexists(source):
         raise NotFound(f"{source} does not exist")
     if os.path.isdir(source):
@@ -111,6 +114,8 @@ def _change(source: str, path: bytes) -> Change:
 def _name_of(source: str) -> bytes:
     if source == STDIN:
         raise InvalidInput("standard input has no name: give the whole path, REPO[@BRANCH]:PATH")
+    if is_url(source):
+        return os.fsencode(source).partition(b"?")[0].rstrip(b"/").rpartition(b"/")[2]
     return os.path.basename(os.path.abspath(os.fsencode(source)))
 
 

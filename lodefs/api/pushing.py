@@ -92,7 +92,8 @@ def push(
     ] = False,
     **options: Unpack[SourceOptions],
 ) -> PushResult:
-    """Commits a directory to a branch, ``REPO[@BRANCH]``; it becomes the whole content.
+    """Commits a directory, or the files below a URL (s3://BUCKET/PREFIX), to a branch,
+    ``REPO[@BRANCH]``; it becomes the whole content.
 
     ``allow_removals``: push even if that removes more than half of the branch's files; or a
     function that decides. ``check``: check that the store has all objects of the commit, and store
@@ -108,6 +109,7 @@ def push(
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
     """
     from lodefs.chunkstore.push.push import push as push_directory
+    from lodefs.chunkstore.push.remote.remote_files import is_url
 
     spec = spec_of(repo)
     if spec.path:
@@ -115,8 +117,8 @@ def push(
             f"{spec}: push takes REPO[@BRANCH], without a path: the directory becomes the whole "
             "branch; lodefs.commit_changes puts one at a path (lodefs.changes.PutDirectory)"
         )
-    place = Path(directory)
-    if place.is_file():
+    place = os.fspath(directory) if is_url(directory) else Path(directory)
+    if isinstance(place, Path) and place.is_file():
         raise NotADirectory(f"{place} is a file: push takes the directory that contains it")
     with opened_for(options) as settings:
         core = push_options(settings, options, allow_removals=allow_removals, check=check)

@@ -52,6 +52,7 @@ _SHARED_KEYS = (
     "lodefs push ./flickr30k vision/flickr30k --exclude '*.tmp' --exclude /cache/",
     "lodefs push ./flickr30k vision/flickr30k --meta source=crawl-7 --meta license=CC-BY",
     "lodefs push --every 10m ./results runs/results@main:job-17",
+    "lodefs push s3://their-bucket/flickr30k vision/flickr30k  # what is in a bucket",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
     store=True,
     of=push_directory,
@@ -85,7 +86,8 @@ def push(
     One directory, without PATH, becomes the whole content of the branch: files that are not in it
     are removed from the branch. With PATH, all other files stay: a directory replaces PATH, a file
     is stored at PATH. Several sources, or one source before a PATH that ends with a slash, go into
-    PATH and keep their names ("REPO:" is the top). "-" is standard input.
+    PATH and keep their names ("REPO:" is the top). "-" is standard input,
+    and s3://BUCKET/PREFIX[?endpoint_url=URL&region=REGION] is a directory of objects.
 
     Files named .lodefsignore, and --exclude, list patterns in the syntax of .gitignore. Files that
     match are not in the commit, and excluded directories are not read.
@@ -118,14 +120,18 @@ def push(
     push_once: Callable[..., CommitResult] = partial(push_directory, sources[0], spec, **options)
     if is_into:
         del options["check"]
-        listed = None if from_list is None else FileList(from_list, b"\0" if null else b"\n")
-        names = None if listed is None else listed.names()
+        names = None if from_list is None else _listed(from_list, null=null)
         place = PushPlace(spec, is_inside=repo.endswith((":", "/")))
         push_once = partial(_push_into, sources, place, names, **options)
     result = _with_consent(push_once, consent)
     report(result, branch, dry_run=dry_run, as_json=as_json)
     if result.unchanged and options["metadata"]:
         _note("there is no new commit, so --meta is not stored")
+
+
+def _listed(from_list: BinaryIO, *, null: bool) -> list[bytes]:
+    """Returns the paths that a list names. Raises: InvalidInput."""
+    return FileList(from_list, b"\0" if null else b"\n").names()
 
 
 def _check_rounds(

@@ -42,6 +42,8 @@ BLOCKS = {
     "hpc.md#slurm-for-users-4": SLURM,
     "hpc.md#changes-of-a-job-1": SLURM,
     "hpc.md#data-on-the-nodes-before-a-job-begins-1": "two lines of a script, and no command",
+    "import.md#taking-data-in-1": "a bucket of the reader's: tests/chunkstore/push/remote has such",
+    "import.md#the-url-1": "a server of the reader's: tests/chunkstore/push/remote has such URLs",
     "install.md#debian-package-1": NODE,
     "install.md#installsh-1": "pip builds and fetches all; test_life.py runs it on wheels",
     "install.md#bundle-1": "it is built for minutes; tests/deploy/test_bundle.py does the same",

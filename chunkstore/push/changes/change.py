@@ -35,11 +35,11 @@ class PutLink:
 
 @dataclass(frozen=True, slots=True)
 class PutDirectory:
-    """Puts a local directory as it is, in place of whatever is at the path. The path "" is the root
-    of the branch."""
+    """Puts a local directory as it is, or the files below a URL (a string), in place of whatever is
+    at the path. The path "" is the root of the branch."""
 
     path: Path
-    source: os.PathLike[str]
+    source: str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)

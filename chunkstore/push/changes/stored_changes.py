@@ -31,7 +31,7 @@ from lodefs.chunkstore.push.changes.staging import LEARN_SIZE_BYTES_MIN, Staging
 from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.scanner import Private, Skipped, SourceNotes, refuse_private
 from lodefs.chunkstore.push.session import PushSession
-from lodefs.chunkstore.push.source_directory import SourceDirectory
+from lodefs.chunkstore.push.source_directory import SourceDirectory, real_root
 from lodefs.chunkstore.repo.history import find
 
 
@@ -150,7 +150,7 @@ class StoredChanges:
         return size_bytes
 
     def _store_directory(self, n: int, change: PutDirectory) -> TreeEntry:
-        root = os.path.realpath(os.fsencode(change.source))
+        root = real_root(change.source)
         with SourceDirectory(root, self._session, partial(self._quota.count, n)) as source:
             hashed = source.read()
             entry = source.store_trees(hashed)

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import LodefsError, SourceChanged
+from lodefs.chunkstore.errors import Denied, LodefsError, SourceChanged, Unavailable
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.names import ID_BYTES, digest_of
 from lodefs.chunkstore.push.workers.source_files import (
@@ -35,10 +35,13 @@ from lodefs.chunkstore.push.workers.source_files import (
 )
 from lodefs.chunkstore.push.workers.worker import (
     CHANGED,
+    NO_ACCESS,
+    NO_SOURCE,
     RESIZED,
     Compress,
     Prepare,
     Prepared,
+    PreparedRead,
     Read,
     Reply,
     Slot,
@@ -193,7 +196,7 @@ def _cut_files(unit: FilesUnit, prepared: Prepared, planner: Planner) -> list[Cu
     at = 0
     for attempt, read in zip(unit.attempts, prepared.reads, strict=True):
         if read.problem or read.stat is None:
-            files += _retry_or_fail(attempt, read.problem, read.stat, planner)
+            files += _retry_or_fail(attempt, read, read.problem, planner)
             continue
         chunks = []
         for size in read.sizes:
@@ -206,24 +209,29 @@ def _cut_files(unit: FilesUnit, prepared: Prepared, planner: Planner) -> list[Cu
 
 
 def _retry_or_fail(
-    attempt: Attempt, problem: int, stat: FileStat | None, planner: Planner
+    attempt: Attempt, read: PreparedRead, problem: int, planner: Planner
 ) -> list[CutFile]:
-    """Returns nothing if the file is read once more, otherwise its error."""
+    """Returns nothing if the file is read once more, otherwise its error. Raises: Denied or
+    Unavailable if no file of the source can be read."""
+    if problem == NO_ACCESS:
+        raise Denied(read.reason)
+    if problem == NO_SOURCE:
+        raise Unavailable(read.reason)
     if problem < 0 or problem in _VANISHED:
-        again = attempt.again(problem, stat)
+        again = attempt.again(problem, read.stat)
         if again is not None:
             planner.again(again)
             return []
-    error = _error(attempt.file.path, problem)
+    error = _error(attempt.file.path, problem, read.reason)
     return [CutFile(attempt.file.token, [], first=True, last=True, error=error)]
 
 
-def _error(path: bytes, problem: int) -> LodefsError:
+def _error(path: bytes, problem: int, reason: str) -> LodefsError:
     if problem < 0:
         return SourceChanged(
             f"{show_path(path)} changed twice while it was read: push again once it is at rest"
         )
-    return source_error(OSError(problem, os.strerror(problem)), path)
+    return source_error(OSError(problem, reason or os.strerror(problem)), path)
 
 
 class _WindowJoiner:
@@ -248,7 +256,7 @@ class _WindowJoiner:
         if got.problem or got.stat is None or (large.stat or got.stat) != got.stat:
             large.given_up = True
             problem = got.problem or CHANGED
-            return _retry_or_fail(large.attempt, problem, got.stat, self._planner), 0
+            return _retry_or_fail(large.attempt, got, problem, self._planner), 0
         large.stat = got.stat
         window_offset = read.offset - read.overlap
         start = large.start - window_offset

@@ -25,6 +25,7 @@ import msgspec
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.push.remote.remote_files import is_url
 from lodefs.chunkstore.push.workers.pipeline import FILES_MAX, Pipeline, Planner, Sink, UnitLimits
 from lodefs.chunkstore.push.workers.source_files import Source, SourceFile
 from lodefs.chunkstore.push.workers.worker import Reply, SharedSlots, Slot, Task, Worker
@@ -73,8 +74,10 @@ class Workers:
         """
         if not self._arena.slots:
             raise InvalidInput("these workers are closed: make new ones")
-        absolute = os.path.join(os.getcwdb(), os.fsencode(root))
-        Source(absolute).close()  # a root that cannot be opened fails here, not in a worker
+        absolute = os.fsencode(root)
+        if not is_url(absolute):
+            absolute = os.path.join(os.getcwdb(), absolute)
+            Source(absolute).close()  # a root that cannot be opened fails here, not in a worker
         self._runs += 1
         planner = Planner(files, self._limits)
         pipeline = Pipeline(planner, self._arena.slots, self._limits.params, sink)

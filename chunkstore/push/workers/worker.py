@@ -11,19 +11,23 @@ import contextlib
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RAW, RawStreak, compress
 from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.push.remote.remote_files import is_url
 from lodefs.chunkstore.push.workers.source_files import FileStat, Source, read_full, stat_of
 
 CHANGED = -1  # something wrote to the file while it was read
 RESIZED = -2  # the file does not have the planned size: plan it again with the size that was seen
+NO_ACCESS = -3  # the source refuses all requests: the push ends
+NO_SOURCE = -4  # the source does not answer, or not rightly: the push ends
 
 
 class Read(msgspec.Struct, array_like=True, frozen=True):
@@ -59,7 +63,8 @@ class Compress(msgspec.Struct, array_like=True, tag=2, frozen=True):
 
 
 class PreparedRead(msgspec.Struct, array_like=True, frozen=True):
-    """The result of a read, or its problem: CHANGED, RESIZED, or an errno.
+    """The result of a read, or its problem: CHANGED, RESIZED, NO_ACCESS, NO_SOURCE, or an errno.
+    ``reason`` is the problem in words, if the source has given them.
 
     ``sizes`` are those of the chunks that are certain, from the beginning of the overlap on.
     ``digest`` is set for a whole file that does not have exactly one chunk.
@@ -69,6 +74,7 @@ class PreparedRead(msgspec.Struct, array_like=True, frozen=True):
     sizes: list[int] = []
     digest: bytes | None = None
     problem: int = 0
+    reason: str = ""
 
 
 class Prepared(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -89,12 +95,62 @@ Task = Prepare | Compress
 Reply = Prepared | Compressed
 
 
+class Outcome(NamedTuple):
+    """The state in which a file was read if that succeeded, otherwise the state if it is known, and
+    the problem, as in PreparedRead."""
+
+    stat: FileStat | None
+    problem: int = 0
+    reason: str = ""
+
+
+class Reads(Protocol):
+    """Reads the files of one source."""
+
+    def begin(self, reads: Sequence[Read]) -> None:
+        """Announces the reads that follow, in their order."""
+        ...
+
+    def read_into(self, read: Read, room: memoryview) -> Outcome:
+        """Puts what was read at the beginning of ``room``."""
+        ...
+
+    def close(self) -> None:
+        """Frees the source."""
+        ...
+
+
+class LocalReads:
+    """Implements Reads for a directory. Raises: NotFound or Denied if it cannot be opened."""
+
+    def __init__(self, root: bytes) -> None:
+        self._source = Source(root)
+
+    def begin(self, reads: Sequence[Read]) -> None:
+        """Implements Reads: the disk reads ahead by itself."""
+
+    def read_into(self, read: Read, room: memoryview) -> Outcome:
+        return Outcome(*_read_into(self._source, read, room))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def open_reads(root: bytes) -> Reads:
+    """Opens a directory, or the source that a URL names."""
+    if not is_url(root):
+        return LocalReads(root)
+    from lodefs.chunkstore.push.workers.remote_reads import RemoteReads
+
+    return RemoteReads(root)
+
+
 class Worker:
     """Runs the tasks in this process."""
 
     def __init__(self, params: ChunkingParams) -> None:
         self._params = params
-        self._source: Source | None = None
+        self._source: Reads | None = None
         self._run = -1
 
     def perform(self, slot: Slot, task: Task) -> Reply:
@@ -112,11 +168,12 @@ class Worker:
         reads: list[PreparedRead] = []
         ids: list[bytes] = []
         position = 0
+        source.begin(task.reads)
         for read in task.reads:
             room = slot.data[position:]
-            stat, problem = _read_into(source, read, room)
+            stat, problem, reason = source.read_into(read, room)
             if stat is None or problem:
-                reads.append(PreparedRead(stat, problem=problem))
+                reads.append(PreparedRead(stat, problem=problem, reason=reason))
                 continue
             size = read.overlap + (stat.size_bytes if read.whole else read.size_bytes)
             reads.append(self._cut(read, stat, room[:size], ids))
@@ -135,10 +192,10 @@ class Worker:
         digest = digest_of(data) if read.whole and len(sizes) != 1 else None
         return PreparedRead(stat, sizes, digest)
 
-    def _source_of(self, task: Prepare) -> Source:
+    def _source_of(self, task: Prepare) -> Reads:
         if self._source is None or self._run != task.run:
             self.close()
-            self._source = Source(task.root)
+            self._source = open_reads(task.root)
             self._run = task.run
         return self._source
 

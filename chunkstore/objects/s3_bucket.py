@@ -1,0 +1,98 @@
+"""Reads a bucket of somebody else, whose keys may have any characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.objects.interface import ObjectInfo, Part
+from lodefs.chunkstore.objects.limiting import Limited
+from lodefs.chunkstore.objects.retrying import Retrying
+from lodefs.chunkstore.objects.s3 import LIST_KEYS_MAX, S3Objects
+
+_KEY_BYTES_MAX = 1024  # of any object on S3
+_UNESCAPED = "/~"  # as botocore leaves them
+
+
+class Level(NamedTuple):
+    """One page of a listing with the delimiter "/": objects, and the prefixes of others, each of
+    which ends with "/"."""
+
+    objects: list[ObjectInfo]
+    prefixes: list[str]
+
+
+class S3Bucket(S3Objects):
+    """All objects of a bucket. Keys are those of the bucket, in the order of their UTF-8."""
+
+    def level(self, prefix: str, token: str) -> tuple[Level, str]:
+        """Returns the page at ``token`` ("": the first one) of what ``prefix`` directly holds, and
+        the next token; "" after the last page."""
+        request: dict[str, Any] = {
+            "Bucket": self._bucket,
+            "Prefix": prefix,
+            "Delimiter": "/",
+            "MaxKeys": LIST_KEYS_MAX,
+        }
+        if token:
+            request["ContinuationToken"] = token
+        with self._operation("list", prefix, 0):
+            answer = self._client.list_objects_v2(**request)
+            more: bool = answer["IsTruncated"]
+            following: str = answer["NextContinuationToken"] if more else ""
+        found = [
+            ObjectInfo(item["Key"], item["Size"], item["ETag"])
+            for item in answer.get("Contents", ())
+        ]
+        prefixes = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
+        return Level(found, prefixes), following
+
+    def _checked(self, key: str) -> str:
+        if not 0 < len(key.encode()) <= _KEY_BYTES_MAX:
+            raise InvalidInput(f"a key on S3 has 1 to {_KEY_BYTES_MAX} bytes, unlike {key!r}")
+        return key
+
+    def _check_prefix(self, prefix: str) -> None:
+        if prefix:
+            self._checked(prefix)
+
+    def _request_key(self, key: str) -> str:
+        return quote(self._checked(key), safe=_UNESCAPED)
+
+
+class PatientBucket:
+    """Reads a bucket with retries. Many threads may use it at once."""
+
+    def __init__(self, bucket: S3Bucket, limited: Limited, patient: Retrying) -> None:
+        self._bucket = bucket
+        self._limited = limited
+        self._patient = patient
+
+    @property
+    def url(self) -> str:
+        """``s3://BUCKET``."""
+        return self._bucket.url
+
+    def get(self, key: str, offset: int, size_bytes: int) -> Part:
+        """Returns a range, as ObjectStore.get does."""
+        return self._patient.get(key, offset=offset, size=size_bytes)
+
+    def list(self, prefix: str, limit: int) -> Iterator[ObjectInfo]:
+        """Yields at most ``limit`` objects, in the order of their keys' UTF-8."""
+        return self._patient.list(prefix, limit=limit)
+
+    def levels(self, prefix: str) -> Iterator[Level]:
+        """Yields all pages of what ``prefix`` directly holds."""
+        token, is_more = "", True
+        while is_more:
+            ask = partial(self._bucket.level, prefix, token)
+            page, token = self._patient.repeat(partial(self._limited.limited, ask))
+            yield page
+            is_more = bool(token)
+
+    def close(self) -> None:
+        """Frees connections."""
+        self._bucket.close()

@@ -1,0 +1,1 @@
+"""Sources of a push that are not directories of this machine: buckets, named by a URL."""

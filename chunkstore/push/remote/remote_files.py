@@ -1,0 +1,120 @@
+"""The interface of a source that a URL names: directories of files that are read by ranges.
+
+Implementations: s3_files.py. Every one passes ``tests.support.chunkstore.remote_files_suite``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.push.workers.source_files import FileStat
+from lodefs.chunkstore.types import Buffer
+
+_URL = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
+# In place of the clock when a directory was listed: states are no times, so none is too young
+LISTED_NS = (1 << 63) - 1
+_STATE_BITS = 61  # less than LISTED_NS by more than any clock's tick
+
+
+class RemoteFile(NamedTuple):
+    """One file of a listing. ``state`` changes whenever the file's bytes do, as an ETag or a
+    checksum does; "" if the source cannot tell, and then the file is read at every push."""
+
+    name: bytes
+    size_bytes: int
+    state: str
+
+
+class Listing(NamedTuple):
+    """All that one directory holds, in any order. Names are as the source has them, so they may be
+    no names of files."""
+
+    files: list[RemoteFile]
+    subdirectories: list[bytes]
+
+
+class Piece(NamedTuple):
+    """Bytes of a file, with the size and the state of the whole file that they are from."""
+
+    data: Buffer
+    file_size_bytes: int
+    state: str
+
+
+class RemoteFiles(Protocol):
+    """Files below one root. Paths are relative to it, and that of the root is b"". Many threads may
+    read at once; one lists."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the root for messages, without a secret."""
+        ...
+
+    def list(self, path: bytes) -> Listing:
+        """Returns what a directory holds; nothing if there is no such directory. Raises:
+        Unavailable, Denied, and NotFound for the place that holds the root, such as a bucket."""
+        ...
+
+    def read(self, path: bytes, offset: int, size_bytes: int) -> Piece:
+        """Returns ``size_bytes`` from ``offset`` on, or fewer at the file's end. All bytes are of
+        one state of the file.
+
+        Raises: NotFound; Denied for this file; NoAccess if no file can be read any more;
+        Unavailable.
+        """
+        ...
+
+    def holds(self, place: str) -> bool:
+        """Whether the store at the URL ``place`` lies in this source, or this source in it."""
+        ...
+
+    def close(self) -> None:
+        """Frees connections."""
+        ...
+
+
+class NoAccess(Denied):
+    """The source refuses all requests, such as after the credentials have expired."""
+
+
+def is_url(source: bytes | str | os.PathLike[str]) -> bool:
+    """Whether a source of a push is named by a URL other than that of a local file."""
+    found = _URL.match(os.fsencode(source))
+    return found is not None and found[1].lower() != b"file"
+
+
+def stat_of_state(size_bytes: int, state: str) -> FileStat:
+    """Returns the numbers by which a push knows that a file has not changed. They differ between
+    two states, and an unknown state is too young to be trusted."""
+    if not state:
+        return FileStat(size_bytes, 0, LISTED_NS, 0)
+    digest = blake3(state.encode("utf-8", "surrogateescape")).digest(16)
+    first = int.from_bytes(digest[:8], "little", signed=True)
+    second = int.from_bytes(digest[8:], "little") >> (64 - _STATE_BITS)
+    return FileStat(size_bytes, 0, second, first)
+
+
+def _open_s3(url: str) -> RemoteFiles:
+    from lodefs.chunkstore.push.remote.s3_files import open_s3_files
+
+    return open_s3_files(url)
+
+
+SCHEMES: dict[str, Callable[[str], RemoteFiles]] = {"s3": _open_s3}
+
+
+def open_remote(url: str) -> RemoteFiles:
+    """Opens the source at a URL. It does not connect yet. Raises: InvalidInput."""
+    scheme = url.partition(":")[0]
+    if scheme.lower() not in SCHEMES:
+        raise InvalidInput(
+            f"{scheme}:// is not a kind of source that push reads: use s3://BUCKET/PREFIX, or copy "
+            "the files into a directory and push that"
+        )
+    return SCHEMES[scheme.lower()](url)

@@ -1,0 +1,127 @@
+"""The objects below a prefix of a bucket as files: their keys are paths."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectInfo
+from lodefs.chunkstore.objects.open_url import open_bucket
+from lodefs.chunkstore.objects.s3_bucket import PatientBucket
+from lodefs.chunkstore.objects.s3_errors import BadCredentials
+from lodefs.chunkstore.push.remote.remote_files import Listing, NoAccess, Piece, RemoteFile
+
+# A directory with so many objects below it, or fewer, is listed at once with all that is in it
+FLAT_KEYS_MAX = 50_000
+
+
+class S3Files:
+    """Implements RemoteFiles. A state is an ETag: two objects with the same one have the same
+    bytes, and each part that is read comes with it."""
+
+    def __init__(
+        self, bucket: PatientBucket, prefix: str, flat_keys_max: int = FLAT_KEYS_MAX
+    ) -> None:
+        self._bucket = bucket
+        self._base = f"{prefix}/" if prefix else ""
+        self._flat_keys_max = flat_keys_max
+        self._listed: dict[bytes, Listing] = {}  # directories of the last flat list
+
+    @property
+    def url(self) -> str:
+        return f"{self._bucket.url}/{self._base}".rstrip("/")
+
+    def list(self, path: bytes) -> Listing:
+        """Implements RemoteFiles. A walk asks for one list of all that is below the largest
+        directories with at most ``flat_keys_max`` objects, and for one list of each above."""
+        known = self._listed.pop(path, None)
+        if known is not None:
+            return known
+        prefix = self._base + (path.decode() + "/" if path else "")
+        found = [*self._bucket.list(prefix, self._flat_keys_max + 1)]
+        if len(found) > self._flat_keys_max:
+            self._listed = {}
+            return self._level(prefix)
+        self._listed = _directories(path, prefix, found)
+        return self._listed.pop(path)
+
+    def _level(self, prefix: str) -> Listing:
+        listing = Listing([], [])
+        start = len(prefix)
+        for objects, prefixes in self._bucket.levels(prefix):
+            listing.subdirectories.extend(one[start:-1].encode() for one in prefixes)
+            for info in objects:
+                if info.key != prefix or info.size_bytes:  # not the mark of this directory
+                    listing.files.append(_file(info.key[start:], info))
+        return listing
+
+    def read(self, path: bytes, offset: int, size_bytes: int) -> Piece:
+        try:
+            part = self._bucket.get(self._base + path.decode(), offset, size_bytes)
+        except (BadCredentials, NoSuchBucket) as error:
+            raise NoAccess(str(error)) from error
+        return Piece(part.data, part.object_size_bytes, part.etag.strip('"'))
+
+    def holds(self, place: str) -> bool:
+        """Implements RemoteFiles: the bucket has the store's first object, at the same place."""
+        parts = urlsplit(place)
+        if parts.scheme != "s3" or f"s3://{parts.netloc}" != self._bucket.url:
+            return False
+        store = f"{parts.path.strip('/')}/".lstrip("/")
+        if not (store.startswith(self._base) or self._base.startswith(store)):
+            return False
+        try:
+            self._bucket.get(store + keys.STORE, 0, 1)
+        except NotFound:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._bucket.close()
+
+
+def open_s3_files(url: str) -> S3Files:
+    """Opens ``s3://BUCKET[/PREFIX][?endpoint_url=...&region=...]``. Raises: InvalidInput."""
+    bucket, prefix = open_bucket(url)
+    if any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
+        bucket.close()
+        raise InvalidInput(
+            f"{prefix!r} is no prefix of files: it has a part that is empty, '.' or '..'"
+        )
+    return S3Files(bucket, prefix)
+
+
+def _directories(path: bytes, prefix: str, found: list[ObjectInfo]) -> dict[bytes, Listing]:
+    """Returns the listings of a directory and of all in it, by path. A part of a key that is no
+    name is listed where it is found, and nothing below it."""
+    root = Listing([], [])
+    listings = {path: root}
+    last: tuple[str, Listing] = ("", root)  # keys of one directory come in a row
+    for info in found:
+        name = info.key[len(prefix) :].rpartition("/")[2]
+        parent = info.key[len(prefix) : len(info.key) - len(name)]
+        if last[0] != parent:
+            last = parent, _listing_of(listings, path, parent)
+        if name or info.size_bytes:  # else it is the mark of a directory
+            last[1].files.append(_file(name, info))
+    return listings
+
+
+def _listing_of(listings: dict[bytes, Listing], path: bytes, parent: str) -> Listing:
+    """Returns the listing of ``parent`` ("" or "a/b/"), relative to ``path``; makes it, and those
+    above."""
+    at, listing = path, listings[path]
+    for name in parent[:-1].split("/") if parent else ():
+        raw = name.encode()
+        at = at + b"/" + raw if at or not raw else raw  # an empty name is not the root
+        child = listings.get(at)
+        if child is None:
+            child = listings[at] = Listing([], [])
+            listing.subdirectories.append(raw)
+        listing = child
+    return listing
+
+
+def _file(name: str, info: ObjectInfo) -> RemoteFile:
+    return RemoteFile(name.encode(), info.size_bytes, info.etag.strip('"'))

@@ -1,0 +1,97 @@
+"""The contract suite on every source that a URL names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from loadtests.services import S3Server
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.objects.s3_boto import S3Options
+from lodefs.chunkstore.objects.s3_bucket import S3Bucket
+from lodefs.chunkstore.push.remote.remote_files import RemoteFiles, is_url, open_remote
+from lodefs.chunkstore.push.remote.s3_files import S3Files, open_s3_files
+from tests.support.chunkstore.memory_remote import MemoryRemote
+from tests.support.chunkstore.remote_files_suite import Put, RemoteFilesSuite, walked
+
+
+class TestMemory(RemoteFilesSuite):
+    """The reference."""
+
+    @pytest.fixture
+    def source(self) -> MemoryRemote:
+        return MemoryRemote({})
+
+    @pytest.fixture
+    def put(self, source: MemoryRemote) -> Put:
+        return source.files.__setitem__
+
+
+@pytest.mark.rgw
+@pytest.mark.slow
+class TestRgw(RemoteFilesSuite):
+    """Ceph RGW."""
+
+    @pytest.fixture
+    def source(self, rgw: S3Server, rgw_bucket: str) -> Iterator[RemoteFiles]:
+        source = open_s3_files(f"s3://{rgw_bucket}/in put?endpoint_url={rgw.endpoint_url}")
+        yield source
+        source.close()
+
+    @pytest.fixture
+    def put(self, rgw: S3Server, rgw_bucket: str) -> Iterator[Put]:
+        bucket = S3Bucket(rgw_bucket, "", S3Options(endpoint_url=rgw.endpoint_url))
+        yield lambda path, data: put_into(bucket, f"in put/{path.decode()}", data)
+        bucket.close()
+
+    def test_levels(self, source: S3Files, put: Put) -> None:
+        """A directory with many objects below it is listed by itself; the walk finds the same."""
+        paths = [b"b", b"c", b"d/e", b"d/f/g", b"d/f/h", b"d.x", b"i/j"]
+        for path in [*paths, b"i/", b"k/"]:
+            put(path, b"" if path.endswith(b"/") else b"1")
+        several = [S3Files(source._bucket, "in put", most) for most in (0, 1, 2, 3, 100)]
+        assert [sorted(walked(one)) for one in several] == [sorted(paths)] * 5
+        assert all(b"k" in one.list(b"").subdirectories for one in several)
+
+    def test_keys_that_are_no_paths(self, source: S3Files, put: Put) -> None:
+        """They are listed where they are found, under names that no file can have."""
+        for path in (b"/x", b"a//b", b"a/../c", b"a/ok"):
+            put(path, b"1")
+        for most in (0, 100):
+            one = S3Files(source._bucket, "in put", most)
+            assert sorted(one.list(b"").subdirectories) == [b"", b"a"]
+            assert sorted(one.list(b"a").subdirectories) == [b"", b".."]
+
+    def test_a_store_is_seen(self, source: S3Files, put: Put, rgw_bucket: str) -> None:
+        """A store in the source, or around it, is seen by its first object."""
+        place = f"s3://{rgw_bucket}/in put"
+        assert not source.holds(f"{place}/s")
+        put(b"s/store.json", b"{}")
+        assert source.holds(f"{place}/s")
+        assert not source.holds(f"s3://{rgw_bucket}/other")
+        assert not source.holds("s3://another/in put/s")
+
+
+def put_into(bucket: S3Bucket, key: str, data: bytes) -> None:
+    bucket.put(key, [data])
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "gs://bucket/x"])
+def test_unknown_kind(url: str) -> None:
+    """An unknown kind of URL is named, with a way out."""
+    with pytest.raises(InvalidInput, match="not a kind of source"):
+        open_remote(url)
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3://b/a//c", "s3://b/../c", "s3://k:s@bucket/x"])
+def test_bad_url(url: str) -> None:
+    """A URL that names no files below a prefix is refused, with a secret in it too."""
+    with pytest.raises(InvalidInput):
+        open_remote(url)
+
+
+def test_urls() -> None:
+    """Paths and URLs of local files are no URLs of sources."""
+    assert is_url("s3://b") and is_url(b"hf://b")
+    assert not any(map(is_url, ("s3:/b", "/s3://b", "./s3://b", "a", "-", "file:///x")))

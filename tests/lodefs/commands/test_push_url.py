@@ -1,0 +1,57 @@
+"""lodefs push of a URL."""
+
+from __future__ import annotations
+
+import pytest
+
+from lodefs.chunkstore.push.remote import remote_files
+from tests.support.chunkstore.memory_remote import MemoryRemote
+from tests.support.lodefs.command_line import Lodefs
+
+FILES = {b"a/x": b"1", b"a/y": b"22", b"b": b"333"}
+
+
+@pytest.fixture
+def source(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> MemoryRemote:
+    """A source in memory, and an empty store."""
+    lodefs("init", "s3://memory")
+    source = MemoryRemote(dict(FILES))
+    monkeypatch.setitem(remote_files.SCHEMES, "memory", lambda _url: source)
+    return source
+
+
+def test_whole_branch(lodefs: Lodefs, source: MemoryRemote) -> None:
+    """The files below a URL become the branch, and a second push reads none of them."""
+    found = lodefs("push", "memory://bucket/x", "r", "--json").json
+    assert (found["files"], found["files_read"]) == (3, 3)
+    assert lodefs("cat", "r:a/y").out == "22"
+    found = lodefs("push", "memory://bucket/x", "r", "--json").json
+    assert (found["unchanged"], found["files_read"]) == (True, 0)
+    assert len(source.reads) == 3
+
+
+def test_into_a_path(lodefs: Lodefs, source: MemoryRemote) -> None:
+    """All other files stay; before a slash the last part of the URL is the name."""
+    lodefs("push", "memory://bucket/x", "r:data")
+    lodefs("push", "memory://bucket/x/?region=y", "r:more/")
+    del source.files[b"b"]
+    lodefs("push", "memory://bucket/x", "r:data")
+    assert lodefs("ls", "r:data").out.split() == ["a/"]
+    assert lodefs("cat", "r:more/x/b").out == "333"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("ftp://host/x", "r"), "not a kind of source"),
+        (("ftp://host/x", "r:x"), "not a kind of source"),
+        (("memory://x", "r", "--every", "1m"), "--every takes one directory"),
+        (("memory://x", "r", "--from-list", "-"), "--from-list takes one directory"),
+    ],
+)
+@pytest.mark.usefixtures("source")
+def test_refused(lodefs: Lodefs, args: tuple[str, ...], message: str) -> None:
+    """What a URL cannot be pushed with is said, and nothing is committed."""
+    result = lodefs("push", *args)
+    assert result.code
+    assert message in result.err
