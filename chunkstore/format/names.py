@@ -24,6 +24,7 @@ NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 
 _REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_BASE_TAG = re.compile(r"mounted-.*-[0-9a-f]{16}\Z")
 _STEP = r"\^[0-9]?|~[0-9]{0,4}"
 _STEPS = re.compile(_STEP)
 _REVISION = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._-]*)((?:{_STEP})*)\Z")
@@ -67,6 +68,12 @@ def check_ref_name(name: str) -> str:
             f"at most {REF_CHARS_MAX} characters"
         )
     return name
+
+
+def is_base_tag(name: str) -> bool:
+    """Whether a tag has the form of those that keep the bases of writable mounts
+    (docs/decisions/0083). They move, and belong to machines."""
+    return _BASE_TAG.match(name) is not None
 
 
 def check_new_ref_name(name: str) -> str:

@@ -19,7 +19,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import CommitId, is_base_tag
 from lodefs.chunkstore.push.limits import OverQuota, check_arriving
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
@@ -183,12 +183,15 @@ class RefPlan:
 
 def refs_of(source: Store, repo: str, rev: str | None, refuse: Refuse) -> list[RefName]:
     """Returns the branch or tag named ``rev``; with None, all branches and then all tags that are
-    not deleted. Those with a damaged entry go to ``refuse``. Raises what ref_named raises."""
+    not deleted, without those of writable mounts. Those with a damaged entry go to ``refuse``.
+    Raises what ref_named raises."""
     if rev is not None:
         return [ref_named(source, repo, rev)]
     refs, found = source.refs(repo), []
     for kind in (BRANCHES, TAGS):
         for name in refs.names(kind):
+            if kind == TAGS and is_base_tag(name):
+                continue
             ref = RefName(repo, kind, name)
             try:
                 entry = refs.latest(kind, name)

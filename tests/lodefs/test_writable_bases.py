@@ -16,6 +16,7 @@ from lodefs.api import base_tags
 from lodefs.api.writable import unmount_writable
 from lodefs.api.writable_changes import status
 from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound
+from lodefs.chunkstore.format.names import is_base_tag
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.system import libc
 from lodefs.mount.writable import upper_place, writable_mount
@@ -143,6 +144,7 @@ def tagged(kept: KeptChanges) -> str:
     """The repository has a policy, and the base its tag, as after a mount."""
     lodefs.retain("r", keep_last=1, session=kept.session)
     name = base_tags.name_for(kept.session, kept.place, kept.record)
+    assert is_base_tag(name)
     kept.place.write(msgspec.structs.replace(kept.record, tag=name))
     assert base_tags.put(kept.session, kept.record) is None
     return name

@@ -272,6 +272,16 @@ def test_all_branches_and_tags(stores: Stores) -> None:
     assert stores.copy(None).packs == 0
 
 
+def test_tags_of_writable_mounts(stores: Stores) -> None:
+    """They move, which no other tag may: a copy of all leaves them out, so that the next one is not
+    refused."""
+    base = "mounted-node-1-0123456789abcdef"
+    for name in (base, "mounted-by-hand"):
+        stores.source.refs("r").advance(TAGS, name, stores.commits[0], expected_sequence=None)
+    assert [one.ref.name for one in stores.copy(None).refs] == ["main", "mounted-by-hand"]
+    assert [one.ref.name for one in stores.copy(base).refs] == [base]
+
+
 def test_a_tag_alone(stores: Stores) -> None:
     """A tag brings its history without the branch."""
     stores.source.refs("r").advance(TAGS, "v1", stores.commits[1], expected_sequence=None)
