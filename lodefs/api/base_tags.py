@@ -23,9 +23,10 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 def name_for(session: Session, place: UpperPlace, record: Record) -> str:
     """The tag for the base of a place's changes; "" if the repository keeps its whole history, or
-    the store cannot be asked."""
-    if not session.has_store:
-        return ""
+    the store cannot be asked. Changes keep their tag when the host gets another name, as each pod
+    has one, and when the store is away."""
+    if record.tag or not session.has_store:
+        return record.tag
     with suppress(LodefsError):
         settings = session.store.settings_log(record.repo).newest()
         if settings.deletion is not None:  # perhaps it was renamed

@@ -232,6 +232,18 @@ def test_an_interrupted_commit_that_is_gone(
     assert kept.files("other")["a"] == b"ours"
 
 
+def test_a_tag_is_kept_by_a_host_of_another_name(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that mounts for the one before it moves that one's tag and leaves none behind."""
+    lodefs.retain("r", keep_last=1, session=kept.session)
+    name = base_tags.name_for(kept.session, kept.place, kept.record)
+    record = msgspec.structs.replace(kept.record, tag=name)
+    monkeypatch.setattr("platform.node", lambda: "driver-x7k2p")
+    assert "driver-x7k2p" in base_tags.name_for(kept.session, kept.place, kept.record)
+    assert base_tags.name_for(kept.session, kept.place, record) == name
+
+
 def test_a_store_that_takes_no_tag(kept: KeptChanges) -> None:
     """Why is said, and nothing else comes of it."""
     record = msgspec.structs.replace(kept.record, tag="mounted-here")
