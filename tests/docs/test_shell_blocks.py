@@ -53,6 +53,7 @@ BLOCKS = {
     "install.md#building-a-release-1": "minutes; tests/deploy/test_release.py makes the cheap part",
     "kubernetes-install.md#install-1": "needs a registry",
     "kubernetes-install.md#install-2": "needs a registry and a cluster: `./run kube test` installs",
+    "kubernetes.md#volumes-that-take-changes-1": "needs a cluster",
     "metrics.md#metrics-1": "needs curl on the node: tests/docs/test_metrics_page.py asks for all",
     "observing.md#why-is-a-job-slow-1": "it watches a job for 30 s: tests/lodefs/job_profile",
     "observing.md#tracing-one-request-1": "needs curl, and an id that is another one each time",

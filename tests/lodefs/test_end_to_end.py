@@ -192,7 +192,7 @@ def test_features_of_the_kernel_are_left_out(user: User) -> None:
     log = user.folder / "mount.log"
     user.lodefs("mount", "--log", str(log), "--passthrough", "vision/cats", str(user.place))
     assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
-    assert "LODEFS_FUSE_WITHOUT leaves out passthrough, resend" in log.read_text()
+    assert "LODEFS_FUSE_WITHOUT disables passthrough, resend" in log.read_text()
     code, output = user.fails("mount", "--take-over", str(user.place))
     assert code == 7
     assert "before Linux 6.9" in output

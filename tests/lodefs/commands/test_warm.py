@@ -75,7 +75,7 @@ def test_warm_again_and_evict(lodefs: Lodefs, proxy: str) -> None:
     ("words", "code", "told"),
     [
         (["--from", "none.txt"], 3, "--from: none.txt does not exist"),
-        (["--pin", "9000000d"], 2, "--pin: 3660d at most"),
+        (["--pin", "9000000d"], 2, "--pin: the limit is 3660d"),
     ],
 )
 def test_what_cannot_be_asked_for(
@@ -119,7 +119,7 @@ def test_parts_of_a_dataset(
         (["warm", "no/such"], 3, "no/such"),
         (["warm", f"{REPO}@v9"], 3, "v9"),
         (["warm", REPO, "--pin", "7"], 2, "7d"),
-        (["warm", REPO, "--pin", "100000w"], 2, "--pin: 3660d"),
+        (["warm", REPO, "--pin", "100000w"], 2, "--pin: the limit is 3660d"),
         (["warm", REPO, "--from", "-"], 2, "no paths"),
         (["warm", f"{REPO}:*.jpg", "--from", "-"], 2, "directory"),
         (["warm", REPO, "--null"], 2, "--from"),

@@ -62,7 +62,7 @@ def test_dev_fuse_that_may_not_be_opened(
     """Who may not open the device is told so."""
     (tmp_path / "fuse").touch(mode=0o000)
     monkeypatch.setattr(device, "PATH", str(tmp_path / "fuse"))
-    with as_nobody(), pytest.raises(Denied, match="fuse may not be opened: Permission denied"):
+    with as_nobody(), pytest.raises(Denied, match="fuse cannot be opened: Permission denied"):
         device.open_device()
 
 
