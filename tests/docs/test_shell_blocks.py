@@ -28,6 +28,7 @@ BLOCKS = {
     "cookbook.md#commit-results-while-a-job-writes-them-1": "it never ends",
     "cookbook.md#commit-results-while-a-job-writes-them-2": SLURM,
     "cookbook.md#commit-results-while-a-job-writes-them-3": "a timer of the user's systemd",
+    "cookbook.md#see-a-dataset-in-a-browser-1": "it never ends: tests/proxy/page has a browser",
     "docker.md#volumes-for-docker-1": PLUGIN,
     "docker.md#trying-it-without-installing-1": "takes the place of the machine's own plugin",
     "docker.md#volumes-that-take-changes-1": "tests/mount/docker/containers/test_writing.py is it",
