@@ -335,7 +335,7 @@ def advice(measured: Measured) -> Advice:
         reasons.append("requests failed with more of them in parallel: the store throttles")
     if enough.cpu_share > BUSY_SHARE:
         reasons.append(
-            "this process used up its processor: the store may be faster; `data_processes` in "
+            "this process used all of its processor time: the store may be faster; `data_processes` in "
             "[serve] spreads fetches over processors"
         )
     reasons += _range_reason(measured.ranges)

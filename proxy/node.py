@@ -281,7 +281,7 @@ class Names(Protocol):
 
 
 class Located(NamedTuple):
-    """Where the beginning of a range lies in the cache; ``origin`` is as in ByteStream."""
+    """The place of the beginning of a range in the cache; ``origin`` is as in ByteStream."""
 
     place: CacheExtent
     origin: Origin | None

@@ -71,7 +71,7 @@ def table_number(key: str) -> int:
 
 
 class CompositePlace(NamedTuple):
-    """Where a pack lies in a composite."""
+    """The place of a pack in a composite."""
 
     composite: CompositeName
     offset: int

@@ -77,7 +77,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a writer ended: with an intent, or (None) without a ref."""
+    """The end of a writer: with an intent, or (None) without a ref."""
 
     number: int
     intent: Intent | None

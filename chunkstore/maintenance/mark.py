@@ -133,7 +133,7 @@ class _Past(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """How to mark. ``now_s`` is the Unix time for retention policies."""
+    """The options of marking. ``now_s`` is the Unix time for retention policies."""
 
     store: Store
     executor: Executor

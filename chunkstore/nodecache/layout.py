@@ -92,7 +92,7 @@ class FileState(IntEnum):
 
 
 class ChunkRow(NamedTuple):
-    """Where a chunk's raw bytes lie: the file's number, and offset and size in it."""
+    """The place of a chunk's raw bytes: the file's number, and offset and size in it."""
 
     number: int
     offset: int

@@ -44,7 +44,7 @@ _NAMED_MAX = 4  # files that an error lists
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions(S3Options):
-    """How to reach a store. The fields of S3Options matter only for S3."""
+    """The options for reaching a store. The fields of S3Options matter only for S3."""
 
     attempts_max: int = 5  # for one call
     retry_time_s_max: float = 180.0  # for one call, until its last attempt begins
@@ -191,7 +191,8 @@ class _S3Place(NamedTuple):
 
     @property
     def endpoint(self) -> tuple[str | None, str | None]:
-        """Where requests go. Two places of one process are the same if these are equal."""
+        """The destination of requests. Two places of one process are the same if these are
+        equal."""
         url = self.options.endpoint_url
         return url and url.rstrip("/"), self.options.region
 

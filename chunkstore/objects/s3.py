@@ -189,7 +189,7 @@ class S3Objects:
         with suppress(Changed, NotFound):
             if self.get(key, size=len(body) + 1, if_match=etag).data == body:
                 return etag
-        raise AlreadyExists(f"{key} in {self.url} is not what was put there")
+        raise AlreadyExists(f"{key} in {self.url} differs from the object that was put there")
 
     def _put(self, key: str, data: Sequence[Buffer], md5: bytes | None, *, if_absent: bool) -> str:
         """Puts a body, which the server checks by its MD5, or by its SHA-256 without one."""

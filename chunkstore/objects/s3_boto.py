@@ -32,7 +32,7 @@ REGION = "us-east-1"  # the default; servers other than AWS ignore it
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """How to reach S3. None stands for AWS's own settings and environment."""
+    """The options for reaching S3. None stands for AWS's own settings and environment."""
 
     endpoint_url: str | None = None
     region: str | None = None

@@ -266,7 +266,7 @@ class Connection:
         answer."""
         length = header(head, b"content-length")
         if not (head.startswith(b"http/1.1 ") and head[9:12].isdigit()):
-            raise Unavailable(f"{self._address}: what answered does not speak HTTP/1.1")
+            raise Unavailable(f"{self._address}: the server there does not speak HTTP/1.1")
         if head.startswith(b"http/1.1 204"):
             return 204, 0  # it has no body, and no Content-Length
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:

@@ -282,7 +282,7 @@ class Client:
         if unit != b"bytes" or span != b"%d-%d" % (first, first + count - 1):
             raise Unavailable(f"the proxy answered with another range: {rest!r}")
         if count > size_bytes or (count < size_bytes and whole != b"%d" % (first + count)):
-            raise Unavailable(f"the proxy answered with {count} bytes for {size_bytes}")
+            raise Unavailable(f"the proxy answered with {count} bytes instead of {size_bytes}")
         return answer.body
 
     def _get(self, line: bytes, kind: type[T]) -> T:

@@ -47,7 +47,7 @@ PORT_DEFAULT = 7440
 
 
 class Origin(StrEnum):
-    """Where bytes that were not in the node's cache came from."""
+    """The origin of bytes that were not in the node's cache."""
 
     PEERS = "peers"  # other nodes
     STORE = "store"
@@ -98,16 +98,17 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CachePlace(msgspec.Struct, array_like=True, frozen=True):
-    """Where the node's cache lies, and the version of its layout (chunkstore.nodecache.layout)."""
+    """The directory of the node's cache, and the version of its layout
+    (chunkstore.nodecache.layout)."""
 
     directory: bytes  # absolute, as the proxy sees it
     version: int
 
 
 class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
-    """Where bytes of a dataset file lie: ``size_bytes`` of them, from ``first`` on, at ``offset``
-    of the cache file ``number``, which is the flat file of ``content``, or a slab if that is empty.
-    ``file_size_bytes`` is the size of the whole dataset file."""
+    """The place of bytes of a dataset file: ``size_bytes`` of them, from ``first`` on, at
+    ``offset`` of the cache file ``number``, which is the flat file of ``content``, or a slab if
+    that is empty. ``file_size_bytes`` is the size of the whole dataset file."""
 
     number: int
     content: bytes

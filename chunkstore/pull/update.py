@@ -63,7 +63,7 @@ def plan_update(store: Store, before: TreeEntry, after: TreeEntry, target_fd: in
             _add(plan, change, is_absent=is_absent)
     if changed:
         raise InvalidInput(
-            f"the pull would replace what was changed in the copy: {named(changed)}. "
+            f"the pull would replace changes in the copy: {named(changed)}. "
             "Nothing was written: save or undo these changes, and repeat the pull"
         )
     return plan

@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a file lies so far, over all of its parts."""
+    """The layout of a file so far, over all of its parts."""
 
     chunks: int = 0
     breaks: int = 0  # how often a chunk does not follow the one before it

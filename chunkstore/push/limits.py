@@ -120,8 +120,8 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """How many files a push would remove from a branch at the commit ``head``, or from the
-    directory ``path`` of it if only that is pushed."""
+    """The number of files that a push would remove from a branch at the commit ``head``, or from
+    the directory ``path`` of it if only that is pushed."""
 
     head: CommitId
     removed_files: int

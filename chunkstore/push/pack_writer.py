@@ -324,7 +324,7 @@ class PackWriter:
 
 
 class Placement:
-    """Where chunks lie: those of the push index, and new ones by their serial. For one thread.
+    """The places of chunks: those of the push index, and new ones by their serial. For one thread.
 
     ``fresh`` holds the places of new chunks, by id, until the index has them. The number of packs
     and units under way bounds it.

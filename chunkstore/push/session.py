@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """How to push, and the fields of the commit."""
+    """The options of a push, and the fields of the commit."""
 
     message: str
     author: str

@@ -59,7 +59,7 @@ NAMED_MAX = 8  # versions and paths that are listed for one object
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """How to repair. ``data`` also reads every byte."""
+    """The options of a repair. ``data`` also reads every byte."""
 
     data: bool = False
     dry_run: bool = False

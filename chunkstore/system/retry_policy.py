@@ -1,4 +1,5 @@
-"""When to retry a failed attempt, and for how long. Pure: callers supply time and random numbers.
+"""The rules for retrying a failed attempt: when, and for how long. Pure: callers supply time and
+random numbers.
 
 Source of the pauses: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
 """
@@ -14,8 +15,8 @@ _DOUBLINGS_MAX = 60  # more would overflow floating-point numbers
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, for how long, and after which pauses to try. Only errors of the class Unavailable
-    are retried."""
+    """The limits of retrying: the number of attempts, their total time, and the pauses between
+    them. Only errors of the class Unavailable are retried."""
 
     attempts_max: int = 5
     time_s_max: float = 180.0  # from the first attempt until the last one begins

@@ -47,7 +47,7 @@ STEP_SIZE_BYTES = 4 << 30  # after this much a branch moves to the newest comple
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """How to copy. Each worker holds one pack in memory, mostly of 32 MiB."""
+    """The options of a copy. Each worker holds one pack in memory, mostly of 32 MiB."""
 
     dry_run: bool = False
     workers: int = WORKERS
@@ -288,7 +288,7 @@ class _Copy:
         try:
             return self._landing.advance(one.ref, before, commit_id, commits)
         except Conflict as error:
-            error.add_note("what was sent stays: repeat the command to continue")
+            error.add_note("the data sent so far stays: repeat the command to continue")
             raise
 
     def _packs(

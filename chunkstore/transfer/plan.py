@@ -157,7 +157,7 @@ class DestinationState:
 
 @dataclass(slots=True)
 class RefPlan:
-    """How one ref gets to its commit in the source."""
+    """The plan by which one ref gets to its commit in the source."""
 
     ref: RefName
     head: CommitId

@@ -31,7 +31,7 @@ BySource = dict[str, Reads]
 
 
 class Timed(msgspec.Struct):
-    """How often something was done, and the seconds that it took in total."""
+    """The count of an operation, and the seconds that it took in total."""
 
     count: float = 0
     seconds: float = 0.0

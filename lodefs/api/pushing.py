@@ -105,7 +105,7 @@ def push(
     updated during the call. ``store``: a URL, by default that of the settings; ``session``: the
     settings themselves.
 
-    The call commits all or nothing. After an error, repeat it: what was sent stays.
+    The call commits all or nothing. After an error, repeat it: the data sent so far stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
     """
     from lodefs.chunkstore.push.push import push as push_directory

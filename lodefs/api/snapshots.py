@@ -44,7 +44,7 @@ class _Opened:
         self._snapshots: dict[object, Snapshot] = {}  # no lock, since a fork could find it held
 
     def snapshot(self, spec: Spec, options: ProxyOptions) -> Snapshot:
-        """The snapshot of the commit that a revision is now."""
+        """Returns the snapshot of the commit that a revision names now."""
         settings = (options, *map(os.environ.get, _VARIABLES))
         clients = self._clients.get(settings)
         if clients is None:

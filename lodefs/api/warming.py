@@ -95,7 +95,7 @@ class Warm:
         return checked(status) if check else status
 
     def cancel(self, job_id: str, **where: Unpack[NodeWhere]) -> WarmStatus:
-        """Ends a job; what was fetched stays. Raises: NotFound, Unavailable."""
+        """Ends a job; fetched data stays. Raises: NotFound, Unavailable."""
         with opened(**where) as settings:
             follower = Follower(_client(settings, running_proxy(settings)), None)
             follower.job_id = job_id

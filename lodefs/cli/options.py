@@ -85,11 +85,13 @@ def command(
     of: Callable[..., Any] | None = None,
     **attributes: Any,
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function a command (of ``group``). The function is called with the Session and, from
-    the command line, with its other parameters and those of ``of``, a function of the Python API.
+    """Makes a command (of ``group``) of a function. The command calls the function with the Session
+    and, from the command line, with its other parameters and those of ``of``, a function of the
+    Python API.
 
-    ``lines``: examples. ``store``, ``proxy``: the command takes ``--store`` and ``--proxy``. Before
-    the command's name all commands accept them, for aliases of a shell. ``attributes``: for click.
+    ``lines``: examples. ``store``, ``proxy``: the command takes ``--store`` and ``--proxy``. All
+    commands also accept them before the command's name, for aliases of a shell. ``attributes``: for
+    click.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:

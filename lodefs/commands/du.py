@@ -124,7 +124,7 @@ def _write_unreadable(count: int) -> None:
     if count:
         what = "directory" if count == 1 else "directories"
         click.echo(
-            f"lodefs: {count:,} {what} cannot be read, and what is below them is not counted: see "
+            f"lodefs: {count:,} {what} cannot be read, and their contents are not counted: see "
             "`lodefs verify`",
             err=True,
         )

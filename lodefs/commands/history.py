@@ -219,8 +219,8 @@ def what_of(change: Difference) -> str:
 
 @dataclass(slots=True)
 class _Count:
-    """How much differs in one way. Bytes: the present size of files, the old size of removed
-    ones."""
+    """The amount of difference of one kind. Bytes: the present size of files, the old size of
+    removed ones."""
 
     entries: int = 0
     files: int = 0  # symlinks too

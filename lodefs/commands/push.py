@@ -101,7 +101,7 @@ def push(
     after a last commit within the time of --grace. It exits with 1 if that leaves files out.
 
     A push reads only what changed since the last one here, and sends only what the store lacks. It
-    commits all or nothing. After Ctrl-C, repeat it: what was sent stays.
+    commits all or nothing. After Ctrl-C, repeat it: the data sent so far stays.
     """
     _check_order(sources, repo)
     spec = cli.spec_from(repo)
@@ -157,7 +157,7 @@ def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> 
                 if not consent.ask():
                     raise  # a second run reads and sends nothing again
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note("what was sent stays: repeat the command to go on")
+        interrupt.add_note("the data sent so far stays: repeat the command to continue")
         raise
     finally:
         gc.freeze()  # the objects that are left are not scanned at exit

@@ -51,8 +51,8 @@ def run(
             )  # fmt: skip
     except _GraceIsOver:
         click.echo(
-            "lodefs: the grace time is over before the last commit has ended: what changed since "
-            "the previous commit is not committed (what was sent stays; push the directory again)",
+            "lodefs: the grace time ended before the last commit: changes since the previous one "
+            "are not committed (the data sent so far stays; push the directory again)",
             err=True,
         )
         session.exit_code = 1

@@ -165,17 +165,17 @@ def _told(one: Ended, code: int) -> list[str]:
         lines.append(
             f"{one.directory}: nothing was changed"
             if one.result.unchanged
-            else f"what was changed on {one.directory} is commit {one.result.commit} of the branch "
+            else f"the changes on {one.directory} are commit {one.result.commit} of the branch "
             f"{one.branch}"
         )
     if one.error is not None:
         why = "; ".join([str(one.error), *getattr(one.error, "__notes__", [])])
         after = f" (the command ended with {code})" if code else ""
-        lines.append(f"error: what was changed on {one.directory} is not committed{after}: {why}")
+        lines.append(f"error: the changes on {one.directory} are not committed{after}: {why}")
     if one.kept is not None:
         lines.append(
-            f"what was changed on {one.directory} is kept in {one.kept.directory}: `lodefs commit "
-            f"{one.directory}` commits it, `lodefs unmount --discard {one.directory}` gives it up"
+            f"the changes on {one.directory} are kept in {one.kept.directory}: `lodefs commit "
+            f"{one.directory}` commits them, `lodefs unmount --discard {one.directory}` gives them up"
         )
     return lines
 

@@ -138,7 +138,7 @@ def epilog(session: Session, mounter: Path = _MOUNTER, as_json: bool = cli.JSON)
         try:  # before the mounts end, and with them their counters
             report = _report(session, job)
         except Exception as error:  # noqa: BLE001 - the mounts must be removed after any error
-            unknown = f"what job {job} read is not known: {error}"
+            unknown = f"the reads of job {job} are not known: {error}"
         _mounts(mounter).end(job)
     except Exception as error:  # noqa: BLE001 - Slurm would drain the node
         _say(f"{error}; `lodefs slurm sweep` tries again")

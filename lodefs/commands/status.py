@@ -102,7 +102,7 @@ def _recovery(known: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _scrub(known: Mapping[str, object]) -> list[tuple[str, str]]:
-    """How much of the cache was checked lately, the oldest check, and the rate."""
+    """Returns the share of the cache that was checked lately, the oldest check, and the rate."""
     names = ("scrub_fresh_bytes", "scrub_old_bytes", "scrub_never_bytes", "scrub_days")
     fresh, old, never, days = (known.get(name) for name in names)
     if not (isinstance(fresh, int) and isinstance(old, int) and isinstance(never, int)):
@@ -154,7 +154,7 @@ def _node_line(node: Mapping[str, object]) -> str:
 
 
 def _reason(node: Mapping[str, object]) -> str:
-    """Why a node is not well; the last error of one that is well again."""
+    """Returns the reason why a node is not well, or the last error of one that is well again."""
     if not _is_well(node):
         return f" ({node['reason']})" if node.get("reason") else ""
     ago_s = node.get("error_ago_s")
@@ -164,7 +164,7 @@ def _reason(node: Mapping[str, object]) -> str:
 
 
 def _traffic(node: Mapping[str, object]) -> str:
-    """When a node was seen, how fast it answers, how much was received and sent."""
+    """Returns the time when a node was seen, its speed, and the amounts received and sent."""
     if node.get("self") or "seen_ago_s" not in node:
         return ""
     seen_s, latency_s = node.get("seen_ago_s"), node.get("latency_s")

@@ -101,7 +101,7 @@ def warm(
                 session=session,
             )
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note("the job was cancelled; what was fetched stays: repeat the command")
+        interrupt.add_note("the job was cancelled; fetched data stays: repeat the command")
         raise
     if detach:
         _write(status, as_json=as_json) if as_json else cli.write_line(status.id)

@@ -48,7 +48,7 @@ class RunningCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
         return self._data[: stop - start]
 
     def _ahead_bytes(self, start: int, stop: int) -> int:
-        """How much to read beyond the request."""
+        """Returns the number of bytes to read beyond the request."""
         run_bytes = start - self._run_first
         ahead_bytes = min(run_bytes // AHEAD_SHARE, AHEAD_BYTES_MAX)
         if run_bytes and stop - start < SMALL_READ_BYTES:

@@ -30,7 +30,7 @@ class StagedSnapshot:
 
     @property
     def time(self) -> datetime:
-        """When the transaction began."""
+        """The time when the transaction began."""
         return datetime.fromtimestamp(self.time_s, UTC)
 
 

@@ -1,5 +1,5 @@
-"""How fsspec's file system writes. ``with fs.transaction`` makes one commit for each branch that is
-written to; the option ``autocommit`` makes one for each call."""
+"""Writing through fsspec's file system. ``with fs.transaction`` makes one commit for each branch
+that is written to; the option ``autocommit`` makes one for each call."""
 
 from __future__ import annotations
 

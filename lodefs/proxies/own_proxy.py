@@ -168,7 +168,8 @@ def node_figures(session: Session) -> tuple[Path, ...]:
 
 
 def node_job_figures(session: Session) -> Path | None:
-    """Where mounts count what jobs read; nowhere under the conditions of ``node_figures``."""
+    """Returns the directory in which mounts count the reads of jobs; None under the conditions of
+    ``node_figures``."""
     socket = _node_socket(session)
     return private_directory_of(socket) if socket else None
 
@@ -364,8 +365,8 @@ _IS_BOOTED = "/run/systemd/system"  # sd_booted(3)
 
 
 def why_not_started(url: str) -> str | None:
-    """Why the node's proxy could not start, how often it was tried, and where to read more. None
-    unless ``url`` is where that service listens, and systemd reports a failure."""
+    """Returns the reason why the node's proxy could not start, the number of tries, and a pointer
+    to the log. None unless ``url`` is where that service listens, and systemd reports a failure."""
     if not _is_of_systemd(url):
         return None
     ends_s = time.monotonic() + LOOK_S

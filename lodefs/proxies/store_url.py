@@ -67,7 +67,8 @@ def _store_of(node: str) -> str:
 
 
 def _look(session: Session, store: str) -> str:
-    """Why there is no store; "" if there is one. Raises: InvalidInput, Unavailable."""
+    """Returns the reason why there is no store; "" if there is one. Raises: InvalidInput,
+    Unavailable."""
     s3 = session.config.s3
     options = StoreOptions(
         endpoint_url=s3.endpoint_url,

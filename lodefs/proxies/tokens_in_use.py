@@ -67,8 +67,8 @@ def _proxies(session: Session) -> Sequence[str]:
 
 
 def _told(session: Session, url: str, path: Path, before: str | None) -> str | None:
-    """Why a proxy has not read the file; "" if it has; None if it uses another file or none, or if
-    no proxy is there."""
+    """Returns the reason why a proxy has not read the file; "" if it has; None if it uses another
+    file or none, or if no proxy is there."""
     try:
         token = session.environment.get("LODEFS_TOKEN")
         status = ask(url, "/status", token, timeout_s=ASK_TIMEOUT_S)
@@ -97,7 +97,7 @@ def _same(one: str, path: Path) -> bool:
 
 
 def untaken(status: Mapping[str, object], path: Path, before: str | None) -> str | None:
-    """Why a proxy has not read the file, given its ``/status``."""
+    """Returns the reason why a proxy has not read the file, given its ``/status``."""
     try:
         taken = from_json(msgspec.json.encode(status.get("tokens")), list[TokensTaken])
     except InvalidInput:

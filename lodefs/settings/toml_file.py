@@ -41,7 +41,7 @@ def parse_document(text: str, path: str) -> dict[str, object]:
 
 
 def _quoting_hint(text: str, error: str) -> str:
-    """How to write the value of a line that tomllib rejects because its quotes are missing."""
+    """Returns the correct form of a line that tomllib rejects because its quotes are missing."""
     place = re.search(r"at line (\d+)", error)
     if place is None:
         return ""

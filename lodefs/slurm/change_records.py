@@ -53,8 +53,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mountpoint(self) -> str:
-        """Where the dataset is mounted for changes while the job runs, out of which its processes
-        get it; `lodefs commit` and `lodefs unmount` find the changes by it."""
+        """The directory on which the dataset is mounted for changes while the job runs. The job's
+        processes get it from there, and `lodefs commit` and `lodefs unmount` find the changes by
+        it."""
         return str(MOUNTED / self.name)
 
     @property

@@ -69,7 +69,7 @@ def _title(process: Path) -> bytes:
 
 
 class JobEnd(Enum):
-    """How a run of a job ended. Slurm forgets jobs some minutes later (MinJobAge)."""
+    """The end of a run of a job. Slurm forgets jobs some minutes later (MinJobAge)."""
 
     AT_WORK = "at work"
     SUCCEEDED = "COMPLETED"

@@ -24,7 +24,7 @@ from lodefs.slurm.job_comment import datasets_in, is_fixed
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 from lodefs.slurm.job_tree import JobTrees, copy_of
 
-NOT_DONE = "the prolog of the job did not come to its end on this node"
+NOT_DONE = "the prolog of the job did not finish on this node"
 PIN_WHILE_USED = 0
 PATIENCE_S = 15.0  # with a service or a proxy that is being started again
 RELEASE_TIMEOUT_S = 5.0
@@ -124,7 +124,7 @@ class JobMounts:
     def _held(
         self, record: JobRecord, shown: Shown, pin_s: int | None, deadline_s: float, until_s: float
     ) -> str:
-        """Where the mount service has mounted it for the job."""
+        """Returns the mountpoint that the mount service made for the job."""
         wanted = MountClaim(source=Source(repo=shown.repo, path=shown.path), rev=shown.commit,
                         pin_s=pin_s)  # fmt: skip
 
@@ -168,8 +168,8 @@ def _fixed(datasets: Sequence[Dataset], *, writes_here: bool) -> tuple[Shown, ..
             )
         if dataset.is_writable and not dataset.branch:
             raise InvalidInput(
-                f"{dataset}: it was not said when the job was submitted to which branch its "
-                "changes go: write :rw=BRANCH, or ask your administrator for lodefs' cli_filter.lua"
+                f"{dataset}: the branch for its changes was not fixed when the job was submitted: "
+                "write :rw=BRANCH, or ask your administrator for lodefs' cli_filter.lua"
             )
     return tuple(
         Shown(

@@ -75,11 +75,11 @@ class JobRecords:
         self.root = root
 
     def tree(self, job: int) -> Path:
-        """Where a job's datasets are, each on its directory below this one."""
+        """Returns the directory below which a job's datasets are, each on its own."""
         return self.root / str(job)
 
     def place(self, job: int, shown: Shown) -> Path:
-        """Where one of them is."""
+        """Returns the directory of one dataset."""
         return self.tree(job) / shown.directory.lstrip("/")
 
     def write(self, record: JobRecord) -> None:

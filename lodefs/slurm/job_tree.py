@@ -48,7 +48,7 @@ class JobTrees:
                 os.mkdir(str(job), 0o700, dir_fd=jobs_fd)
             except FileExistsError as error:
                 raise AlreadyExists(
-                    f"{tree} is still there, and is not built upon: look at it, and remove it"
+                    f"{tree} is still there, and is not used: look at it, and remove it"
                 ) from error
 
     @contextmanager
@@ -115,9 +115,9 @@ def copy_of(root_fd: int, shown: Shown) -> Iterator[int]:
     found = mount_table.mount_of(root_fd)
     wanted = mount_table.source_of(shown.repo, shown.commit, shown.path)
     if found is None or not _is_of(found, wanted, is_writable=shown.is_writable):
-        raise Unavailable(f"{shown.directory}: what is mounted for it is not {os.fsdecode(wanted)}")
+        raise Unavailable(f"{shown.directory}: the mount for it is not of {os.fsdecode(wanted)}")
     if found.is_lodefs and found.owner != os.geteuid():  # root alone mounts an overlay
-        raise Unavailable(f"{shown.directory}: user {found.owner} has mounted what is there")
+        raise Unavailable(f"{shown.directory}: user {found.owner} has made the mount there")
     copied = detached_mounts.copied_from(root_fd, found.mountpoint, read_only=not shown.is_writable)
     with closing(copied) as fd:
         yield fd

@@ -84,8 +84,8 @@ class NodeChanges:
         self._jobs = jobs or JobRecords()
 
     def begin(self, job: JobRecord, shown: Shown) -> str:
-        """Where a dataset is mounted for a job's changes. Whether a commit could be made of them is
-        asked first: NotFound, Denied, InvalidInput (a tag), Unavailable; and as
+        """Mounts a dataset for a job's changes, and returns the mountpoint. It first asks whether
+        they could be committed. Raises: NotFound, Denied, InvalidInput (a tag), Unavailable; and as
         ``writable_for_others.mount``."""
         self._check_write(job.uid, shown.repo)
         change = self._change(job, shown, makes_branch=not self._has_branch(shown))
@@ -112,7 +112,7 @@ class NodeChanges:
             return None
 
     def changes(self, job: int | None = None) -> Iterator[Change]:
-        """Those of which it is not said yet what becomes of them. Raises: UnknownFormat."""
+        """The changes whose outcome is not reported yet. Raises: UnknownFormat."""
         return self._records.changes(job)
 
     def _settled(self, change: Change, end_of: EndOf) -> Settled | None:
@@ -210,23 +210,23 @@ class NodeChanges:
 def told(one: Settled) -> str:
     """Returns the outcome of changes, for people."""
     change = one.change
-    what = f"what was changed on {change.shown.directory} ({change.dataset})"
+    what = f"the changes on {change.shown.directory} ({change.dataset})"
     if one.result is not None and not one.result.unchanged:
         skipped = one.result.skipped
         left = "".join(f"; left out: {each}" for each in skipped[:LEFT_OUT_MAX])
         more = len(skipped) - LEFT_OUT_MAX
         left += f"; and {more:,} more" if more > 0 else ""
-        return f"{what} is commit {one.result.commit}{left}"
+        return f"{what} are commit {one.result.commit}{left}"
     if one.kept is None:
         return f"nothing was changed on {change.shown.directory} ({change.dataset})"
-    said = f"{what} is kept in {one.kept}"
+    said = f"{what} are kept in {one.kept}"
     if one.error is not None:
         why = "; ".join([str(one.error), *getattr(one.error, "__notes__", [])])
-        again = ", and is tried again" if one.is_tried_again else ""
-        said = f"error: {what} is not committed: {why}; it is kept in {one.kept}{again}"
+        again = ", and the commit is tried again" if one.is_tried_again else ""
+        said = f"error: {what} are not committed: {why}; they are kept in {one.kept}{again}"
     return (
-        f"{said}: as root of this node `lodefs commit {change.mountpoint}` commits it, `lodefs "
-        f"unmount --discard {change.mountpoint}` gives it up"
+        f"{said}: as root of this node `lodefs commit {change.mountpoint}` commits them, `lodefs "
+        f"unmount --discard {change.mountpoint}` gives them up"
     )
 
 

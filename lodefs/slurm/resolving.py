@@ -78,9 +78,9 @@ def _fixed(session: Session, dataset: Dataset) -> Dataset:
 
 
 def branch_for(dataset: Dataset, commit: str) -> str:
-    """Where the changes to a dataset go, whose revision is that commit: what it names, or its
-    revision. InvalidInput where that is a commit. Of a tag the node says it, which asks the store.
-    Pure."""
+    """Returns the branch for the changes to a dataset whose revision is that commit: the one it
+    names, or its revision. Pure. The node, which asks the store, refuses tags. Raises: InvalidInput
+    if the revision is a commit."""
     rev = dataset.spec.rev
     is_commit = len(rev) >= ID_HEX_CHARS_MIN and commit.startswith(rev)
     if not dataset.branch and (is_commit or "~" in rev):

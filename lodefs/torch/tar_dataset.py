@@ -160,7 +160,7 @@ def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
 
 
 class TarSample(NamedTuple):
-    """Where the fields of a sample lie in its shard: (name, first byte, end)."""
+    """The places of a sample's fields in its shard: (name, first byte, end)."""
 
     shard: str
     key: str

@@ -148,6 +148,6 @@ class AttachServer(rpc.PacketServer):
             except LodefsError as error:
                 if str(error) != said:
                     said = str(error)
-                    _log.warning("cannot see what users hold: %s", error)
+                    _log.warning("cannot see the mounts that users hold: %s", error)
             except Exception:  # noqa: BLE001 - a bug must not end all sweeping
                 _log.exception("sweep")

@@ -122,7 +122,8 @@ class PodChanges:
             )
 
     def look(self, name: str, timeout_s: float) -> tuple[str, str]:
-        """Where an open volume is mounted, "" where it is not open; and what is wrong with it."""
+        """Returns the mountpoint of an open volume, "" if it is not open; and its fault, "" if it
+        has none."""
         volume = self._records.get(key_of(name))
         if volume is None:
             return "", ""
@@ -130,11 +131,11 @@ class PodChanges:
         if any(one.is_dead for one in held):
             return self.writer.place(volume), "its mount has died: start the pods that have it anew"
         failure = self._openings.failure(volume.key)
-        why = "" if failure is None else f"changes of before are in no commit: {failure}"
+        why = "" if failure is None else f"earlier changes are in no commit: {failure}"
         return self.writer.place(volume), told(why)
 
     def by_state(self) -> dict[str, int]:
-        """How many are open, and of how many the last commit failed."""
+        """Returns the numbers of open volumes and of those whose last commit failed."""
         keys = list(self._records)
         failing = sum(self._openings.failure(key) is not None for key in keys)
         return dict(zip(STATES, (len(keys) - failing, failing), strict=True))

@@ -126,7 +126,8 @@ def follow_due(volume: Volume, now_s: float) -> bool:
 
 
 def pin_s(volume: Volume, now_s: float) -> int | None:
-    """How many seconds from now its data is kept; 0: while it exists; None: not at all."""
+    """Returns the seconds from now for which its data is kept; 0: while it exists; None: not at
+    all."""
     pin = volume.options.pin
     if pin is None or pin.pin_s is None:
         return None if pin is None else 0

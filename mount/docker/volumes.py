@@ -194,7 +194,8 @@ class Volumes:
         return self._held
 
     def failure(self, volume: Volume) -> LodefsError | None:
-        """Why the last commit of its changes failed, since this process was started."""
+        """Returns the error of the last commit of its changes since this process was started; None
+        if it did not fail."""
         return self._openings.failure(volume.key) if self._openings is not None else None
 
     def close_unused(self, name: str) -> str:
@@ -305,7 +306,7 @@ class Volumes:
         return self._opening().writer.branch(writing.asked(name, options))
 
     def openings_of(self, writer: VolumeWriter) -> Openings:
-        """How volumes that take changes are opened and closed by a writer."""
+        """Returns an object that opens and closes volumes that take changes, by a writer."""
         return Openings(self._service, writer, self._write, wanted_of, writing.WORDS)
 
     def _opening(self) -> Openings:

@@ -157,7 +157,8 @@ class FileSystem:
         return node.target[:TARGET_BYTES_MAX]
 
     def open(self, ino: int, request: int) -> Opened | None:
-        """How to open a file for the OPEN number ``request``; None: by the kernel alone."""
+        """Returns the way to open a file for the OPEN number ``request``; None: by the kernel
+        alone."""
         opens = self._opens
         if opens is None:
             return OPENED_CACHED
@@ -283,7 +284,8 @@ class FileSystem:
         return node
 
     def _window(self, directory: int, cookie: int) -> tuple[_Window, int]:
-        """Where a listing continues after ``cookie``: entries, and the position among them."""
+        """Returns the entries from which a listing continues after ``cookie``, and the position
+        among them."""
         if cookie == AFTER_PARENT:
             return self._load(directory, b""), 0
         window = self._memory.latest.get(directory)

@@ -75,9 +75,9 @@ class PassthroughFiles:
         return self._handles.refused != 0 and not self._handles.granted
 
     def open(self, ino: int, request: int) -> Opened:
-        """How to open the file for the OPEN number ``request``. A file that cannot be passed
-        through is opened in cached mode. Raises: Corrupt, if the kernel would read a file that was
-        cut."""
+        """Returns the way to open the file for the OPEN number ``request``. A file that cannot be
+        passed through is opened in cached mode. Raises: Corrupt, if the kernel would read a file
+        that was cut."""
         opened = self._open(ino, request)
         if opened.backing != CACHED:
             flat = self._flat(ino)
@@ -178,7 +178,8 @@ def objection(
     *,
     fits_memory: bool,
 ) -> str | None:
-    """Why a mount of ``snapshot`` must do without passthrough; None if there is no reason.
+    """Returns the reason why a mount of ``snapshot`` must do without passthrough; None if there is
+    none.
 
     ``cache_dir`` returns the directory of the node's cache, or None if it cannot be read from here.
     ``fits_memory``: whether the whole dataset can stay in the page cache.
@@ -198,7 +199,8 @@ def _pays(snapshot: Snapshot, *, fits_memory: bool) -> bool:
 
 
 def obstacle(cache_dir: Path | None) -> str | None:
-    """Why this process cannot pass files of the cache through; None if it can."""
+    """Returns the reason why this process cannot pass files of the cache through; None if it
+    can."""
     if cache_dir is None:
         return "the node's cache is not visible here"
     if not is_admin():

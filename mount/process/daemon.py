@@ -57,7 +57,8 @@ def serve(
     requester: Requester | None = None,
     timeout_s: float | None = None,
 ) -> bool:
-    """Mounts, and answers for the mount until it is unmounted (False) or left to others (True).
+    """Mounts, and answers for the mount until it ends. Returns False if it was unmounted, True if
+    it was left to others.
 
     ``on_ready`` is called when the mount's root has been read through it; ``on_held`` with all that
     holds the mount, and returns whether that is kept elsewhere. A ``requester`` must then

@@ -205,7 +205,7 @@ class ControlServer:
         return _Answer(state, None, resources.handover_state(), names), fds
 
     def _refusal(self, *, busy: bool, ready: bool) -> Failure | None:
-        """Why the mount is not handed over now."""
+        """Returns the reason why the mount is not handed over now; None if it is."""
         if not self._resources.session.resend:
             return Failure("Unavailable", "the kernel cannot hand this mount over (before Linux "
                            "6.9): unmount it and mount it again")  # fmt: skip

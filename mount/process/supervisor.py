@@ -238,7 +238,7 @@ class Supervisor:
         return True
 
     def _pause_s(self) -> float:
-        """How long to wait for events: shorter if a worker is to be started soon."""
+        """Returns the time to wait for events: shorter if a worker is to be started soon."""
         now_s = time.monotonic()
         starts = [
             place.start_at_s - now_s

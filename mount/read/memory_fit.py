@@ -1,4 +1,4 @@
-"""How much of the machine's memory a dataset may take."""
+"""The share of the machine's memory that a dataset may take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ NEIGHBOURS_SIZE_BYTES = 256 * 1024
 
 
 def neighbours_size_bytes(snapshot_bytes: int, available_bytes: int) -> int:
-    """How many bytes of a slab to read into memory when some of them must come from the disk.
+    """Returns the number of bytes of a slab to read into memory when some of them must come from
+    the disk.
 
     A slab holds small files by their paths, whatever the order in which they are read. If a dataset
     fits into free memory, all of it is there after a few reads. If not, neighbours would be dropped

@@ -128,8 +128,9 @@ def _pieces(view: CacheView, nodes: Sequence[Entry]) -> dict[OpenFile, list[Piec
 
 
 class Prefetcher:
-    """Stores what ``monitor`` has of the node's cache on the connection ``fd``. ``large``: also
-    parts of large files. ``count`` is called with the bytes."""
+    """Stores data of the node's cache, which ``monitor`` finds, in the kernel's page cache, by the
+    connection ``fd``. ``large``: also parts of large files. ``count`` is called with the number of
+    bytes stored."""
 
     def __init__(
         self,

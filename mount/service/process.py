@@ -173,7 +173,8 @@ class _Service:
             standby.end()
 
     def serve(self, files: MountFiles, *, takes_over: bool) -> bool:
-        """Serves until another service has the state (True), or until this one must end (False)."""
+        """Serves until another service has the state, and returns True then; returns False if this
+        one must end."""
         self._retired.clear()
         try:
             with self._serving(files, takes_over=takes_over):

@@ -134,7 +134,8 @@ class ProcessTable:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine's start; None if it has ended.
+    """Returns the start time of a process, in clock ticks since the machine's start; None if it has
+    ended.
 
     Raises: Unavailable if that cannot be read now.
     """

@@ -73,7 +73,7 @@ class VolumeWriter(Protocol):
         ...
 
     def place(self, volume: WritableVolume) -> str:
-        """Where it is mounted, if it is."""
+        """Returns the mountpoint of a volume, if it is mounted."""
         ...
 
     def mount(self, volume: WritableVolume, token: str | None) -> str:
@@ -92,7 +92,7 @@ class VolumeWriter(Protocol):
 
 
 class Words(NamedTuple):
-    """How a driver's volumes and their users are called in messages of commits."""
+    """The names of a driver's volumes and their users in messages of commits."""
 
     volume: str
     user: str
@@ -112,7 +112,8 @@ def opened(volume: WritableVolume, commit: str, user: str) -> WritableVolume:
 
 
 def closed(volume: WritableVolume, commit: str) -> WritableVolume:
-    """When its changes are in ``commit``; "": there are none, or they are kept. Pure."""
+    """Returns the volume after its changes are in ``commit``; "": there are none, or they are kept.
+    Pure."""
     return msgspec.structs.replace(volume, commit=commit or volume.commit, users=())
 
 

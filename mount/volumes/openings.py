@@ -18,7 +18,7 @@ WORK_TIMEOUT_S = 30.0  # of the mount service
 
 
 class Opened(NamedTuple):
-    """Where a volume is mounted for its user, and the snapshot below."""
+    """The mountpoint of a volume for its user, and the snapshot below."""
 
     place: str
     below: MountHandle
@@ -45,7 +45,8 @@ class Openings:
         self._failures: dict[str, LodefsError] = {}  # of the last commits, by key
 
     def failure(self, key: str) -> LodefsError | None:
-        """Why the last commit of a volume's changes failed, since this process was started."""
+        """Returns the error of the last commit of a volume's changes since this process was
+        started; None if it did not fail."""
         return self._failures.get(key)
 
     def open(

@@ -44,7 +44,7 @@ _NO_CONTENT = bytes(32)
 
 
 class ChunkLocation(NamedTuple):
-    """Where a chunk lies in the cache."""
+    """The place of a chunk in the cache."""
 
     file: CacheFile
     offset: int

@@ -111,7 +111,7 @@ class Extents:
 
 
 class PackExtents:
-    """Where chunks of packs lie in the cache, by their raw offsets in the pack.
+    """The places of packs' chunks in the cache, by their raw offsets in the pack.
 
     Fetches and index lookups add to it, so that reads of neighbours need no lookup. The least
     recently used packs are dropped. For use on the event loop only.

@@ -31,11 +31,11 @@ CallSoon = Callable[[Callable[[], None]], object]  # loop.call_soon_threadsafe
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Where the cache is and its limits. Watermarks are fractions of the limit: above the high one,
-    files are evicted until the low one is reached. ``free_size_bytes_min`` is kept free on the file
-    system, by eviction if necessary, since the index needs it. ``unwritten_size_bytes_max`` may
-    wait for the disk. ``open_files_max`` limits the cache's open files, ``index_files_max`` those
-    of the index."""
+    """The directory of the cache, and its limits. Watermarks are fractions of the limit: above the
+    high one, files are evicted until the low one is reached. ``free_size_bytes_min`` is kept free
+    on the file system, by eviction if necessary, since the index needs it.
+    ``unwritten_size_bytes_max`` may wait for the disk. ``open_files_max`` limits the cache's open
+    files, ``index_files_max`` those of the index."""
 
     path: Path
     size_bytes_max: int

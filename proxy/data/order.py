@@ -34,8 +34,8 @@ FAILED = "failed"  # anything else: not done; another way may work
 
 
 class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
-    """Where the raw bytes of chunks [first, end) of an order go, one after the other: from
-    ``offset`` on in the target file with the number ``file``."""
+    """The destination of the raw bytes of chunks [first, end) of an order, one after the other:
+    from ``offset`` on in the target file with the number ``file``."""
 
     first: int
     end: int

@@ -55,8 +55,8 @@ class NotDone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """How many processes, and settings for tests. ``kept_fds`` are descriptors that they keep open
-    for their lifetime, for a lock. ``argv`` is the program."""
+    """The number of processes, and settings for tests. ``kept_fds`` are descriptors that they keep
+    open for their lifetime, for a lock. ``argv`` is the program."""
 
     processes: int
     kept_fds: Sequence[int] = ()

@@ -41,9 +41,9 @@ BRIDGE_SIZE_BYTES = 128 * 1024  # stored bytes that are fetched again to save a 
 
 @dataclass(frozen=True, slots=True)
 class CacheTarget:
-    """Where those of the chunks [first, end) of a pack that are in a unit are cached: in the flat
-    file ``flat``, or in slabs. ``shift`` leads from raw offsets in the pack to offsets in that
-    file."""
+    """The place in the cache for those of the chunks [first, end) of a pack that are in a unit: in
+    the flat file ``flat``, or in slabs. ``shift`` leads from raw offsets in the pack to offsets in
+    that file."""
 
     first: int
     end: int

@@ -51,7 +51,8 @@ class ReservationPart(NamedTuple):
 
 
 class WriteReservation:
-    """Where fetched chunks of a pack go, and, once they have arrived, where they lie."""
+    """The place reserved for fetched chunks of a pack, and, once they have arrived, their
+    extents."""
 
     def __init__(self, cache: Cache, parts: Callable[[], Sequence[ReservationPart]]) -> None:
         """``parts`` is called only if they are needed."""

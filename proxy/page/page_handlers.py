@@ -35,7 +35,7 @@ _NUMBER = re.compile(rb"[1-9][0-9]{0,3}\Z")
 
 
 class CachedView(msgspec.Struct, frozen=True):
-    """How many bytes of a dataset are in this node's cache; null if counting takes too long."""
+    """The number of bytes of a dataset in this node's cache; null if counting takes too long."""
 
     repo: str
     commit: str

@@ -138,12 +138,12 @@ def patch_view(before: bytes, after: bytes) -> PreviewView:
 
     found = text_diff(before, after)
     if found.not_shown:
-        return none("this is no text: what differs in it is not shown")
+        return none("this is no text: its differences are not shown")
     if not found.lines:
         return none("the content is the same")
     text = "\n".join(found.lines)
     is_cut = len(text) > TEXT_CHARS_MAX
-    note = "the beginning of what differs" if is_cut else ""
+    note = "the beginning of the differences" if is_cut else ""
     return PreviewView("patch", note, text=text[:TEXT_CHARS_MAX], is_cut=is_cut)
 
 

@@ -90,7 +90,9 @@ class Previews:
         Raises: as ``view``."""
         files = [file for file in (before, after) if file is not None]
         if any(file.entry.size_bytes > PATCH_BYTES_MAX for file in files):
-            return none(f"it has more than {PATCH_BYTES_MAX >> 20} MiB: what differs is not shown")
+            return none(
+                f"it has more than {PATCH_BYTES_MAX >> 20} MiB: its differences are not shown"
+            )
         async with self._place():
             contents = [
                 b"" if file is None else await self._read(file, 0, file.entry.size_bytes)

@@ -36,7 +36,7 @@ DISK_THREADS = 2  # for calls that block briefly: watched files
 
 
 class Sockets(NamedTuple):
-    """How many sockets to other nodes may be open at once, besides those for fetches."""
+    """The limit on open sockets to other nodes, besides those for fetches."""
 
     idle: int  # kept between requests
     looks: int  # probes for one /status

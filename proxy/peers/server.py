@@ -285,7 +285,8 @@ def _bits(chunks: range) -> int:
 
 @dataclass(slots=True)
 class SendingLoad:
-    """How much this node is sending to its peers, and whether it accepts more. For one thread.
+    """The amount that this node is sending to its peers, and whether it accepts more. For one
+    thread.
 
     Above ``soft_bytes_max``, peers with another source are referred there, so that all nodes send
     about as much as they receive. Above ``hard_bytes_max`` and ``streams_max``, all are.

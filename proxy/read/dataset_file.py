@@ -58,7 +58,8 @@ class ChunkPosition(NamedTuple):
 
 async def position_of(indexes: PackIndexes, known: DatasetFile, at: int) -> ChunkPosition:
     """Returns the chunk with a byte. It needs only the index of that pack. Raises: Corrupt if the
-    segments have fewer bytes, or their pack has others; the errors of loading an index."""
+    segments have fewer bytes, or if the sizes in their pack differ; the errors of loading an
+    index."""
     n = known.segment_at(at)
     segment = known.segments[n]
     pack_index = await indexes.get(segment.pack)

@@ -1,4 +1,4 @@
-"""When the entries of a directory were changed last, as far as a bounded look at history tells."""
+"""The last changes of a directory's entries, as far as a bounded look at history tells."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def known_store(opened: Store | LodefsError, objects: ObjectStore, kv: KeyValues
     known = kv.get(key)
     if known is None:
         raise opened
-    log.warning("only what is cached can be read until the store answers: %s", opened)
+    log.warning("only cached data can be read until the store answers: %s", opened)
     return Store(objects, decode_settings(known))
 
 

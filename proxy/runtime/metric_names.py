@@ -41,7 +41,7 @@ BUILD_INFO = _gauge(
     *("version", "python", "cache_format", "mount_counts_format"),
 )
 EVENT_LOOP_LAG = _histogram(
-    "event_loop_lag_seconds", "How late the proxy's event loop came to a timer of each second"
+    "event_loop_lag_seconds", "How late the event loop ran a timer of each second"
 )
 SPANS = _counter("trace_spans", "Spans of requests that are recorded", "outcome")
 FIGURES_LATE = _counter(
@@ -128,7 +128,7 @@ POOL_WAITING = _gauge("pool_waiting_calls", "Calls that wait for a thread of it"
 DATA_PROCESSES = _gauge("data_processes", "Data processes that take orders")
 DATA_ORDERS = _gauge("data_processes_busy_orders", "Orders that they carry out")
 DATA_ORDERS_DONE = _counter("data_processes_orders", "Orders that they have reported on")
-DATA_RESTARTS = _counter("data_processes_restarts", "Data processes that ended and came again")
+DATA_RESTARTS = _counter("data_processes_restarts", "Data processes that ended and were replaced")
 TREES_LOADED = _counter("trees_loaded_directories", "Directories loaded from the store")
 WARM_JOBS = _gauge("warm_jobs", "Warm jobs that run")
 
@@ -146,13 +146,11 @@ STORE_INDEXES = _counter("store_indexes_reads", "Indexes of packs read from the 
 STORE_SAVED_BYTES = _counter(
     "store_saved_bytes", "Bytes that readers got beyond those that the store sent"
 )
-STORE_COST = _counter("store_cost", "What the store's requests and bytes cost, at set prices")
-STORE_SAVED_COST = _counter(
-    "store_saved_cost", "What readers would have paid more if each had asked the store"
-)
+STORE_COST = _counter("store_cost", "Cost of the store's requests and bytes, at set prices")
+STORE_SAVED_COST = _counter("store_saved_cost", "Further cost if each read had asked the store")
 
 # --- other nodes
-PEER_NODES = _gauge("peer_nodes", "Other nodes of the cluster by how they are", "state")
+PEER_NODES = _gauge("peer_nodes", "Other nodes of the cluster, by state", "state")
 PEER_REQUESTS = _counter("peer_requests", "Requests sent to other nodes")
 PEER_FAILURES = _counter("peer_failures", "Of these, requests that fetched nothing", "kind")
 PEER_FALLBACKS = _counter("peer_fallbacks", "Fetches from the store after asking other nodes")
@@ -169,7 +167,7 @@ MOUNT_INFO = _gauge(
 )
 MOUNT_START = _gauge("mount_start_time_seconds", "When the mount was made", "mountpoint")
 MOUNT_OPERATIONS = _summary(
-    "mount_operation_seconds", "Requests of the kernel: how many, and their time",
+    "mount_operation_seconds", "Requests of the kernel: count and time",
     *("mountpoint", "operation"),
 )  # fmt: skip
 MOUNT_ERRORS = _counter(
@@ -190,7 +188,7 @@ MOUNT_PASSTHROUGH_OPENS = _counter(
 )
 MOUNT_PASSTHROUGH_BYTES = _counter(
     "mount_passthrough_opened_bytes",
-    "Sizes of these files; how much of them is read is seen by nobody",
+    "Sizes of these files; nobody sees how much of them is read",
     "mountpoint",
 )
 MOUNT_WORKER_RESTARTS = _counter("mount_worker_restarts", "Workers replaced", "mountpoint")
@@ -215,7 +213,7 @@ COMPONENT_INFO = _gauge(
 )
 COMPONENT_START = _gauge("component_start_time_seconds", "When it was started", "component")
 COMPONENT_REQUESTS = _summary(
-    "component_request_seconds", "Calls that it answered: how many, and their time",
+    "component_request_seconds", "Calls that it answered: count and time",
     *("component", "operation"),
 )  # fmt: skip
 COMPONENT_ERRORS = _counter(

@@ -30,7 +30,7 @@ class SpanKind(Enum):
 
 
 class SpanCounts(NamedTuple):
-    """How many spans were delivered, and how many were not."""
+    """The numbers of spans that were delivered and that were dropped."""
 
     exported: int = 0
     dropped: int = 0

@@ -116,7 +116,7 @@ def test_proxy_is_not_enough(lodefs: Lodefs) -> None:
 
 
 def test_interrupted_push(lodefs: Lodefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C push says that what was sent stays."""
+    """After Ctrl-C push says that the data sent so far stays."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -124,7 +124,7 @@ def test_interrupted_push(lodefs: Lodefs, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(push_module, "push", interrupted)
     ran = lodefs("push", str(tmp_path), "r")
     assert ran.code == 130
-    assert "what was sent stays: repeat the command" in ran.err
+    assert "the data sent so far stays: repeat the command" in ran.err
 
 
 def test_notes_of_errors_are_shown(capfd: pytest.CaptureFixture[str]) -> None:

@@ -150,7 +150,7 @@ def test_a_commit_that_fails(cats: Cats) -> None:
     (cats.user.home / "other" / "x").write_text("theirs")
     code, _, err = cats.run(f"echo mine > d/sub/x; {others} > /dev/null")
     assert code == NOT_COMMITTED, err
-    for words in ("sub/x", "--branch NAME", "is kept in"):
+    for words in ("sub/x", "--branch NAME", "are kept in"):
         assert words in err
     cats.lodefs("commit", "./d", "--branch", "mine")
     cats.lodefs("unmount", "./d")

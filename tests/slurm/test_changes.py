@@ -148,7 +148,7 @@ def test_a_job_that_ends_badly_commits_nothing_unless_it_always_does(
         await_end(cluster, job)
     changed.await_commit(jobs[ALWAYS])
     place = changed.await_kept(jobs[""])
-    cluster.until(lambda: "is kept in" in cluster.said(jobs[""]), "what its output says")
+    cluster.until(lambda: "are kept in" in cluster.said(jobs[""]), "what its output says")
     assert not any(f'Slurm job {jobs[""]}"' in one for one in changed.messages())
     cluster.output("sh", "-c", f"{root_settings(cluster)} {LODEFS} unmount --commit {place}",
                    user="root", node=WRITER)  # fmt: skip
@@ -191,7 +191,7 @@ def test_two_jobs_of_one_branch(cluster: Cluster, changed: Changed) -> None:
         changed.await_commit(jobs[name])
     cluster.output("sh", "-c", f"echo > {go}/go-b")
     place = changed.await_kept(jobs["b"], "n2")
-    cluster.until(lambda: "is not committed" in cluster.said(jobs["b"]), "its conflict")
+    cluster.until(lambda: "are not committed" in cluster.said(jobs["b"]), "its conflict")
     assert (changed.read("both"), changed.read("c")) == ("a\n", "c\n")
     changed.discard(place, "n2")
 

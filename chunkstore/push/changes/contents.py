@@ -87,7 +87,7 @@ class Contents:
 
     @property
     def files_read(self) -> int:
-        """How many contents were read."""
+        """The number of contents that were read."""
         return self._deduplicator.files_read
 
     def done(self, file: CutFile, runs: list[Run], serial: int) -> None:  # noqa: ARG002

@@ -75,7 +75,7 @@ class IndexBroken(Corrupt):
 
 
 class TreePlace(NamedTuple):
-    """Where the stored form of a tree lies, and its size."""
+    """The place of the stored form of a tree, and its size."""
 
     size_bytes: int
     segments: tuple[Segment, ...]

@@ -195,7 +195,7 @@ COMPRESSED_SIZE_BYTES_MIN = 256  # smaller trees are mostly digests, and do not 
 
 
 class PlacedTree(NamedTuple):
-    """Where a tree lies, as runs of places (serials of new chunks from FRESH on)."""
+    """The places of a tree's chunks, as runs (serials of new chunks from FRESH on)."""
 
     size_bytes: int
     runs: tuple[Run, ...] = ()

@@ -23,7 +23,8 @@ ASK_TIMEOUT_S = 5.0
 
 
 def passthrough_objection(job: Job) -> str | None:
-    """Why the kernel must not read complete files of the cache by itself; None if it may."""
+    """Returns the reason why the kernel must not read complete files of the cache by itself; None
+    if it may."""
     options = job.options
     fits = memory_fit.fits(job.snapshot.size_bytes, memory_fit.total_bytes())
     return passthrough.objection(

@@ -13,7 +13,8 @@ _BDI = Path("/sys/class/bdi")
 
 
 def timeout_s(options: MountOptions) -> float:
-    """How long a mount may take to be ready: two requests at their limits, and the rest."""
+    """Returns the time that a mount may take to be ready: two requests at their limits, and the
+    rest."""
     return 2 * options.read_timeout_s + options.ready_margin_s
 
 

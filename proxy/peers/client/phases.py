@@ -25,7 +25,7 @@ LIMIT_S = {Phase.CONNECT: 0.75, Phase.TLS: 0.75, Phase.SEND: 0.5, Phase.HEAD: 0.
 
 
 class PhaseTimer:
-    """How long one request has been in its phase. The caller supplies the time."""
+    """The time that one request has spent in its phase. The caller supplies the time."""
 
     def __init__(self, phase: Phase, now_s: float) -> None:
         self._phase = phase

@@ -38,7 +38,7 @@ WEIGHT = 0.1  # of a new observation
 
 @dataclass(slots=True)
 class Speed:
-    """How long fetches take: seconds for latency and seconds for each byte, as moving averages."""
+    """The speed of fetches: seconds for latency and seconds for each byte, as moving averages."""
 
     latency_s: float = LATENCY_S
     byte_s: float = 1 / BYTES_PER_S

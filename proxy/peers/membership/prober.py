@@ -31,8 +31,8 @@ ANXIOUS_S, ANXIOUS_S_MAX = 3.0, 60.0  # between probes of one that is not usable
 
 
 class ProbeSchedule:
-    """When to probe which member. Pure: callers pass the time; ``jitter`` returns numbers in [0,
-    1)."""
+    """The times at which to probe each member. Pure: callers pass the time; ``jitter`` returns
+    numbers in [0, 1)."""
 
     def __init__(self, jitter: Callable[[], float]) -> None:
         self._jitter = jitter

@@ -1,1 +1,1 @@
-"""How nodes authenticate each other: signed requests, certificates."""
+"""The authentication of nodes by each other: signed requests, certificates."""

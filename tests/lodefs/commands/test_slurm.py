@@ -49,7 +49,7 @@ def test_the_mounts_go_though_nobody_can_tell_the_figures(
     result = lodefs("slurm", "epilog", SLURM_JOB_ID="7")
     assert result.code == 0
     assert done == ["end 7"]
-    assert "what job 7 read is not known: a fault" in result.err
+    assert "the reads of job 7 are not known: a fault" in result.err
 
 
 def test_the_log_is_written_last(

@@ -191,7 +191,7 @@ def test_interrupted_it_ends_the_job(
     monkeypatch.setattr(Follower, "follow", interrupted)
     ran = lodefs("warm", REPO, LODEFS_PROXY=proxy.address)
     assert ran.code == 130
-    assert "what was fetched stays: repeat the command" in ran.err
+    assert "fetched data stays: repeat the command" in ran.err
     assert [status.state for status in control.statuses.values()] == ["cancelled"]
 
 
