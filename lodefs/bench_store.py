@@ -335,8 +335,8 @@ def advice(measured: Measured) -> Advice:
         reasons.append("requests failed with more of them in parallel: the store throttles")
     if enough.cpu_share > BUSY_SHARE:
         reasons.append(
-            "this process used all of its processor time: the store may be faster; `data_processes` in "
-            "[serve] spreads fetches over processors"
+            "this process used all of its processor time: the store may be faster; "
+            "`data_processes` in [serve] spreads fetches over processors"
         )
     reasons += _range_reason(measured.ranges)
     return Advice(wanted, reasons)

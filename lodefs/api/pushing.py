@@ -267,7 +267,8 @@ def push_options(
 def choices_of(
     ours: Iterable[str | bytes], theirs: Iterable[str | bytes]
 ) -> dict[tuple[bytes, ...], bool]:
-    """By path, whether it is one of ``theirs``. Raises: InvalidInput for a path that is in both."""
+    """Returns, by path, whether it is one of ``theirs``. Raises: InvalidInput for a path that is in
+    both."""
     found: dict[tuple[bytes, ...], bool] = {}
     for paths, is_theirs in ((ours, False), (theirs, True)):
         for path in paths:

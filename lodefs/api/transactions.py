@@ -353,7 +353,8 @@ class Part(Staged):
         self._is_written = False
 
     def written(self, transaction: str) -> tuple[TreeEntry | None, TreeEntry | None]:
-        """For ``Transaction.merge``: the root before and after it. Raises: InvalidInput."""
+        """Returns, for ``Transaction.merge``, the root before and after it. Raises:
+        InvalidInput."""
         if self._transaction != transaction:
             raise InvalidInput("this part is of another transaction")
         if not self._is_written:

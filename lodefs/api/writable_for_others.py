@@ -91,7 +91,7 @@ def close(
 
 
 def remember(session: Session, at: str, place: UpperPlace) -> None:
-    """Have `lodefs commit` and its like find the place."""
+    """Records the place, so that commands such as `lodefs commit` find it."""
     upper_place.remember(upper_place.state_directory(session.environment), at, place)
 
 
@@ -105,7 +105,7 @@ def _no_mounter(_options: MountOptions) -> object:
 
 
 def _detach(record: Record) -> None:
-    """Take the mount off its place here; others may have it elsewhere. InUse."""
+    """Unmounts it from its place here; others may have it elsewhere. Raises: InUse."""
     while writable_mount.mounted_on(record) is not None:
         try:
             mount_syscalls.detach(record.mountpoint, lazy=False)

@@ -226,5 +226,6 @@ def warn_of_name(to: str) -> None:
 
 
 def output_error(error: OSError) -> OSError:
-    """The same error with standard output as its file (a full disk behind a redirection)."""
+    """Returns the same error with standard output as its file (a full disk behind a
+    redirection)."""
     return OSError(error.errno, error.strerror, "standard output")  # Python picks the same subclass

@@ -152,7 +152,8 @@ def _writer(
 def _session_of(
     session: Session, credentials: Credentials, volume: WritableVolume, *, is_node_s_own: bool
 ) -> Iterator[Session]:
-    """The settings with the credentials of a volume's Secret, or the driver's own. Denied."""
+    """Returns the settings with the credentials of a volume's Secret, or the driver's own. Raises:
+    Denied."""
     from lodefs.chunkstore.objects.sigv4 import Credentials as Keys
     from lodefs.mount.csi.attributes import CREDENTIALS
 

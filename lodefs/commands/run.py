@@ -175,7 +175,8 @@ def _told(one: Ended, code: int) -> list[str]:
     if one.kept is not None:
         lines.append(
             f"the changes on {one.directory} are kept in {one.kept.directory}: `lodefs commit "
-            f"{one.directory}` commits them, `lodefs unmount --discard {one.directory}` gives them up"
+            f"{one.directory}` commits them, `lodefs unmount --discard {one.directory}` gives them "
+            "up"
         )
     return lines
 

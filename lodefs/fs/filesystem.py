@@ -110,7 +110,8 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
     @raising_os_errors
     def resolve(self, path: str) -> str:
-        """The same URL with the commit instead of its revision, which always means the same."""
+        """Returns the same URL with the commit instead of its revision, which always means the
+        same."""
         head, inner = split_head(self._strip_protocol(path))
         snapshot = self._snapshot(head)
         tail = f"/{inner}" if inner else ""

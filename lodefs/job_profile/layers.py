@@ -91,7 +91,7 @@ def _blocked_share(tick: Tick, *, in_work: bool) -> float:
 def _in_work(
     ticks: Sequence[Tick], records: Iterable[Record], *, names_from_store: bool
 ) -> Mapping[int, Shares]:
-    """By sample number: what the requests in progress at that time waited for, summed."""
+    """Returns, by sample number, the summed waits of the requests in progress at that time."""
     times_s = [tick.at_s for tick in ticks]
     found: dict[int, Shares] = {}
     for record in records:

@@ -390,7 +390,7 @@ def _is_of_systemd(url: str) -> bool:
 
 
 def told(shown: str) -> str | None:
-    """The same, parsed from the output of ``systemctl show``."""
+    """Returns the same, parsed from the output of ``systemctl show``."""
     found = _properties(shown)
     status = found.get("StatusText", "")
     if found.get("ActiveState") == "active" or not status.startswith(PREFIX):

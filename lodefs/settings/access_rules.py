@@ -24,8 +24,8 @@ def access_rules(session: Session, say: Callable[[str], None] = lambda _line: No
 
 
 def check_writer(session: Session, uid: int, repo: str) -> None:
-    """Whether a job of a user may commit to a repository: one who may read it, and is in a group
-    that [writers] names for it. NotFound, Denied."""
+    """Checks that a job of a user may commit to a repository: the user may read it, and is in a
+    group that [writers] names for it. Raises: NotFound, Denied."""
     user = user_of(uid)
     access_rules(session).check(user, repo)
     rules = rules_of(session.config.writers, gid_of)

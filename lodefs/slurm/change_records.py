@@ -48,7 +48,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of its own among all changes of this node."""
+        """A name of its own among all changes of this node."""
         return f"{self.job}-{int(self.begun_s)}-{self.number}"
 
     @property
@@ -101,7 +101,8 @@ class ChangeRecords:
         self.root = root
 
     def write(self, change: Change) -> None:
-        """On disk when this returns. NoSpace, Denied, Unavailable; InvalidInput."""
+        """Writes a record, which is on disk when this returns. Raises: NoSpace, Denied,
+        Unavailable; InvalidInput."""
         try:
             state_files.make_private(self.root)
         except OSError as error:
@@ -109,7 +110,7 @@ class ChangeRecords:
         state_files.write_whole(self._path(change.name), msgspec.json.encode(change))
 
     def changes(self, job: int | None = None) -> Iterator[Change]:
-        """All of them, or those of a job, by name. UnknownFormat."""
+        """Yields all records, or those of a job, by name. Raises: UnknownFormat."""
         names: list[str] = []
         with suppress(FileNotFoundError):
             names = sorted(os.listdir(self.root))
@@ -120,7 +121,8 @@ class ChangeRecords:
 
     @contextmanager
     def taken(self, change: Change) -> Iterator[bool]:
-        """Have a change for this process; False where it is done with. InUse; OSError."""
+        """Locks a change for this process; False if the change is settled. Raises: InUse;
+        OSError."""
         path = self._path(change.name)
         if not path.exists():
             yield False

@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 
 class JobMounts:
-    """Those of one node. ``check_read``: of users who submit jobs, since the node mounts with its
-    own rights. ``begin_changes`` mounts a dataset for changes of a job."""
+    """The mounts of jobs on one node. ``check_read`` checks users who submit jobs, since the node
+    mounts with its own rights. ``begin_changes`` mounts a dataset for changes of a job."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class JobMounts:
         return record.problem
 
     def end(self, job: int) -> None:
-        """Take all that a job has on this node away; fine where it has nothing. Readers keep what
-        they have open. What cannot be removed keeps nothing else, and where the service does not
+        """Removes all mounts of a job on this node, if there are any. Readers keep their open
+        files. A mount that cannot be removed does not keep the others, and if the service does not
         answer, the record stays for another call. Raises: LodefsError."""
         record = self._records.read(job)
         try:
@@ -136,7 +136,7 @@ class JobMounts:
 
 
 def _patiently(call: Callable[[], T], deadline_s: float) -> T:
-    """The same again while what it needs is not there, until then."""
+    """Repeats a call that raises Unavailable, until the deadline."""
     while True:
         try:
             return call()

@@ -95,7 +95,7 @@ class JobRecords:
             raise
 
     def read(self, job: int) -> JobRecord | None:
-        """None where the job has none. Raises: UnknownFormat."""
+        """Returns the record of a job; None without one. Raises: UnknownFormat."""
         try:
             data = self._path(job).read_bytes()
         except FileNotFoundError:
@@ -109,19 +109,20 @@ class JobRecords:
         return record
 
     def remove(self, job: int) -> None:
-        """Fine where there is none."""
+        """Removes the record of a job, if there is one."""
         with suppress(FileNotFoundError):
             self._path(job).unlink()
 
     def jobs(self) -> Iterator[int]:
-        """Those with a record or a tree, in order."""
+        """Yields the jobs with a record or a tree, in order."""
         names: list[str] = []
         with suppress(FileNotFoundError):
             names = os.listdir(self.root)
         yield from sorted({int(n) for name in names if (n := name.removesuffix(".json")).isdigit()})
 
     def age_s(self, job: int, now_s: float) -> float:
-        """Since its record was written; 0 where it has none, or the clock went back."""
+        """Returns the time since a job's record was written; 0 without one, or if the clock went
+        back."""
         with suppress(FileNotFoundError):
             return max(0.0, now_s - self._path(job).stat().st_mtime)
         return 0.0

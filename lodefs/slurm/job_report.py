@@ -111,8 +111,8 @@ def _report(record: JobRecord, reads: JobReads, *, whole: bool) -> JobReport:
 
 
 def log(text: str, address: str = SYSLOG) -> None:
-    """To the system's log: what an epilog writes may go nowhere. A log that takes nothing is left
-    alone, for which syslog(3) would wait."""
+    """Writes to the system's log, since the output of an epilog may go nowhere. It gives up on a
+    log that takes nothing, for which syslog(3) would wait."""
     now = time.strftime("%b %e %H:%M:%S")
     message = f"<{_DAEMON_INFO}>{now} lodefs[{os.getpid()}]: {text}"
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

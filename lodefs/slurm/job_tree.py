@@ -58,7 +58,7 @@ class JobTrees:
             yield fd
 
     def give(self, job: int, uid: int) -> None:
-        """Let the job's user look into the tree, where nothing is made any more."""
+        """Lets the job's user look into the tree, where nothing is made any more."""
         with (
             _translated(self._records.tree(job)),
             self._jobs() as jobs_fd,
@@ -78,8 +78,8 @@ class JobTrees:
             yield fd
 
     def remove(self, job: int) -> None:
-        """Take all mounts off, whatever state they are in, and remove the directories; fine where
-        there is no tree."""
+        """Removes all mounts, whatever state they are in, and the directories, if there is a
+        tree."""
         tree = self._records.tree(job)
         with _translated(tree), suppress(FileNotFoundError), self._jobs() as jobs_fd:
             folder = f"{os.readlink(f'/proc/self/fd/{jobs_fd}')}/"

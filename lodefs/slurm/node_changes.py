@@ -63,8 +63,8 @@ class Settled(NamedTuple):
 
 
 class NodeChanges:
-    """Those of one node. ``service``: the socket of its mount service. ``upper``: a directory in
-    which the changes of jobs that begin now are to lie; "": where root's do."""
+    """The changes of jobs on one node. ``service``: the socket of its mount service. ``upper``: a
+    directory in which the changes of jobs that begin now are to lie; "": where root's do."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class NodeChanges:
         return change.mountpoint
 
     def settle(self, change: Change, end_of: EndOf) -> Settled | None:
-        """Commit changes, or keep them, if their time has come; None where it has not, or another
-        process is at it. May be repeated: a kill at any moment loses nothing, and there is one
-        commit. Raises: Unavailable (Slurm does not answer)."""
+        """Commits changes, or keeps them, if their time has come. Returns None if it has not, or if
+        another process settles them. May be repeated: a kill at any moment loses nothing, and there
+        is one commit. Raises: Unavailable (Slurm does not answer)."""
         try:
             with self._records.taken(change) as is_there:
                 return self._settled(change, end_of) if is_there else None

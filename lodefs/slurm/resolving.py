@@ -26,8 +26,8 @@ _NOBODY = Peer(0xFFFFFFFE, frozenset())  # 2**32 - 1 is no user
 
 
 class JobUser:
-    """By ``rules``, a user who is in the groups that ``user_of`` finds for ``uid``; None: it is not
-    known who, so what rules limit is not theirs."""
+    """A user under ``rules``, who is in the groups that ``user_of`` finds for ``uid``. None: the
+    user is unknown, and may not read repositories that rules limit."""
 
     def __init__(
         self, rules: AccessRules, uid: int | None, user_of: Callable[[int], Peer] = user_of
@@ -42,7 +42,7 @@ class JobUser:
             self._rules.check(self._user, dataset.spec.repo)
 
     def readable(self, datasets: Sequence[Dataset]) -> list[Dataset]:
-        """Those that the user may read."""
+        """Returns the datasets that the user may read."""
         return [one for one in datasets if self._rules.may_read(self._user, one.spec.repo)]
 
 
@@ -56,9 +56,9 @@ PROXY_UNUSED_TIMEOUT_S = 5.0  # of a proxy that is started for it: submissions c
 def fixed(
     session: Session, datasets: Sequence[Dataset], user: JobUser | None = None
 ) -> list[Dataset]:
-    """The same with commits for revisions. A path must be a directory of its commit. Starts a proxy
-    where this host has none. ``user``: for whom, where that is not who runs this. Raises: NotFound,
-    InvalidInput, Denied, Unavailable."""
+    """Returns the datasets with commits for revisions. A path must be a directory of its commit.
+    Starts a proxy if this host has none. ``user``: the user who asks, if another one runs this.
+    Raises: NotFound, InvalidInput, Denied, Unavailable."""
     if user is not None:
         user.check(datasets)
     for dataset in datasets:

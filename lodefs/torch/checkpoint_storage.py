@@ -121,7 +121,7 @@ class CheckpointWriter(_Storage):
         """Returns nothing that a planner needs."""
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """On the coordinator: begins a transaction, and gives each rank a part of it."""
+        """Begins a transaction, on the coordinator, and gives each rank a part of it."""
         if self._step is None:
             raise InvalidInput(
                 'which step is this? CheckpointWriter("REPO@BRANCH", step=1000), or '
@@ -144,7 +144,7 @@ class CheckpointWriter(_Storage):
             raise
 
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
-        """On the coordinator: commits what all ranks have written."""
+        """Commits the parts of all ranks, on the coordinator."""
         step_commit, self._commit = self._commit, None
         if step_commit is None:
             raise InvalidInput("this checkpoint has not begun, or was discarded")

@@ -94,7 +94,8 @@ class TarDataset(EpochPosition, IterableBase):
                 self._hints.cancel()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker that is a new program, in which torch.distributed knows nothing."""
+        """Returns the state for a worker that is a new program, in which torch.distributed knows
+        nothing."""
         rank = rank_share(*self._rank)
         return {
             **self.__dict__,

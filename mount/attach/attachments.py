@@ -176,7 +176,7 @@ def _counts(slot: SharedSlot, uid: int | None) -> bool:
 
 
 def _checked(source: Source, rev: str) -> Source:
-    """The same source with a normalised path. Raises: InvalidInput."""
+    """Returns the same source with a normalised path. Raises: InvalidInput."""
     check_repo(source.repo)
     if not _COMMIT.fullmatch(rev):
         check_revision(rev)

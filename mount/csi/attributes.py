@@ -74,7 +74,7 @@ class Secrets(NamedTuple):
     credentials: Mapping[str, str]
 
     def __repr__(self) -> str:
-        """Without them."""
+        """Returns a text without the secrets."""
         return "Secrets(...)"
 
 
@@ -90,7 +90,7 @@ def parse_volume(
 
 
 def parse_secrets(secrets: Mapping[str, str]) -> Secrets:
-    """Parses a request's secrets. InvalidInput never repeats any of them."""
+    """Parses a request's secrets. Raises: InvalidInput, which never repeats any of them."""
     unknown = sorted(set(secrets) - set(SECRET_KEYS))
     if unknown:
         raise InvalidInput(

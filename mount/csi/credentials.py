@@ -25,7 +25,7 @@ class Credentials:
     """The files of one driver."""
 
     def __init__(self, run: Path) -> None:
-        """Denied, InvalidInput, Unavailable."""
+        """Raises: Denied, InvalidInput, Unavailable."""
         self._folder = run / "csi" / "credentials"
         try:
             state_files.make_private(self._folder)
@@ -34,13 +34,13 @@ class Credentials:
             raise state_files.translated(error, self._folder) from error
 
     def keep(self, key: str, credentials: Mapping[str, str]) -> None:
-        """Those of a volume from now on, by their names in the environment. NoSpace, Denied,
-        Unavailable."""
+        """Keeps the credentials of a volume, by their names in the environment. Raises: NoSpace,
+        Denied, Unavailable."""
         if credentials and credentials != self.of(key):
             state_files.write_whole(self._folder / key, msgspec.json.encode(credentials))
 
     def of(self, key: str) -> Mapping[str, str]:
-        """Those of a volume; {} where there are none: it came without, or a reboot has taken
+        """Returns the credentials of a volume; {} if it came without any, or a reboot has removed
         them."""
         try:
             data = state_files.read_whole(self._folder / key, FILE_BYTES_MAX)
@@ -49,14 +49,14 @@ class Credentials:
             return {}
 
     def forget(self, key: str) -> None:
-        """Those of a volume are not needed any more. Denied, Unavailable."""
+        """Removes the credentials of a volume. Raises: Denied, Unavailable."""
         try:
             (self._folder / key).unlink(missing_ok=True)
         except OSError as error:
             raise state_files.translated(error, self._folder / key) from error
 
     def sweep(self, keys: Collection[str]) -> None:
-        """Forget those of all other volumes, as far as can be."""
+        """Removes the credentials of all other volumes, as far as possible."""
         with suppress(OSError):
             for name in os.listdir(self._folder):
                 if name not in keys:

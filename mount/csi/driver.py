@@ -104,7 +104,8 @@ def serving(
 def _changes(
     service: MountService, settings: DriverSettings, make_writer: MakeWriter | None
 ) -> PodChanges | None:
-    """The volumes that take changes. InUse (another driver has the state), Denied, Unavailable."""
+    """Returns the volumes that take changes. Raises: InUse (another driver has the state), Denied,
+    Unavailable."""
     if make_writer is None:
         return None
     files = VolumeFiles(WritableVolume, settings.state, "another `lodefs csi`")

@@ -110,7 +110,8 @@ class NodeServer:
         return pb.NodePublishVolumeResponse()
 
     def _show(self, wanted: _Wanted, deadline_s: float) -> bool:
-        """Have a volume at its target, readable when this returns; whether it is new there."""
+        """Shows a volume at its target. It can be read when this returns. Returns whether it is new
+        there."""
         target, noexec, writes = wanted.user.target, wanted.options.noexec, wanted.writes
         there = self._targets.shown(target)
         if there is None:
@@ -266,7 +267,7 @@ def _target(path: str) -> str:
 
 
 def _stats_of(place: str, problem: str) -> pb.NodeGetVolumeStatsResponse:
-    """Of a volume that takes changes: room for them on the node's disk, and what is wrong."""
+    """Returns the room for a volume's changes on the node's disk, and its problem."""
     try:
         found = os.statvfs(place)
     except OSError as error:

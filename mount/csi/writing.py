@@ -81,9 +81,9 @@ class PodChanges:
         label: str,
         timeout_s: float,
     ) -> Opened:
-        """Have a volume mounted for a pod at a target. ``label``: the pod, as commits name it. As
-        Openings.open and VolumeWriter.branch; AlreadyExists where it is open as something else;
-        Conflict while its changes are committed."""
+        """Mounts a volume for a pod at a target. ``label``: the pod, as commits name it. Raises:
+        the errors of Openings.open and VolumeWriter.branch; AlreadyExists if it is open as
+        something else; Conflict while its changes are committed."""
         with self._locks.holding(wanted.name):
             return self._open(user, wanted, secrets, label, timeout_s)
 
@@ -112,7 +112,7 @@ class PodChanges:
             raise
 
     def check_alone(self, user: User, timeout_s: float) -> None:
-        """InUse where others have a volume open beside its only user, who is released then."""
+        """Raises: InUse if others have a volume open beside its only user, who is then released."""
         held = self._service.holdings(POD_CHANGES, user.volume, timeout_s)
         if sum(one.references for one in held) > 1:
             self._service.release(user, timeout_s)
@@ -141,7 +141,7 @@ class PodChanges:
         return dict(zip(STATES, (len(keys) - failing, failing), strict=True))
 
     def round(self) -> None:
-        """Begin to close what nobody uses."""
+        """Begins to close volumes that nobody uses."""
         records = list(self._records.values())
         if not records:
             return
@@ -155,7 +155,7 @@ class PodChanges:
             _log.debug("volumes that nobody uses stay open: %s", error)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait for commits that are under way; False where some still are."""
+        """Waits for commits that are under way. Returns False if some still are."""
         return self._calls.wait_idle(timeout_s)
 
     def _is_due(self, volume: WritableVolume, references: int) -> bool:

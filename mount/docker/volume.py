@@ -75,7 +75,8 @@ def check_name(name: str) -> str:
 
 
 def check_mount_id(mount_id: str) -> str:
-    """Checks the ID of a Mount: dockerd uses 64 hex digits, or another word. InvalidInput."""
+    """Checks the ID of a Mount: dockerd uses 64 hex digits, or another word. Raises:
+    InvalidInput."""
     if not _MOUNT_ID.match(mount_id):
         raise InvalidInput("ID must be a word of 1 to 256 printable ASCII characters")
     return mount_id

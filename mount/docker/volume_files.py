@@ -15,13 +15,13 @@ class Records(VolumeFiles[Volume]):
     them."""
 
     def __init__(self, directory: Path) -> None:
-        """InUse where another plugin has it; Denied, Unavailable."""
+        """Raises: InUse if another plugin has the directory; Denied, Unavailable."""
         super().__init__(Volume, directory, "another `lodefs docker-plugin`")
         self.earlier_mounts = self.directory / "mounts"
 
 
 def decode_record(data: bytes) -> Volume:
-    """The volume that a file says. Corrupt, UnknownFormat."""
+    """Returns the volume that a file describes. Raises: Corrupt, UnknownFormat."""
     return decode_volume(Volume, data)
 
 

@@ -221,7 +221,8 @@ class Volumes:
             self._records[volume.key] = volume
 
     def resolve(self, source: Source, rev: str, timeout_s: float) -> ResolvedCommit:
-        """The commit that a revision is now. See MountService.resolve; InvalidInput (token)."""
+        """Returns the commit that a revision names now. Raises: the errors of MountService.resolve;
+        InvalidInput (token)."""
         return self._service.resolve(wanted_of(source, rev), self._read_token(source), timeout_s)
 
     def acquire(self, user: User, volume: Volume, pin_s: int | None, timeout_s: float) -> str:

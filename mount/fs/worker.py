@@ -36,7 +36,7 @@ PATIENCE_S = 0.05  # how long other workers may take a request first
 
 
 class Marks(Protocol):
-    """Since when each thread has been busy (time.monotonic), 0.0 for one that waits."""
+    """The time since which each thread has been busy (time.monotonic), 0.0 for one that waits."""
 
     def __setitem__(self, index: int, value: float, /) -> None: ...
 

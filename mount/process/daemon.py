@@ -341,7 +341,7 @@ def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
 
 
 def _with_token(resources: MountResources, token: str | None) -> MountResources:
-    """The same mount with another token for its proxy; None: with its present one."""
+    """Returns the same mount with another token for its proxy; None: with its present one."""
     if token is None:
         return resources
     options = msgspec.structs.replace(resources.job.options, token=token)

@@ -153,7 +153,7 @@ def started(mount: SharedMount, boot: str) -> SharedMount:
 
 
 def pin_due_s(mount: SharedMount, now_s: float) -> int:
-    """For how many seconds its data must be pinned now; 0: not at all."""
+    """Returns the seconds for which its data must be pinned now; 0: not at all."""
     wishes = [(u.wanted.pin_s, u.since_s) for u in mount.users if u.wanted.pin_s is not None]
     if any(pin_s == 0 for pin_s, _ in wishes):
         return 0 if mount.pinned_until_s - now_s > PIN_S / 2 else PIN_S
@@ -201,7 +201,7 @@ class UnmountIdle(NamedTuple):
 
 
 class PinData(NamedTuple):
-    """Keep its data in the cache for this long from now on."""
+    """The step that keeps its data in the cache for this long from now on."""
 
     key: str
     pin_s: int

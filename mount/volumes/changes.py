@@ -63,8 +63,8 @@ class VolumeWriter(Protocol):
 
     def branch(self, volume: WritableVolume) -> str:
         """Ensures that commits can be made to the volume's branch, which begins at ``main`` if
-        there is none; the commit at which it is. NotFound (the repository), Denied (credentials for
-        writing), InvalidInput (a tag), Unavailable."""
+        there is none. Returns the commit at which it is. Raises: NotFound (the repository), Denied
+        (credentials for writing), InvalidInput (a tag), Unavailable."""
         ...
 
     def base(self, volume: WritableVolume) -> Base:
@@ -77,17 +77,17 @@ class VolumeWriter(Protocol):
         ...
 
     def mount(self, volume: WritableVolume, token: str | None) -> str:
-        """Have the volume mounted on the directory that is returned, with the changes that it has;
-        fine if it is. The volume is at its ``base``, which the mount service has mounted. InUse (a
-        container has it that is not known any more), InvalidInput (a disk that cannot take
+        """Mounts the volume with the changes that it has, unless it is mounted, and returns the
+        directory. The volume is at its ``base``, which the mount service has mounted. Raises: InUse
+        (a container has it that is not known any more), InvalidInput (a disk that cannot take
         changes), NoSpace, Unavailable."""
         ...
 
     def close(self, volume: WritableVolume, message: str) -> Closed:
-        """Take the mount away, and commit the changes if there are any; ``message`` "": keep them
-        instead, or give them up where the volume says DISCARD. Fine where nothing is mounted. They
-        stay when this raises: InUse where a container has the mount still, Diverged, NotFound (the
-        branch), NoSpace, Denied, Unavailable."""
+        """Removes the mount, if there is one, and commits the changes, if there are any. With
+        ``message`` "" it keeps them instead, or gives them up if the volume says DISCARD. They stay
+        if this raises: InUse if a container still has the mount, Diverged, NotFound (the branch),
+        NoSpace, Denied, Unavailable."""
         ...
 
 
@@ -106,7 +106,7 @@ def key_of(name: str) -> str:
 
 
 def opened(volume: WritableVolume, commit: str, user: str) -> WritableVolume:
-    """With one user more, who may write to it. Pure."""
+    """Returns the volume with one more user, who may write to it. Pure."""
     users = volume.users if user in volume.users else (*volume.users, user)[-USERS_MAX:]
     return msgspec.structs.replace(volume, commit=commit, users=users)
 
@@ -118,7 +118,8 @@ def closed(volume: WritableVolume, commit: str) -> WritableVolume:
 
 
 def message(volume: WritableVolume, words: Words) -> str:
-    """Of the commit of its changes; "" of a volume that is not to be committed. Pure."""
+    """Returns the message for the commit of its changes; "" if they are not to be committed.
+    Pure."""
     if volume.commits != ON_LAST:
         return ""
     users = [f"{words.user} {one}" for one in volume.users]

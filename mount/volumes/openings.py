@@ -25,7 +25,7 @@ class Opened(NamedTuple):
 
 
 class Openings:
-    """Of one driver. The caller of each method has the volume for itself."""
+    """The open volumes of one driver. The caller of each method has the volume for itself."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Openings:
         token: str | None,
         timeout_s: float = WORK_TIMEOUT_S,
     ) -> Opened:
-        """Have a volume mounted for a user, whom messages call ``label``. As MountService.acquire,
-        and VolumeWriter.base and mount."""
+        """Mounts a volume for a user, whom messages call ``label``. Raises: the errors of
+        MountService.acquire, and of VolumeWriter.base and mount."""
         source, commit = self.writer.base(volume)
         if label not in volume.users:
             self._failures.pop(volume.key, None)
@@ -73,8 +73,9 @@ class Openings:
             raise
 
     def close(self, volume: WritableVolume) -> Closed:
-        """Commit what the users of a volume have changed, or keep it, or give it up, as the volume
-        says. Nobody uses it. As VolumeWriter.close; the failure is known then."""
+        """Commits the changes that the users of a volume have made, keeps them, or gives them up,
+        as the volume says. Nobody uses it. Raises: the errors of VolumeWriter.close, which
+        ``failure`` then returns."""
         try:
             done = self.writer.close(volume, changes.message(volume, self._words))
         except LodefsError as error:
@@ -85,6 +86,6 @@ class Openings:
         return done
 
     def close_unused(self, volume: WritableVolume, driver: str) -> Closed | None:
-        """The same if none of its users is left; else None."""
+        """Closes a volume if none of its users is left; else returns None."""
         held = self._service.holdings(driver, volume.name, WORK_TIMEOUT_S)
         return None if any(one.references for one in held) else self.close(volume)

@@ -25,7 +25,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]*\Z")  # and no credentials, escaped ones n
 
 
 def store_url(text: str) -> str:
-    """The URL of a store, or its path. InvalidInput; what is refused is not repeated."""
+    """Returns the URL of a store, or its path. Raises: InvalidInput, which does not repeat the
+    text."""
     if not text:
         raise InvalidInput("the value is empty")
     if not text.isprintable():
@@ -54,7 +55,7 @@ def store_url(text: str) -> str:
 
 
 def directory(text: str) -> bytes:
-    """The path of a directory in a commit, without empty parts. InvalidInput."""
+    """Returns the path of a directory in a commit, without empty parts. Raises: InvalidInput."""
     try:
         return b"/".join(split_path(text.encode()))
     except UnicodeEncodeError:
@@ -62,21 +63,21 @@ def directory(text: str) -> bytes:
 
 
 def owner(text: str) -> int:
-    """The number of a user or a group. InvalidInput."""
+    """Returns the number of a user or a group. Raises: InvalidInput."""
     if not _NUMBER.match(text) or int(text) > _ID_MAX:
         raise InvalidInput(f"{text[:20]!r} is not a number from 0 to {_ID_MAX}")
     return int(text)
 
 
 def mode(text: str) -> int:
-    """Octal permissions. InvalidInput."""
+    """Returns octal permissions. Raises: InvalidInput."""
     if not _MODE.match(text) or int(text, 8) & ~MODE_MAX:
         raise InvalidInput(f"{text[:20]!r} is not an octal mode up to {MODE_MAX:04o}")
     return int(text, 8)
 
 
 def flag(text: str) -> bool:
-    """Yes or no. InvalidInput."""
+    """Returns whether the text says yes. Raises: InvalidInput."""
     if text.lower() in ("true", "1"):
         return True
     if text.lower() in ("false", "0", ""):
@@ -85,7 +86,8 @@ def flag(text: str) -> bool:
 
 
 def pin_s(text: str) -> int | None:
-    """For how many seconds data is to be kept; WHOLE_LIFE; None: not. InvalidInput."""
+    """Returns the seconds for which data is to be kept; WHOLE_LIFE; None: not at all. Raises:
+    InvalidInput."""
     if text.lower() in ("true", "1"):
         return WHOLE_LIFE
     if text.lower() in ("false", "0"):

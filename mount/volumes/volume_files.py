@@ -56,8 +56,8 @@ class VolumeFiles(Generic[V]):
     """The files of one state directory, which is this process's alone until ``close``."""
 
     def __init__(self, kind: type[V], directory: Path, whose: str) -> None:
-        """``kind``: the structure of a volume. InUse where another process has the directory, which
-        is the state of ``whose``; Denied, Unavailable."""
+        """``kind``: the structure of a volume. Raises: InUse if another process has the directory,
+        which is the state of ``whose``; Denied, Unavailable."""
         self._kind = kind
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ class UpperPlace:
             return b""
 
     def note_restoring(self, generation: int, path: bytes) -> None:
-        """Records that a restore puts a file at a path, or (b"") ended. NoSpace, Denied,
+        """Records that a restore puts a file at a path, or (b"") ended. Raises: NoSpace, Denied,
         Unavailable."""
         state_files.write_whole(self._restore(generation), path)
 
@@ -292,7 +292,8 @@ def find(state: Path, mountpoint: str) -> UpperPlace | None:
 
 
 def remember(state: Path, mountpoint: str, place: UpperPlace) -> None:
-    """Makes a mountpoint lead to its place, wherever that lies. NoSpace, Denied, Unavailable."""
+    """Makes a mountpoint lead to its place, wherever that lies. Raises: NoSpace, Denied,
+    Unavailable."""
     name = default_place(state, mountpoint).directory
     if name == place.directory or name.is_symlink():
         return

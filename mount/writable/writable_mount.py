@@ -163,10 +163,10 @@ def recorded(place: UpperPlace) -> Record:
 
 
 def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
-    """Take a writable mount away if it is mounted; what has files of it open reads and writes on.
-    ``discard`` its changes; else they stay, if there are any, and ``mount`` finds them again. The
-    caller has the place locked. InUse where it is mounted in another mount namespace, and would be
-    left without its place; Denied, Unavailable."""
+    """Removes a writable mount if it is mounted. Processes that have files of it open read and
+    write on. ``discard`` removes its changes; else they stay, if there are any, and ``mount`` finds
+    them again. The caller has the place locked. Raises: InUse if it is mounted in another mount
+    namespace, and would be left without its place; Denied, Unavailable."""
     record = recorded(place)
     users: Sequence[MountUser] = ()
     is_lazy = False
@@ -228,7 +228,8 @@ def is_living(record: Record) -> bool:
 
 def note_commit(place: UpperPlace, noted: NotedCommit | None) -> None:
     """Records that a commit of all the changes is about to be made, from a mount that refuses
-    changes until then; or (None) that it was not made. NotFound, NoSpace, Denied, Unavailable."""
+    changes until then; or (None) that it was not made. Raises: NotFound, NoSpace, Denied,
+    Unavailable."""
     place.write(msgspec.structs.replace(recorded(place), noted=noted))
 
 

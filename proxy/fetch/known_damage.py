@@ -29,7 +29,7 @@ class Known(NamedTuple):
 
 
 class DamagedChunks:
-    """By any key, the last part [first, end) that was found to be damaged, and the reason. For any
+    """The last part [first, end) that was found to be damaged, and the reason, by any key. For any
     thread."""
 
     def __init__(

@@ -286,8 +286,8 @@ class Connection(web.RequestHandler):
 
     @property
     def quiet_ticks(self) -> int:
-        """For how many ticks no request was answered; 0 during a request. Bytes that do not make a
-        request do not count."""
+        """The number of ticks without a request being answered; 0 during a request. Bytes that do
+        not make a request do not count."""
         return self._server.tick - self._last_tick if self.idle else 0
 
     @property

@@ -57,8 +57,8 @@ async def directory(
 
 
 def ordered_page(nodes: list[Entry], after: bytes, limit: int) -> tuple[list[Entry], bool]:
-    """Of all entries of a directory, by name, those after a name where directories come first; and
-    whether others follow. From the beginning if no entry has that name. Pure."""
+    """Returns the entries of a directory after a name, in the order that puts directories first;
+    and whether others follow. From the beginning if no entry has that name. Pure."""
     ordered = sorted(nodes, key=lambda one: one.kind != Kind.DIRECTORY)
     first = next((n for n, one in enumerate(ordered, 1) if one.name == after), 0)
     return ordered[first : first + limit], len(ordered) > first + limit

@@ -36,7 +36,7 @@ def _is_life_over(life_fd: int) -> bool:
 
 
 class EndEvent(Event):
-    """Set when the connection has ended; wakes the main thread, too."""
+    """An event that is set when the connection has ended, and also wakes the main thread."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         super().__init__()

@@ -20,8 +20,8 @@ def _logged_health() -> PeerHealth:
 
 @dataclass(frozen=True, slots=True)
 class PeerContext:
-    """For any thread. ``members`` and ``own_addresses`` are those of Cluster. ``upload`` and
-    ``download`` limit the bytes to and from peers."""
+    """The state that requests to peers share, for any thread. ``members`` and ``own_addresses`` are
+    those of Cluster. ``upload`` and ``download`` limit the bytes to and from peers."""
 
     members: Callable[[], Sequence[Peer]]
     own_addresses: Callable[[], Sequence[str]]

@@ -56,7 +56,8 @@ DEADLINE_S_MAX = 15.0  # half of a mount's timeout: S3 needs the rest
 
 
 class AskPeer(NamedTuple):
-    """Ask the peer; with ``cached``, only for what it has or is already fetching."""
+    """The step that asks the peer; with ``cached``, only for data that it has or is already
+    fetching."""
 
     peer: Peer
     cached: bool
@@ -75,7 +76,7 @@ class AskStore(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait for an event of the running attempts, at most until then."""
+    """The step that waits for an event of the running attempts, at most until then."""
 
     until_s: float
 
