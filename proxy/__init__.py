@@ -1,1 +1,2 @@
-"""The node's service: caches chunks, serves byte ranges. asyncio; knows nothing of mounts."""
+"""The node's service, which caches chunks and serves byte ranges. It uses asyncio, and knows
+nothing of mounts."""

@@ -93,7 +93,7 @@ class PullResult:
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A file that is being pulled: how many of its bytes are in its part file."""
+    """A file that is being pulled, and the number of its bytes in its part file."""
 
     path: bytes
     entry: TreeEntry

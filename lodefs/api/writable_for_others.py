@@ -33,11 +33,11 @@ class Closed(NamedTuple):
 
 
 def mount(session: Session, place: UpperPlace, wanted: Record, token: str | None) -> None:
-    """Have what the record of a place says mounted, or ``wanted`` where it has none; fine if it is.
-    The mount service has mounted what is below, or does so now.
+    """Mounts the snapshot that the record of a place names, or ``wanted`` if there is no record,
+    unless it is mounted. The mount service has mounted the snapshot below, or does so now.
 
-    InUse (somebody shows it who is not known any more), InvalidInput (a disk that cannot take
-    changes), NoSpace, Denied, Unavailable.
+    Raises: InUse (somebody shows it who is not known any more), InvalidInput (a disk that cannot
+    take changes), NoSpace, Denied, Unavailable.
     """
     with _translated(place), place.locked():
         wanted = place.read() or wanted
@@ -65,12 +65,11 @@ def close(
     keeps: bool = False,
     discards: bool = False,
 ) -> Closed:
-    """Take the mount at ``at`` away, and commit its changes if there are any; or ``keeps`` or
-    ``discards`` them. Fine where nothing is mounted. ``branch``, ``message`` and ``author`` as of
-    ``commit``.
+    """Removes the mount at ``at``, if there is one, and commits its changes, if there are any; or
+    ``keeps`` or ``discards`` them. ``branch``, ``message`` and ``author`` are those of ``commit``.
 
-    They stay when this raises: InUse where somebody shows the mount still, Diverged, NotFound (the
-    branch), NoSpace, Denied, Unavailable.
+    The changes stay if this raises: InUse if somebody still shows the mount, Diverged, NotFound
+    (the branch), NoSpace, Denied, Unavailable.
     """
     with _translated(place):
         if (record := place.read()) is None:

@@ -91,7 +91,7 @@ class WritableVolumes:
 
     @contextmanager
     def _session_if_any(self, volume: WritableVolume) -> Iterator[Session]:
-        """The volume's credentials, or none where there are none any more: a volume that nobody has
+        """Returns the volume's credentials, or none if they are gone: a volume that nobody has
         changed needs none to be closed."""
         with ExitStack() as stack:
             session = self._session

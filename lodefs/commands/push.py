@@ -368,7 +368,8 @@ def _show_skipped(result: CommitResult) -> None:
 
 
 def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
-    """Notes on what the user may not have meant. ``has_options``: an option could change it."""
+    """Returns notes on possible mistakes of the user. ``has_options``: an option could change
+    it."""
     if notes.private_files:
         count = text.count(notes.private_files, "file")
         names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)

@@ -137,7 +137,8 @@ class ChangeRecords:
             os.close(fd)
 
     def remove(self, change: Change) -> None:
-        """The changes are in a commit, or kept for somebody. Fine where there is none."""
+        """Removes a record, if there is one, after its changes are in a commit, or kept for
+        somebody."""
         self._path(change.name).unlink(missing_ok=True)
 
     def _read(self, name: str) -> Change | None:

@@ -71,12 +71,12 @@ class JobMounts:
         timeout_s: float,
         writes_here: bool = False,
     ) -> str:
-        """Have the datasets that a job's comment names shown below its tree. ``record``: of the
-        job, without datasets. What a job of this id has left goes first. ``writes_here``: whether
-        the job may change on this node what it may change.
+        """Shows the datasets that a job's comment names below its tree. ``record``: of the job,
+        without datasets. Mounts that an earlier job of this id has left are removed first.
+        ``writes_here``: whether this is the node on which the job may change its writable datasets.
 
-        Returns why the job has no datasets, which its record tells then; "" where it has, or names
-        none. Raises: OSError (a full /run).
+        Returns the reason why the job has no datasets, which its record then has, too; "" if it has
+        them, or names none. Raises: OSError (a full /run).
         """
         deadline_s = time.monotonic() + timeout_s
         try:
