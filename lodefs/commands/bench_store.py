@@ -57,9 +57,9 @@ def bench_store(
 ) -> None:
     """Measure how fast a store is, and recommend settings for it.
 
-    The time to the first byte; throughput with 1, 4, 16 and 64 parallel requests and with ranges of
-    1 to 16 MiB; the speed of listing; with --write, also of writing. It reads packs of the store;
-    from an empty store only with --write. What S3 sends may cost money: see --bytes-max.
+    It measures the time to the first byte, throughput with 1, 4, 16 and 64 parallel requests and
+    with ranges of 1 to 16 MiB, the speed of listing and, with --write, of writing. It reads packs
+    of the store; an empty store needs --write. What S3 sends may cost money: see --bytes-max.
     """
     from lodefs.bench_store import Plan, advice, measure
 

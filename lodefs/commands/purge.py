@@ -45,10 +45,10 @@ def purge(
 ) -> None:
     """Remove the bytes of a file from all versions, at once and permanently.
 
-    This is for data that you must delete for legal reasons; use `lodefs rm` and `lodefs gc` for all
-    else. The versions keep the file's name. A reader of the file is told that it was purged, nodes
-    drop it from their caches within two minutes, and a push of the same bytes is refused. Copies in
-    other stores keep the bytes until they are purged there too: --from STORE.
+    This is for data that you must delete for legal reasons; use `lodefs rm` and `lodefs gc` in all
+    other cases. The versions keep the file's name. A reader of the file is told that it was purged,
+    nodes drop it from their caches within two minutes, and a push of the same bytes is refused.
+    Copies in other stores keep the bytes until they are purged there too: --from STORE.
     """
     from lodefs.chunkstore.maintenance import purge as purging
 

@@ -96,9 +96,10 @@ def push(
     here (mode 0600, or in a directory of mode 0700), everybody who may read the repository can read
     it: a push counts such files, and --private leaves them out or refuses the push.
 
-    With --every, SRC is a directory that a job writes into. Push commits what two looks at it find
-    unchanged, and removes what is gone; all else in the branch stays. SIGTERM and Ctrl-C end it
-    after a last commit within the time of --grace. It exits with 1 if that leaves files out.
+    With --every, SRC is a directory that a job writes into. Push commits the files that two looks
+    at it find unchanged, and removes files that are gone; all others in the branch stay. SIGTERM
+    and Ctrl-C end it after a last commit within the time of --grace. It exits with 1 if that leaves
+    files out.
 
     A push reads only what changed since the last one here, and sends only what the store lacks. It
     commits all or nothing. After Ctrl-C, repeat it: the data sent so far stays.
@@ -274,7 +275,7 @@ def merge(
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
-    """Merge what REV has changed into BRANCH.
+    """Merge the changes of REV into BRANCH.
 
     If REV follows BRANCH, BRANCH moves to REV. Otherwise a commit with both as parents is made, in
     which a path that only one side has changed since their common ancestor is as on that side. A

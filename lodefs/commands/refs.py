@@ -182,9 +182,9 @@ def rm(
 ) -> None:
     """Delete a repository, or one branch or tag of it.
 
-    Nobody finds it any more, a second later on nodes that have just read it. Its data goes with
-    `lodefs gc`, a day or more later, but for what others need: until then mounts read on, and
-    `lodefs undelete` gets it back. `lodefs du` says how much that frees.
+    Nobody finds it any more; nodes that have just read it notice this a second later. `lodefs gc`
+    deletes its data a day or more later, except for data that others need. Until then mounts read
+    on, and `lodefs undelete` gets it back. `lodefs du` says how much that frees.
     """
     require_consent(f"this deletes {_what(session, target)}", is_given=yes)
     gone = remove(target, session=session)
@@ -225,7 +225,7 @@ def undelete(
     empty: bool = cli.option("Only free REPO's name, so that it can be pushed to."),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Get a deleted repository, branch or tag back; without an argument, list what is deleted.
+    """Get a deleted repository, branch or tag back. Without an argument, list all that are deleted.
 
     It works until `lodefs gc` has deleted the data, a day or more after `lodefs rm`.
     """

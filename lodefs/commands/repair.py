@@ -44,10 +44,11 @@ def repair(
     workers: int = cli.option("Parallel reads [8].", default=8, between=(1, 64)),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Say what of the store is lost or damaged, and of which versions, and put it back.
+    """List lost and damaged parts of the store, with the versions that need them, and put them
+    back.
 
-    What the store tells of itself (its journal, branches and tags, index shards) is repaired
-    without a SOURCE; directories and data where a SOURCE has them, commits where another store has
+    The store's own records (its journal, branches and tags, index shards) are repaired without a
+    SOURCE. Directories and data are repaired if a SOURCE has them, and commits if another store has
     them. Everything is checked before it is written. It exits with 1 if something is left. It may
     run beside pushes and reads.
     """
@@ -82,7 +83,8 @@ def index(
     """List in index shards every pack that none lists, write damaged shards again, and delete those
     that list nothing.
 
-    Shards tell a push which chunks the store has. Without them nothing is lost but room.
+    Shards tell a push which chunks the store has. Without them a push only stores some chunks
+    again.
     """
     from lodefs.chunkstore.repair.shards import repair_index
 

@@ -68,12 +68,12 @@ def rename(
 ) -> None:
     """Give the repository OLD the name NEW, with its branches, tags, retention policy and quota.
 
-    No bytes are read or sent. For 90 days, or as long as you say, OLD leads to NEW for who reads,
-    mounts or pushes; commands on branches, tags and policies name NEW. Reflogs begin anew (`lodefs
-    reflog OLD` shows those of before), and deleted branches stay behind.
+    No bytes are read or sent. For 90 days, or as long as you say, OLD leads to NEW for everybody
+    who reads, mounts or pushes; commands on branches, tags and policies name NEW. Reflogs begin
+    anew (`lodefs reflog OLD` shows the earlier ones), and deleted branches stay behind.
 
-    After an interruption the same command goes on, and a push beside it loses nothing. Repeated
-    later, it changes how long OLD leads to NEW. `lodefs repo rename NEW OLD` takes it back.
+    After an interruption, repeat the command. A push beside it loses nothing. A later repetition
+    changes how long OLD leads to NEW. `lodefs repo rename NEW OLD` takes it back.
     """
     with show_progress() as progress:
         done = rename_repo(old, new, old_name_s=old_name_for, progress=progress, session=session)

@@ -40,11 +40,11 @@ def retain(
     yes: bool = cli.option("Do not ask.", "-y", "--yes"),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Set what of REPO's history is kept: a stored policy that `lodefs gc` follows.
+    """Set how much of REPO's history is kept: a stored policy that `lodefs gc` follows.
 
-    A commit stays if one of the options keeps it; what a branch or tag names stays always. The
-    rest, with the data that only it needs, goes with `lodefs gc`, a day or more later: until then
-    --clear keeps all that is still there.
+    A commit stays if one of the options keeps it; commits that a branch or tag names always stay.
+    `lodefs gc` deletes the rest, with the data that only it needs, a day or more later. Until then
+    --clear keeps all commits that still exist.
     """
     if target.rev is not None:
         raise InvalidInput(f"{target}: a policy is of a whole repository: {target.repo}")
@@ -118,8 +118,8 @@ def quota(
 ) -> None:
     """Set how many bytes the files of a version of REPO may have.
 
-    A push of more fails before it has sent much, and commits nothing; one that does not grow the
-    branch is allowed, also if that is over the quota already.
+    A larger push fails before it has sent much, and commits nothing. A push that does not grow the
+    branch is allowed even if the branch is over the quota already.
     """
     from lodefs.proxy.config import parse_size
 

@@ -30,14 +30,13 @@ def revert(
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
-    """Take back what the commit REV of REPO has changed, by a new commit to BRANCH (default:
-    main).
+    """Undo the changes of the commit REV of REPO by a new commit to BRANCH (default: main).
 
-    Each path that REV changed is again as it was before, and all else stays. A path that was
-    changed since is a conflict: nothing is committed, and it is named (exit code 15). Of the first
-    commit, which had nothing before it, all files that it brought go.
+    Each path that REV changed is restored to its earlier state, and all others stay. A path that
+    was changed since is a conflict: nothing is committed, and it is named (exit code 15). To revert
+    the first commit removes all its files.
 
-    No bytes move: what was there before is in the store.
+    No bytes move, since the earlier files are in the store.
     """
     cli.no_path(spec)
     if rev is None:

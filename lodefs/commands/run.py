@@ -84,13 +84,13 @@ def run(
     changes.
 
     Only the command and what it starts see the mounts. They end with the command, however it ends.
-    Needs no root: without it, the command runs in a user namespace. The command takes the place
-    of this process, so that signals and the exit code are its own. A DIR that is missing is
+    It needs no root: without root, the command runs in a user namespace. The command takes the
+    place of this process, so that signals and the exit code are its own. A DIR that is missing is
     created, and stays. A proxy that is started for the command ends with it.
 
     With :rw this process waits for the command and all that it has started, passes signals on to
-    it, and then commits what was changed to the branch. What is not committed is kept, and named:
-    `lodefs commit DIR` commits it. If a commit fails, the exit code is 125.
+    it, and then commits the changes to the branch. Changes that are not committed are kept, and
+    named: `lodefs commit DIR` commits them. If a commit fails, the exit code is 125.
     """
     named, command = _split(words)
     given: dict[str, Any] = {name: value for name, value in of_changes.items() if value is not None}

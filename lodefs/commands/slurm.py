@@ -126,7 +126,7 @@ def prolog(
 def epilog(session: Session, mounter: Path = _MOUNTER, as_json: bool = cli.JSON) -> None:
     """Unmount the job's datasets on this node. Slurm's Epilog runs this, as root; it exits with 0.
 
-    It writes one line to the system's log and the output: what the job read through the node's
+    It writes one line to the system's log and the output: the job's reads through the node's
     mounts, from cache, peers and store. The line says "at least" if some reads are unknown, and
     "not known" (null in JSON) if all are, for example if a mount could not count.
     """
@@ -192,7 +192,7 @@ def commit(
 
 @cli.command("lodefs slurm sweep", group=slurm)
 def sweep(session: Session, mounter: Path = _MOUNTER) -> None:
-    """Unmount what jobs that are gone have left, such as those whose epilog never ran.
+    """Remove the mounts of jobs that are gone, such as those whose epilog never ran.
 
     This is for HealthCheckProgram: it asks Slurm's controller about a job only if the node has no
     process of the job.
@@ -226,9 +226,9 @@ def stage(
     job: int = cli.argument(),
     words: str = cli.argument("[REPO@REV[:PATH]:DIR[,...]]", default=""),
 ) -> None:
-    """Check the datasets of a job that waits. Run by burst_buffer.lua, on the controller.
+    """Check the datasets of a job that waits. burst_buffer.lua runs this, on the controller.
 
-    Those that only its script names are fixed now, and written into its comment.
+    Datasets that only the job's script names are fixed now, and written into its comment.
     """
     from lodefs.slurm import job_liveness, staging
 

@@ -27,8 +27,8 @@ def status(
     as_json: bool = cli.JSON,
 ) -> None:
     """Show the proxy: store, cache used and limit, hit rates; the cluster that it is in; and the
-    mounts of this machine, with those that have lost their proxy. With DIR: what is changed in the
-    writable mount there, and would be committed."""
+    mounts of this machine, with those that have lost their proxy. With DIR, show the changes in the
+    writable mount there, which a commit would take."""
     if directory is not None:
         from lodefs.commands.writable import show_status
 

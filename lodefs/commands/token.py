@@ -98,7 +98,8 @@ def delete(session: Session, name: str = cli.argument()) -> None:
     """Delete a token, and wait until the proxy lets nobody in with it.
 
     The exit code is 7 if a proxy of this machine that uses FILE has not read it after ten seconds:
-    the token is out of FILE then, and may still be good. Proxies of other machines are not asked.
+    then FILE no longer has the token, but that proxy may still accept it. Proxies of other machines
+    are not asked.
     """
     from lodefs.proxies.tokens_in_use import await_taken, digest_or_none
     from lodefs.proxy.http.tokens import delete_token

@@ -40,10 +40,10 @@ def top(
     ),
 ) -> None:
     """Show live what the proxy serves: bytes a second by source, the hottest datasets and mounts,
-    other nodes, what is fetched and what waits.
+    other nodes, fetches, and waiting requests.
 
-    Keys: b, r, s, n sort by bytes, reads, bytes of the store, name; space pauses; q ends. Where the
-    output is no terminal it writes a plain snapshot for each look, with an empty line between.
+    Keys: b, r, s, n sort by bytes, reads, bytes of the store, name; space pauses; q ends. If the
+    output is not a terminal, it writes a plain snapshot for each look, with an empty line between.
     """
     from lodefs.activity import screen
     from lodefs.activity.node_activity import Watcher, look
@@ -137,12 +137,12 @@ def stats(
     ),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Write one line a second of what the proxy serves, like vmstat.
+    """Write one line a second about the proxy's work, like vmstat.
 
-    Bytes a second that readers got, by source: direct (read from the cache's files without asking),
-    cache (by the proxy), peers, store. Then reads a second, the mean time to the first byte of an
-    answer in ms, requests that are answered now, bytes that are fetched now. Reads with passthrough
-    are seen by nobody. A proxy that is restarted meanwhile is waited for.
+    It shows the bytes a second that readers got, by source: direct (read from the cache's files
+    without asking), cache (by the proxy), peers, store. Then come reads a second, the mean time to
+    the first byte of an answer in ms, requests under way, and bytes being fetched. Nobody sees
+    reads with passthrough. If the proxy is restarted meanwhile, the command waits for it.
     """
     from lodefs.activity.node_activity import Watcher, look
     from lodefs.proxies.own_proxy import running_proxy

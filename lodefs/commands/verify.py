@@ -41,10 +41,11 @@ def verify(
     workers: int = cli.option("Parallel reads [8].", default=8, between=(1, 256)),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Check that every reference of the store, or of one revision, resolves. Of the store also its
-    journal, purges, settings and composites; problems of these name what puts them back.
+    """Check that every reference of the store, or of one revision, resolves. For a whole store it
+    also checks the journal, purges, settings and composites; problems of these name the command
+    that restores them.
 
-    With --cache: check every chunk in this node's cache, also while its proxy runs. Lists all
+    With --cache, check every chunk in this node's cache, even while its proxy runs. It lists all
     problems, and exits with 1 if there are any.
     """
     if of_cache:
@@ -250,12 +251,12 @@ def scrub(
     workers: int = cli.option("Parallel reads [4].", default=4, between=(1, 64)),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Read a share of the store's packs and check every byte, to find what has rotted before a
-    reader does.
+    """Read a share of the store's packs and check every byte, to find decayed data before a reader
+    does.
 
-    The next run goes on where this one ends, from any machine: how far it is stands in the store.
-    Lists what is damaged, also what earlier runs have found, and exits with 1 if there is any;
-    `lodefs repair --data` says of which versions it is.
+    The next run continues from the end of this one, on any machine, since the store has the
+    position. It lists all damaged packs, also those that earlier runs have found, and exits with 1
+    if there are any. `lodefs repair --data` names the versions that need them.
     """
     from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share
     from lodefs.chunkstore.repair.scrub import scrub as scrub_store

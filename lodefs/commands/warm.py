@@ -213,8 +213,9 @@ def evict(
 ) -> None:
     """Remove the pins and drop the cached data of a dataset from the node's proxy.
 
-    Without @REV: of all commits that this node knows. Only whole files of the cache are removed,
-    with everything in them; it is fetched again when it is needed. Readers are not disturbed.
+    Without @REV this covers all commits that this node knows. Only whole files of the cache are
+    removed, with everything in them; it is fetched again when it is needed. Readers are not
+    disturbed.
     """
     if everything == (spec is not None):
         raise click.UsageError("give REPO[@REV][:PATH], or --all")

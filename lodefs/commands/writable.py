@@ -40,9 +40,9 @@ def commit(
 ) -> None:
     """Commit the changes in the writable mount on DIR to its branch.
 
-    DIR shows the new commit then, without changes. Only what was changed is read. What others have
-    committed to the branch since is kept, and shows in DIR too; a path that they changed as well is
-    a conflict: nothing is committed, and it is named (exit code 15).
+    DIR then shows the new commit, without changes. Only changed files are read. Commits of others
+    to the branch since then are kept, and show in DIR, too; a path that they changed as well is a
+    conflict: nothing is committed, and it is named (exit code 15).
 
     Meanwhile DIR takes no changes. Files that are open for writing are named, with the processes
     that have them open; --wait S waits until they are closed.
@@ -69,7 +69,7 @@ def restore(
 ) -> None:
     """Put files and directories of the writable mount on DIR back as they are in its base.
 
-    Each PATH, relative to DIR, is replaced when all of it was read; what was changed there is lost.
+    Each PATH, relative to DIR, is replaced when all of it was read; its changes are lost.
     """
     restore_paths(directory, paths, session=session)
 
