@@ -96,10 +96,9 @@ def push(
     here (mode 0600, or in a directory of mode 0700), everybody who may read the repository can read
     it: a push counts such files, and --private leaves them out or refuses the push.
 
-    With --every, SRC is a directory that a job writes into. Push commits the files that two looks
-    at it find unchanged, and removes files that are gone; all others in the branch stay. SIGTERM
-    and Ctrl-C end it after a last commit within the time of --grace. It exits with 1 if that leaves
-    files out.
+    With --every, SRC is a directory that a job writes into. Push commits files that two looks find
+    unchanged, and removes files that are gone; all others in the branch stay. SIGTERM and Ctrl-C
+    end it after a last commit within the time of --grace. It exits with 1 if that leaves files out.
 
     A push reads only what changed since the last one here, and sends only what the store lacks. It
     commits all or nothing. After Ctrl-C, repeat it: the data sent so far stays.
