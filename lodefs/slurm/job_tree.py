@@ -115,7 +115,7 @@ def copy_of(root_fd: int, shown: Shown) -> Iterator[int]:
     found = mount_table.mount_of(root_fd)
     wanted = mount_table.source_of(shown.repo, shown.commit, shown.path)
     if found is None or not _is_of(found, wanted, is_writable=shown.is_writable):
-        raise Unavailable(f"{shown.directory}: the mount for it is not of {os.fsdecode(wanted)}")
+        raise Unavailable(f"{shown.directory}: its mount is not {os.fsdecode(wanted)}")
     if found.is_lodefs and found.owner != os.geteuid():  # root alone mounts an overlay
         raise Unavailable(f"{shown.directory}: user {found.owner} has made the mount there")
     copied = detached_mounts.copied_from(root_fd, found.mountpoint, read_only=not shown.is_writable)

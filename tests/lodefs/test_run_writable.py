@@ -245,6 +245,6 @@ def test_by_root(cats: Cats, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert cats.files("roots") == {"moved/x": b"below\n"}
-    assert ran.stderr.count("is commit") == 1
+    assert ran.stderr.count("are commit") == 1
     assert not (tmp_path / "up").exists()
     assert os.listdir(tmp_path / "d") == []

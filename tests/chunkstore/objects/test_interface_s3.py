@@ -161,7 +161,7 @@ def test_a_new_object_that_a_server_did_not_check(server: BadServer) -> None:
             if body == b"abcd":
                 assert objects.put("a", data, if_absent=True) == '"1"'
             else:
-                with pytest.raises(AlreadyExists, match="not what was put"):
+                with pytest.raises(AlreadyExists, match="differs from the object that was put"):
                     objects.put("a", data, if_absent=True)
 
 

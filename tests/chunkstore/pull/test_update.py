@@ -92,7 +92,7 @@ def test_local_changes_are_never_overwritten(versions: Versions, path: str) -> N
     place.unlink(missing_ok=True)
     place.write_text("mine")
     before = {p: (p.lstat().st_ino, p.lstat().st_mtime_ns) for p in versions.copy.rglob("*")}
-    with pytest.raises(InvalidInput, match="was changed in the copy"):
+    with pytest.raises(InvalidInput, match="would replace changes in the copy"):
         versions.update()
     found = {p: (p.lstat().st_ino, p.lstat().st_mtime_ns) for p in versions.copy.rglob("*")}
     assert found == before

@@ -93,7 +93,7 @@ def test_a_node_without_a_way_to_write_fails_the_job(node: Node) -> None:
 
 def test_a_branch_is_named_at_submission(node: Node) -> None:
     """A comment that nobody has checked says so."""
-    assert "to which branch" in node.begin(f"lodefs=cats@{COMMIT}:/data/cats:rw")
+    assert "the branch for its changes" in node.begin(f"lodefs=cats@{COMMIT}:/data/cats:rw")
 
 
 def test_what_is_left_of_a_job_is_not_built_upon(node: Node) -> None:
