@@ -271,7 +271,7 @@ class Transaction(Staged):
 
     def fork(self) -> Part:
         """A part of the transaction for another process, on this machine or another one. It begins
-        with what is staged now."""
+        with the changes staged now."""
         with self.staging.in_use():
             root = self.staging.store_root()
             self._push_session.begin()

@@ -236,8 +236,8 @@ def _changes_of(
 
 
 def _base(session: Session, record: Record, repo: str, instead: str | None) -> tuple[Spec, Commit]:
-    """Returns the directory that was mounted, and its commit in ``repo``. Raises: NotFound, with the
-    way out; InvalidInput for another commit if that one is there."""
+    """Returns the directory that was mounted, and its commit in ``repo``. Raises: NotFound, with
+    the way out; InvalidInput for another commit if that one is there."""
     store = session.store
     try:
         commit = store.commit(repo, CommitId(parse_id(record.commit)))

@@ -34,7 +34,7 @@ from lodefs.proxy.warm.path_patterns import Selection
 FIND_CHUNKS = 4096  # chunks that are looked up at a time
 
 Runs = dict[PackId, set[tuple[int, int]]]  # first chunk and number of chunks
-Wanted = dict[int, int]  # by file number: how many of its bytes are wanted gone
+Wanted = dict[int, int]  # by file number: the bytes of it to remove
 
 
 class DatasetEviction:

@@ -1,4 +1,4 @@
-"""Connections to peers' doors, kept between requests. For any thread."""
+"""Connections to peers, kept between requests. For any thread."""
 
 from __future__ import annotations
 
