@@ -83,7 +83,10 @@ class Overlay:
         for depth, name in enumerate(names):
             if item is None:
                 return None
-            item = self.children(item, names[:depth]).get(name)
+            if isinstance(item, ChangedDirectory):  # no slice: paths may have thousands of names
+                item = item.children.get(name)
+            else:
+                item = self.children(item, names[:depth]).get(name)
         return item
 
     def children(self, item: Item, names: Names = ()) -> dict[bytes, Item]:
@@ -150,8 +153,9 @@ class Overlay:
         """Returns the directory at a path, ready to be changed. Makes it if nothing is there."""
         node = self.root = self._open(self.root, ())
         for depth, name in enumerate(names, start=1):
-            below = self._open(node.children.get(name), names[:depth])
-            node.children[name] = below
+            below = node.children.get(name)
+            if not isinstance(below, ChangedDirectory):
+                below = node.children[name] = self._open(below, names[:depth])
             node = below
         return node
 

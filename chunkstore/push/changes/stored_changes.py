@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import accumulate
 from typing import BinaryIO
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
@@ -229,18 +229,33 @@ def _places(change: Change) -> Iterator[Names]:
 
 def _staying(changes: Sequence[Change], places: Sequence[Sequence[Names]]) -> set[int]:
     """Returns the changes whose content no later change touches, not even in part."""
-    touched: set[Names] = set()
-    above: set[Names] = set()  # directories that contain something touched
+    later = _Touched()
     staying = set()
     for number in reversed(range(len(changes))):
         for names in places[number]:
-            ancestors = set(accumulate(((name,) for name in names), initial=()))
-            if (
-                isinstance(changes[number], Put | PutDirectory)
-                and not ancestors & touched
-                and names not in above
-            ):
+            is_free = later.add(names)
+            if is_free and isinstance(changes[number], Put | PutDirectory):
                 staying.add(number)
-            touched.add(names)
-            above |= ancestors
     return staying
+
+
+@dataclass(slots=True)
+class _Touched:
+    """A path, and the paths below it, that changes touch or that lie above those."""
+
+    is_touched: bool = False
+    below: dict[bytes, _Touched] = field(default_factory=dict)
+
+    def add(self, names: Names) -> bool:
+        """Adds a path. Returns whether neither it, nor a path above or below it, was touched."""
+        node, is_free = self, not self.is_touched
+        is_new = not names and not self.below
+        for name in names:
+            below = node.below.get(name)
+            is_new = below is None
+            if below is None:
+                below = node.below[name] = _Touched()
+            node = below
+            is_free = is_free and not node.is_touched
+        node.is_touched = True
+        return is_free and is_new
