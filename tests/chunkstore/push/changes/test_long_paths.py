@@ -27,6 +27,7 @@ class Path(tuple[bytes, ...]):
 
 
 def test_which_changes_stay_is_known_without_all_beginnings_of_a_path() -> None:
+    """Its memory is that of the path, since the beginnings of a path share their names."""
     changes = [Put(b"/".join([b"d"] * DEPTH), b"")]
     places = [[(b"d",) * DEPTH]]
     tracemalloc.start()
@@ -38,6 +39,7 @@ def test_which_changes_stay_is_known_without_all_beginnings_of_a_path() -> None:
 
 
 def test_a_new_directory_is_found_without_copies_of_its_path() -> None:
+    """Neither to look at it nor to change it."""
     overlay = Overlay(lambda _entry: [], None)
     names = Path([b"d"] * DEPTH)
     overlay.make_directory(names)
