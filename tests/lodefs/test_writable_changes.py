@@ -270,7 +270,9 @@ def test_commands(kept: KeptChanges, lodefs: Lodefs) -> None:
     out = shown(kept, lodefs, "diff", place).out
     assert out.splitlines()[-1] == "1 added, 1 changed"
     assert shown(kept, lodefs, "diff", place, "--name-only", "--exit-code").code == 1
-    missing = shown(kept, lodefs, "diff", "r@main")
+    single = shown(kept, lodefs, "diff", "r@main")
+    assert (single.code, "name two, as in lodefs diff r@main r" in single.err) == (2, True)
+    missing = shown(kept, lodefs, "diff", "r")
     assert (missing.code, "name both: REPO@A REPO@B" in missing.err) == (3, True)
     done = shown(kept, lodefs, "commit", place, "-m", "m", "--json")
     assert done.code == 0, done.err
