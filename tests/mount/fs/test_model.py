@@ -356,7 +356,7 @@ def forget(fd: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "examples"), [("this one", 25), ("rhel9-5.14", 6)], indirect=["world"]
+    ("world", "examples"), [("this one", 15), ("rhel9-5.14", 6)], indirect=["world"]
 )
 def test_a_mount_is_the_directory_that_was_pushed(world: World, examples: int) -> None:
     """In any order of what applications do and of what goes wrong, every byte, name and attribute
