@@ -96,7 +96,7 @@ def test_a_job_that_ends_well_makes_one_commit(cluster: Cluster, changed: Change
     assert "Read-only file system" in cluster.said(job)
     assert "only the first node\n0\n" in cluster.said(job)
     assert (changed.read("job"), changed.read("who")) == (f"{job}\n", f"{configs.USER}\n")
-    cluster.until(lambda: "main) is commit" in cluster.said(job), "what its output says")
+    cluster.until(lambda: "are commit " in cluster.said(job), "what its output says")
     assert len([one for one in changed.messages() if f'Slurm job {job}"' in one]) == 1
 
 
