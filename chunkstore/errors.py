@@ -123,8 +123,8 @@ class InUse(LodefsError):
 
 
 def told(text: str) -> str:
-    """Returns the text of an error for clients: one line, whose middle is left out if a client has
-    sent something long."""
+    """Returns the text of an error for clients: one line. If a client has sent something
+    long, its middle is left out."""
     line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
     data = line.encode()
     if len(data) <= TOLD_BYTES_MAX:

@@ -1,8 +1,8 @@
 """Packs that were read before a purge and written after it, and so have purged bytes again.
 
-The put of a pack has no condition. So whoever rewrites packs (compaction, merging, repair, purge,
-the sweep of what a repair overlooked) afterwards removes what purges have removed. The document of
-a purge is put before its packs are written (docs/decisions/0047).
+The put of a pack has no condition. So each rewriting of packs (compaction, merging, repair, purge,
+the sweep of what a repair overlooked) ends by removing the bytes that purges have removed. The
+document of a purge is put before its packs are written (docs/decisions/0047).
 """
 
 from __future__ import annotations

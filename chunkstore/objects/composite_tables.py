@@ -201,7 +201,7 @@ class CompositeTables:
         named = now.composites
         overlooked: dict[PackId, CompositePlace] = {}
         for name in names:
-            # Whoever made one with a higher number knew tables that are lost: no merge uses it.
+            # A table with a higher number came from tables that are lost: no merge uses it.
             if name in named or (name.number > now.number and not now.is_restored):
                 continue
             # A restored table may lack a composite whose list of packs is damaged: it stays.

@@ -67,12 +67,6 @@ def merge_branch(
     return session.run(attempt)
 
 
-_WAY_OUT = (
-    ". Say for each of them, or for a directory above it, which side to keep: --ours PATH for the "
-    "branch's, --theirs PATH for that of the merged revision"
-)
-
-
 def _moved(store: Store, ref: RefName, head: Head, other: CommitId) -> ChangesResult:
     """Moves a branch forward to a commit that follows its head."""
     assert head.ref is not None
