@@ -145,6 +145,14 @@ def is_writable(session: Session, directory: str) -> bool:
     return True
 
 
+def branch_of(session: Session, directory: str) -> str:
+    """The branch to which the next commit of a writable mount goes; "" if it has none, or if this
+    user cannot read the record of the mount."""
+    with suppress(LodefsError, OSError):
+        return writable_mount.recorded(place_of(session, directory)).branch
+    return ""
+
+
 def unmount_writable(
     session: Session, directory: str, *, keep: bool = False, discard: bool = False
 ) -> WritableUnmounted:

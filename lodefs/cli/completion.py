@@ -23,6 +23,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.settings.session import Session
 
 TIME_S_MAX = 1.0
@@ -56,6 +58,16 @@ def source_items(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [*files, *spec_items(ctx, place, incomplete)] if has_one else files
 
 
+def revision_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Completions for an argument REV or BRANCH after that of its repository."""
+    spec = ctx.params.get(str(ctx.command.params[0].name))
+    if not isinstance(spec, Spec):
+        return []
+    kinds = (BRANCHES,) if param.metavar == "BRANCH" else (BRANCHES, TAGS)
+    words = _soon(lambda: _names(_session(ctx), spec.repo, kinds, incomplete))
+    return [CompletionItem(word) for word in words]
+
+
 def _session(ctx: click.Context) -> Session:
     session = ctx.obj
     assert isinstance(session, Session)
@@ -69,7 +81,6 @@ def _specs(session: Session, incomplete: str, form: str) -> Iterator[str]:
     from lodefs.chunkstore.format.names import parse_spec
     from lodefs.chunkstore.format.tree import Kind
     from lodefs.chunkstore.repo.history import listing
-    from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 
     head, colon, path = incomplete.partition(":")
     repo, at, rev = head.partition("@")
@@ -80,14 +91,20 @@ def _specs(session: Session, incomplete: str, form: str) -> Iterator[str]:
             end = "/" if entry.kind is Kind.DIRECTORY else ""
             yield f"{head}:{above}{'/' if above else ''}{os.fsdecode(name)}{end}"
     elif at and "@" in form:
-        refs = session.store.refs(repo)
-        for kind in (BRANCHES, TAGS):
-            yield from (f"{repo}@{name}" for name, _ in refs.living(kind) if name.startswith(rev))
+        names = _names(session, repo, (BRANCHES, TAGS), rev)
+        yield from (f"{repo}@{name}" for name in names)
     elif not colon and not at:
         for known in session.store.repos(repo):
             yield known
             if known == repo:
                 yield from (f"{known}{mark}" for mark in "@:" if mark in form)
+
+
+def _names(session: Session, repo: str, kinds: Sequence[str], begin: str) -> Iterator[str]:
+    """The names of branches and tags that begin like the one under the cursor."""
+    refs = session.store.refs(repo)
+    for kind in kinds:
+        yield from (name for name, _ in refs.living(kind) if name.startswith(begin))
 
 
 def _soon(words: Callable[[], Iterator[str]]) -> list[str]:

@@ -184,6 +184,13 @@ def source_items(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return completion.source_items(ctx, param, incomplete)
 
 
+def revision_items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Completions for REV or BRANCH after REPO."""
+    from lodefs.cli import completion
+
+    return completion.revision_items(ctx, param, incomplete)
+
+
 def fields(value: object, *names: str) -> dict[str, object]:
     """The named attributes of a result, for ``--json``."""
     return {name: plain(getattr(value, name)) for name in names}

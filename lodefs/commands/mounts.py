@@ -138,7 +138,7 @@ def mounts(
     if uncommitted:
         _list_uncommitted(session, as_json=as_json)
         return
-    for one in mount_listings():
+    for one in mount_listings(session):
         if as_json:
             cli.write_json(one.as_json())
         else:
@@ -158,18 +158,21 @@ def _list_uncommitted(session: Session, *, as_json: bool) -> None:
 
 
 class MountListing(NamedTuple):
-    """A mount of this machine, and the state that its process reports. ``proxy_answers`` is None if
-    no proxy is known."""
+    """A mount of this machine, and the state that its process reports. ``branch``: where the next
+    commit of a writable mount of this user goes, else "". ``proxy_answers`` is None if no proxy is
+    known."""
 
     mounted: Mounted
+    branch: str
     state: State | None
     proxy_answers: bool | None
 
     def line(self, session: Session) -> str:
         """A line for people."""
+        line = line_of(self.mounted, self.branch)
         if self.state is None or self.proxy_answers is not False:
-            return line_of(self.mounted)
-        return f"{line_of(self.mounted)}, {_proxy_gone(session, self.mounted, self.state.proxy)}"
+            return line
+        return f"{line}, {_proxy_gone(session, self.mounted, self.state.proxy)}"
 
     def as_json(self) -> dict[str, object]:
         """An object for scripts."""
@@ -177,14 +180,16 @@ class MountListing(NamedTuple):
         traffic = None if state is None else state.traffic
         return {
             **json_of(self.mounted),
+            "branch": self.branch or None,
             "proxy": None if state is None else state.proxy or None,
             "proxy_answers": self.proxy_answers,
             "traffic": None if traffic is None else msgspec.structs.asdict(traffic),
         }
 
 
-def mount_listings() -> list[MountListing]:
+def mount_listings(session: Session) -> list[MountListing]:
     """The mounts that this process sees, and whether their proxies answer. Asks each proxy once."""
+    from lodefs.api.writable import branch_of
     from lodefs.proxies.own_proxy import ready
 
     answers = functools.cache(lambda url: ready(url, PROXY_TIMEOUT_S))
@@ -192,7 +197,8 @@ def mount_listings() -> list[MountListing]:
     for mounted in list_mounts():
         state = _state(mounted)
         proxy = state.proxy if state is not None else ""
-        found.append(MountListing(mounted, state, answers(proxy) if proxy else None))
+        branch = branch_of(session, mounted.mountpoint) if mounted.is_writable else ""
+        found.append(MountListing(mounted, branch, state, answers(proxy) if proxy else None))
     return found
 
 
@@ -214,10 +220,10 @@ def _proxy_gone(session: Session, mounted: Mounted, proxy: str) -> str:
     return f"its proxy {text.escaped(proxy)} does not answer: start it again (`lodefs serve`)"
 
 
-def line_of(mounted: Mounted, *, is_listed: bool = True) -> str:
+def line_of(mounted: Mounted, branch: str = "", *, is_listed: bool = True) -> str:
     """A mount, for people. Only a list says why lodefs reads large files, since that is no
     fault."""
-    spec = Spec(mounted.repo, mounted.commit[:12], mounted.path)
+    shown = _shown(mounted.repo, branch, mounted.commit, mounted.path)
     state = (
         "owned by another user, whose process is not asked"
         if mounted.is_others
@@ -231,7 +237,13 @@ def line_of(mounted: Mounted, *, is_listed: bool = True) -> str:
         state += f"  {_read_path(mounted.passthrough)}"
     if not mounted.supervised:
         state += ", without a supervisor: lodefs mount --take-over starts one"
-    return f"{text.escaped(mounted.mountpoint)}  {text.escaped(str(spec))}  {state}"
+    return f"{text.escaped(mounted.mountpoint)}  {shown}  {state}"
+
+
+def _shown(repo: str, branch: str, commit: str, path: bytes) -> str:
+    """What a mount shows: a commit, or for a writable mount its branch and the base of changes."""
+    spec = text.escaped(str(Spec(repo, branch or commit[:12], path)))
+    return f"{spec} from {commit[:12]}" if branch else spec
 
 
 def _read_path(passthrough: str) -> str:
@@ -258,12 +270,9 @@ def json_of(mounted: Mounted) -> dict[str, object]:
 
 def line_of_writable(record: Record, place: str) -> str:
     """A writable mount for people, whether it is mounted or not."""
-    spec = Spec(record.repo, record.branch or record.commit[:12], record.path)
-    base = f" from {record.commit[:12]}" if record.branch else ""
-    return (
-        f"{text.escaped(record.mountpoint)}  {text.escaped(str(spec))}{base}  writable, changes in "
-        f"{text.escaped(place)}"
-    )
+    shown = _shown(record.repo, record.branch, record.commit, record.path)
+    where = text.escaped(place)
+    return f"{text.escaped(record.mountpoint)}  {shown}  writable, changes in {where}"
 
 
 def json_of_writable(record: Record, place: str) -> dict[str, object]:

@@ -267,7 +267,7 @@ class _Consent:
 def merge(
     session: Session,
     spec: Spec = cli.argument("REPO@REV"),
-    branch: str = cli.argument("BRANCH"),
+    branch: str = cli.argument("BRANCH", shell_complete=cli.revision_items),
     message: str = cli.option(
         "The commit's message [merge REV into BRANCH].", "-m", "--message", default=""
     ),
@@ -319,15 +319,11 @@ def report(
     # All that counts as a file below, and in `lodefs log`.
     cli.write_line(f"files   {result.files + symlinks:,} ({result.files_read:,} read{links})")
     cli.write_line(f"bytes   {text.size(result.size_bytes)}")
-    changes = _changes_of(result)
-    for what in ("added", "changed", "removed"):
-        files, size_bytes = changes[f"{what}_files"], changes[f"{what}_bytes"]
-        amount = "unknown: the branch's trees cannot be read"
-        if files is not None and size_bytes is not None:
-            amount = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
-        cli.write_line(f"{what:<8}{amount}")
-    cli.write_line(f"new     {text.size(result.new_bytes)}")
-    cli.write_line(f"{'to send' if dry_run else 'stored '} {text.size(result.stored_bytes)}")
+    if not result.unchanged:
+        _show_changes(result)
+    if not result.unchanged or result.stored_bytes:
+        cli.write_line(f"new     {text.size(result.new_bytes)}")
+        cli.write_line(f"{'to send' if dry_run else 'stored '} {text.size(result.stored_bytes)}")
     if result.lost_packs:
         packs = text.count(result.lost_packs, "pack")
         cli.write_line(
@@ -338,6 +334,16 @@ def report(
     _show_commit(result, spec, dry_run=dry_run)
     if not result.unchanged:
         _show_notes(result.notes, has_options=has_options)
+
+
+def _show_changes(result: CommitResult) -> None:
+    changes = _changes_of(result)
+    for what in ("added", "changed", "removed"):
+        files, size_bytes = changes[f"{what}_files"], changes[f"{what}_bytes"]
+        amount = "unknown: the branch's trees cannot be read"
+        if files is not None and size_bytes is not None:
+            amount = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
+        cli.write_line(f"{what:<8}{amount}")
 
 
 def _show_commit(result: CommitResult, spec: Spec, *, dry_run: bool) -> None:

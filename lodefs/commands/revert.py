@@ -23,7 +23,7 @@ from lodefs.settings.session import Session
 def revert(
     session: Session,
     spec: Spec = cli.argument("REPO[@BRANCH]"),
-    rev: str | None = cli.argument("REV"),
+    rev: str | None = cli.argument("REV", shell_complete=cli.revision_items),
     message: str = cli.option(
         "The commit's message [revert COMMIT: its message].", "-m", "--message", default=""
     ),

@@ -44,7 +44,7 @@ def status(
         answer = ask(url, "/status", session.environment.get("LODEFS_TOKEN"))
     except Unavailable as error:
         failure = error  # the mounts are shown all the same: they may have lost this very proxy
-    mounts = mount_listings()
+    mounts = mount_listings(session)
     if as_json:
         cli.write_json({"proxy": url, **answer, "mounts": [one.as_json() for one in mounts]})
     else:

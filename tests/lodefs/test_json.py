@@ -43,7 +43,7 @@ KEYS = {
     "token list": {"name", "patterns", "time_s"},
     "version": {"version"},
     "repos": {"repo"},
-    "mounts": MOUNT | {"proxy", "proxy_answers", "traffic"},
+    "mounts": MOUNT | {"branch", "proxy", "proxy_answers", "traffic"},
     "pins": {"pins", "pinned_bytes", "cache_size_bytes_max"},
     "pin": {"id", "repo", "commit", "path", "what", "pinned_until_s", "size_bytes", "cache_files",
             "is_complete", "owners"},
@@ -107,7 +107,7 @@ def test_keys_of_mounts() -> None:
     """mounts, and status for each mount, write these, whatever is known."""
     mounted = Mounted("/m", "r", "ab" * 32, b"", 7)
     for state in (None, State(7, supervised=True)):
-        assert set(MountListing(mounted, state, None).as_json()) == KEYS["mounts"]
+        assert set(MountListing(mounted, "", state, None).as_json()) == KEYS["mounts"]
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def test_mounts_have_a_heading(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) 
         def line(self, _session: Session) -> str:
             return "data/set@main on /mnt"
 
-    monkeypatch.setattr("lodefs.commands.status.mount_listings", lambda: [One(), One()])
+    monkeypatch.setattr("lodefs.commands.status.mount_listings", lambda _session: [One(), One()])
     lines = lodefs("status").out.splitlines()
     assert lines == [
         "mounts    2 mounts on this machine, of all users and proxies",

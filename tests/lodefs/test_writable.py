@@ -86,6 +86,9 @@ def test_commands(user: User) -> None:
     listed = [json.loads(line) for line in user.lodefs("mounts", "--json").splitlines()]
     (mine,) = [one for one in listed if one["mountpoint"].startswith(str(user.folder))]
     assert (mine["mountpoint"], mine["writable"], mine["supervised"]) == (place, True, True)
+    assert mine["branch"] == "main"
+    shown = f"{place}  demo@main from {SAMPLE.snapshot.commit[:12]}  writable, over"
+    assert shown in user.lodefs("mounts")
     code, words = user.fails("unmount", place)
     assert code != 0
     assert "--keep" in words

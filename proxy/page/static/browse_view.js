@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { commands } from "./commands.js";
 import { DirectoryTable, lastChange } from "./directory_table.js";
-import { bytes, card, counted, el, number, replace } from "./dom.js";
+import { bytes, card, counted, el, heading, number, replace } from "./dom.js";
 import { typeOf } from "./file_types.js";
 import { decoded, shortened, split } from "./paths.js";
 import { showPreview } from "./preview_view.js";
@@ -19,16 +19,16 @@ export class BrowseView {
   async show(target, signal) {
     const { spec, path } = split(target);
     this.signal = signal;
-    replace(this.element, crumbs(spec, path), el("p", { class: "soft", role: "status" }, "Loading …"));
+    replace(this.element, whereabouts(spec, path), el("p", { class: "soft", role: "status" }, "Loading …"));
     try {
       const stat = await get(`/stat/${spec}/${path}`, signal);
       if (stat.entry.kind === "directory") await this.directory(spec, path);
       else if (stat.entry.kind === "symlink") {
-        replace(this.element, crumbs(spec, path), card("A symbolic link", el("p", { class: "path" }, stat.entry.target)));
+        replace(this.element, whereabouts(spec, path), card("A symbolic link", el("p", { class: "path" }, stat.entry.target)));
       } else await this.file(spec, path, stat.entry);
     } catch (error) {
       if (error.name !== "AbortError") {
-        replace(this.element, crumbs(spec, path), problem(error, () => this.show(target, signal)));
+        replace(this.element, whereabouts(spec, path), problem(error, () => this.show(target, signal)));
       }
     }
   }
@@ -42,7 +42,7 @@ export class BrowseView {
     const asked = get(`/page/directory/${spec}/${path}?limit=${PAGE}`, signal);
     asked.catch(() => {}); // it is waited for below
     const root = path ? null : await this.facts(spec);
-    replace(this.element, crumbs(spec, path), root, this.finder(spec, path, place),
+    replace(this.element, whereabouts(spec, path), root, this.finder(spec, path, place),
       el("section", { class: "card", "aria-label": "Directory" }, place, note, more), readme);
     const page = await asked;
     if (page.readme !== null) showReadme(readme, spec, page.readme, { folded: false, signal });
@@ -101,7 +101,7 @@ export class BrowseView {
     const place = el("div", { class: "preview" });
     const changed = el("span", { class: "soft" }, "…");
     const { name } = entry;
-    replace(this.element, crumbs(spec, path), el("section", { class: "card", "aria-label": "File" },
+    replace(this.element, whereabouts(spec, path), el("section", { class: "card", "aria-label": "File" },
       el("p", {}, `${typeOf(entry)}, ${bytes(entry.size_bytes)} (${number(entry.size_bytes)} bytes)`
         + `${entry.executable ? ", executable" : ""}. `, el("a", { href: entry.href, download: name }, "Download")),
       el("p", { class: "note" }, "Last change: ", changed),
@@ -115,13 +115,10 @@ export class BrowseView {
   }
 }
 
-function crumbs(spec, path) {
-  const [repo] = spec.split("@");
+function whereabouts(spec, path) {
+  const [repo, rev = ""] = spec.split("@");
   const parts = path.split("/").filter(Boolean);
-  const links = parts.map((part, n) => [" / ", el("a", { class: "path",
-    href: `#/browse/${spec}/${parts.slice(0, n + 1).join("/")}` }, decoded(part))]);
-  return el("div", {}, el("nav", { class: "crumbs", "aria-label": "Path" },
-    el("a", { href: `#/repository/${repo}` }, repo), " @ ",
-    el("a", { class: "path", href: `#/browse/${spec}/` }, shortened(spec.split("@")[1] ?? "")), ...links.flat()),
-  el("h1", {}, parts.length ? decoded(parts.at(-1)) : repo));
+  const links = parts.map((part, n) => [decoded(part), `#/browse/${spec}/${parts.slice(0, n + 1).join("/")}`]);
+  return heading(parts.length ? decoded(parts.at(-1)) : repo,
+    [repo, `#/repository/${repo}`], [shortened(rev), `#/browse/${spec}/`], ...links);
 }

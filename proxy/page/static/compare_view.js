@@ -1,7 +1,7 @@
 // What differs between two versions of a repository that somebody chooses.
 import { get } from "./api.js";
 import { changes } from "./changes_view.js";
-import { card, el, replace } from "./dom.js";
+import { card, el, heading, replace } from "./dom.js";
 import { shortened, split } from "./paths.js";
 import { headOf, problem } from "./repositories_view.js";
 
@@ -16,7 +16,7 @@ export class CompareView {
   async show(target, signal) {
     const { spec, path } = split(target);
     const [repo, from = ""] = spec.split("@");
-    replace(this.element, heading(repo), el("p", { class: "soft", role: "status" }, "Loading …"));
+    replace(this.element, twoVersions(repo), el("p", { class: "soft", role: "status" }, "Loading …"));
     try {
       const { refs } = await get(`/page/repository/${repo}`, signal);
       const head = headOf(refs);
@@ -24,11 +24,11 @@ export class CompareView {
       const to = decodeURIComponent(path) || (head?.name ?? "");
       const before = decodeURIComponent(from) || (log.commits[1]?.commit ?? to);
       const place = el("div", {}, el("p", { class: "soft", role: "status" }, "Comparing …"));
-      replace(this.element, heading(repo), chooser(repo, refs, log.commits, before, to), card("What differs", place));
+      replace(this.element, twoVersions(repo), chooser(repo, refs, log.commits, before, to), card("What differs", place));
       await this.compare(place, repo, before, to, signal);
     } catch (error) {
       if (error.name !== "AbortError") {
-        replace(this.element, heading(repo), problem(error, () => this.show(target, signal)));
+        replace(this.element, twoVersions(repo), problem(error, () => this.show(target, signal)));
       }
     }
   }
@@ -63,7 +63,6 @@ function versions(id, refs, commits, chosen, go) {
   return select;
 }
 
-function heading(repo) {
-  return el("div", {}, el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Repositories"), " / ",
-    el("a", { href: `#/repository/${repo}` }, repo), " /"), el("h1", {}, "Two versions"));
+function twoVersions(repo) {
+  return heading("Two versions", [repo, `#/repository/${repo}`], ["Two versions"]);
 }

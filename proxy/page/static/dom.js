@@ -31,6 +31,14 @@ function kind(column) {
   return [column.number && "number", column.wide && "wide", column.word && "word"].filter(Boolean).join(" ") || null;
 }
 
+// The way to a view and its heading. Steps are texts with their links; the last one is the view itself.
+export function heading(title, ...steps) {
+  const [here] = steps.at(-1);
+  return el("div", {}, el("nav", { class: "crumbs", "aria-label": "Path" },
+    ...[["Repositories", "#/"], ...steps.slice(0, -1)].flatMap(([text, href]) => [el("a", { class: "path", href }, text), " / "]),
+    el("span", { class: "path", "aria-current": "page" }, here)), el("h1", {}, title));
+}
+
 export function card(title, ...children) {
   return el("section", { class: "card" }, el("h2", {}, title), ...children);
 }

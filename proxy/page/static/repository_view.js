@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { changes } from "./changes_view.js";
 import { commands } from "./commands.js";
-import { bytes, card, counted, el, replace, when } from "./dom.js";
+import { bytes, card, counted, el, heading, replace, when } from "./dom.js";
 import { shortened } from "./paths.js";
 import { showReadme } from "./readme_view.js";
 import { headOf, problem } from "./repositories_view.js";
@@ -16,22 +16,22 @@ export class RepositoryView {
 
   async show(target, signal) {
     const [repo, rev] = split(target);
-    replace(this.element, heading(repo), el("p", { class: "soft", role: "status" }, "Loading …"));
+    replace(this.element, heading(repo, [repo]), el("p", { class: "soft", role: "status" }, "Loading …"));
     try {
       const { refs, more } = await get(`/page/repository/${repo}`, signal);
       const head = rev ? { name: rev, commit: rev } : headOf(refs);
       if (head === null) {
-        replace(this.element, heading(repo), el("p", {}, "It has no branch and no tag."));
+        replace(this.element, heading(repo, [repo]), el("p", {}, "It has no branch and no tag."));
         return;
       }
       const history = new History(repo, refs);
       const readme = el("div");
-      replace(this.element, heading(repo), this.chooser(repo, refs, head, more), readme,
+      replace(this.element, heading(repo, [repo]), this.chooser(repo, refs, head, more), readme,
         card(`Versions of ${shortened(head.name)}`, history.element), commands(repo, head.name));
       await Promise.all([history.load(head.name, signal), this.readme(readme, `${repo}@${head.name}`, signal)]);
     } catch (error) {
       if (error.name !== "AbortError") {
-        replace(this.element, heading(repo), problem(error, () => this.show(target, signal)));
+        replace(this.element, heading(repo, [repo]), problem(error, () => this.show(target, signal)));
       }
     }
   }
@@ -105,11 +105,6 @@ function metadata(found) {
   const pairs = Object.entries(found);
   return pairs.length ? el("dl", { class: "below metadata" }, ...pairs.map(([key, value]) =>
     el("div", {}, el("dt", {}, key), el("dd", {}, value)))) : null;
-}
-
-function heading(repo) {
-  return el("div", {}, el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Repositories"), " /"),
-    el("h1", {}, repo));
 }
 
 function split(target) {

@@ -51,12 +51,12 @@ def test_push_leaves_the_collector_on(lodefs: Lodefs, source: Path) -> None:
 
 
 def test_push_of_the_same_again(lodefs: Lodefs, source: Path) -> None:
-    """Without a change there is no commit, and the output says so."""
+    """Without a change there is no commit, and the output says so instead of zeros."""
     first = lodefs("push", "--json", str(source), "r@dev").json
     assert first["unchanged"] is False
     again = lodefs("push", str(source), "r@dev")
     assert again.code == 0
-    assert f"nothing changed: r@dev stays at {first['commit']}" in again.out
+    assert again.out.splitlines()[2:] == [f"nothing changed: r@dev stays at {first['commit']}"]
     assert len(lodefs("log", "--json", "r@dev").json_lines) == 1
 
 
@@ -180,8 +180,7 @@ def test_push_tells_of_a_new_branch(lodefs: Lodefs, source: Path) -> None:
 
 
 def test_push_says_what_it_changes(lodefs: Lodefs, source: Path) -> None:
-    """Added, changed and removed files with their bytes, for people and for scripts, also where
-    nothing changed."""
+    """Added, changed and removed files with their bytes, for people and for scripts."""
     assert (
         "added   2 files, 293.0 KiB\nchanged 0 files, 0 B\n" in lodefs("push", str(source), "r").out
     )
@@ -189,7 +188,6 @@ def test_push_says_what_it_changes(lodefs: Lodefs, source: Path) -> None:
     (source / "d" / "c").write_text("new")
     out = lodefs("push", str(source), "r").out
     assert "added   1 file, 3 B\nchanged 1 file, 8 B\nremoved 0 files, 0 B\n" in out
-    assert "removed 0 files, 0 B\n" in lodefs("push", str(source), "r").out
     (source / "d" / "b").unlink()
     told = lodefs("push", "--json", str(source), "r").json
     assert (told["removed_files"], told["removed_bytes"], told["changed_files"]) == (1, 300_000, 0)

@@ -172,6 +172,8 @@ def test_finding_and_history(page: Page, proxy: RunningProxy) -> None:
     page.run("document.querySelector('form[role=search]').requestSubmit()")
     page.until("document.body.innerText.includes('d/e/deep.csv')")
     opened(page, proxy, f"#/repository/{REPO}")
+    crumbs = page.run("document.querySelector('nav.crumbs').innerText")
+    assert crumbs == f"Repositories / {REPO}"  # the last one is the page itself
     page.until("document.querySelector('.list summary')")
     page.run("[...document.querySelectorAll('.list summary')].at(-1).click()")
     page.until(f"document.body.innerText.includes('The first version: {len(BEFORE)} files')")
