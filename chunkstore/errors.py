@@ -63,6 +63,11 @@ class Purged(LodefsError):
     """Bytes that somebody has purged: removed from all versions for good."""
 
 
+class SourceLost(Corrupt):
+    """Bytes that lie in place in somebody's bucket are gone: the object there was changed, deleted
+    or archived. Asking again does not help."""
+
+
 class TooLarge(Corrupt):
     """An object has, or claims, more bytes than its format allows. They are not kept in memory."""
 
@@ -96,6 +101,10 @@ class DeadlineExceeded(Unavailable):
 
 class Denied(LodefsError):
     """Credentials are missing, wrong, or do not allow this."""
+
+
+class SourceUnknown(Denied):
+    """Bytes lie in a source that the settings of this reader do not name."""
 
 
 class NoSpace(LodefsError):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, Purged, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Purged, TooLarge, UnknownFormat
 from lodefs.chunkstore.format.chunking import CHUNK_SIZE_BYTES_LIMIT
 from lodefs.chunkstore.format.compression import CODECS, RAW, decompress
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
@@ -33,8 +33,9 @@ MAGIC = b"LODEPACK"
 DROPPED = 2
 PURGED = 3
 GONE = bytes((DROPPED, PURGED))
-FLAG_VIRTUAL = 1  # reserved for chunks in objects that lodefs did not write
-# magic, version, flags, chunks, index offset, index size, size of the reserved place field
+FLAG_VIRTUAL = 1  # some chunks lie in objects that lodefs did not write (virtual_pack.py)
+PLACE_SIZE_BYTES_MAX = 4 * 1024 * 1024  # of the place field, which says where these lie
+# magic, version, flags, chunks, index offset, index size, size of the place field
 _TRAILER_HEAD = struct.Struct("<8sHHIQII")
 TRAILER_SIZE_BYTES = _TRAILER_HEAD.size + ID_BYTES
 ROW_SIZE_BYTES = ID_BYTES + 4 + 4 + 1
@@ -199,11 +200,19 @@ class PackIndex:
 
     def encode(self) -> bytes:
         """Returns index and trailer, as at the pack's end."""
+        return self.encode_with(b"", self.offsets[-1])
+
+    def encode_with(self, place: bytes, payload_size_bytes: int) -> bytes:
+        """Returns index, place field and trailer of a pack whose object has only some of its bytes;
+        with an empty field those of an ordinary pack."""
         body = b"".join(
             (self.ids, _bytes_of(self.raw_sizes), _bytes_of(self.stored_sizes), self.codecs)
         )
         version = VERSION_GONE if self.has_gone else VERSION
-        head = _TRAILER_HEAD.pack(MAGIC, version, 0, len(self), self.offsets[-1], len(body), 0)
+        flags = FLAG_VIRTUAL if place else 0
+        sizes = (len(self), payload_size_bytes, len(body), len(place))
+        head = _TRAILER_HEAD.pack(MAGIC, version, flags, *sizes)
+        body += place
         return b"".join((body, head, blake3(body).update(head).digest()))
 
     @classmethod
@@ -211,30 +220,30 @@ class PackIndex:
         """Returns the index from the end of a pack (or from encode). Raises: Corrupt,
         UnknownFormat."""
         trailer = Trailer.decode(pack_id, data)
-        what = f"pack {pack_id.hex()}"
-        begin = len(data) - TRAILER_SIZE_BYTES - trailer.index_size_bytes
-        if begin < 0:
-            raise Corrupt(f"{what}: the index is truncated")
-        tail = memoryview(data)[begin:]
-        body = tail[: trailer.index_size_bytes]
-        if blake3(tail[:-ID_BYTES]).digest() != tail[-ID_BYTES:]:
-            raise Corrupt(f"{what}: the index does not match its checksum")
+        index = cls.of_columns(pack_id, trailer, checked_tail(pack_id, trailer, data))
+        if index.offsets[-1] != trailer.index_offset:
+            what = f"pack {pack_id.hex()}"
+            raise Corrupt(f"{what}: its chunks do not fill the object up to the index")
+        return index
+
+    @classmethod
+    def of_columns(cls, pack_id: PackId, trailer: Trailer, tail: memoryview) -> PackIndex:
+        """Returns the index at the beginning of what checked_tail has returned. Raises: Corrupt."""
         n = trailer.chunks
         cuts = list(accumulate((0, ID_BYTES * n, 4 * n, 4 * n, n)))
-        ids, raw, stored, codecs = (body[a:b] for a, b in pairwise(cuts))
+        ids, raw, stored, codecs = (tail[a:b] for a, b in pairwise(cuts))
         index = cls(bytes(ids), _u32s(raw), _u32s(stored), bytes(codecs))
-        index._check(trailer.index_offset, trailer.version)
+        index._check(trailer.version)
         if index.pack_id != pack_id:
+            what = f"pack {pack_id.hex()}"
             raise Corrupt(f"{what}: its index lists the chunks of pack {index.pack_id.hex()}")
         return index
 
-    def _check(self, payload_size_bytes: int, version: int) -> None:
+    def _check(self, version: int) -> None:
         """Checks for impossible sizes and codecs. Raises: Corrupt."""
         what = f"pack {self.pack_id.hex()}"
         if self.codecs.translate(None, CODECS + (GONE if version == VERSION_GONE else b"")):
             raise Corrupt(f"{what}: its index names an unknown codec")
-        if self.offsets[-1] != payload_size_bytes:
-            raise Corrupt(f"{what}: its chunks do not fill the object up to the index")
         if not 0 < min(self.raw_sizes) <= max(self.raw_sizes) <= CHUNK_SIZE_BYTES_LIMIT:
             raise Corrupt(f"{what}: a chunk's size is 0 or over {CHUNK_SIZE_BYTES_LIMIT} bytes")
         for raw, stored, codec in zip(self.raw_sizes, self.stored_sizes, self.codecs, strict=True):
@@ -268,12 +277,19 @@ class Trailer(NamedTuple):
     index_offset: int
     index_size_bytes: int
     version: int
+    place_size_bytes: int
+
+    @property
+    def tail_size_bytes(self) -> int:
+        """The size of index, place field and trailer together."""
+        return self.index_size_bytes + self.place_size_bytes + TRAILER_SIZE_BYTES
 
     @classmethod
-    def decode(cls, pack_id: PackId, data: Buffer) -> Trailer:
-        """Returns the trailer at the end of ``data``. Raises: Corrupt, UnknownFormat.
+    def decode(cls, pack_id: PackId, data: Buffer, *, virtual: bool = False) -> Trailer:
+        """Returns the trailer at the end of ``data``, with ``virtual`` also that of a virtual pack.
+        Raises: Corrupt, UnknownFormat.
 
-        Its checksum also covers the index, so PackIndex.decode checks it.
+        Its checksum also covers the index, so checked_tail checks it.
         """
         what = f"pack {pack_id.hex()}"
         if len(data) < TRAILER_SIZE_BYTES:
@@ -283,7 +299,8 @@ class Trailer(NamedTuple):
         )
         if magic != MAGIC:
             raise Corrupt(f"{what} does not end like a pack: it is truncated, or not a pack")
-        if version not in (VERSION, VERSION_GONE) or flags or place_size:
+        is_known = flags == (FLAG_VIRTUAL if virtual and place_size else 0)
+        if version not in (VERSION, VERSION_GONE) or not is_known or (place_size and not flags):
             if _matches_known_version(data, size):
                 raise Corrupt(f"{what}: its version does not match its checksum")
             raise UnknownFormat(
@@ -292,7 +309,29 @@ class Trailer(NamedTuple):
             )
         if not 0 < chunks <= PACK_CHUNKS_LIMIT or size != chunks * ROW_SIZE_BYTES:
             raise Corrupt(f"{what}: {chunks} chunks and an index of {size} bytes do not fit")
-        return cls(chunks, offset, size, version)
+        if place_size > PLACE_SIZE_BYTES_MAX:
+            raise TooLarge(f"{what}: a place field has at most {PLACE_SIZE_BYTES_MAX} bytes")
+        return cls(chunks, offset, size, version, place_size)
+
+
+def is_virtual(end: Buffer) -> bool:
+    """Whether the last bytes of an object are the trailer of a virtual pack."""
+    if len(end) < TRAILER_SIZE_BYTES:
+        return False
+    magic, _, flags, *_ = _TRAILER_HEAD.unpack_from(end, len(end) - TRAILER_SIZE_BYTES)
+    return bool(magic == MAGIC and flags & FLAG_VIRTUAL)
+
+
+def checked_tail(pack_id: PackId, trailer: Trailer, data: Buffer) -> memoryview:
+    """Returns index and place field from the end of a pack. Raises: Corrupt if they do not match
+    their checksum."""
+    begin = len(data) - trailer.tail_size_bytes
+    if begin < 0:
+        raise Corrupt(f"pack {pack_id.hex()}: the index is truncated")
+    tail = memoryview(data)[begin:]
+    if blake3(tail[:-ID_BYTES]).digest() != tail[-ID_BYTES:]:
+        raise Corrupt(f"pack {pack_id.hex()}: the index does not match its checksum")
+    return tail[:-TRAILER_SIZE_BYTES]
 
 
 def _matches_known_version(data: Buffer, index_size_bytes: int) -> bool:

@@ -51,11 +51,13 @@ class ObjectInfo(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Bytes of an object, and the size and ETag of the whole."""
+    """Bytes of an object, and the size and ETag of the whole; its version id, if its store keeps
+    versions."""
 
     data: Buffer
     object_size_bytes: int
     etag: str
+    version: str = ""
 
 
 class Md5Buffers(list[Buffer]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -22,6 +22,13 @@ from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.s3_bucket import PatientBucket, S3Bucket
+from lodefs.chunkstore.objects.source_objects import (
+    S3SourceObjects,
+    Sources,
+    SourceSettings,
+    check_settings,
+)
+from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"
@@ -54,6 +61,7 @@ class StoreOptions(S3Options):
     wait_s_max: float = 120.0  # how long a call waits for its turn
     observe: Callable[[Observation], None] | None = None  # called for every call
     on_retry: Callable[[Unavailable], None] | None = None  # called before each retry
+    sources: Mapping[str, SourceSettings] = field(default_factory=dict)  # of virtual packs, by name
 
 
 def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
@@ -70,14 +78,38 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
         else DirectoryObjects(_directory_of(url))
     )
     _, patient = _patient(source, options)
-    return PackLocations(Observed(patient, options.observe) if options.observe else patient)
+    seen = Observed(patient, options.observe) if options.observe else patient
+    return PackLocations(VirtualPacks(seen, open_sources(options.sources, options)))
 
 
-def open_bucket(url: str) -> tuple[PatientBucket, str]:
+def open_sources(sources: Mapping[str, SourceSettings], options: StoreOptions) -> Sources:
+    """Opens nothing yet; a source is reached with the times and limits of ``options``, but with
+    endpoint, region and credentials of its own. Raises: InvalidInput."""
+    for name, one in sources.items():
+        check_settings(name, one)
+    own = replace(options, endpoint_url=None, region=None, credentials=None)
+
+    def open_source(settings: SourceSettings) -> S3SourceObjects:
+        there = replace(
+            own,
+            endpoint_url=settings.endpoint_url,
+            region=settings.region,
+            profile=settings.profile,
+        )
+        return S3SourceObjects(*open_bucket(settings.url, there))
+
+    return Sources(sources, open_source)
+
+
+def open_bucket(url: str, options: StoreOptions | None = None) -> tuple[PatientBucket, str]:
     """Opens the bucket of ``s3://BUCKET[/PREFIX][?endpoint_url=...&region=...]`` to read what
     others keep there. Returns it and the prefix, without slashes around it. It does not connect
-    yet. Raises: InvalidInput."""
-    name, prefix, options = _s3_parts(url, StoreOptions())
+    yet. Raises: InvalidInput, also for a prefix that has a part that is empty, '.' or '..'."""
+    name, prefix, options = _s3_parts(url, options or StoreOptions())
+    if any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
+        raise InvalidInput(
+            f"{prefix!r} is no prefix of files: it has a part that is empty, '.' or '..'"
+        )
     bucket = S3Bucket(name, "", options)
     return PatientBucket(bucket, *_patient(bucket, options)), prefix
 

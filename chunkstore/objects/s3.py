@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     Changed,
@@ -53,6 +55,7 @@ from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
 from lodefs.chunkstore.types import Buffer
 
 LIST_KEYS_MAX = 1000  # in one answer
+_NULL_VERSION = "null"  # of an object that came when its bucket kept no versions
 
 
 class S3Objects:
@@ -90,7 +93,7 @@ class S3Objects:
         else:
             part = self._get(key, offset, size_bytes, if_match)
         if len(part.data) > size:
-            return Part(memoryview(part.data)[:size], part.object_size_bytes, part.etag)
+            return msgspec.structs.replace(part, data=memoryview(part.data)[:size])
         return part
 
     def _get_quickly(
@@ -157,7 +160,8 @@ class S3Objects:
                 with closing(answer["Body"]) as body:
                     _check_size(what, answer, answer.get("ContentLength", 0), size_bytes, wanted)
                     data = body.read(size_bytes + 1)  # one more byte shows that there is more
-                part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
+                size = _object_size_bytes(answer, len(data))
+                part = Part(data, size, answer["ETag"], _version(answer.get("VersionId")))
                 _check_part(part, what, answer, size_bytes, wanted=wanted, if_match=if_match)
                 if _is_partial(answer) and self._range_reader is None:
                     self._learn(key)
@@ -389,7 +393,12 @@ def _part_of(answer: RangeResponse, key: str, offset: int, if_match: str | None)
         raise Unavailable(f"{key}: the server answered with another range: {span!r}")
     if if_match is not None and etag != if_match:
         raise Changed(f"{key} has the ETag {etag}, not {if_match}")
-    return Part(answer.data, size, etag)
+    return Part(answer.data, size, etag, _version(answer.headers.get("x-amz-version-id")))
+
+
+def _version(value: str | None) -> str:
+    """Returns a version id; "" for objects without one, and for those that may be overwritten."""
+    return "" if value in (None, _NULL_VERSION) else str(value)
 
 
 def _is_partial(answer: Mapping[str, Any]) -> bool:

@@ -43,6 +43,7 @@ class S3Options:
     first_timeout_s: float | None = None  # until anything has answered; None: transfer_timeout_s
     rate_bytes_s_min: float | None = None  # a slower answer is given up
     credentials: Credentials | None = None
+    profile: str | None = None  # of AWS's files, if there are no credentials
 
     def answer_s(self, size_bytes: int) -> float:
         """Returns how long an answer of ``size_bytes`` may take."""
@@ -84,7 +85,7 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
         response_checksum_validation="when_required",
     )
     try:
-        session = _session()
+        session = _session(options.profile)
         own = options.credentials
         keys = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
         client = session.client(
@@ -134,12 +135,12 @@ def node_credentials() -> Callable[[], Credentials]:
     return credentials
 
 
-def _session() -> Any:
-    """Returns a new session, with AWS's current settings."""
+def _session(profile: str | None = None) -> Any:
+    """Returns a new session, with AWS's current settings, or those of a profile."""
     import boto3
     import botocore.session
 
-    session = botocore.session.get_session()
+    session = botocore.session.Session(profile=profile)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return boto3.session.Session(botocore_session=session)
 

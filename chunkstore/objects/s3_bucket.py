@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypeGuard
 from urllib.parse import quote
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
 from lodefs.chunkstore.objects.limiting import Limited
+from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import LIST_KEYS_MAX, S3Objects
 
@@ -25,8 +27,21 @@ class Level(NamedTuple):
     prefixes: list[str]
 
 
+class VersionedKey(str):
+    """A key that stands for one version of its object; "" for the current one."""
+
+    __slots__ = ("version",)
+    version: str
+
+    def __new__(cls, key: str, version: str) -> Self:
+        made = super().__new__(cls, key)
+        made.version = version
+        return made
+
+
 class S3Bucket(S3Objects):
-    """All objects of a bucket. Keys are those of the bucket, in the order of their UTF-8."""
+    """All objects of a bucket. Keys are those of the bucket, in the order of their UTF-8; they may
+    be VersionedKeys."""
 
     def level(self, prefix: str, token: str) -> tuple[Level, str]:
         """Returns the page at ``token`` ("": the first one) of what ``prefix`` directly holds, and
@@ -59,8 +74,17 @@ class S3Bucket(S3Objects):
         if prefix:
             self._checked(prefix)
 
+    def _named(self, key: str) -> dict[str, Any]:
+        named = super()._named(key)
+        return named | {"VersionId": key.version} if _has_version(key) else named
+
     def _request_key(self, key: str) -> str:
-        return quote(self._checked(key), safe=_UNESCAPED)
+        path = quote(self._checked(key), safe=_UNESCAPED)
+        return f"{path}?versionId={quote(key.version, safe='~')}" if _has_version(key) else path
+
+
+def _has_version(key: str) -> TypeGuard[VersionedKey]:
+    return isinstance(key, VersionedKey) and bool(key.version)
 
 
 class PatientBucket:
@@ -76,9 +100,19 @@ class PatientBucket:
         """``s3://BUCKET``."""
         return self._bucket.url
 
-    def get(self, key: str, offset: int, size_bytes: int) -> Part:
+    def get(self, key: str, offset: int, size_bytes: int, *, if_match: str | None = None) -> Part:
         """Returns a range, as ObjectStore.get does."""
-        return self._patient.get(key, offset=offset, size=size_bytes)
+        return self._patient.get(key, offset=offset, size=size_bytes, if_match=if_match)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Returns size and ETag, as ObjectStore.head does."""
+        return self._patient.head(key)
+
+    def range_order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> AbstractContextManager[RangeOrder | None]:
+        """Implements OrderSource."""
+        return self._patient.range_order(key, offset, size_bytes, if_match)
 
     def list(self, prefix: str, limit: int) -> Iterator[ObjectInfo]:
         """Yields at most ``limit`` objects, in the order of their keys' UTF-8."""

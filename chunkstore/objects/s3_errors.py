@@ -53,6 +53,10 @@ class BadCredentials(Denied):
     """The server accepts these credentials for no request (any more)."""
 
 
+class Archived(Denied):
+    """The object must be restored from an archive before it can be read."""
+
+
 def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
     """Returns the error for a parsed answer of boto3 (``ClientError.response``), by its code or, if
     that is unknown, by its status. ``what`` begins the message."""
@@ -75,7 +79,7 @@ def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
         error.is_throttled = code in _THROTTLED or status in (429, 503)
         return error
     if code == "InvalidObjectState":
-        return Denied(f"{why}; it is archived: restore it in its bucket before it can be read")
+        return Archived(f"{why}; it is archived: restore it in its bucket before it can be read")
     if code in _BAD_CREDENTIALS:
         return BadCredentials(f"{why}; check the credentials, and that they have not expired")
     if code in _DENIED or status in (401, 403):

@@ -59,12 +59,14 @@ class RangeResponse(NamedTuple):
 
 
 def request_template(url: str, headers: Mapping[str, str], key: str) -> RequestTemplate | None:
-    """Returns what all GETs share with this signed one of ``key``; None if it has unknown parts."""
+    """Returns what all GETs share with this signed one of ``key``, as in a request line with its
+    query; None if it has unknown parts."""
     parts = urlsplit(url)
+    key, _, query = key.partition("?")
     signed = _SIGNED.match(headers.get("authorization", ""))
     if (
         signed is None
-        or parts.query
+        or parts.query != query
         or "x-amz-s3session-token" in headers  # S3 Express uses other credentials
         or not parts.path.endswith(f"/{key}")
         or not _FORM.fullmatch(parts.path)
@@ -146,13 +148,14 @@ class RangeReader:
         self._transport.close()
 
     def _request(self, key: str, wanted: str, if_match: str | None) -> bytes:
-        path = self._model.path + key
-        headers = self._signer.headers(path, self._credentials(), self._clock())
+        target = self._model.path + key
+        path, _, query = target.partition("?")
+        headers = self._signer.headers(path, self._credentials(), self._clock(), query=query)
         headers |= {"range": wanted, "user-agent": "lodefs", "accept-encoding": "identity"}
         if if_match is not None:
             headers["if-match"] = if_match
         headers |= outgoing_headers()  # not signed: only x-amz-* and the host must be signed
-        return encode_request("GET", path, headers.items())
+        return encode_request("GET", target, headers.items())
 
     def _connected(self) -> RangeConnection:
         owner = self._connect()

@@ -14,6 +14,7 @@ from lodefs.chunkstore.errors import (
     Changed,
     Corrupt,
     NotFound,
+    SourceLost,
     TooLarge,
     UnknownFormat,
 )
@@ -215,7 +216,7 @@ class PackReader:
     def _read_twice(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
         try:
             return read()
-        except LostPack:
+        except (LostPack, SourceLost):
             raise
         except (Changed, Corrupt):
             self._indexes.forget(pack_id)

@@ -24,6 +24,7 @@ from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.pack_locations import place_of
+from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack, md5_of
 
@@ -90,6 +91,7 @@ def can_be_copied(version: PackIndexVersion, purged: Collection[ChunkId]) -> boo
     index = version.index
     return (
         place_of(version.etag) is None
+        and not is_virtual_etag(version.etag)
         and not index.has_gone
         and not (purged and index.held(purged))
     )

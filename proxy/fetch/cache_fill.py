@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from lodefs.chunkstore.errors import Changed, Corrupt
+from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
@@ -275,7 +275,7 @@ class CacheFill:
         except Changed:
             log.info("pack %s was rewritten: its index is read again", pack_id.hex())
         except Corrupt as error:
-            if isinstance(error, KnownWrongChunk):
+            if isinstance(error, KnownWrongChunk | SourceLost):
                 raise
             self._counts.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, which are read again: %s", source.url, error)

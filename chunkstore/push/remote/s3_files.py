@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectInfo
 from lodefs.chunkstore.objects.open_url import open_bucket
@@ -83,13 +83,7 @@ class S3Files:
 
 def open_s3_files(url: str) -> S3Files:
     """Opens ``s3://BUCKET[/PREFIX][?endpoint_url=...&region=...]``. Raises: InvalidInput."""
-    bucket, prefix = open_bucket(url)
-    if any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
-        bucket.close()
-        raise InvalidInput(
-            f"{prefix!r} is no prefix of files: it has a part that is empty, '.' or '..'"
-        )
-    return S3Files(bucket, prefix)
+    return S3Files(*open_bucket(url))
 
 
 def _directories(path: bytes, prefix: str, found: list[ObjectInfo]) -> dict[bytes, Listing]:

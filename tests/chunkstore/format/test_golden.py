@@ -33,6 +33,7 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
+from lodefs.chunkstore.format.virtual_pack import OWN, Piece, VirtualPack
 from lodefs.chunkstore.journal.purges import decode_purge
 from lodefs.chunkstore.journal.removed_shards import decode_removed_shards
 from lodefs.chunkstore.repair.scrub import decode_scrub_ledger
@@ -72,6 +73,18 @@ def test_reads_a_golden_pack() -> None:
     stored = [data[place.offset : place.offset + place.stored_size_bytes] for place in places]
     raws = [unpack(place, part) for place, part in zip(places, stored, strict=True)]
     assert raws == list(golden.PACK_CHUNKS)
+
+
+def test_reads_a_golden_virtual_pack() -> None:
+    """Objects, runs and pieces come out of the golden virtual pack, whose id is that of the
+    ordinary one."""
+    found = VirtualPack.decode(golden.pack().pack_id, read("pack-virtual"))
+    made = golden.virtual_pack()
+    assert (found.objects, found.runs) == (made.objects, made.runs)
+    own = Piece(len(golden.TEXT_FRAME), OWN, 0)
+    assert found.pieces == [own, Piece(256, 1, 0)]
+    with pytest.raises(Purged):
+        found.index.check_there(0, 1)
 
 
 def test_reads_a_golden_pack_without_some_chunks() -> None:

@@ -183,8 +183,8 @@ def test_another_etag(stores: Stores) -> None:
 
 def test_an_etag_that_is_no_md5(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """It vouches for nothing, also where it is the same: a server may copy it without the bytes."""
-    etag_of = memory_objects._etag
-    monkeypatch.setattr(memory_objects, "_etag", lambda data: f'{etag_of(data)[:-1]}-2"')
+    etag_of = memory_objects.etag_of
+    monkeypatch.setattr(memory_objects, "etag_of", lambda data: f'{etag_of(data)[:-1]}-2"')
 
     def copied(key: str, etag: str) -> str:
         stores.memory.put(key, [_damaged(stores.source.objects[key])])

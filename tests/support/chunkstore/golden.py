@@ -53,6 +53,7 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     symlink,
 )
+from lodefs.chunkstore.format.virtual_pack import PlacedRun, SourceObject, VirtualPack
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
 from lodefs.chunkstore.journal.removed_shards import encode_removed_shards
 from lodefs.chunkstore.repair.scrub import ScrubLedger, encode_scrub_ledger
@@ -89,6 +90,17 @@ def thin_pack() -> bytes:
     which was purged."""
     index = pack().index.without(0b001, DROPPED).without(0b100, PURGED)
     return TEXT_FRAME + index.encode()
+
+
+def virtual_pack() -> VirtualPack:
+    """The same pack, of which the first chunk, which was purged, and the last one lie in objects of
+    two sources; one of them keeps versions."""
+    objects = [
+        SourceObject("archive", "a/Zürich.bin", 2**40, '"d41d8cd98f00b204-2"', "3HL4kqtJlcpXroDT"),
+        SourceObject("field-7", "b", 256, '"0123456789abcdef"', ""),
+    ]
+    runs = [PlacedRun(0, 1, 0, 2**39), PlacedRun(2, 1, 1, 0)]
+    return VirtualPack(pack().index.without(0b001, PURGED), objects, runs)
 
 
 def tree() -> list[TreeEntry]:
@@ -269,6 +281,7 @@ def examples() -> dict[str, bytes]:
     return {
         "pack": b"".join(pack().buffers),
         "pack-2": thin_pack(),
+        "pack-virtual": TEXT_FRAME + virtual_pack().encode_tail(),
         "shard": encode_shard([pack().index]),
         "tree": encode_tree(tree()),
         "commit-2": encode_commit(commit()),

@@ -22,7 +22,7 @@ class MemoryObjects:
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         data = self._data(key)
-        etag = _etag(data)
+        etag = etag_of(data)
         if if_match is not None and if_match != etag:
             raise Changed(f"{key} has the ETag {etag}, not {if_match}")
         first = max(0, len(data) + offset) if offset < 0 else offset
@@ -30,7 +30,7 @@ class MemoryObjects:
 
     def head(self, key: str) -> ObjectInfo:
         data = self._data(key)
-        return ObjectInfo(key, len(data), _etag(data))
+        return ObjectInfo(key, len(data), etag_of(data))
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         check_key(key)
@@ -39,7 +39,7 @@ class MemoryObjects:
             if if_absent and key in self.objects:
                 raise AlreadyExists(f"{key} exists already")
             self.objects[key] = joined
-        return _etag(joined)
+        return etag_of(joined)
 
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
@@ -58,7 +58,7 @@ class MemoryObjects:
         for key in keys:
             data = self.objects.get(key)
             if data is not None:  # else deleted since the listing began
-                yield ObjectInfo(key, len(data), _etag(data))
+                yield ObjectInfo(key, len(data), etag_of(data))
 
     def _data(self, key: str) -> bytes:
         try:
@@ -67,5 +67,6 @@ class MemoryObjects:
             raise NotFound(f"{key} is not in {self.url}") from None
 
 
-def _etag(data: bytes) -> str:
+def etag_of(data: bytes) -> str:
+    """Returns the ETag of an object with these bytes."""
     return f'"{digest_of(data).hex()[:32]}"'
