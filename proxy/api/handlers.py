@@ -29,6 +29,7 @@ HEADERS = (
     "Host",
     "Origin",
     "Sec-Fetch-Site",
+    "X-Forwarded-Proto",
     wire.PLACE_HEADER,
 )
 

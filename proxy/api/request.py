@@ -34,9 +34,16 @@ EVERYBODY = Reader()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``headers`` has those of handlers.HEADERS that were sent."""
+    """``headers`` has those of handlers.HEADERS that were sent. ``is_tls``: over TLS."""
 
     method: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     reader: Reader = EVERYBODY
+    is_tls: bool = False
+
+    @property
+    def origin(self) -> str:
+        """The scheme, host and port by which the client knows this proxy, also behind another."""
+        is_tls = self.is_tls or self.headers.get("X-Forwarded-Proto", "").lower() == "https"
+        return f"{'https' if is_tls else 'http'}://{self.headers.get('Host', 'localhost')}"

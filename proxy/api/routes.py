@@ -25,9 +25,12 @@ PAGE_EVENTS, PAGE_REPOSITORIES, PAGE_REPOSITORY = "page-events", "page-repos", "
 PAGE_HISTORY, PAGE_CHANGES, PAGE_CACHED = "page-history", "page-changes", "page-cached"
 PAGE_PREVIEW, PAGE_IMAGE, PAGE_FIND = "page-preview", "page-image", "page-find"
 PAGE_SESSION, PAGE_DIRECTORY, PAGE_DATES = "page-session", "page-directory", "page-dates"
+HUB = "hub"  # the API of the Hugging Face Hub; ``Route.path`` is what follows HUB_PREFIX, unparsed
 OTHER = "other"  # the label of requests without a route
 
 PAGE_PREFIX = "/page/"
+HUB_PREFIX = "/hf/"
+HUB_BYTES_MAX = 1 << 20  # of a form that names paths
 STATIC_PREFIX = f"{PAGE_PREFIX}static/"
 LOGIN_BYTES_MAX = 1024
 _PLAIN = {
@@ -54,6 +57,7 @@ _METHODS = {
     CACHE_USED: ("POST",),
     EVICT: ("POST",),
     WARM: (*READ_METHODS, "POST"),
+    HUB: (*READ_METHODS, "POST"),
     PAGE_LOGIN: ("POST",),
     PAGE_LOGOUT: ("POST",),
     WARM_JOB: _JOB_METHODS,
@@ -61,6 +65,7 @@ _METHODS = {
     PEER_WARM_JOB: _JOB_METHODS,
 }
 _BODIES = {
+    HUB: HUB_BYTES_MAX,
     PAGE_LOGIN: LOGIN_BYTES_MAX,
     CACHE_USED: wire.USED_BYTES_MAX,
     EVICT: cache_control.EVICT_BYTES_MAX,
@@ -167,6 +172,8 @@ def parse_route(raw_target: str) -> Route:
         return Route(WARM_JOB, path=tail.encode())
     if prefix == wire.NODES:
         return _node_route(tail, raw_query)
+    if prefix == HUB_PREFIX:
+        return Route(HUB, path=target.removeprefix(HUB_PREFIX).encode())
     if prefix == PAGE_PREFIX:
         return _page_route(tail, raw_query)
     raise NotFound("there is no such path; /openapi.json lists all paths")

@@ -48,6 +48,7 @@ from lodefs.proxy.http.http_request import (
     scope_headers,
 )
 from lodefs.proxy.http.token_watch import TokenWatch
+from lodefs.proxy.hub.hub_handlers import HubHandlers
 from lodefs.proxy.node import NodeService
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
@@ -149,7 +150,7 @@ class ProxyServer:
             version=version,
             status=self._figures,
             stopping=lambda: self.stopping,
-            more=PageHandlers(node, self._live).of,
+            more={**PageHandlers(node, self._live).of, **HubHandlers(node, self.metrics).of},
         )
         self._endpoints: list[EndpointServer] = []
         self._sending: Counter[str] = Counter()  # answers in pieces under way, by owner
@@ -341,7 +342,8 @@ class ProxyServer:
             if route.error is not None:
                 raise route.error
             label = route.kind
-            asked = Request(request.method, asked_headers(request))
+            is_tls = endpoint.tls is not None
+            asked = Request(request.method, asked_headers(request), is_tls=is_tls)
             reader = admit(endpoint, route, asked, connection.reader)
             if isinstance(reader, Answer):
                 return label, reader

@@ -19,7 +19,7 @@ from lodefs.chunkstore.format.tree import Kind, tree_digest
 from lodefs.chunkstore.protocol.wire import Entry as Entry
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.node import Names, SnapshotFile
-from lodefs.proxy.s3.symlinks import linked_file_or_none
+from lodefs.proxy.read.symlinks import linked_file_or_none
 
 PAGE_ENTRIES_MIN = 16
 PAGE_ENTRIES_MAX = 1000

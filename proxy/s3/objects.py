@@ -24,12 +24,12 @@ from lodefs.proxy.api.responses import (
     source_of,
 )
 from lodefs.proxy.node import Files, Names, SnapshotFile
+from lodefs.proxy.read.symlinks import linked_file
 from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.s3.buckets import ObjectPlace, no_such_key
 from lodefs.proxy.s3.documents import http_time
 from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.request import S3Request
-from lodefs.proxy.s3.symlinks import linked_file
 
 PARTS_MAX = 10_000
 _ONE_RANGE = re.compile(r"\s*bytes\s*=\s*(?:([0-9]+)-([0-9]*)|-([0-9]+))\s*\Z", re.IGNORECASE)

@@ -43,6 +43,7 @@ BLOCKS = {
     "hpc.md#slurm-for-users-4": SLURM,
     "hpc.md#changes-of-a-job-1": SLURM,
     "hpc.md#data-on-the-nodes-before-a-job-begins-1": "two lines of a script, and no command",
+    "huggingface.md#hugging-face-1": "needs transformers: tests/proxy/hub has huggingface_hub",
     "import.md#taking-data-in-1": "a bucket of the reader's: tests/chunkstore/push/remote has such",
     "import.md#the-url-1": "a server of the reader's: tests/chunkstore/push/remote has such URLs",
     "install.md#debian-package-1": NODE,

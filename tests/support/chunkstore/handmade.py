@@ -15,6 +15,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import encode_shard
+from lodefs.chunkstore.format.metadata import Metadata
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, digest_of
 from lodefs.chunkstore.format.tree import (
     Kind,
@@ -65,6 +66,7 @@ class Handmade:
         self._chunk_size_bytes = chunk_size_bytes
         self._pack_chunks = pack_chunks
         self._places: dict[ChunkId, tuple[PackId, int]] = {}
+        self.metadata: Metadata = ()  # of the next commits
 
     def commit(
         self, repo: str, files: Files, *, branch: str = "main", message: str = "by hand"
@@ -103,6 +105,7 @@ class Handmade:
             directories=1,
             size_bytes=counts[1],
             large=Large(0, 0),
+            metadata=self.metadata,
         )
         commit_id = self.store.put_commit(repo, commit)
         sequence = None if latest is None else latest.sequence

@@ -1,4 +1,4 @@
-"""Follows symlinks within a snapshot: S3 has none, and its clients would miss files."""
+"""Follows symlinks within a snapshot, for clients of protocols that have none: S3, and the hub."""
 
 from __future__ import annotations
 

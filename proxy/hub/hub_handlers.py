@@ -1,0 +1,211 @@
+"""The hub's HTTP API for reading, over a node: one method for each action.
+
+Bytes are answered as /files/ answers them. Nothing here speaks of Xet, so clients take plain HTTP.
+Source: what the package huggingface_hub asks for, and what it reads of the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format.names import split_path
+from lodefs.proxy.api import responses, routes
+from lodefs.proxy.api.handlers import Handler
+from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.responses import Answer, json_answer, method_not_allowed
+from lodefs.proxy.api.routes import Route
+from lodefs.proxy.hub.listing import Listed, Listing
+from lodefs.proxy.hub.revisions import SHA_CHARS, HubRevision, HubRevisions, etag_of
+from lodefs.proxy.hub.target import HubError, HubTarget, form_of, parse_target
+from lodefs.proxy.node import NodeService
+from lodefs.proxy.runtime.metrics import Metrics
+
+PAGE_ENTRIES_MAX = 1000  # as of the hub
+SIBLINGS_MAX = 50_001  # above 50,000 clients ask for the tree, since the hub's list may end there
+COMMIT_HEADER = "X-Repo-Commit"
+
+Json = dict[str, object]
+_Act = Callable[[HubTarget, HubRevision, Request], Awaitable[Answer]]
+
+
+class HubHandlers:
+    """Answers for one node. ``of`` maps kinds of routes to handlers."""
+
+    def __init__(self, node: NodeService, metrics: Metrics) -> None:
+        self._node = node
+        self._metrics = metrics
+        self._revisions = HubRevisions(node.names, node.catalog)
+        self._acts: Mapping[str, _Act] = {
+            "info": self._info,
+            "tree": self._tree,
+            "refs": self._refs,
+            "paths-info": self._paths_info,
+            "resolve": self._resolve,
+        }
+        self.of: dict[str, Handler] = {routes.HUB: self._answer}
+
+    async def _answer(self, route: Route, request: Request) -> Answer:
+        target = parse_target(route.path.decode("ascii", "replace"))
+        if (request.method == "POST") != (target.action == "paths-info"):
+            allowed = "POST" if target.action == "paths-info" else "GET, HEAD"
+            return method_not_allowed(request.method, allowed)
+        try:
+            found = await self._revisions.find(target, request.reader)
+            return await self._acts[target.action](target, found, request)
+        except HubError as error:
+            return _failure(error)
+
+    async def _info(self, target: HubTarget, found: HubRevision, _request: Request) -> Answer:
+        snapshot = found.snapshot
+        files = []
+        async for one in Listing(self._node.names, found).below(b"", recursive=True):
+            if one.etag:
+                files.append(_sibling(one, with_blob=target.flag("blobs")))
+                if len(files) == SIBLINGS_MAX:
+                    break
+        when = datetime.fromtimestamp(snapshot.time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        view: Json = {
+            "id": target.repo_id,
+            "author": target.repo_id.rpartition("/")[0] or None,
+            "sha": found.sha,
+            "lastModified": when,
+            "createdAt": when,
+            "private": False,
+            "gated": False,
+            "disabled": False,
+            "downloads": 0,
+            "likes": 0,
+            "tags": [],
+            "siblings": files,
+            "usedStorage": snapshot.size_bytes,
+        }
+        if target.kind == "models":
+            view["modelId"] = target.repo_id
+        return json_answer(view, headers=_headers(found))
+
+    async def _tree(self, target: HubTarget, found: HubRevision, request: Request) -> Answer:
+        page_max = _limit_of(target.query)
+        after = b"/".join(split_path(target.query.get("cursor", [""])[0].encode()))
+        recursive = target.flag("recursive")
+        listed: list[Listed] = []
+        more = False
+        below = Listing(self._node.names, found).below(target.path, after, recursive=recursive)
+        async for one in below:
+            if more := len(listed) == page_max:
+                break
+            listed.append(one)
+        headers = _headers(found)
+        if more:
+            last = listed[-1].path.encode()[len(target.path) :].lstrip(b"/")
+            headers.append(("Link", f'<{_next_url(target, request, found, last)}>; rel="next"'))
+        return json_answer([_node_view(one) for one in listed], headers=headers)
+
+    async def _paths_info(self, _target: HubTarget, found: HubRevision, request: Request) -> Answer:
+        form = form_of(request.body.decode("utf-8", "replace"))
+        listing = Listing(self._node.names, found)
+        paths = [b"/".join(split_path(path.encode())) for path in form.get("paths", ())]
+        there = [await listing.at(path) for path in paths if path]
+        views = [_node_view(one) for one in there if one is not None]
+        return json_answer(views, headers=_headers(found))
+
+    async def _refs(self, _target: HubTarget, found: HubRevision, _request: Request) -> Answer:
+        repo = found.snapshot.repo
+        refs = await self._node.catalog.refs(repo)
+        views: dict[str, list[Json]] = {"branch": [], "tag": []}
+        for ref in refs.refs:
+            if ref.kind == "branch" and hub.is_commit_id(ref.name.removeprefix(hub.branch_of(""))):
+                continue
+            folder = "heads" if ref.kind == "branch" else "tags"
+            sha = (await self._revisions.of(repo, ref.name)).sha
+            views[ref.kind].append(
+                {"name": ref.name, "ref": f"refs/{folder}/{ref.name}", "targetCommit": sha}
+            )
+        return json_answer(
+            {
+                "branches": views["branch"],
+                "tags": views["tag"],
+                "converts": [],
+                "pullRequests": [],
+            },
+            headers=_headers(found),
+        )
+
+    async def _resolve(self, target: HubTarget, found: HubRevision, request: Request) -> Answer:
+        names = self._node.names
+        file = await Listing(names, found).file(target.path)
+        etag = await etag_of(names, found, target.path, file.content_id)
+        is_fixed = target.rev == found.sha
+        caching = responses.IMMUTABLE if is_fixed else responses.REVALIDATE
+        headers = responses.file_headers(file, responses.content_type(target.path), caching)
+        own = {
+            "ETag": f'"{etag}"',
+            "X-Linked-ETag": f'"{etag}"',
+            "X-Linked-Size": str(file.entry.size_bytes),
+            COMMIT_HEADER: found.sha,
+        }
+        headers = [pair for pair in headers if pair[0] not in own]
+        headers += [*own.items(), *responses.FOREIGN_CONTENT]
+        learned = None
+        if is_fixed and request.method == "GET":
+            learned = responses.fast_path_target(file, headers, self._metrics, routes.HUB)
+        return await responses.file_answer(self._node.files, file, headers, request, learned)
+
+
+def _headers(found: HubRevision) -> responses.Headers:
+    return [(COMMIT_HEADER, found.sha)]
+
+
+def _failure(error: HubError) -> Answer:
+    text = str(error).encode("ascii", "backslashreplace").decode()
+    headers = [("X-Error-Code", error.code), ("X-Error-Message", text)]
+    if error.sha:
+        headers.append((COMMIT_HEADER, error.sha))
+    status = 403 if error.code == "GatedRepo" else 404
+    return json_answer({"error": text}, status=status, headers=headers)
+
+
+def _sibling(one: Listed, *, with_blob: bool) -> Json:
+    if not with_blob:
+        return {"rfilename": one.path}
+    view: Json = {"rfilename": one.path, "size": one.size_bytes, "blobId": _blob_id(one)}
+    if hub.is_lfs(one.etag):
+        size_bytes = len(hub.lfs_pointer(one.etag, one.size_bytes))
+        view["lfs"] = {"sha256": one.etag, "size": one.size_bytes, "pointerSize": size_bytes}
+    return view
+
+
+def _node_view(one: Listed) -> Json:
+    """Returns a file or directory as an element of a tree."""
+    if not one.etag:
+        return {"type": "directory", "path": one.path, "oid": one.id, "size": 0}
+    view: Json = {"type": "file", "path": one.path, "oid": _blob_id(one), "size": one.size_bytes}
+    if hub.is_lfs(one.etag):
+        size_bytes = len(hub.lfs_pointer(one.etag, one.size_bytes))
+        view["lfs"] = {"oid": one.etag, "size": one.size_bytes, "pointerSize": size_bytes}
+    return view
+
+
+def _blob_id(one: Listed) -> str:
+    if hub.is_lfs(one.etag):
+        return hub.blob_id(hub.lfs_pointer(one.etag, one.size_bytes))
+    return one.etag
+
+
+def _limit_of(query: Mapping[str, Sequence[str]]) -> int:
+    text = query.get("limit", [""])[-1]
+    asked = int(text) if text.isascii() and text.isdigit() and len(text) < SHA_CHARS else 0
+    return min(asked, PAGE_ENTRIES_MAX) or PAGE_ENTRIES_MAX
+
+
+def _next_url(target: HubTarget, request: Request, found: HubRevision, last: bytes) -> str:
+    """Returns the absolute URL of a tree's next page, which names the commit, so that all pages are
+    of one."""
+    path = f"/{quote(target.path, safe='')}" if target.path else ""
+    flags = "&".join(f"{name}=true" for name in ("recursive", "expand") if target.flag(name))
+    return (
+        f"{request.origin}{routes.HUB_PREFIX}api/{target.kind}/{target.repo_id}/tree/{found.sha}"
+        f"{path}?{flags}{'&' if flags else ''}limit={_limit_of(target.query)}&cursor={quote(last)}"
+    )
