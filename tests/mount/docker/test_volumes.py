@@ -360,7 +360,7 @@ class TestLate:
     def test_who_is_late_is_told_why(self, rig: Rig, memory: MemoryMounts) -> None:
         """It is the node when the node is asked, also by somebody else; else it is the plugin."""
         rig.volumes.create("a", CATS)
-        with memory.hold("mount") as gate, rig.late_at(gate):
+        with memory.hold("mount"), rig.late_at(rig.volumes.told):
             with pytest.raises(DeadlineExceeded, match=r"mounting volume .a. \(mount is not done"):
                 rig.volumes.mount("a", "one")
             with pytest.raises(DeadlineExceeded, match="proxy or its store, which is slow"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,20 @@ class GatedCalls(Calls):
         return call
 
 
+class TellingVolumes(Volumes):
+    """Volumes whose last call has reached ``told`` when it has said what it waits for."""
+
+    told = Gate()
+
+    def _answer(self, call: Any, what: Any, work: Any, *late: Any) -> Any:
+        self.told.reached.clear()
+
+        def telling(say: Callable[[str], None]) -> Any:
+            return work(lambda why: (say(why), self.told.reached.set()))
+
+        return super()._answer(call, what, telling, *late)
+
+
 class Rig:
     """A plugin and the mount service in it, without a server. Rounds of upkeep are made by hand."""
 
@@ -106,7 +120,7 @@ class Rig:
         self.service = SharedMounts(self.files, node, boot=self.hands.boot, clock=clock)
         self.calls, self.chores = GatedCalls(), Calls()
         self.service_upkeep = MountUpkeep(self.service, self.chores, threading.Event())
-        self.volumes = Volumes(
+        self.volumes = TellingVolumes(
             self.records,
             self.service,
             self.calls,
