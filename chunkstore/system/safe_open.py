@@ -241,14 +241,14 @@ def remove_within(dir_fd: int, name: str) -> None:
             left += [f"{left[-1]}/{below}" for below in _names(dir_fd, left[-1])]
 
 
-def remove_tree(path: Path) -> None:
-    """Removes a directory with everything in it, at any depth: what lies deeper than DEPTH_MAX is
-    moved up first, so that neither descriptors nor Python's stack run out. Only for a tree that no
-    other process changes. Raises: OSError."""
-    with closing(os.open(path, _TREE)) as fd:
+def remove_tree(path: str | Path, dir_fd: int | None = None) -> None:
+    """Removes a directory (a name in ``dir_fd``, if given) with everything in it, at any depth:
+    what lies deeper than DEPTH_MAX is moved up first, so that neither descriptors nor Python's
+    stack run out. Raises: OSError, also if another process changes the tree meanwhile."""
+    with closing(os.open(path, _TREE, dir_fd=dir_fd)) as fd:
         while _emptied(fd, fd, 0):
             pass
-    os.rmdir(path)
+    os.rmdir(path, dir_fd=dir_fd)
 
 
 def _emptied(dir_fd: int, top_fd: int, depth: int) -> bool:
@@ -260,14 +260,25 @@ def _emptied(dir_fd: int, top_fd: int, depth: int) -> bool:
     for name, is_directory in found:
         if not is_directory:
             os.unlink(name, dir_fd=dir_fd)
-        elif depth < DEPTH_MAX:
+        elif depth >= DEPTH_MAX and _is_moved(dir_fd, name, top_fd):
+            is_moved = True
+        else:
             with closing(os.open(name, _TREE, dir_fd=dir_fd)) as fd:
                 is_moved |= _emptied(fd, top_fd, depth + 1)
             os.rmdir(name, dir_fd=dir_fd)
-        else:
-            os.rename(name, uuid.uuid4().hex, src_dir_fd=dir_fd, dst_dir_fd=top_fd)
-            is_moved = True
     return is_moved
+
+
+def _is_moved(dir_fd: int, name: str, top_fd: int) -> bool:
+    """Moves a directory to the top of its tree. Returns False if its file system cannot (EXDEV: an
+    overlay in a user namespace, and a directory of what is below it)."""
+    try:
+        os.rename(name, uuid.uuid4().hex, src_dir_fd=dir_fd, dst_dir_fd=top_fd)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 def _remove(dir_fd: int, path: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -404,4 +403,4 @@ def _remove(dir_fd: int, name: str) -> None:
         try:
             os.unlink(name, dir_fd=dir_fd)
         except IsADirectoryError:
-            shutil.rmtree(name, dir_fd=dir_fd)
+            safe_open.remove_tree(name, dir_fd)

@@ -7,7 +7,7 @@
     PLACE/work-N/       what overlayfs needs beside it
     PLACE/lower-N/      the snapshot, unless the node's mount service has it mounted
     PLACE/restore-N     what a restore is putting into the mount, by its path there
-    PLACE/reserve       room for a commit where changes have filled the disk
+    PLACE/reserve/      room for a commit where changes have filled the disk: bytes and inodes
     PLACE/lock          one command at a time
 
 A state directory has a place for each mountpoint, or a symlink to it if it lies elsewhere
@@ -26,9 +26,17 @@ from tempfile import TemporaryDirectory
 import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, Denied, InUse, InvalidInput, UnknownFormat
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    Denied,
+    InUse,
+    InvalidInput,
+    NoSpace,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.system.safe_open import keeps_names, make_own, remove_tree
+from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.chunkstore.system.safe_open import closing, keeps_names, make_own, remove_tree
 from lodefs.mount.helper import state_files
 from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.kernel import namespaces, overlay
@@ -36,7 +44,8 @@ from lodefs.mount.options import MountOptions
 
 VERSION = 1
 RECORD_BYTES_MAX = 64 * 1024
-RESERVE_BYTES = 32 * 1024  # more than a record and the directories of a generation need
+# More than a record, the directories of a generation and those of a test need
+RESERVE_BYTES, RESERVE_INODES = 32 * 1024, 12
 OF_ROOT = Path("/var/lib/lodefs/writable")
 ID_BYTES = 8
 WHOSE = "a writable mount that another command works on (try again when that has ended)"
@@ -218,22 +227,40 @@ class UpperPlace:
             upper.chmod(mode)
 
     def reserve(self) -> None:
-        """Reserves room for a commit, if the disk has any."""
+        """Reserves room for a commit, as far as the disk has any."""
         with suppress(OSError):
-            fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            try:
+            self._reserve.mkdir(mode=0o700, exist_ok=True)
+            for number in range(1, RESERVE_INODES):
+                (self._reserve / str(number)).touch(mode=0o600)
+            with closing(os.open(self._reserve / "1", os.O_WRONLY | os.O_NOFOLLOW)) as fd:
                 os.posix_fallocate(fd, 0, RESERVE_BYTES)
-            finally:
-                os.close(fd)
 
     def use_reserve(self) -> None:
         """Frees that room for a commit."""
-        self._reserve.unlink(missing_ok=True)
+        try:
+            remove_tree(self._reserve)
+        except NotADirectoryError:  # an earlier lodefs reserved bytes alone
+            self._reserve.unlink()
+        except FileNotFoundError:
+            pass
 
     def is_in_use(self, generation: int) -> bool:
-        """Whether an overlay uses the changes of a generation, mounted or not. Raises: OSError."""
+        """Whether an overlay uses the changes of a generation, mounted or not. On a full disk the
+        test takes its room from the reserve. Raises: OSError."""
         if not self.work(generation).is_dir():
             return False
+        try:
+            return self._is_in_use(generation)
+        except OSError as error:
+            if kind_of(error) is not NoSpace:
+                raise
+        self.use_reserve()
+        try:
+            return self._is_in_use(generation)
+        finally:
+            self.reserve()
+
+    def _is_in_use(self, generation: int) -> bool:
         with ExitStack() as stack:
             lower, upper = (
                 stack.enter_context(TemporaryDirectory(prefix="try-", dir=self.directory))

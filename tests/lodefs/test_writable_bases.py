@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -251,29 +252,57 @@ def test_a_store_that_takes_no_tag(kept: KeptChanges) -> None:
     assert "read only" in str(base_tags.put(kept.session, record))
 
 
+def fill_bytes(upper: Path) -> None:
+    with suppress(OSError), open(upper / "a", "wb", buffering=0) as file:
+        file.writelines(bytes(4096) for _ in range(128))
+
+
+def fill_inodes(upper: Path) -> None:
+    (upper / "a").write_bytes(b"ours")
+    with suppress(OSError):
+        for number in range(128):
+            (upper / f"empty-{number}").touch()
+
+
 @needs_overlay
-def test_changes_that_have_filled_their_disk(kept: KeptChanges) -> None:
-    """Are committed: room for that was kept free, and is again."""
-    place, pages = kept.place, 4096
-    kept.write(a=b"ours")
+@pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
+def test_changes_that_have_filled_their_disk(
+    kept: KeptChanges, fill: Callable[[Path], None]
+) -> None:
+    """Are committed: room for that was kept free, and is again, bytes and inodes."""
+    place = kept.place
     record = kept.record
     shutil.rmtree(place.directory)
     place.directory.mkdir()
-    libc.call("mount", b"tmpfs", os.fsencode(place.directory), b"tmpfs", 0, b"size=256k")
+    limits = b"size=256k,nr_inodes=96"
+    libc.call("mount", b"tmpfs", os.fsencode(place.directory), b"tmpfs", 0, limits)
     try:
-        place.write(record)
-        kept.upper.mkdir()
+        with place.locked():
+            place.write(record)
+            place.make(0, 0, 0, 0o755)
         place.reserve()
-        with suppress(OSError), open(kept.upper / "a", "wb", buffering=0) as file:
-            file.writelines(bytes(pages) for _ in range(2 * 256 * 1024 // pages))
+        fill(kept.upper)
         with pytest.raises(NoSpace):
             writable_mount.note_commit(place, None)
         made = kept.commit()
         assert kept.record.commit == made
-        assert len(kept.files()["a"]) > 128 * 1024
-        assert (place.directory / "reserve").stat().st_size == upper_place.RESERVE_BYTES
+        assert kept.files()["a"] != b"a"
+        left = [one.stat() for one in (place.directory / "reserve").iterdir()]
+        assert len(left) == upper_place.RESERVE_INODES - 1
+        assert sum(one.st_size for one in left) == upper_place.RESERVE_BYTES
     finally:
         libc.call("umount2", os.fsencode(place.directory), 2)
+
+
+def test_a_reserve_of_an_earlier_version_is_used(kept: KeptChanges) -> None:
+    """It was a file, and stays one until a commit needs it."""
+    reserve = kept.place.directory / "reserve"
+    reserve.write_bytes(bytes(100))
+    kept.place.reserve()
+    assert reserve.is_file()
+    kept.place.use_reserve()
+    kept.place.reserve()
+    assert reserve.is_dir()
 
 
 @pytest.mark.parametrize("now_s", [1.0, 2e10])

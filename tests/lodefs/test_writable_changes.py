@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,17 @@ def test_unmount_says_the_way_out(kept: KeptChanges, lodefs: Lodefs) -> None:
     assert f"`lodefs commit --base REV {kept.directory}`" in failed.err
 
 
+def make_deep(directory: Path, depth: int) -> None:
+    """So many directories in each other, which no path reaches."""
+    fd = os.open(directory, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d" * 10, dir_fd=fd)
+        below = os.open("d" * 10, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+
 def refused(*_: object, **_more: object) -> None:
     """What a full disk, or a proxy that is away, does."""
     raise NoSpace("full")
@@ -395,6 +407,7 @@ def test_restore(mounted: Mounted) -> None:
     (root / "a/01.bin").write_bytes(b"changed")
     restore(root, ["text", "empty", "to-file", "a/b", root / "a/b/plain"], session=mounted.session)
     assert mounted.listed() == ["a/01.bin"]
+    make_deep(root / "a", sys.getrecursionlimit() + 100)
     restore(root, ["a"], session=mounted.session)
     assert in_directory(root) == before
     shutil.rmtree(root / "a")

@@ -23,6 +23,7 @@ from lodefs.chunkstore.system.safe_open import (
     open_in_mount,
     open_plain,
     open_within,
+    remove_tree,
     remove_within,
     rooted,
 )
@@ -303,3 +304,20 @@ def test_no_other_file_system_is_asked(folder: Path, folder_fd: int) -> None:
         assert stat.S_ISLNK(os.fstat(fd).st_mode)
     with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
         open_in_mount(folder_fd, "link", os.O_RDONLY)
+
+
+def test_a_tree_whose_directories_cannot_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those below an overlay in a user namespace: it is removed from where it lies, by a name in
+    a directory; what is beside it stays."""
+    (tmp_path / "tree" / "/".join("d" * 150) / "file").mkdir(parents=True)
+    (tmp_path / "beside").touch()
+
+    def refused(*_: object, **_more: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "rename", refused)
+    with closing(os.open(tmp_path, PLACE)) as fd:
+        remove_tree("tree", fd)
+    assert os.listdir(tmp_path) == ["beside"]
