@@ -16,6 +16,7 @@ from lodefs.mount.service.interface import MountClaim, User
 IDLE_S = 10.0  # a mount without users stays this long for the next pod of a job
 PIN_S = 86400  # duration of a pin that upkeep renews
 PIN_RETRY_S = 60.0
+UNPIN_PATIENCE_S = 2 * PIN_RETRY_S  # with a proxy that does not take a pin back
 STALE_S = 60.0  # a starting container does not show its mounts at once
 CHECK_S = 60.0  # between scans of all processes for a mount's users
 KEY_NAME_CHARS_MAX = 40
@@ -283,8 +284,10 @@ def _of(view: SharedView, status: MountStatus | None, now: UpkeepTimes) -> Itera
             yield UnpinData(mount.key)
     if not mount.is_mounted:
         since_s = now.uptime_s if view.idle_since_s is None else view.idle_since_s
-        is_over = now.uptime_s - since_s >= now.idle_s
-        if is_over if status is not None else not mount.users:
+        # Once the mount is gone nobody knows its pin, and the proxy may be starting again
+        patience_s = UNPIN_PATIENCE_S if is_pinned_for_nobody(mount, now.now_s) else 0.0
+        is_over = now.uptime_s - since_s >= now.idle_s + patience_s
+        if is_over if status is not None or patience_s else not mount.users:
             yield UnmountIdle(mount.key)
     if view.is_behind and mount.users:
         yield WriteAgain(mount.key)

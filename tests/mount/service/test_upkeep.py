@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, NoSpace, NotFound, Unavailable
 from lodefs.mount.service.interface import MountClaim, Source, User
 from lodefs.mount.service.mount_files import MountFiles
 from tests.support.docker.memory_mounts import MemoryMounts
+from tests.support.docker.rig import Hands
 from tests.support.service.service_rig import WAIT_S, ServiceRig
 
 CATS = MountClaim(source=Source(repo="vision/cats"), rev="main")
@@ -204,6 +207,27 @@ def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:
     assert memory.mounts == {}
     [pin_s] = memory.pins.values()
     assert 7000 < pin_s <= 7200
+
+
+def test_a_pin_that_is_not_taken_back_at_once(memory: MemoryMounts, tmp_path: Path) -> None:
+    """The proxy is being started again: the pin is taken back then, and not kept for a day. A proxy
+    that stays away does not keep the mount for long."""
+    hands = Hands()
+    rig = ServiceRig(tmp_path, memory, clock=hands.clock())
+    wanted = MountClaim(source=Source(repo="vision/cats"), rev="main", pin_s=0)
+    for failures in (1, 100):
+        acquire(rig, wanted=wanted)
+        rig.round()
+        memory.fail("unpin", Unavailable("connection refused"), times=failures)
+        rig.mounts.release(USER, WAIT_S)
+        rig.idle()
+        assert len(memory.mounts) == len(memory.pins) == 1
+        for _ in range(3):
+            hands.forward(61)
+            rig.round(2)
+        assert memory.mounts == {}
+        assert len(memory.pins) == (failures == 100)
+    rig.end()
 
 
 def test_who_has_retired_writes_nothing(rig: ServiceRig, memory: MemoryMounts) -> None:
