@@ -16,11 +16,14 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
-from lodefs.settings.datasets import Dataset, check_places, parse_list, written
+from lodefs.settings.datasets import DATASETS_MAX, Dataset, check_places, parse_list, written
 
 COMMENT_BYTES_MAX = 16384
 DIRECTORY_BYTES_MAX, DIRECTORY_NAMES_MAX = 1024, 32  # a node creates all of them, in /run
-_TOO_LONG = "too many datasets, or names too long, for a job's comment"
+_TOO_LONG = (
+    f"too many datasets, or names too long, for a job's comment: a job has {DATASETS_MAX} datasets "
+    f"at most, and their list {COMMENT_BYTES_MAX:,} bytes"
+)
 _MARK = re.compile(r"(?:\A|(?<=\s))lodefs=")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 # Programs of root read these; a job that could cover them would choose what root reads.

@@ -50,9 +50,14 @@ def check_asked(record: JobRecord, asked: Sequence[Dataset]) -> None:
 
 def _show(trees: JobTrees, job: int, shown: Shown, uid: int) -> None:
     with closing(opened_as(uid, shown.directory)) as directory_fd:
-        check_directory(os.readlink(f"/proc/self/fd/{directory_fd}"))  # where symlinks have led to
+        _check_place(directory_fd)  # again, by root
         with trees.copy(job, shown) as copy_fd:
             detached_mounts.put(copy_fd, directory_fd, shown.directory)
+
+
+def _check_place(fd: int) -> None:
+    """Raises InvalidInput for a directory of the system, to which symlinks may have led."""
+    check_directory(os.readlink(f"/proc/self/fd/{fd}"))
 
 
 def opened_as(uid: int, directory: str) -> int:
@@ -64,6 +69,7 @@ def opened_as(uid: int, directory: str) -> int:
 def _opened(directory: str) -> int:
     try:
         fd = _open_or_make(directory)
+        _check_place(fd)
         names_fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
         with closing(names_fd), os.scandir(names_fd) as entries:
             is_empty = next(entries, None) is None

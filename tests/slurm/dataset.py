@@ -43,12 +43,16 @@ class Dataset:
         (self._source / "big").write_bytes(os.urandom(BIG_BYTES))
         self.push()
 
-    def push(self, repo: str = REPO) -> None:
+    def push(self) -> None:
         """Another commit."""
         self.version += 1
         (self._source / "version").write_text(f"version {self.version}\n")
+        self.commit = self.push_to(REPO)
+
+    def push_to(self, repo: str) -> str:
+        """The same files, as a commit of any repository, which it returns."""
         words = self._cluster.lodefs("push", self._source, repo).split()
-        self.commit = words[words.index("commit") + 1]
+        return words[words.index("commit") + 1]
 
     @property
     def text(self) -> str:

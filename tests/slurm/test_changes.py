@@ -73,7 +73,7 @@ class Changed:
 
 @pytest.fixture(scope="session")
 def _pushed(dataset: Dataset) -> None:
-    dataset.push(REPO)
+    dataset.push_to(REPO)
 
 
 @pytest.fixture

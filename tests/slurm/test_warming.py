@@ -27,13 +27,13 @@ def test_a_wrong_dataset_is_refused_at_submission(cluster: Cluster, dataset: Dat
 
 def test_what_its_user_may_not_read_a_job_does_not_get(cluster: Cluster, dataset: Dataset) -> None:
     """Though the controller could; its records name no commit of it."""
-    dataset.push(f"{configs.SECRET}/cats")
+    secret = dataset.push_to(f"{configs.SECRET}/cats")
     script = f"{WARM}={configs.SECRET}/cats@main:{dataset.directory}\ntrue"
     job = cluster.submit(script, "-w", "n1")
     hidden = f"there is no repository {configs.SECRET}/cats that you may read"
     shown = partial(cluster.output, "scontrol", "show", "job", str(job))
     cluster.until(lambda: hidden in shown(), "its reason", 120)
-    assert dataset.commit not in shown()
+    assert secret not in shown()
     cluster.output("scancel", str(job))
 
 
