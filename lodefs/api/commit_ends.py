@@ -10,8 +10,10 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
+import msgspec
+
 from lodefs.api import base_tags
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import Denied, LodefsError
 from lodefs.chunkstore.format.names import CommitId, Spec, parse_id
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.mount.process import mounter
@@ -30,13 +32,14 @@ def mounter_of(session: Session) -> tuple[str | None, Mounter]:
 
 def go_on(session: Session, place: UpperPlace, record: Record, commit: str, at: Spec) -> Record:
     """Moves the record and the mount, if it exists, to a commit in the store and to the branch
-    ``at``. The caller has locked the place. Raises what ``writable_mount.advance`` raises."""
+    ``at``. The tag goes first: without one a retention policy may delete the commit. The caller has
+    locked the place. Raises what ``writable_mount.advance`` raises, and the store's errors."""
     try:
         with suppress(LodefsError):  # another mount may have been started
             start_again(session, record.options.proxy)
-        tag = record.tag or base_tags.name_for(session, place, record)  # there may be a policy now
-        record = writable_mount.advance(
-            place, commit, *mounter_of(session), repo=at.repo, branch=at.rev, tag=tag
+        record = _tagged(session, place, record, commit, at.repo)
+        return writable_mount.advance(
+            place, commit, *mounter_of(session), repo=at.repo, branch=at.rev
         )
     except (LodefsError, OSError) as error:
         error.add_note(
@@ -44,7 +47,20 @@ def go_on(session: Session, place: UpperPlace, record: Record, commit: str, at: 
             "changes: repeat the command to continue from the commit"
         )
         raise
-    base_tags.put(session, record)
+
+
+def _tagged(session: Session, place: UpperPlace, record: Record, commit: str, repo: str) -> Record:
+    """The record of a place, whose tag now keeps a commit. Its name is recorded before there is
+    one. A user who may make no tags has the grace time of gc, as after the mount."""
+    tag = record.tag or base_tags.name_for(session, place, record)  # there may be a policy now
+    if tag != record.tag:
+        record = msgspec.structs.replace(record, tag=tag)
+        place.write(record)
+    options = msgspec.structs.replace(record.options, repo=repo)
+    moved = msgspec.structs.replace(record, options=options, commit=commit)
+    error = base_tags.put(session, moved)
+    if error is not None and not isinstance(error, Denied):
+        raise error
     return record
 
 

@@ -13,6 +13,7 @@ from lodefs.api import base_tags, commit_ends
 from lodefs.api.mounting import Mount, options_of
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, ID_HEX_CHARS_MIN
+from lodefs.mount.helper import state_files
 from lodefs.mount.kernel import mount_table, namespaces
 from lodefs.mount.kernel.device import check_device
 from lodefs.mount.options import READ_TIMEOUT_S, MountOptions
@@ -173,10 +174,15 @@ def unmount_writable(
 def take_away(
     session: Session, place: UpperPlace, record: Record, *, discard: bool
 ) -> WritableUnmounted:
-    """Unmounts it; the caller has locked its place. Changes that are not discarded are kept."""
+    """Unmounts it; the caller has locked its place. Changes that are not discarded are kept. The
+    tag goes before the record, which alone has its name."""
     done = writable_mount.unmount(place, discard=discard)
     if not done.kept:
         done = done._replace(tag_left=base_tags.remove(session, record))
+        try:
+            place.remove()
+        except OSError as error:
+            raise state_files.translated(error, place.directory) from error
         upper_place.forget(upper_place.state_directory(session.environment), record.mountpoint)
     return done
 

@@ -100,11 +100,10 @@ def advance(
     *,
     repo: str | None = None,
     branch: str | None = None,
-    tag: str | None = None,
 ) -> Record:
     """Continues from a commit of the changes: the mount shows it, and has no changes from now on.
-    Open files read on as they were. ``repo``, ``branch``: where the next commit goes. ``tag``: what
-    will keep the commit. The caller has locked the place.
+    Open files read on as they were. ``repo``, ``branch``: where the next commit goes. The caller
+    has locked the place.
 
     Raises: NotFound without a record, otherwise what ``mount`` raises; the old mount then stays.
     """
@@ -117,7 +116,6 @@ def advance(
         generation=former.generation + 1,
         branch=former.branch if branch is None else branch,
         noted=None,
-        tag=former.tag if tag is None else tag,
     )
     mounted = mounted_on(former)
     try:
@@ -164,9 +162,10 @@ def recorded(place: UpperPlace) -> Record:
 
 def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
     """Removes a writable mount if it is mounted. Processes that have files of it open read and
-    write on. ``discard`` removes its changes; else they stay, if there are any, and ``mount`` finds
-    them again. The caller has the place locked. Raises: InUse if it is mounted in another mount
-    namespace, and would be left without its place; Denied, Unavailable."""
+    write on. If there are changes, and they are not to be ``discard``ed, they are kept, and
+    ``mount`` finds them again; else it is for the caller, who has the place locked, to remove that.
+    Raises: InUse if it is mounted in another mount namespace, and would be left without its place;
+    Denied, Unavailable."""
     record = recorded(place)
     users: Sequence[MountUser] = ()
     is_lazy = False
@@ -185,8 +184,6 @@ def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
             lower_mount.let_go(place, msgspec.structs.replace(record, generation=number))
         if kept:
             _sweep(place, record)
-        else:
-            place.remove()
     except OSError as error:
         raise state_files.translated(error, place.directory) from error
     return WritableUnmounted(is_lazy, users, kept)

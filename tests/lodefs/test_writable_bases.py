@@ -16,7 +16,7 @@ import lodefs
 from lodefs.api import base_tags
 from lodefs.api.writable import unmount_writable
 from lodefs.api.writable_changes import status
-from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound
+from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound, Unavailable
 from lodefs.chunkstore.format.names import is_base_tag
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.system import libc
@@ -188,6 +188,52 @@ def test_renamed_after_an_interrupted_commit(
     lodefs.rename("r", "renamed", session=kept.session)
     kept.commit()
     assert (kept.record.commit, tags(kept, "renamed")) == (made, {name: made})
+
+
+def test_a_tag_goes_on_before_the_mount_does(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no grace time gc would delete what the mount shows. A mount whose tag does not move
+    stays where it is, and the same command goes on."""
+    kept.write(a=b"ours")
+    name = tagged(kept)
+    kept.objects.add(fail(Unavailable("away")), "put", "repos/r/refs/tags")
+    with pytest.raises(Unavailable) as raised:
+        kept.commit()
+    assert "is committed, but" in raised.value.__notes__[-1]
+    assert (kept.record.commit, tags(kept, "r")) == (kept.base, {name: kept.base})
+    kept.objects.forget()
+    made = kept.head()
+    with monkeypatch.context() as patched:
+        patched.setattr(writable_mount, "advance", refused)
+        with pytest.raises(NoSpace):
+            kept.commit()
+    assert tags(kept, "r") == {name: made}
+    kept.commit()
+    assert (kept.head(), kept.record.commit) == (made, made)
+
+
+def test_who_may_make_no_tag_goes_on_without(kept: KeptChanges) -> None:
+    """As at the mount, which has told it."""
+    kept.write(a=b"ours")
+    name = tagged(kept)
+    kept.objects.add(fail(Denied("branches alone")), "put", "repos/r/refs/tags")
+    assert kept.commit() == kept.record.commit == kept.head()
+    assert tags(kept, "r") == {name: kept.base}
+
+
+def test_a_tag_is_gone_before_its_record_is(
+    kept: KeptChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill in between leaves none of which nobody knows."""
+    tagged(kept)
+    with monkeypatch.context() as patched:
+        patched.setattr(upper_place.UpperPlace, "remove", refused)
+        with pytest.raises(NoSpace):
+            unmount_writable(kept.session, str(kept.directory), discard=True)
+    assert tags(kept, "r") == {}
+    unmount_writable(kept.session, str(kept.directory), discard=True)
+    assert not kept.place.directory.exists()
 
 
 def test_a_policy_that_is_set_while_there_are_changes(kept: KeptChanges) -> None:

@@ -46,7 +46,10 @@ class Writable:
     def unmount(self, *, discard: bool = False) -> writable_mount.WritableUnmounted:
         """Take it away."""
         with self.place.locked():
-            return writable_mount.unmount(self.place, discard=discard)
+            done = writable_mount.unmount(self.place, discard=discard)
+            if not done.kept:
+                self.place.remove()
+            return done
 
     def mounter(self, options: MountOptions) -> Mounted:
         """Mounts as the product does; the processes must have ended when the test has."""

@@ -118,7 +118,8 @@ for number in range(2):
     with place.locked():
         writable_mount.advance(place, commit, None, mount) if number else None
         print(sorted(os.listdir(root))[:4])
-        writable_mount.unmount(place, discard=bool(number))
+        if not writable_mount.unmount(place, discard=bool(number)).kept:
+            place.remove()
 print(os.path.exists(changes))
 """
 
