@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from lodefs.api import base_tags
+from lodefs.api import base_tags, writable_changes
 from lodefs.api.writable import unmount_writable
-from lodefs.api.writable_changes import commit_and_unmount
 from lodefs.chunkstore.errors import InUse, Unavailable
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.mount.helper import state_files
@@ -22,14 +20,6 @@ from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_checks, upper_place, writable_mount
 from lodefs.mount.writable.upper_place import Record, UpperPlace
 from lodefs.settings.session import Session
-
-
-class Closed(NamedTuple):
-    """The outcome of changes: their commit (None: none was made), and whether they are still on the
-    disk."""
-
-    result: ChangesResult | None
-    kept: bool
 
 
 def mount(session: Session, place: UpperPlace, wanted: Record, token: str | None) -> None:
@@ -54,7 +44,7 @@ def mount(session: Session, place: UpperPlace, wanted: Record, token: str | None
         remember(session, wanted.mountpoint, place)
 
 
-def close(
+def commit(
     session: Session,
     place: UpperPlace,
     at: str,
@@ -62,31 +52,32 @@ def close(
     branch: str | None = None,
     message: str = "",
     author: str | None = None,
-    keeps: bool = False,
-    discards: bool = False,
-) -> Closed:
-    """Removes the mount at ``at``, if there is one, and commits its changes, if there are any; or
-    ``keeps`` or ``discards`` them. ``branch``, ``message`` and ``author`` are those of ``commit``.
+) -> ChangesResult | None:
+    """Removes the mount at ``at``, if there is one, and commits its changes. The place stays, and
+    its record is at the commit. Returns None if there are no changes. ``branch``, ``message`` and
+    ``author`` are those of ``lodefs.commit``.
 
     The changes stay if this raises: InUse if somebody still shows the mount, Diverged, NotFound
     (the branch), NoSpace, Denied, Unavailable.
     """
     with _translated(place):
-        if (record := place.read()) is None:
-            if place.directory.exists():  # a removal was interrupted
-                with place.locked():
-                    pass
-            return Closed(None, kept=False)
-        remember(session, at, place)
-        _detach(record)
-        writable_mount.check_unused(place, record)
-        unmount_writable(session, at, keep=not discards, discard=discards)
-        if keeps or place.read() is None:
-            return Closed(None, kept=place.read() is not None)
-        result, _ = commit_and_unmount(
+        record = _detached(session, place, at)
+        if record is None or not place.has_changes(record.generation):
+            return None
+        return writable_changes.commit(
             at, branch=branch, message=message, author=author, session=session, workers=0
         )
-        return Closed(result, kept=False)
+
+
+def close(session: Session, place: UpperPlace, at: str, *, discards: bool = False) -> bool:
+    """Removes the mount at ``at``, if there is one, and its place, unless that has changes, which
+    are kept, or ``discards`` them. Returns whether there are kept ones. Raises: InUse if somebody
+    still shows the mount; Denied, Unavailable."""
+    with _translated(place):
+        if _detached(session, place, at) is None:
+            return False
+        unmount_writable(session, at, keep=not discards, discard=discards)
+        return place.read() is not None
 
 
 def remember(session: Session, at: str, place: UpperPlace) -> None:
@@ -101,6 +92,20 @@ def _no_mounter(_options: MountOptions) -> object:
         "the node's mount service did not mount what is below the changes, or where this process "
         "cannot see it (mountPropagation): look at its log, and try again"
     )
+
+
+def _detached(session: Session, place: UpperPlace, at: str) -> Record | None:
+    """Returns the record of a place that is mounted nowhere; None if it is removed, which this
+    completes. Raises: InUse."""
+    if (record := place.read()) is None:
+        if place.directory.exists():  # a removal was interrupted
+            with place.locked():
+                pass
+        return None
+    remember(session, at, place)
+    _detach(record)
+    writable_mount.check_unused(place, record)
+    return record
 
 
 def _detach(record: Record) -> None:

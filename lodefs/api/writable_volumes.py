@@ -76,14 +76,14 @@ class WritableVolumes:
     def close(self, volume: WritableVolume, message: str) -> Closed:
         """See VolumeWriter."""
         place, at = self._place(volume), self.place(volume)
-        discards = volume.commits == DISCARD
+        result = None
         with self._session_if_any(volume) as session:
-            result, kept = writable_for_others.close(
-                session, place, at, keeps=True, discards=discards
-            )
+            discards = volume.commits == DISCARD
+            kept = writable_for_others.close(session, place, at, discards=discards)
         if kept and message:
             with self._open_session(volume) as session:
-                result, kept = writable_for_others.close(session, place, at, message=message)
+                result = writable_for_others.commit(session, place, at, message=message)
+                kept = writable_for_others.close(session, place, at, discards=True)
         if not kept:
             with suppress(OSError):  # an empty directory is harmless
                 os.rmdir(at)

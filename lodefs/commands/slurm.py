@@ -186,7 +186,7 @@ def commit(
     from lodefs.slurm.settling import settle
 
     call = job_liveness.scontrol(session.environment)
-    if not settle(NodeChanges(session, mounter), call, job, wait_s, _tell):
+    if not settle(NodeChanges(session, mounter), call, job, wait_s, cli.write_line):
         session.exit_code = exit_codes.FAILURE
 
 
@@ -315,13 +315,6 @@ def _begin_changes(session: Session, mounter: Path, upper: Path | None) -> Begin
         return changes.begin(record, shown)
 
     return begin
-
-
-def _tell(line: str) -> None:
-    from lodefs.slurm.job_report import log
-
-    cli.write_line(text.escaped(line))
-    log(text.escaped(line))
 
 
 def _check_read(session: Session) -> Callable[[int, str], None]:

@@ -14,27 +14,23 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
-from lodefs.chunkstore.format.decoding import from_json
 from lodefs.mount.helper import state_files
 from lodefs.settings.datasets import CommitWhen
 from lodefs.slurm.job_liveness import JobEnd
-from lodefs.slurm.job_record import JobRecord, Shown
+from lodefs.slurm.job_record import JobRecord, Shown, Versioned, read_record
 
 ROOT = Path("/var/lib/lodefs/slurm")
 MOUNTED = Path("/run/lodefs/changes")
-VERSION = 1
-RECORD_BYTES_MAX = 64 * 1024
 _WHOSE = "changes of a job that another command commits; try again when that has ended"
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(Versioned, frozen=True, kw_only=True):
     """Changes that a run of a job may make to a dataset. ``shown``: the dataset, with its base and
     its branch. ``restarts``, ``begun_s``, ``boot``: which run of the job, on which boot of the
     node. ``makes_branch``: the branch was not there when the job began. ``upper``: the directory in
-    which the changes lie in one of their own; "" where root's do."""
+    which the changes lie in one of their own; "" where root's do. ``commit``: the commit of the
+    changes, once it is made. ``told``: the outcome that the job's user was last told."""
 
-    version: int = VERSION
     job: int
     uid: int
     gid: int
@@ -45,6 +41,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     makes_branch: bool = False
     upper: str = ""
+    commit: str = ""
+    told: str = ""
 
     @property
     def name(self) -> str:
@@ -95,10 +93,12 @@ def fate_of(change: Change, record: JobRecord | None, boot: str, end: JobEnd | N
 
 
 class ChangeRecords:
-    """The files of all changes of this node, root's alone."""
+    """The files of all changes of this node, root's alone. ``locks``: a directory for their
+    locks."""
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, root: Path = ROOT, locks: Path = MOUNTED) -> None:
         self.root = root
+        self.locks = locks
 
     def write(self, change: Change) -> None:
         """Writes a record, which is on disk when this returns. Raises: NoSpace, Denied,
@@ -120,20 +120,24 @@ class ChangeRecords:
                 yield found
 
     @contextmanager
-    def taken(self, change: Change) -> Iterator[bool]:
-        """Locks a change for this process; False if the change is settled. Raises: InUse;
-        OSError."""
-        path = self._path(change.name)
-        if not path.exists():
-            yield False
+    def taken(self, change: Change) -> Iterator[Change | None]:
+        """Locks a change for this process, and yields its present record; None if the change is
+        settled. The lock lies in ``locks``, as records are replaced, and jobs may have filled their
+        disk. Raises: InUse, UnknownFormat, NoSpace, Denied, Unavailable."""
+        if not self._path(change.name).exists():
+            yield None
             return
-        fd = state_files.lock(path, _WHOSE)
+        lock = self.locks / f"{change.name}.lock"
         try:
-            is_there = os.fstat(fd).st_size > 0 and os.fstat(fd).st_nlink > 0
-            if not is_there:  # removed by then, and made anew by the lock
-                path.unlink(missing_ok=True)
-            yield is_there
+            state_files.make_private(self.locks)
+            fd = state_files.lock(lock, _WHOSE)
+        except OSError as error:
+            raise state_files.translated(error, lock) from error
+        try:
+            yield self._read(change.name)
         finally:
+            if not self._path(change.name).exists():  # others may wait for the lock otherwise
+                lock.unlink(missing_ok=True)
             os.close(fd)
 
     def remove(self, change: Change) -> None:
@@ -142,16 +146,7 @@ class ChangeRecords:
         self._path(change.name).unlink(missing_ok=True)
 
     def _read(self, name: str) -> Change | None:
-        path = self._path(name)
-        try:
-            found = from_json(state_files.read_whole(path, RECORD_BYTES_MAX), Change)
-        except FileNotFoundError:  # another process is done with it
-            return None
-        except InvalidInput as error:
-            raise UnknownFormat(f"{path}: {error}") from error
-        if found.version != VERSION:
-            raise UnknownFormat(f"{path} is of version {found.version}")
-        return found
+        return read_record(self._path(name), Change)
 
     def _path(self, name: str) -> Path:
         return self.root / f"{name}.json"

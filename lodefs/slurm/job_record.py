@@ -1,4 +1,5 @@
 """The records of jobs with datasets on a node: one file each, in a directory that a reboot empties.
+``read_record`` reads these files, and those of change_records.py.
 
 ``ROOT/JOB.json`` is written before the first mount is requested, and removed after the last was
 released, so that whatever a dead prolog or epilog has left is known. ``ROOT/JOB/DIR`` shows a
@@ -11,17 +12,42 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.protocol.figures.job_counts import RECORDS, Jobs
+from lodefs.mount.helper import state_files
 from lodefs.mount.service.interface import User
 from lodefs.settings.datasets import ON_SUCCESS, CommitWhen
 
 ROOT = RECORDS
 VERSION = 1
+RECORD_BYTES_MAX = 1 << 20
+
+
+class Versioned(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of this node."""
+
+    version: int = VERSION
+
+
+R = TypeVar("R", bound=Versioned)
+
+
+def read_record(path: Path, kind: type[R]) -> R | None:
+    """Returns the record in a file; None without one. Raises: UnknownFormat, Corrupt; OSError."""
+    try:
+        record = from_json(state_files.read_whole(path, RECORD_BYTES_MAX), kind)
+    except FileNotFoundError:
+        return None
+    except InvalidInput as error:
+        raise UnknownFormat(f"{path}: {error}") from error
+    if record.version != VERSION:
+        raise UnknownFormat(f"{path} is of version {record.version}")
+    return record
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -42,14 +68,13 @@ class Shown(msgspec.Struct, frozen=True):
         return bool(self.branch)
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+class JobRecord(Versioned, frozen=True, kw_only=True):
     """A job on this node. ``problem``: why it has no datasets, for the user; "" where it has.
     ``before``: what had been read by the node's mounts, by jobs of its number and by nobody known,
     before it began: a job that is requeued has the number that it had. ``begun_s``: Unix time.
     ``gid``: the group of what the user is shown for changes. ``restarts``: how often the job was
     requeued before this run of it."""
 
-    version: int = VERSION
     job: int
     uid: int
     gid: int = 0
@@ -95,18 +120,8 @@ class JobRecords:
             raise
 
     def read(self, job: int) -> JobRecord | None:
-        """Returns the record of a job; None without one. Raises: UnknownFormat."""
-        try:
-            data = self._path(job).read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            record = from_json(data, JobRecord)
-        except InvalidInput as error:
-            raise UnknownFormat(f"{self._path(job)}: {error}") from error
-        if record.version != VERSION:
-            raise UnknownFormat(f"{self._path(job)} is of version {record.version}")
-        return record
+        """Returns the record of a job; None without one. Raises: UnknownFormat, Corrupt."""
+        return read_record(self._path(job), JobRecord)
 
     def remove(self, job: int) -> None:
         """Removes the record of a job, if there is one."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from lodefs.api import writable_for_others
 from lodefs.chunkstore.errors import (
@@ -25,6 +27,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
+from lodefs.chunkstore.push.scanner import Skipped
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.mount.helper import state_files
 from lodefs.mount.options import MountOptions
@@ -40,6 +43,8 @@ from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 AGAIN = (Unavailable, Conflict, InUse, Denied, NoSpace)  # may go by itself, or once root has mended
 LEFT_OUT_MAX = 5  # paths that a message names
 
+Tell = Callable[["Settled"], str]
+"""Tells an outcome to people, and returns what was said; "" if it is not the time to say it."""
 EndOf = Callable[[int, int], JobEnd]
 """How a job's run with so many restarts ended. Raises: Unavailable."""
 CheckWrite = Callable[[int, str], None]
@@ -47,12 +52,12 @@ CheckWrite = Callable[[int, str], None]
 
 
 class Settled(NamedTuple):
-    """The outcome of changes. ``result``: of their commit; ``kept``: the directory in which they
-    still lie, and ``error`` the reason, if they were to be committed. With none of these nothing
-    was changed."""
+    """The outcome of a change: its ``commit``, and what that left out (``skipped``); ``kept``: the
+    directory in which the changes still lie, and ``error`` the reason, if they were to be
+    committed. With none of these nothing was changed."""
 
     change: Change
-    result: ChangesResult | None = None
+    skipped: Sequence[Skipped] = ()
     kept: Path | None = None
     error: LodefsError | None = None
 
@@ -101,13 +106,22 @@ class NodeChanges:
         writable_for_others.mount(self._session, place, wanted, None)
         return change.mountpoint
 
-    def settle(self, change: Change, end_of: EndOf) -> Settled | None:
-        """Commits changes, or keeps them, if their time has come. Returns None if it has not, or if
-        another process settles them. May be repeated: a kill at any moment loses nothing, and there
-        is one commit. Raises: Unavailable (Slurm does not answer)."""
+    def settle(self, change: Change, end_of: EndOf, tell: Tell) -> Settled | None:
+        """Commits changes, or keeps them, if their time has come, and tells it. Returns None if it
+        has not, or if another process settles them. May be repeated: a kill at any moment loses
+        nothing, there is one commit, and it is told at least once. Raises: Unavailable (Slurm does
+        not answer); NoSpace, Denied (a record)."""
         try:
-            with self._records.taken(change) as is_there:
-                return self._settled(change, end_of) if is_there else None
+            with self._records.taken(change) as present:
+                if present is None or (fate := self._fate(present, end_of)) is Fate.WAIT:
+                    return None
+                settled = self._closed(present, keeps=fate is Fate.KEEP)
+                said = tell(settled)
+                if not settled.is_tried_again:
+                    self._records.remove(change)
+                elif said not in ("", present.told):
+                    self._records.write(msgspec.structs.replace(settled.change, told=said))
+                return settled
         except InUse:
             return None
 
@@ -115,17 +129,12 @@ class NodeChanges:
         """The changes whose outcome is not reported yet. Raises: UnknownFormat."""
         return self._records.changes(job)
 
-    def _settled(self, change: Change, end_of: EndOf) -> Settled | None:
+    def _fate(self, change: Change, end_of: EndOf) -> Fate:
         record, boot = self._jobs.read(change.job), boot_id()
         fate = fate_of(change, record, boot, None)
         if fate is Fate.ASK:
             fate = fate_of(change, record, boot, end_of(change.job, change.restarts))
-        if fate is Fate.WAIT:
-            return None
-        settled = self._closed(change, keeps=fate is Fate.KEEP)
-        if not settled.is_tried_again:
-            self._records.remove(change)
-        return settled
+        return fate
 
     def _closed(self, change: Change, *, keeps: bool) -> Settled:
         state = upper_place.state_directory(self._session.environment)
@@ -134,14 +143,10 @@ class NodeChanges:
         try:
             if link.is_symlink() and not place.directory.exists():
                 raise Unavailable(f"{place.directory} is not there: is its disk mounted?")
-            result, kept = writable_for_others.close(
-                self._session,
-                place,
-                change.mountpoint,
-                branch=change.shown.branch if change.makes_branch else None,
-                message=f"Slurm job {change.job}",
-                author=_name_of(change.uid),
-                keeps=keeps,
+            result = None if keeps or change.commit else self._committed(change, place)
+            change = self._with_commit(change, place)
+            kept = writable_for_others.close(
+                self._session, place, change.mountpoint, discards=not keeps
             )
         except LodefsError as error:
             return Settled(change, kept=place.directory, error=error)
@@ -151,7 +156,28 @@ class NodeChanges:
         finally:
             with suppress(OSError):  # it is in use still, or gone
                 os.rmdir(change.mountpoint)
-        return Settled(change, result, place.directory if kept else None)
+        skipped = () if result is None else result.skipped
+        return Settled(change, skipped, place.directory if kept else None)
+
+    def _committed(self, change: Change, place: UpperPlace) -> ChangesResult | None:
+        return writable_for_others.commit(
+            self._session,
+            place,
+            change.mountpoint,
+            branch=change.shown.branch if change.makes_branch else None,
+            message=f"Slurm job {change.job}",
+            author=_name_of(change.uid),
+        )
+
+    def _with_commit(self, change: Change, place: UpperPlace) -> Change:
+        """Records the commit of a change, which the record of its place is at, before that is
+        removed: after a kill nobody else knows it. Raises: NoSpace, Denied, Unavailable."""
+        record = place.read()
+        if change.commit or record is None or record.commit == change.shown.commit:
+            return change
+        change = msgspec.structs.replace(change, commit=record.commit)
+        self._records.write(change)
+        return change
 
     def _has_branch(self, shown: Shown) -> bool:
         """Whether there is the branch of a dataset, in a store that takes commits."""
@@ -211,12 +237,11 @@ def told(one: Settled) -> str:
     """Returns the outcome of changes, for people."""
     change = one.change
     what = f"the changes on {change.shown.directory} ({change.dataset})"
-    if one.result is not None and not one.result.unchanged:
-        skipped = one.result.skipped
-        left = "".join(f"; left out: {each}" for each in skipped[:LEFT_OUT_MAX])
-        more = len(skipped) - LEFT_OUT_MAX
+    if change.commit and one.kept is None:
+        left = "".join(f"; left out: {each}" for each in one.skipped[:LEFT_OUT_MAX])
+        more = len(one.skipped) - LEFT_OUT_MAX
         left += f"; and {more:,} more" if more > 0 else ""
-        return f"{what} are commit {one.result.commit}{left}"
+        return f"{what} are commit {change.commit}{left}"
     if one.kept is None:
         return f"nothing was changed on {change.shown.directory} ({change.dataset})"
     said = f"{what} are kept in {one.kept}"

@@ -28,10 +28,10 @@ from lodefs.mount.volumes.changes import WritableVolume
 from lodefs.mount.writable import upper_place
 from lodefs.settings.session import Session
 from lodefs.slurm import change_records
-from lodefs.slurm.change_records import ChangeRecords
+from lodefs.slurm.change_records import Change, ChangeRecords
 from lodefs.slurm.job_liveness import JobEnd
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
-from lodefs.slurm.node_changes import NodeChanges
+from lodefs.slurm.node_changes import NodeChanges, Settled, told
 from tests.mount.writable.conftest import skip_where_unfit
 from tests.support.docker.writer_suite import BRANCH, WriterGiven, WriterSuite
 from tests.support.hpc.node_mounter import node_mounter
@@ -161,30 +161,35 @@ def test_changes_of_a_job_of_slurm(
     """They are mounted as a volume is, for the job's user; committed once when the job has ended
     well, and else kept. A node of which nothing else is left knows them."""
     monkeypatch.setattr(change_records, "MOUNTED", given.folder / "mounted")
-    records, jobs = ChangeRecords(given.folder / "slurm"), JobRecords(given.folder / "jobs")
+    records = ChangeRecords(given.folder / "slurm", given.folder / "mounted")
+    jobs = JobRecords(given.folder / "jobs")
     made = NodeChanges(given.session, service[1], records=records, jobs=jobs)
     head = given.session.store.resolve(REPO, "main").hex()
     shown = Shown(REPO, head, b"", "/tmp/d", BRANCH)
     job = JobRecord(job=7, uid=65534, gid=65534, begun_s=100.0, datasets=(shown,))
     ends = {7: JobEnd.AT_WORK, 8: JobEnd.FAILED}
+
+    def settle(change: Change) -> Settled | None:
+        return made.settle(change, lambda n, _: ends[n], told)
+
     for one in (job, msgspec.structs.replace(job, job=8)):
         jobs.write(one)
         at = Path(made.begin(one, shown))
         assert (at.stat().st_uid, at.parent.stat().st_mode & 0o777) == (65534, 0o700)
         (at / f"of-{one.job}").write_text("changed")
-        assert [made.settle(each, lambda n, _: ends[n]) for each in made.changes()] == [None]
+        assert [settle(each) for each in made.changes()] == [None]
         jobs.remove(one.job)
         if one is job:
-            assert [made.settle(each, lambda n, _: ends[n]) for each in made.changes()] == [None]
+            assert [settle(each) for each in made.changes()] == [None]
             ends[7] = JobEnd.SUCCEEDED
         (change,) = made.changes()
-        settled = made.settle(change, lambda n, _: ends[n])
+        settled = settle(change)
         assert settled is not None
-        assert (settled.result is not None, settled.kept is not None) == (
+        assert (settled.change.commit != "", settled.kept is not None) == (
             one is job,
             one is not job,
         )
-        assert made.settle(change, lambda n, _: ends[n]) is None
+        assert settle(change) is None
     assert given.messages() == ["Slurm job 7"]
     done = commit(change.mountpoint, session=given.session, workers=0)
     assert done.commit

@@ -83,16 +83,20 @@ def test_records_of_a_node(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_has_a_change(tmp_path: Path) -> None:
     """Another one is told; who comes after it is done gets nothing, and leaves nothing."""
-    records = ChangeRecords(tmp_path)
+    records = ChangeRecords(tmp_path / "slurm", tmp_path / "locks")
     records.write(CHANGE)
-    (path,) = tmp_path.iterdir()
-    with records.taken(CHANGE) as is_there:
-        assert is_there
+    with records.taken(CHANGE) as present:
+        assert present == CHANGE
+        (path,) = records.locks.iterdir()
+        told = msgspec.structs.replace(CHANGE, told="later")
+        records.write(told)
         assert run([sys.executable, "-c", TAKE, path]) == "taken\n"
+    with records.taken(CHANGE) as present:
+        assert present == told
         records.remove(CHANGE)
-    with records.taken(CHANGE) as is_there:
-        assert not is_there
-    assert not [*tmp_path.iterdir()]
+    with records.taken(CHANGE) as present:
+        assert present is None
+    assert not [*records.root.iterdir(), *records.locks.iterdir()]
 
 
 def test_a_record_of_another_version(tmp_path: Path) -> None:

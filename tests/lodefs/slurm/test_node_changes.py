@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import pytest
 
 from lodefs.api import writable_for_others
 from lodefs.chunkstore.push.scanner import Skipped
+from lodefs.mount.writable import upper_place, writable_mount
 from lodefs.mount.writable.upper_place import UpperPlace
 from lodefs.settings.session import Session
 from lodefs.slurm import change_records
@@ -19,6 +21,9 @@ from lodefs.slurm.job_liveness import JobEnd
 from lodefs.slurm.job_record import JobRecords
 from lodefs.slurm.node_changes import LEFT_OUT_MAX, NodeChanges, Settled, told
 from tests.lodefs.slurm.test_change_records import CHANGE
+from tests.support.chunkstore.faulty_store import FaultyObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.lodefs.kept_changes import KeptChanges
 
 SESSION = cast("Session", SimpleNamespace(environment={}))
 
@@ -28,7 +33,7 @@ def changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeChanges:
     """Two changes of job 7, which has ended well, in a directory of their own."""
     monkeypatch.setattr(change_records, "MOUNTED", tmp_path / "mounted")
     monkeypatch.setattr("lodefs.slurm.node_changes.boot_id", lambda: CHANGE.boot)
-    records = ChangeRecords(tmp_path / "slurm")
+    records = ChangeRecords(tmp_path / "slurm", tmp_path / "locks")
     for number in (0, 1):
         upper = str(tmp_path / "upper")
         records.write(msgspec.structs.replace(CHANGE, number=number, upper=upper))
@@ -36,7 +41,7 @@ def changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeChanges:
 
 
 def settled(changes: NodeChanges) -> list[Settled]:
-    found = [changes.settle(one, lambda _job, _restarts: JobEnd.SUCCEEDED)
+    found = [changes.settle(one, lambda _job, _restarts: JobEnd.SUCCEEDED, told)
              for one in changes.changes()]  # fmt: skip
     return [one for one in found if one is not None]
 
@@ -46,12 +51,11 @@ def test_an_error_of_any_kind_is_that_change_s_alone(
 ) -> None:
     """Users choose what lies in the directory of their changes. The others are settled."""
 
-    def close(_session: Session, place: UpperPlace, *_: object, **__: object) -> Any:
+    def commit(_session: Session, place: UpperPlace, *_: object, **__: object) -> None:
         if place.directory.name.endswith("-0"):
             raise RecursionError("too deep")
-        return writable_for_others.Closed(None, kept=False)
 
-    monkeypatch.setattr(writable_for_others, "close", close)
+    monkeypatch.setattr(writable_for_others, "commit", commit)
     first, second = settled(changes)
     assert first.is_tried_again
     assert "RecursionError: too deep" in told(first)
@@ -73,7 +77,61 @@ def test_a_removal_that_was_interrupted_is_continued(changes: NodeChanges, tmp_p
 def test_a_message_names_a_few_of_what_is_left_out() -> None:
     """A user may make any number of FIFOs."""
     skipped = [Skipped(b"%d" % number, f"{number} is a FIFO") for number in range(1000)]
-    result = SimpleNamespace(commit="c" * 64, unchanged=False, skipped=skipped)
-    line = told(Settled(CHANGE, cast("Any", result)))
+    line = told(Settled(msgspec.structs.replace(CHANGE, commit="c" * 64), skipped))
     assert f"{LEFT_OUT_MAX - 1} is a FIFO; and 995 more" in line
     assert len(line) < 1000
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptChanges:
+    """Changes of job 7, which are not mounted any more."""
+    monkeypatch.setattr(change_records, "MOUNTED", tmp_path / "mounted")
+    monkeypatch.setattr(upper_place, "OF_ROOT", tmp_path / "of-root")
+    monkeypatch.setattr("lodefs.slurm.node_changes.boot_id", lambda: CHANGE.boot)
+    kept = KeptChanges(tmp_path, FaultyObjects(MemoryObjects()))
+    state = upper_place.state_directory(kept.session.environment)
+    place = upper_place.default_place(state, CHANGE.mountpoint)
+    place.upper(0).mkdir(parents=True)
+    options = msgspec.structs.replace(kept.record.options, mountpoint=CHANGE.mountpoint)
+    place.write(msgspec.structs.replace(kept.record, options=options))
+    (place.upper(0) / "a").write_bytes(b"ours")
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (writable_mount, "advance"),  # the branch leads to it, and no record on the node does
+        (NodeChanges, "_with_commit"),
+        (writable_for_others, "close"),
+        (UpperPlace, "remove"),
+        (ChangeRecords, "remove"),
+    ],
+)
+def test_a_commit_is_told_whatever_was_killed_after_it(
+    kept: KeptChanges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    """And made once; nothing is left on the node."""
+    records = ChangeRecords(tmp_path / "slurm", tmp_path / "locks")
+    shown = msgspec.structs.replace(CHANGE.shown, repo="r", commit=kept.base)
+    records.write(msgspec.structs.replace(CHANGE, shown=shown))
+    changes = NodeChanges(kept.session, tmp_path, records=records, jobs=JobRecords(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, killed)
+        with pytest.raises(Killed):
+            settled(changes)
+    made = kept.head()
+    assert made != kept.base
+    (outcome,) = settled(changes)
+    assert told(outcome).endswith(f"are commit {made}")
+    assert (kept.head(), kept.files()["a"]) == (made, b"ours")
+    assert not [*records.root.iterdir(), *records.locks.iterdir()]
+    assert os.listdir(tmp_path / "of-root") == [kept.place.directory.name]

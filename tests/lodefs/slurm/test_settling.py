@@ -9,10 +9,10 @@ from typing import cast
 import msgspec
 import pytest
 
-from lodefs.chunkstore.errors import Diverged, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.errors import Diverged, LodefsError, NoSpace, NotFound, Unavailable
 from lodefs.slurm import settling
 from lodefs.slurm.change_records import Change
-from lodefs.slurm.node_changes import EndOf, NodeChanges, Settled
+from lodefs.slurm.node_changes import EndOf, NodeChanges, Settled, Tell
 from lodefs.slurm.settling import settle
 from tests.lodefs.slurm.test_change_records import CHANGE
 
@@ -31,14 +31,17 @@ class Changes:
     def changes(self, job: int | None = None) -> Iterator[Change]:
         yield from list(self.left)
 
-    def settle(self, change: Change, _end_of: EndOf) -> Settled | None:
+    def settle(self, change: Change, _end_of: EndOf, tell: Tell) -> Settled | None:
         self.tries += 1
         error = self.fails.pop(0) if self.fails else None
         if isinstance(error, Unavailable) and str(error) == "no controller":
             raise error
         settled = Settled(change, kept=KEPT if error else None, error=error)
-        if not settled.is_tried_again:
-            self.left.remove(change)
+        said = tell(settled)
+        at = self.left.index(change)
+        self.left[at : at + 1] = (
+            [msgspec.structs.replace(change, told=said)] if settled.is_tried_again else []
+        )
         return settled
 
 
@@ -46,6 +49,13 @@ class Changes:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(settling, "POLL_S", 0.001)
     return []
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(settling, "log", lines.append)
+    return lines
 
 
 def run(changes: Changes, told: list[str], wait_s: float) -> bool:
@@ -75,9 +85,39 @@ def test_what_stays_so_is_told(told: list[str]) -> None:
     """It is kept for root; what is not done in time is left for another call."""
     changes = Changes(Diverged("both changed x"), Unavailable("the store is away"))
     assert not run(changes, told, 0)
-    assert changes.left == [OTHER]
+    assert [one.number for one in changes.left] == [OTHER.number]
     conflict, later = told
     assert "both changed x" in conflict
     assert f"`lodefs commit {CHANGE.mountpoint}`" in conflict
     assert "tried again" not in conflict
     assert "tried again" in later
+
+
+def test_what_was_told_is_not_told_again(told: list[str], logged: list[str]) -> None:
+    """At each health check, where it has not changed: neither in the log nor in the job's output,
+    but to who calls."""
+    away, full = Unavailable("the store is away"), NoSpace("the quota")
+    changes = Changes(None, away, away, full, None)
+    for _ in range(4):
+        run(changes, told, 0)
+    assert len(told) == 5
+    assert [line.partition(": ")[2][:7] for line in logged] == ["nothing", "error: ", "error: ",
+                                                               "nothing"]  # fmt: skip
+    assert "the quota" in logged[2]
+
+
+def test_names_cannot_move_a_cursor(told: list[str], logged: list[str]) -> None:
+    """A job chooses the names of its files, and root and others look at the log."""
+    assert not run(Changes(Diverged("both changed \x1b[2Jx\ny")), told, 0)
+    assert "both changed \\x1b[2Jx\\ny" in told[0]
+    assert told[0] == logged[0]
+
+
+def test_pauses_grow_while_it_fails(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that fails may have read all changes before; a minute at most is waited."""
+    pauses: list[float] = []
+    monkeypatch.setattr(settling, "POLL_S", 1.0)
+    monkeypatch.setattr("lodefs.slurm.settling.time.sleep", pauses.append)
+    away = [Unavailable("the store is away")] * 20
+    assert run(Changes(*away), told, 3000)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]
