@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.objects.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.access import parse_rules
 from lodefs.proxy.peers.membership import peer
@@ -325,6 +326,7 @@ class Config:
     socket_mode: int = _setting(0o660, _mode, int, str)
     socket_group: str | None = _setting(None, _maybe(_text), str)
     listen: tuple[str, int] | None = _setting(None, parse_listen, str)
+    sources: Mapping[str, SourceSettings] = _setting(dict, parse_sources, dict)
     access: Mapping[str, tuple[str, ...]] = _setting(dict, parse_rules, dict)
     tokens_file: Path | None = _setting(None, _maybe(_path), str)
     allow_anonymous: bool = _setting(False, _flag, bool)

@@ -32,7 +32,7 @@ OBJECTS_MAX = 1024  # limit for writers: then a place field has at most 1.4 MB
 KEY_BYTES_MAX = 1024
 TAG_CHARS_MAX = 1024  # of an ETag or version
 OWN = -1  # in place of an object's number: the pack's own object
-_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 class SourceObject(NamedTuple):
@@ -155,8 +155,8 @@ def check_source(name: str) -> str:
     """Returns the valid name of a source. Raises: InvalidInput."""
     if not _SOURCE.fullmatch(name):
         raise InvalidInput(
-            f"{name!r} is not a name for a source: it has 1 to 100 letters, digits, '.', '_' and "
-            "'-', and begins with a letter or digit"
+            f"{name!r} is not a name for a source: it has 1 to 100 letters, digits, '_' and '-', "
+            "and begins with a letter or digit"
         )
     return name
 

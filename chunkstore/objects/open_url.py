@@ -22,12 +22,8 @@ from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.s3_bucket import PatientBucket, S3Bucket
-from lodefs.chunkstore.objects.source_objects import (
-    S3SourceObjects,
-    Sources,
-    SourceSettings,
-    check_settings,
-)
+from lodefs.chunkstore.objects.source_objects import S3SourceObjects, Sources
+from lodefs.chunkstore.objects.source_settings import SourceSettings
 from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
@@ -84,9 +80,7 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
 
 def open_sources(sources: Mapping[str, SourceSettings], options: StoreOptions) -> Sources:
     """Opens nothing yet; a source is reached with the times and limits of ``options``, but with
-    endpoint, region and credentials of its own. Raises: InvalidInput."""
-    for name, one in sources.items():
-        check_settings(name, one)
+    endpoint, region and credentials of its own."""
     own = replace(options, endpoint_url=None, region=None, credentials=None)
 
     def open_source(settings: SourceSettings) -> S3SourceObjects:

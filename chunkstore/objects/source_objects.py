@@ -11,26 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
 from typing import Protocol
 
-import msgspec
-
-from lodefs.chunkstore.errors import Changed, InvalidInput, NotFound, SourceLost, SourceUnknown
-from lodefs.chunkstore.format.virtual_pack import SourceObject, check_object_key, check_source
+from lodefs.chunkstore.errors import Changed, NotFound, SourceLost, SourceUnknown
+from lodefs.chunkstore.format.virtual_pack import SourceObject, check_object_key
 from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.s3_bucket import PatientBucket, VersionedKey
 from lodefs.chunkstore.objects.s3_errors import Archived
+from lodefs.chunkstore.objects.source_settings import SourceSettings, lines_for
 from lodefs.chunkstore.types import Buffer
-
-_SCHEME = "s3://"
-
-
-class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a source's objects are: ``url`` is s3://BUCKET/PREFIX. ``profile`` names credentials in
-    AWS's files; None stands for those of this process."""
-
-    url: str
-    region: str | None = None
-    endpoint_url: str | None = None
-    profile: str | None = None
 
 
 class SourceObjects(Protocol):
@@ -131,7 +118,7 @@ class Sources:
         if settings is None:
             raise SourceUnknown(
                 f"these bytes lie in place in the source {name!r}, which the settings here do not "
-                f'name: add [sources.{name}] with url = "s3://BUCKET/PREFIX" to lodefs.toml'
+                f"name: add {lines_for(name)} to lodefs.toml"
             )
         with self._lock:
             if name not in self._opened:
@@ -143,13 +130,3 @@ class Sources:
         with self._lock:
             while self._opened:
                 self._opened.popitem()[1].close()
-
-
-def check_settings(name: str, settings: SourceSettings) -> None:
-    """Raises: InvalidInput for a source that cannot be read in place."""
-    check_source(name)
-    if not settings.url.startswith(_SCHEME) or "?" in settings.url:
-        raise InvalidInput(
-            f"{settings.url} cannot be read in place: use s3://BUCKET/PREFIX, with endpoint_url "
-            "and region as settings of their own; `lodefs push URL` copies from other sources"
-        )

@@ -55,6 +55,7 @@ def settings(session: Session, options: dict[str, object]) -> dict[str, object]:
         **session.config.serve,
         "store": session.store_url,
         "access": session.config.access,
+        "sources": session.config.sources,
         "endpoint_url": s3.endpoint_url,
         "region": s3.region,
     }

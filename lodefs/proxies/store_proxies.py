@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.objects.source_settings import as_table
 from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.helper.helper_client import MountHelper
 from lodefs.mount.helper.interface import NodeMounts
@@ -170,6 +171,7 @@ class StoreProxies:
                 "transfer_timeout_s": s3.transfer_timeout_s,
             },
             "serve": {name: serve.get(name) for name in _SERVED},
+            **{f"sources.{k}": v for k, v in as_table(self._session.config.sources).items()},
         }
         lines = []
         for table, values in tables.items():

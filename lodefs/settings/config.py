@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.objects.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.protocol.access import parse_rules
 from lodefs.settings import toml_file
 
@@ -39,6 +40,7 @@ class Config(msgspec.Struct, frozen=True):
     s3: S3Config = S3Config()
     access: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # groups by pattern
     writers: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # the same
+    sources: Mapping[str, SourceSettings] = msgspec.field(default_factory=dict)  # by name
     serve: Mapping[str, object] = msgspec.field(
         default_factory=dict
     )  # fields of proxy.config.Config
@@ -46,7 +48,8 @@ class Config(msgspec.Struct, frozen=True):
 
 _TABLES = ("s3", "serve")
 _S3_PREFIX = "s3_"  # the proxy's settings in [serve.s3] have this prefix
-_NOT_SERVED = ("store", "access", "endpoint_url", "region", "transfer_timeout_s")  # set elsewhere
+# set elsewhere
+_NOT_SERVED = ("store", "access", "sources", "endpoint_url", "region", "transfer_timeout_s")
 
 
 def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> Config:
@@ -136,6 +139,7 @@ _TOP_READERS: dict[str, toml_file.Reader] = {
     "proxy": toml_file.text,
     "access": parse_rules,
     "writers": parse_rules,
+    "sources": parse_sources,
     **dict.fromkeys(_TABLES, _table),
 }
 _S3_READERS: dict[str, toml_file.Reader] = {

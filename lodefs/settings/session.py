@@ -127,6 +127,7 @@ class Session:
         options = StoreOptions(
             endpoint_url=settings.endpoint_url,
             region=settings.region,
+            sources=self.config.sources,
             first_timeout_s=FIRST_TIMEOUT_S,
             first_time_s_max=FIRST_TIME_S_MAX,
             attempts_max=ATTEMPTS_MAX,

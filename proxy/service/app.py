@@ -98,6 +98,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
     options = StoreOptions(
         endpoint_url=config.endpoint_url,
         region=config.region,
+        sources=config.sources,
         transfer_timeout_s=config.transfer_timeout_s,
         throttled_s_max=THROTTLED_S_MAX,
         calls_max=config.fetch_concurrency,

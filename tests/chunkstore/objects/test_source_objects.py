@@ -11,7 +11,8 @@ from loadtests.services import S3Server
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.virtual_pack import SourceObject
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_bucket, open_sources
-from lodefs.chunkstore.objects.source_objects import SourceObjects, SourceSettings
+from lodefs.chunkstore.objects.source_objects import SourceObjects
+from lodefs.chunkstore.objects.source_settings import SourceSettings, as_table, parse_sources
 from tests.support.chunkstore.memory_source import MemorySource
 from tests.support.chunkstore.source_objects_suite import DATA, SourceObjectsSuite
 
@@ -52,7 +53,7 @@ class S3Suite(SourceObjectsSuite):
 
     @pytest.fixture
     def source(self, server: S3Server, bucket: str) -> Iterator[SourceObjects]:
-        where = SourceSettings(f"s3://{bucket}/in/put", "us-east-1", server.endpoint_url)
+        where = SourceSettings(f"s3://{bucket}/in/put", server.endpoint_url)
         sources = open_sources({NAME: where}, StoreOptions())
         yield sources[NAME]
         sources.close()
@@ -126,18 +127,44 @@ class TestRgwVersions(TestRgw):
         assert source.read(found, 9, 9) == DATA[9:18]
 
 
+def test_settings_of_sources() -> None:
+    """A table gives the settings, and these the table."""
+    table = {
+        "archive": {"url": "s3://bucket/a b"},
+        "field-7": {
+            "url": "s3://b",
+            "endpoint_url": "http://h",
+            "region": "eu",
+            "profile": "p",
+        },
+    }
+    found = parse_sources(table)
+    assert found["field-7"] == SourceSettings("s3://b", "http://h", "eu", "p")
+    assert as_table(found) == table
+    assert parse_sources(found) == found
+
+
 @pytest.mark.parametrize(
-    ("name", "url"),
+    ("table", "match"),
     [
-        ("archive", "gs://bucket/x"),
-        ("archive", "s3://bucket/a/../b"),
-        ("archive", "s3://bucket/a?region=eu"),
-        ("archive", "s3://key:secret@bucket"),
-        ("arch/ive", "s3://bucket/x"),
+        ({"archive": {"url": "gs://bucket/x"}}, "lodefs push URL"),
+        ({"archive": {"url": "s3://bucket/a?region=eu"}}, "settings beside it"),
+        ({"archive": {"url": "/srv/data"}}, "must be s3://"),
+        ({"archive": {"ur": "s3://bucket"}}, "sources.archive"),
+        ({"archive": "s3://bucket"}, "sources.archive"),
+        ({"arch/ive": {"url": "s3://bucket"}}, "not a name for a source"),
+        ("s3://bucket", "must be tables"),
     ],
 )
-def test_settings_that_cannot_be_read_in_place(name: str, url: str) -> None:
-    """A wrong name or URL is refused with the right form; other kinds of source are copied."""
+def test_wrong_settings(table: object, match: str) -> None:
+    """A wrong name, URL or key is refused with the right form; other kinds of source are copied."""
+    with pytest.raises(InvalidInput, match=match):
+        parse_sources(table)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a/../b", "s3://key:secret@bucket", "s3://"])
+def test_urls_that_name_no_prefix(url: str) -> None:
+    """They are refused when the source is opened; what may be a secret is not quoted."""
     with pytest.raises(InvalidInput) as raised:
-        open_sources({name: SourceSettings(url)}, StoreOptions())[name]
+        open_sources({NAME: SourceSettings(url)}, StoreOptions())[NAME]
     assert "secret" not in str(raised.value)

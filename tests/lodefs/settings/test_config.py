@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.commands.serve import settings as serve_settings
+from lodefs.proxies.store_proxies import StoreProxies
 from lodefs.proxy.config import Config as ProxyConfig
 from lodefs.settings import mount_file
 from lodefs.settings.config import Config, load, parse
+from lodefs.settings.session import Session
 
 GOOD = """
 store = "s3://bucket/prefix"
@@ -36,6 +39,20 @@ def test_all_settings() -> None:
     assert config.s3.endpoint_url == "http://127.0.0.1:9000"
     assert config.s3.transfer_timeout_s == 20
     assert config.serve["cache_size_bytes_max"] == "100GiB"
+
+
+def test_sources_reach_every_proxy(tmp_path: Path) -> None:
+    """Sources of virtual packs come to the proxy's settings, also to those of the proxies that a
+    node starts for other stores; a wrong one is named with its line."""
+    text = '[sources.field-7]\nurl = "s3://bucket/in/put"\nprofile = "reader"\n'
+    found = parse(text).sources
+    file = tmp_path / "lodefs.toml"
+    file.write_text(text)
+    session = Session({"LODEFS_CONFIG": str(file), "LODEFS_STORE": "/store"})
+    assert ProxyConfig.from_mapping(serve_settings(session, {})).sources == found
+    assert parse(StoreProxies(session, tmp_path, print)._settings()).sources == found
+    with pytest.raises(InvalidInput, match=r"f\.toml:1: sources: .*lodefs push URL"):
+        parse('sources.a.url = "gs://bucket"', "f.toml")
 
 
 def test_mistakes_are_told_together_with_their_lines() -> None:

@@ -10,7 +10,8 @@ from lodefs.chunkstore.errors import Changed, NotFound
 from lodefs.chunkstore.format.virtual_pack import SourceObject
 from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.s3_errors import Archived
-from lodefs.chunkstore.objects.source_objects import SourceObjects, Sources, SourceSettings, lost
+from lodefs.chunkstore.objects.source_objects import SourceObjects, Sources, lost
+from lodefs.chunkstore.objects.source_settings import SourceSettings
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.memory_objects import etag_of
 
