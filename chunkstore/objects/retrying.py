@@ -84,12 +84,23 @@ class Retrying(DelegatingStore):
 
     def repeat(self, call: Callable[[], T]) -> T:
         """Runs any call that may be repeated."""
-        attempts = self._attempts()
-        while True:
-            try:
-                return call()
-            except Unavailable as error:
-                attempts.pause_or_raise(error)
+        return _repeat(call, self._attempts())
+
+
+def patiently(call: Callable[[], T], policy: RetryPolicy | None = None) -> T:
+    """Runs a call to something that is no store, with the same patience."""
+    attempts = _Attempts(
+        policy or RetryPolicy(), random_module.random, time.sleep, time.monotonic, None
+    )
+    return _repeat(call, attempts)
+
+
+def _repeat(call: Callable[[], T], attempts: _Attempts) -> T:
+    while True:
+        try:
+            return call()
+        except Unavailable as error:
+            attempts.pause_or_raise(error)
 
 
 class _Attempts:

@@ -26,7 +26,7 @@ from lodefs.chunkstore.push.limits import (
     check_names,
 )
 from lodefs.chunkstore.push.session import CommitResult, PushOptions, PushSession
-from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root, top_names
+from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root
 from lodefs.chunkstore.push.trees.directories import HashedDirectory
 from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.repo.refs import BRANCHES
@@ -71,12 +71,18 @@ def push(
     session = PushSession(store, RefName(repo, BRANCHES, branch), options, progress)
     head = head_of(session)
 
+    attempts: list[_Push] = []
+
+    def attempt() -> PushResult:
+        attempts.append(_Push(session, head))
+        return attempts[-1].run(root)
+
     def check() -> None:
         if head.commit is not None and head.id is not None:
-            names = top_names(root)
+            names = attempts[-1].top_names()
             check_names(store.packs, session.target, head.id, head.commit, names)
 
-    return session.run(lambda: _Push(session, head).run(root), check)
+    return session.run(attempt, check)
 
 
 class _Push:
@@ -90,12 +96,19 @@ class _Push:
         self._quota = Quota(session.store, session.branch.repo, head.size_bytes)
         self._counted_bytes = 0
         self._changes: Changes | None = Changes()
+        self._source: SourceDirectory | None = None
+
+    def top_names(self) -> list[bytes]:
+        """Returns the names in the source, which has been opened."""
+        assert self._source is not None
+        return self._source.top_names()
 
     def run(self, directory: bytes) -> PushResult:
         """Runs the attempt from the scan to the ref."""
         session = self._session
         with SourceDirectory(directory, session, self._count) as source:
             session.progress.phase = "reading files"
+            self._source = source
             root = source.read()
             if self._is_at(root):
                 session.uploader.finish()

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from typing import Self
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import PULL_STATE_DIR
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.index.stat_cache import StatCache
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
-from lodefs.chunkstore.push.remote.remote_files import Listing, RemoteFiles, is_url, open_remote
+from lodefs.chunkstore.push.remote.remote_files import RemoteFiles, is_url, open_remote
 from lodefs.chunkstore.push.remote.remote_scan import RemoteScan
 from lodefs.chunkstore.push.scanner import Scan, open_root, read_link
 from lodefs.chunkstore.push.session import PushSession
@@ -33,6 +33,7 @@ class SourceDirectory:
     def __init__(self, root: bytes, session: PushSession, count: Callable[[int], None]) -> None:
         """``count`` is called with the bytes of each file before the file is read; it may raise."""
         self._root = root
+        self._readable = root  # the workers' name of it
         self._session = session
         self._count = count
         self._opened = ExitStack()
@@ -65,6 +66,8 @@ class SourceDirectory:
         if is_url(root):
             remote = open_remote(root.decode())
             self._opened.callback(remote.close)
+            _check_remote(remote, options.places_apart(self._session.store))
+            self._readable = remote.location.encode()
             rules = IgnoreRules(options.exclude)
             return RemoteScan(remote, options.skip_unreadable, rules), _no_link
         fd = open_root(root)
@@ -86,11 +89,17 @@ class SourceDirectory:
         if first:
             self._session.learn()
             readers = self._session.readers(len(first), size_bytes)
-            readers.run(self._root, chain(first, files), self.deduplicator, self.tree.work)
+            readers.run(self._readable, chain(first, files), self.deduplicator, self.tree.work)
             self.deduplicator.seal()
             self.tree.finish()
         assert self.tree.root is not None
         return self.tree.root
+
+    def top_names(self) -> list[bytes]:
+        """Returns the names in the source, also of what is left out. Raises: OSError."""
+        if isinstance(self.scan, RemoteScan):
+            return self.scan.top_names
+        return [os.fsencode(name) for name in os.listdir(self._root)]
 
     def store_trees(self, root: HashedDirectory) -> TreeEntry:
         """Stores the trees that the store lacks. All packs are in the store afterwards."""
@@ -127,25 +136,15 @@ def real_root(source: str | os.PathLike[str]) -> bytes:
     return raw.rstrip(b"/") if is_url(raw) else os.path.realpath(raw)
 
 
-def top_names(root: bytes) -> list[bytes]:
-    """Returns the names in a source. Raises: what reading it raises."""
-    if not is_url(root):
-        return [os.fsencode(name) for name in os.listdir(root)]
-    with closing(open_remote(root.decode())) as remote:
-        files, subdirectories = remote.list(b"")
-        return [file.name for file in files] + subdirectories
-
-
 def source_root(source: str | os.PathLike[str], apart: Iterable[tuple[str, str]]) -> bytes:
-    """Returns the real path of a directory to push, or the URL of another source. ``apart`` lists
-    places that must not lie in it (paths, or URLs of other things), and what they are.
+    """Returns the real path of a directory to push, or the URL of another source, which is checked
+    when it is opened. ``apart`` lists places that must not lie in it (paths, or URLs of other
+    things), and what they are.
 
     Raises: NotFound, NotADirectory, InvalidInput, Denied.
     """
     root = real_root(source)
     if is_url(root):
-        with closing(open_remote(root.decode())) as remote:
-            _check_remote(remote, apart)
         return root
     os.close(open_root(root))
     _check_filled(root)
@@ -155,18 +154,13 @@ def source_root(source: str | os.PathLike[str], apart: Iterable[tuple[str, str]]
 
 
 def _check_remote(remote: RemoteFiles, apart: Iterable[tuple[str, str]]) -> None:
-    """Raises: NotFound if there is nothing in a source; InvalidInput if a store lies in it."""
+    """Raises: InvalidInput if a store lies in a source, or the source in it."""
     for place, what in apart:
         if remote.holds(place):
             raise InvalidInput(
                 f"{what} ({place}) and the source {remote.url} lie in one another, so every push "
                 "would change what is pushed: push a prefix that has nothing of the store"
             )
-    if remote.list(b"") == Listing([], []):
-        raise NotFound(
-            f"there is nothing below {remote.url}/: check the name; one object alone is pushed "
-            "with the directory above it"
-        )
 
 
 def _check_filled(root: bytes) -> None:

@@ -33,6 +33,7 @@ http {{
     server {{
         listen {host}:{port};
         root "{root}";
+        autoindex on;
     }}
 }}
 """

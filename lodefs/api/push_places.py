@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import unquote_to_bytes
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec, split_path
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.change import Change
 
 STDIN = "-"
+_QUOTED = re.compile("(?i)(s3|https?)://")  # URLs in which %20 is a space
 IsDirectory = Callable[[bytes], bool]
 
 
@@ -59,11 +62,12 @@ def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory)
             raise InvalidInput(f"two sources have the name {twice[0]}: push them one by one")
         places = [_joined(path, name) for name in names]
         return [_change(source, at) for source, at in zip(sources, places, strict=True)]
-    source = sources[0]
-    is_plain = source == STDIN or not (is_url(source) or os.path.isdir(source))
-    if place.is_inside or (is_plain and source != STDIN and is_there(path)):
-        path = path if not path and not is_plain else _joined(path, _name_of(source))
-    return [_change(source, path)]
+    word = sources[0]
+    content, is_directory = _content_of(word)
+    is_file = not is_directory and word != STDIN
+    if place.is_inside or (is_file and is_there(path)):
+        path = path if not path and is_directory else _joined(path, _name_of(word))
+    return [_put(path, content, is_directory=is_directory)]
 
 
 def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:
@@ -97,25 +101,42 @@ def _check_way(directory: bytes, name: bytes, plain: set[bytes]) -> None:
         plain.add(above)
 
 
-def _change(source: str, path: bytes) -> Change:
+def _change(word: str, path: bytes) -> Change:
+    content, is_directory = _content_of(word)
+    return _put(path, content, is_directory=is_directory)
+
+
+def _put(path: bytes, content: str | Path | BinaryIO, *, is_directory: bool) -> Change:
     from lodefs.chunkstore.push.changes.change import Put, PutDirectory
 
-    if source == STDIN:
-        return Put(path, sys.stdin.buffer)
-    if is_url(source):
-        return PutDirectory(path, source)
-    if not os.path.lexists(source):
-        raise NotFound(f"{source} does not exist")
-    if os.path.isdir(source):
-        return PutDirectory(path, Path(source))
-    return Put(path, Path(source))
+    if is_directory:
+        assert isinstance(content, str | Path)
+        return PutDirectory(path, content)
+    assert not isinstance(content, str)
+    return Put(path, content)
+
+
+def _content_of(word: str) -> tuple[str | Path | BinaryIO, bool]:
+    """Returns what a word names, and whether that is a directory. Raises: NotFound; what opening a
+    URL raises."""
+    if word == STDIN:
+        return sys.stdin.buffer, False
+    if is_url(word):
+        from lodefs.chunkstore.push.remote.remote_stream import open_remote_file
+
+        stream = open_remote_file(word)
+        return (word, True) if stream is None else (stream, False)
+    if not os.path.lexists(word):
+        raise NotFound(f"{word} does not exist")
+    return Path(word), os.path.isdir(word)
 
 
 def _name_of(source: str) -> bytes:
     if source == STDIN:
         raise InvalidInput("standard input has no name: give the whole path, REPO[@BRANCH]:PATH")
     if is_url(source):
-        return os.fsencode(source).partition(b"?")[0].rstrip(b"/").rpartition(b"/")[2]
+        name = os.fsencode(source).partition(b"?")[0].rstrip(b"/").rpartition(b"/")[2]
+        return unquote_to_bytes(name) if _QUOTED.match(source) else name
     return os.path.basename(os.path.abspath(os.fsencode(source)))
 
 

@@ -53,6 +53,7 @@ _SHARED_KEYS = (
     "lodefs push ./flickr30k vision/flickr30k --meta source=crawl-7 --meta license=CC-BY",
     "lodefs push --every 10m ./results runs/results@main:job-17",
     "lodefs push s3://their-bucket/flickr30k vision/flickr30k  # what is in a bucket",
+    "lodefs push hf://openai/whisper-tiny@main models/whisper-tiny",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
     store=True,
     of=push_directory,
@@ -86,8 +87,8 @@ def push(
     One directory, without PATH, becomes the whole content of the branch: files that are not in it
     are removed from the branch. With PATH, all other files stay: a directory replaces PATH, a file
     is stored at PATH. Several sources, or one source before a PATH that ends with a slash, go into
-    PATH and keep their names ("REPO:" is the top). "-" is standard input,
-    and s3://BUCKET/PREFIX[?endpoint_url=URL&region=REGION] is a directory of objects.
+    PATH and keep their names ("REPO:" is the top). "-" is standard input. SRC may be a URL: s3://,
+    gs://, az://, hf://, https://, sftp://, hdfs:// and others (docs/import.md).
 
     Files named .lodefsignore, and --exclude, list patterns in the syntax of .gitignore. Files that
     match are not in the commit, and excluded directories are not read.

@@ -1,6 +1,7 @@
 """The interface of a source that a URL names: directories of files that are read by ranges.
 
-Implementations: s3_files.py. Every one passes ``tests.support.chunkstore.remote_files_suite``.
+Implementations: s3_files.py, fsspec_files.py. Every one passes
+``tests.support.chunkstore.remote_files_suite``.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.push.workers.source_files import FileStat
 from lodefs.chunkstore.types import Buffer
 
@@ -31,12 +33,21 @@ class RemoteFile(NamedTuple):
     state: str
 
 
-class Listing(NamedTuple):
+class Unreadable(NamedTuple):
+    """A name in a listing that cannot be read, and the reason, which names it."""
+
+    name: bytes
+    reason: str
+
+
+@dataclass(slots=True)
+class Listing:
     """All that one directory holds, in any order. Names are as the source has them, so they may be
     no names of files."""
 
     files: list[RemoteFile]
     subdirectories: list[bytes]
+    unreadable: list[Unreadable] = field(default_factory=list)
 
 
 class Piece(NamedTuple):
@@ -56,6 +67,11 @@ class RemoteFiles(Protocol):
         """The URL of the root for messages, without a secret."""
         ...
 
+    @property
+    def location(self) -> str:
+        """The URL that opens the same files in another process, at the same revision."""
+        ...
+
     def list(self, path: bytes) -> Listing:
         """Returns what a directory holds; nothing if there is no such directory. Raises:
         Unavailable, Denied, and NotFound for the place that holds the root, such as a bucket."""
@@ -66,8 +82,12 @@ class RemoteFiles(Protocol):
         one state of the file.
 
         Raises: NotFound; Denied for this file; NoAccess if no file can be read any more;
-        Unavailable.
+        SourceChanged if the file was changed meanwhile; Unavailable.
         """
+        ...
+
+    def file(self) -> RemoteFile | None:
+        """Returns the root if it is one file, whose path is b""; otherwise None."""
         ...
 
     def holds(self, place: str) -> bool:
@@ -106,15 +126,18 @@ def _open_s3(url: str) -> RemoteFiles:
     return open_s3_files(url)
 
 
+def _open_fsspec(url: str) -> RemoteFiles:
+    from lodefs.chunkstore.push.remote.fsspec_files import open_fsspec_files
+
+    return open_fsspec_files(url)
+
+
+# Sources that are read by a reader of our own
 SCHEMES: dict[str, Callable[[str], RemoteFiles]] = {"s3": _open_s3}
 
 
 def open_remote(url: str) -> RemoteFiles:
-    """Opens the source at a URL. It does not connect yet. Raises: InvalidInput."""
-    scheme = url.partition(":")[0]
-    if scheme.lower() not in SCHEMES:
-        raise InvalidInput(
-            f"{scheme}:// is not a kind of source that push reads: use s3://BUCKET/PREFIX, or copy "
-            "the files into a directory and push that"
-        )
-    return SCHEMES[scheme.lower()](url)
+    """Opens the source at a URL. Raises: InvalidInput; some kinds connect, and then also Denied,
+    NotFound, Unavailable."""
+    scheme = url.partition(":")[0].lower()
+    return SCHEMES.get(scheme, _open_fsspec)(url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import NAME_BYTES_MAX
 from lodefs.chunkstore.push.ignore_rules import FILE_NAME, SIZE_BYTES_MAX, IgnoreRules
 from lodefs.chunkstore.push.remote.remote_files import (
@@ -36,6 +36,7 @@ class RemoteScan:
     remote: RemoteFiles
     skip_unreadable: bool = False
     ignore: IgnoreRules = field(default_factory=IgnoreRules)
+    top_names: list[bytes] = field(default_factory=list)  # in the root, also of what is left out
     skipped: list[Skipped] = field(default_factory=list)
     notes: SourceNotes = field(default_factory=SourceNotes)
 
@@ -45,7 +46,12 @@ class RemoteScan:
         return walk(self._visit)
 
     def _visit(self, path: bytes, depth: int) -> ScannedDirectory:
-        files, subdirectories = self.remote.list(path)
+        listing = self.remote.list(path)
+        files, subdirectories = listing.files, listing.subdirectories
+        if not depth:
+            self.top_names = [*(file.name for file in files), *subdirectories]
+            if not self.top_names and not listing.unreadable:
+                raise NotFound(self._nothing())
         self.ignore.enter(path, self._patterns(path, files))
         if self.ignore:
             excludes = self.ignore.excludes
@@ -57,6 +63,9 @@ class RemoteScan:
             ]
         subdirectories = sorted(n for n in subdirectories if self._is_name(path, n, "/"))
         directories = set(subdirectories)
+        for name, reason in listing.unreadable:
+            if not self.ignore.excludes(below(path, name), is_directory=False):
+                self._leave(path, name, reason)
         rows = [
             _row(file)
             for file in files
@@ -64,6 +73,11 @@ class RemoteScan:
         ]
         self.notes.note_excluded([row[0] for row in rows], subdirectories)
         return ScannedDirectory(path, depth, Columns(rows), subdirectories, LISTED_NS)
+
+    def _nothing(self) -> str:
+        if self.remote.file() is not None:
+            return f"{self.remote.url} is one file: name its path, as in REPO:PATH"
+        return f"there is nothing below {self.remote.url}/: check the name"
 
     def _patterns(self, path: bytes, files: list[RemoteFile]) -> bytes | None:
         """Returns the content of a directory's file of patterns."""

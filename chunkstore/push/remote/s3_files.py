@@ -21,9 +21,15 @@ class S3Files:
     bytes, and each part that is read comes with it."""
 
     def __init__(
-        self, bucket: PatientBucket, prefix: str, flat_keys_max: int = FLAT_KEYS_MAX
+        self,
+        bucket: PatientBucket,
+        prefix: str,
+        flat_keys_max: int = FLAT_KEYS_MAX,
+        location: str = "",
     ) -> None:
+        self.location = location
         self._bucket = bucket
+        self._key = prefix
         self._base = f"{prefix}/" if prefix else ""
         self._flat_keys_max = flat_keys_max
         self._listed: dict[bytes, Listing] = {}  # directories of the last flat list
@@ -57,11 +63,18 @@ class S3Files:
         return listing
 
     def read(self, path: bytes, offset: int, size_bytes: int) -> Piece:
+        key = self._base + path.decode() if path else self._key
         try:
-            part = self._bucket.get(self._base + path.decode(), offset, size_bytes)
+            part = self._bucket.get(key, offset, size_bytes)
         except (BadCredentials, NoSuchBucket) as error:
             raise NoAccess(str(error)) from error
         return Piece(part.data, part.object_size_bytes, part.etag.strip('"'))
+
+    def file(self) -> RemoteFile | None:
+        first = next(self._bucket.list(self._key, 1), None) if self._key else None
+        if first is None or first.key != self._key:
+            return None
+        return _file(self._key.rpartition("/")[2], first)
 
     def holds(self, place: str) -> bool:
         """Implements RemoteFiles: the bucket has the store's first object, at the same place."""
@@ -83,7 +96,7 @@ class S3Files:
 
 def open_s3_files(url: str) -> S3Files:
     """Opens ``s3://BUCKET[/PREFIX][?endpoint_url=...&region=...]``. Raises: InvalidInput."""
-    return S3Files(*open_bucket(url))
+    return S3Files(*open_bucket(url), location=url)
 
 
 def _directories(path: bytes, prefix: str, found: list[ObjectInfo]) -> dict[bytes, Listing]:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from lodefs.chunkstore.errors import Denied, LodefsError, NotFound
+from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, SourceChanged
 from lodefs.chunkstore.push.remote.remote_files import (
     NoAccess,
     Piece,
@@ -45,6 +45,8 @@ class RemoteReads:
         asked = self._ahead.popleft()
         try:
             piece = asked.result()
+        except SourceChanged:
+            return Outcome(None, CHANGED)
         except NoAccess as error:
             return Outcome(None, NO_ACCESS, str(error))
         except NotFound as error:

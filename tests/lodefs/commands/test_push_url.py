@@ -40,11 +40,22 @@ def test_into_a_path(lodefs: Lodefs, source: MemoryRemote) -> None:
     assert lodefs("cat", "r:more/x/b").out == "333"
 
 
+def test_one_file(lodefs: Lodefs, source: MemoryRemote) -> None:
+    """A URL of one file is pushed as a local file is."""
+    source.files = {b"": b"1234"}
+    lodefs("push", "memory://bucket/one.txt", "r:")
+    lodefs("push", "memory://bucket/one.txt", "r:two.txt")
+    assert lodefs("ls", "r").out.split() == ["one.txt", "two.txt"]
+    assert lodefs("cat", "r:two.txt").out == "1234"
+    refused = lodefs("push", "memory://bucket/one.txt", "r")
+    assert refused.code and "is one file: name its path" in refused.err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("ftp://host/x", "r"), "not a kind of source"),
-        (("ftp://host/x", "r:x"), "not a kind of source"),
+        (("nothing://host/x", "r"), "not a kind of source"),
+        (("nothing://host/x", "r:x"), "not a kind of source"),
         (("memory://x", "r", "--every", "1m"), "--every takes one directory"),
         (("memory://x", "r", "--from-list", "-"), "--from-list takes one directory"),
     ],

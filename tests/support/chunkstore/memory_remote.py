@@ -14,7 +14,7 @@ class MemoryRemote:
     """Implements RemoteFiles. ``reads`` and ``lists`` are the calls so far. ``on_read`` is
     called with each key before it is read; it may change the source, or raise."""
 
-    url = "memory://source"
+    url = location = "memory://source"
 
     def __init__(self, files: dict[bytes, bytes], *, has_states: bool = True) -> None:
         self.files = files
@@ -32,7 +32,7 @@ class MemoryRemote:
         directories: dict[bytes, None] = {}
         for key, data in self.files.items():
             name, slash, _ = key[len(start) :].partition(b"/")
-            if not key.startswith(start) or key == start:
+            if not key.startswith(start) or key == start or not key:
                 continue
             if slash:
                 directories[name] = None
@@ -49,6 +49,10 @@ class MemoryRemote:
         if data is None:
             raise NotFound(f"{path!r} is not in {self.url}")
         return Piece(data[offset : offset + size_bytes], len(data), self._state(data))
+
+    def file(self) -> RemoteFile | None:
+        data = self.files.get(b"")
+        return None if data is None else RemoteFile(b"source", len(data), self._state(data))
 
     def holds(self, place: str) -> bool:
         return place in self.stores

@@ -63,6 +63,15 @@ class TestRgw(RemoteFilesSuite):
             assert sorted(one.list(b"").subdirectories) == [b"", b"a"]
             assert sorted(one.list(b"a").subdirectories) == [b"", b".."]
 
+    def test_one_object(self, source: S3Files, put: Put) -> None:
+        """A prefix may be the key of one object."""
+        put(b"a", b"one")
+        one = S3Files(source._bucket, "in put/a")
+        found = one.file()
+        assert found is not None and (found.name, found.size_bytes) == (b"a", 3)
+        assert one.read(b"", 1, 9).data == b"ne"
+        assert source.file() is None
+
     def test_a_store_is_seen(self, source: S3Files, put: Put, rgw_bucket: str) -> None:
         """A store in the source, or around it, is seen by its first object."""
         place = f"s3://{rgw_bucket}/in put"
@@ -75,13 +84,6 @@ class TestRgw(RemoteFilesSuite):
 
 def put_into(bucket: S3Bucket, key: str, data: bytes) -> None:
     bucket.put(key, [data])
-
-
-@pytest.mark.parametrize("url", ["ftp://host/x", "gs://bucket/x"])
-def test_unknown_kind(url: str) -> None:
-    """An unknown kind of URL is named, with a way out."""
-    with pytest.raises(InvalidInput, match="not a kind of source"):
-        open_remote(url)
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3://b/a//c", "s3://b/../c", "s3://k:s@bucket/x"])
