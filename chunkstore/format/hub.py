@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from hashlib import sha1
 
-SOURCE = "hub"  # the key of the metadata that says where a commit comes from: hf://ORG/MODEL
-COMMIT = "hub-commit"  # the key of the hub's own id of the commit: 40 hex digits
+SOURCE = "lodefs-hub"  # the key of the metadata that says where a commit comes from: hf://ORG/MODEL
+COMMIT = "lodefs-hub-commit"  # the key of the hub's own id of the commit: 40 hex digits
 
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}\Z")
 _ETAG = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")

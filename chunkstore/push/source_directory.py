@@ -17,7 +17,12 @@ from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.index.stat_cache import StatCache
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
-from lodefs.chunkstore.push.remote.remote_files import RemoteFiles, is_url, open_remote
+from lodefs.chunkstore.push.remote.remote_files import (
+    RemoteFiles,
+    is_url,
+    open_remote,
+    remembered_root,
+)
 from lodefs.chunkstore.push.remote.remote_scan import RemoteScan
 from lodefs.chunkstore.push.scanner import Scan, open_root, read_link
 from lodefs.chunkstore.push.session import PushSession
@@ -40,7 +45,7 @@ class SourceDirectory:
         self.scan, links = self._open(root)
         placement = session.placement()
         self.tree = PushTree(
-            memory=StatCache.of(session.index, root),
+            memory=StatCache.of(session.index, remembered_root(root)),
             placement=placement,
             read_link=links,
             skip_unreadable=self.scan.skip_unreadable,

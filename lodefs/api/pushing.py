@@ -92,8 +92,8 @@ def push(
     ] = False,
     **options: Unpack[SourceOptions],
 ) -> PushResult:
-    """Commits a directory, or the files below a URL (s3://BUCKET/PREFIX), to a branch,
-    ``REPO[@BRANCH]``; it becomes the whole content.
+    """Commits a directory, or the files of a URL (s3://BUCKET/PREFIX, hf://ORG/NAME@REV), to a
+    branch, ``REPO[@BRANCH]``; it becomes the whole content.
 
     ``allow_removals``: push even if that removes more than half of the branch's files; or a
     function that decides. ``check``: check that the store has all objects of the commit, and store
@@ -123,6 +123,10 @@ def push(
     with opened_for(options) as settings:
         core = push_options(settings, options, allow_removals=allow_removals, check=check)
         progress = options.get("progress")
+        if isinstance(place, str) and place.startswith("hf://"):
+            from lodefs.chunkstore.push.remote.hub_push import push_hub
+
+            return push_hub(settings.store, place, spec.repo, spec.rev, core, progress)
         return push_directory(settings.store, place, spec.repo, spec.rev, core, progress)
 
 

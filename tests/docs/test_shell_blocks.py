@@ -44,6 +44,7 @@ BLOCKS = {
     "hpc.md#changes-of-a-job-1": SLURM,
     "hpc.md#data-on-the-nodes-before-a-job-begins-1": "two lines of a script, and no command",
     "huggingface.md#hugging-face-1": "needs transformers: tests/proxy/hub has huggingface_hub",
+    "huggingface.md#from-the-hub-into-the-store-1": "tests/chunkstore/push/remote has a hub",
     "import.md#taking-data-in-1": "a bucket of the reader's: tests/chunkstore/push/remote has such",
     "import.md#the-url-1": "a server of the reader's: tests/chunkstore/push/remote has such URLs",
     "install.md#debian-package-1": NODE,

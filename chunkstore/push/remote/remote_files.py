@@ -18,6 +18,7 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.push.workers.source_files import FileStat
 from lodefs.chunkstore.types import Buffer
 
+_HUB_COMMIT = re.compile(rb"(hf://[^@]*)@[0-9a-f]{40}(?=/|\Z)")
 _URL = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
 # In place of the clock when a directory was listed: states are no times, so none is too young
 LISTED_NS = (1 << 63) - 1
@@ -107,6 +108,12 @@ def is_url(source: bytes | str | os.PathLike[str]) -> bool:
     """Whether a source of a push is named by a URL other than that of a local file."""
     found = _URL.match(os.fsencode(source))
     return found is not None and found[1].lower() != b"file"
+
+
+def remembered_root(root: bytes) -> bytes:
+    """Returns the name under which a push index remembers the files of a source. The states of a
+    repository of the Hugging Face Hub mean the same at each of its commits."""
+    return _HUB_COMMIT.sub(rb"\1", root)
 
 
 def stat_of_state(size_bytes: int, state: str) -> FileStat:

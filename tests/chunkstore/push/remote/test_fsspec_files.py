@@ -36,7 +36,7 @@ from lodefs.chunkstore.push.remote.fsspec_files import (
 )
 from lodefs.chunkstore.push.remote.remote_files import Listing, NoAccess
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
-from tests.support.chunkstore.hf_hub import HfHub, hf_hub
+from tests.support.chunkstore.hub_server import HubServer, serve_hub
 from tests.support.chunkstore.remote_files_suite import Put, RemoteFilesSuite, walked
 from tests.support.chunkstore.sftp_server import SftpServer, sftp_server
 
@@ -152,29 +152,32 @@ class TestHuggingFace(RemoteFilesSuite):
     """A small hub, read by the library of Hugging Face."""
 
     @pytest.fixture
-    def hub(self) -> Iterator[HfHub]:
-        with hf_hub() as hub:
+    def hub(self) -> Iterator[HubServer]:
+        with serve_hub() as hub:
+            hub.repository("org/model").add("README.md", b"# a model")
             yield hub
 
     @pytest.fixture
-    def source(self, hub: HfHub, monkeypatch: pytest.MonkeyPatch) -> Source:
+    def source(self, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> Source:
         monkeypatch.setitem(conf, "hf", {"endpoint": hub.url})
         return Source("hf://org/model@main/in")
 
     @pytest.fixture
-    def put(self, hub: HfHub, source: Source) -> Put:
+    def put(self, hub: HubServer, source: Source) -> Put:
         def put(path: bytes, data: bytes) -> None:
-            hub.commit(f"in/{path.decode()}", data)
+            hub.repository("org/model").add(f"in/{path.decode()}", data)
             source.reopen()
 
         return put
 
-    def test_a_revision_is_resolved_once(self, source: Source, put: Put, hub: HfHub) -> None:
+    def test_a_revision_is_resolved_once(self, source: Source, put: Put, hub: HubServer) -> None:
         """What is open stays at its commit, here and in other processes."""
         put(b"a", b"one")
         source.reopen()
-        hub.commit("in/a", b"two")
-        assert hub.heads[-2] in source.location
+        repository = hub.repository("org/model")
+        before = repository.branches["main"]
+        repository.add("in/a", b"two")
+        assert before in source.location
         for one in (source, Source(source.location)):
             assert one.read(b"a", 0, 9).data == b"one"
 
