@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 WRITERS_NAMED_MAX = 5
 POLL_S = 0.2
+HOLES_MAX = 16  # times the size of their disk that changed files may have
 
 
 class WritableStatus(NamedTuple):
@@ -197,6 +199,7 @@ def _committed(
         writable_mount.note_commit(place, noted)
 
     found = _changes_of(session, place, record, goes_to.repo, base)
+    _check_sizes(found)
     core = replace(push_options(session, options), on_commit=note)
     try:
         result = commit_changes(
@@ -232,6 +235,25 @@ def _changes_of(
     number = record.generation
     without = place.restoring(number)
     return read_upper(place.upper(number), base, xattr_prefix=prefix, without=without)
+
+
+def _check_sizes(found: UpperChanges) -> None:
+    """Raises InvalidInput for files that no disk of this size can hold: holes and hard links cost
+    nothing there, but are read and stored whole."""
+    from lodefs.chunkstore.push.changes.upper_directory import UpperKind
+    from lodefs.chunkstore.push.workers.source_files import show_path
+
+    disk = os.statvfs(found.upper)
+    disk_bytes = disk.f_blocks * disk.f_frsize  # 0: it has no limit
+    files = [one for one in found.entries if one.kind is UpperKind.FILE]
+    size_bytes = sum(one.size_bytes for one in files)
+    if disk_bytes and size_bytes > HOLES_MAX * disk_bytes:
+        largest = max(files, key=attrgetter("size_bytes"))
+        raise InvalidInput(
+            f"the changed files have {size_bytes:,} bytes, with holes and hard links, which is "
+            f"more than {HOLES_MAX} times their disk; the largest is {show_path(largest.path)} "
+            f"with {largest.size_bytes:,}: truncate or remove it"
+        )
 
 
 def _base(session: Session, record: Record, repo: str, instead: str | None) -> tuple[Spec, Commit]:

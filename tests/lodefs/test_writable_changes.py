@@ -123,6 +123,20 @@ def test_a_full_repository(kept: KeptChanges) -> None:
     assert "new" in kept.files()
 
 
+@pytest.mark.parametrize("links", [1, 200])
+def test_more_than_the_disk_could_hold(kept: KeptChanges, links: int) -> None:
+    """Files with holes, or with many names, would be read for ever."""
+    disk = os.statvfs(kept.upper)
+    size_bytes = min(20 * disk.f_blocks * disk.f_frsize, 1 << 43) // links
+    (kept.upper / "sparse").touch()
+    os.truncate(kept.upper / "sparse", size_bytes)
+    for number in range(1, links):
+        os.link(kept.upper / "sparse", kept.upper / f"sparse-{number}")
+    with pytest.raises(InvalidInput, match=r"16 times their disk; the largest is sparse"):
+        kept.commit()
+    kept.assert_kept()
+
+
 def test_one_commit_at_a_time(kept: KeptChanges) -> None:
     """A commit while another command works on the place says so."""
     kept.write(a=b"changed")

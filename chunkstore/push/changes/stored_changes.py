@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -88,6 +88,7 @@ class StoredChanges:
         puts = {n: one.content for n, one in enumerate(self._changes) if isinstance(one, Put)}
         self._local = {n: local_file(c) for n, c in puts.items() if isinstance(c, os.PathLike)}
         self._note_private()
+        self._quota.check_files({n: file.size_bytes for n, file in self._local.items()})
         directories = {n: o for n, o in enumerate(self._changes) if isinstance(o, PutDirectory)}
         if len(directories) + bool(self._local) > 1:
             self._session.readers(sys.maxsize, 0)  # as many as possible, before threads start
@@ -194,6 +195,12 @@ class EarlyQuota:
         self._places = [list(_places(change)) for change in changes]
         self._staying = _staying(changes, self._places)
         self._put_bytes = 0
+
+    def check_files(self, sizes_bytes: Mapping[int, int]) -> None:
+        """Checks the contents of changes whose sizes are known before they are read. Raises:
+        OverQuota."""
+        put_bytes = sum(sizes_bytes[number] for number in self._staying & sizes_bytes.keys())
+        self._quota.check_put(put_bytes, lambda: self._kept_bytes)
 
     def count(self, number: int, more_bytes: int) -> None:
         """Counts more bytes of the content of change ``number``. Raises: OverQuota."""

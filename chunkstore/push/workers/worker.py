@@ -22,7 +22,13 @@ from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RAW, RawStreak, compress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.remote.remote_files import is_url
-from lodefs.chunkstore.push.workers.source_files import FileStat, Source, read_full, stat_of
+from lodefs.chunkstore.push.workers.source_files import (
+    FileStat,
+    Source,
+    read_data,
+    read_full,
+    stat_of,
+)
 
 CHANGED = -1  # something wrote to the file while it was read
 RESIZED = -2  # the file does not have the planned size: plan it again with the size that was seen
@@ -214,7 +220,8 @@ def _read_into(source: Source, read: Read, room: memoryview) -> tuple[FileStat |
         if (wrong_size and not read.whole) or size >= len(room):
             return stat, RESIZED
         probe = 1 if read.final else 0
-        got = read_full(fd, room[: size + probe], read.offset - read.overlap, size)
+        read_from = read_full if read.whole else read_data
+        got = read_from(fd, room[: size + probe], read.offset - read.overlap, size)
         if got != size or stat_of(fd) != stat:
             return stat, CHANGED
         return stat, 0

@@ -4,6 +4,7 @@ and beside other writers."""
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -254,6 +255,17 @@ def test_more_than_the_quota_is_not_sent(
         branches.change(*changes)
     assert branches.objects.count("put", keys.PACKS) == 0
     assert branches.change(Remove("kept"), Remove("d"), *changes).size_bytes == 4608
+
+
+def test_local_files_beyond_the_quota_are_not_read(branches: Branches, tmp_path: Path) -> None:
+    """None of them, though the last one alone is too large; reading it would take hours."""
+    set_quota(branches, 5000)
+    (tmp_path / "small").write_bytes(b"small")
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 42)
+    puts = [Put(name, tmp_path / name) for name in ("small", "sparse")]
+    with pytest.raises(NoSpace, match="4,398,046,511,109"):
+        branches.change(*puts)
 
 
 def test_what_goes_again_is_not_counted(

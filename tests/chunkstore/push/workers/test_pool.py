@@ -355,7 +355,9 @@ def test_file_that_keeps_changing_is_named(
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(Random(name).randbytes(size))
     files = scan(tmp_path)
-    monkeypatch.setattr(worker, "read_full", Disturber(tmp_path / "b", 1000))
+    disturber = Disturber(tmp_path / "b", 1000)
+    for name in ("read_full", "read_data"):
+        monkeypatch.setattr(worker, name, disturber)
     sink = Collector()
     with make() as workers:
         workers.run(tmp_path, files, sink)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, SourceChanged, Unavailable
+from lodefs.chunkstore.push.workers import source_files
 from lodefs.chunkstore.push.workers.source_files import (
     FileStat,
     Source,
+    read_data,
     read_full,
     source_error,
     stat_of,
@@ -134,4 +137,34 @@ def test_read_full_sees_the_end(tmp_path: Path, source: Source) -> None:
     assert bytes(buffer[:4]) == b"3456"
     assert read_full(fd, buffer, 0, 9) == 10
     assert read_full(fd, buffer, 0, 15) == 10
+    os.close(fd)
+
+
+def test_holes_are_zeros_and_are_not_read(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lies where, also at the end, each part of a file is what reading it gives."""
+    page, pages, chance = 4096, 64, random.Random(5)
+    for number in range(20):
+        path = tmp_path / str(number)
+        with open(path, "wb") as file:
+            for at in sorted(chance.sample(range(pages), number)):
+                file.seek(at * page + chance.randrange(page))
+                file.write(os.urandom(chance.randrange(1, page)))
+            file.truncate(pages * page - chance.randrange(page))
+        content = path.read_bytes()
+        fd = source.open(os.fsencode(path.name))
+        for _ in range(20):
+            start, end = sorted(chance.sample(range(len(content)), 2))
+            buffer = memoryview(bytearray(b"x" * (end - start)))
+            assert read_data(fd, buffer, start, end - start) == end - start
+            assert bytes(buffer) == content[start:end]
+        rest = memoryview(bytearray(len(content)))
+        assert read_data(fd, rest, 100, len(content)) in (len(content) - 100, len(content))
+        os.close(fd)
+    (tmp_path / "hole").touch()
+    os.truncate(tmp_path / "hole", 1 << 40)
+    fd = source.open(b"hole")
+    monkeypatch.setattr(source_files, "read_full", lambda *given: given[3] and pytest.fail("read"))
+    assert read_data(fd, memoryview(bytearray(100)), 1 << 39, 100) == 100
     os.close(fd)
