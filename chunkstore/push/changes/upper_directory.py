@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from lodefs.chunkstore.push.workers.source_files import show_path, source_error
 from lodefs.chunkstore.system.safe_open import closing, open_below
 
 AS_ROOT, AS_USER = b"trusted.overlay.", b"user.overlay."  # prefixes of overlayfs attributes
+NAMES_MAX = 4_000_000  # a commit needs about 1.6 KB of memory for each
 _READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK
 _OPAQUE, _WITH_WHITEOUTS = b"y", b"x"  # values of the "opaque" attribute
@@ -95,9 +97,9 @@ def walk_upper(
     path ``without``. Reads only those directories of the base that are on the way. Paths may have
     any length.
 
-    Raises: InvalidInput for an entry that overlayfs did not write, or that lodefs' mount options
-    exclude; Denied, Unavailable, NotFound, SourceChanged for what cannot be read; what reading
-    trees raises.
+    Raises: InvalidInput for more than NAMES_MAX names, and for an entry that overlayfs did not
+    write, or that lodefs' mount options exclude; Denied, Unavailable, NotFound, SourceChanged for
+    what cannot be read; what reading trees raises.
     """
     try:
         root_fd = os.open(upper, _READ_DIRECTORY | os.O_CLOEXEC)
@@ -114,6 +116,7 @@ class _Walk:
         self._prefix = xattr_prefix
         self._without = without
         self._path = b""  # the current path, for errors
+        self._names_left = NAMES_MAX
 
     def run(self) -> Iterator[UpperEntry]:
         try:
@@ -142,7 +145,14 @@ class _Walk:
         """Yields the names in a directory. ``is_marked``: some files may be whiteouts."""
         shown = self._entries(above.shows)
         with os.scandir(fd) as found:
-            names = sorted(os.fsencode(one.name) for one in found)
+            names = sorted(os.fsencode(one.name) for one in islice(found, self._names_left + 1))
+        self._names_left -= len(names)
+        if self._names_left < 0:
+            raise InvalidInput(
+                f"more than {NAMES_MAX:,} names were changed, which is the limit of one commit: "
+                "move some of them out of the mount, and commit the others first; or `lodefs push` "
+                "the mounted directory, which has no such limit"
+            )
         for name in names:
             names_of_it = (*above.names, name)
             self._path = b"/".join(names_of_it)

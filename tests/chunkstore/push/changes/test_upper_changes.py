@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, SourceChanged
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.push.changes import upper_directory
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import CopyFrom, MakeDirectory, Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
@@ -174,6 +175,19 @@ def test_whiteouts_that_are_files(upper: Upper) -> None:
     for path in ("d/x", "b/x"):
         upper.set(path, "whiteout", b"y")
     assert listed(upper.read()) == ["changed b/x", "removed d/x", "changed d/y"]
+
+
+def test_more_names_than_a_commit_has_memory_for(
+    upper: Upper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused before they are read, also in one directory: a user may make any number of
+    empty files, and root's process commits them."""
+    write_files(upper.path, {"new/1": b"", "new/2": b"", "3": b""})
+    monkeypatch.setattr(upper_directory, "NAMES_MAX", 4)
+    assert len(upper.read().entries) == 4
+    (upper.path / "new/4").touch()
+    with pytest.raises(InvalidInput, match="more than 4 names were changed"):
+        upper.read()
 
 
 def test_opaque_directories_hide_the_base(upper: Upper) -> None:
