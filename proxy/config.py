@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ CACHE_DISK_SHARE_DEFAULT = 0.8
 RATE_BYTES_PER_S_MIN = 1 << 20  # at a lower rate, one chunk takes longer than its deadline
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
+HUB_SIZE_BYTES = 1 << 40  # of one repository that is fetched
 S3_PORT_DEFAULT = 7480
 PRICE_MAX = 1e6
 TRACE_RATIO = 0.01
@@ -136,6 +138,18 @@ def _collector_url(value: object) -> str:
             "(headers go into OTEL_EXPORTER_OTLP_HEADERS)"
         )
     return text
+
+
+def _hub_url(value: object) -> str:
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidInput("must be the URL of a hub, such as https://huggingface.co")
+    return text.rstrip("/")
 
 
 def _stores(value: object) -> tuple[str, ...]:
@@ -345,6 +359,9 @@ class Config:
     s3_buckets: Mapping[str, Spec] = _setting(dict, _buckets, dict)
     s3_domain: str | None = _setting(None, _maybe(_domain), str)
     s3_forward: str | None = _setting(None, _maybe(_endpoint_url), str)
+    hub_upstream: str | None = _setting(None, _maybe(_hub_url), str)
+    hub_token_file: Path | None = _setting(None, _maybe(_path), str)
+    hub_size_bytes_max: int = _setting(HUB_SIZE_BYTES, parse_size, int, str)
     connections_max: int = _setting(4096, _whole(1, 1_000_000), int)
     streams_max: int = _setting(512, _whole(1, 1_000_000), int)
     idle_timeout_s: float = _setting(120.0, _seconds(1, 86400), int, float)
@@ -436,6 +453,10 @@ class Config:
             found.append(
                 "s3.listen: must differ from listen and peer_listen, since S3 has its own endpoint"
             )
+        if self.hub_token_file is not None and self.hub_upstream is None:
+            found.append("hub_token_file: needs hub_upstream, the hub that it is for")
+        if self.hub_upstream is not None and find_spec("huggingface_hub") is None:
+            found.append("hub_upstream: needs a package: pip install 'lodefs[hf]'")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             found.append("tls_cert_file: TLS needs tls_cert_file and tls_key_file")
         if self.listen is not None and self.plain_tokens_refused(self.listen[0]):

@@ -21,6 +21,7 @@ from lodefs.chunkstore.protocol.cache_control import (
     WarmRequest,
     WarmStatus,
 )
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
 from lodefs.chunkstore.protocol.wire import (
     CacheExtent,
     CachePlace,
@@ -304,6 +305,16 @@ class Files(Protocol):
         """
 
 
+class Upstream(Protocol):
+    """Fetches what the store lacks from the site's Hugging Face Hub."""
+
+    async def fetch(self, order: HubOrder) -> HubOutcome:
+        """Returns how a fetch ended, which this node or another one made, for all who ask."""
+
+    def begin(self, order: HubOrder) -> HubOutcome:
+        """Begins a fetch on this node, unless it runs or has just ended. Returns how far it is."""
+
+
 class NodeService(Protocol):
     """One node for the HTTP side. ``cache_control`` is None without a cache."""
 
@@ -322,6 +333,10 @@ class NodeService(Protocol):
     @property
     def cache_control(self) -> CacheControl | None:
         """Warming, pins and eviction."""
+
+    @property
+    def upstream(self) -> Upstream | None:
+        """Fetches from the hub; None if the settings name none."""
 
     @property
     def counts(self) -> Counts:

@@ -39,6 +39,11 @@ def branch_of(commit_id: str) -> str:
     return f"hub-{commit_id}"
 
 
+def is_tags_branch(name: str) -> bool:
+    """Whether a branch keeps the hub's tags of a commit."""
+    return is_commit_id(name.removeprefix("hub-")) and name.startswith("hub-")
+
+
 def ref_of(revision: str) -> str:
     """Returns a revision of the hub as a branch of a store, whose names have no '/'."""
     return revision.replace("/", ".")

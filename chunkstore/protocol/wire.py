@@ -25,6 +25,7 @@ CHILDREN, LOOKUP, DATA = "children", "lookup", "data"
 CACHE = "/cache"  # GET: where the cache's files lie; on the Unix socket only
 CACHE_USED = "/cache/used"  # POST: what was read from them; on the Unix socket only
 PEER_WARM = "/peers/warm"  # between nodes: POST, and /ID: GET, DELETE
+PEER_HUB = "/peers/hub"  # POST, between nodes: fetch a repository of the hub
 PEER_HELLO = "/peers/hello"  # GET, between nodes: whether they trust each other
 PEER_PACKS = "/peers/packs/"  # GET, between nodes: /peers/packs/PACK/index, /chunks?first=F&count=N
 

@@ -16,6 +16,7 @@ from lodefs.settings.session import Session
 @click.option("--socket", "socket_path", metavar="PATH", help="Unix socket; '' for none.")
 @click.option("--listen", metavar="HOST:PORT", help="TCP address; needs tokens.")
 @click.option("--s3-listen", metavar="HOST:PORT", help="TCP address for S3's clients.")
+@click.option("--upstream", "hub_upstream", metavar="URL", help="Hub to fetch from.")
 @click.option("--cache", "cache_dir", metavar="DIR", help="Directory of the cache.")
 @click.option(
     "--cache-size",

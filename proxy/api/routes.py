@@ -18,7 +18,7 @@ NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"
 HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "status", "openapi"
 CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
 WARM, WARM_JOB, PINS, EVICT = "warm", "warm-job", "pins", "evict"  # on the Unix socket only
-PEER_WARM, PEER_WARM_JOB = "peer-warm", "peer-warm-job"  # between nodes only
+PEER_WARM, PEER_WARM_JOB, PEER_HUB = "peer-warm", "peer-warm-job", "peer-hub"  # between nodes
 # The status page's own routes; they change with it, and are not an interface for others.
 PAGE, PAGE_STATIC, PAGE_LOGIN, PAGE_LOGOUT = "page", "page-static", "page-login", "page-logout"
 PAGE_EVENTS, PAGE_REPOSITORIES, PAGE_REPOSITORY = "page-events", "page-repos", "page-repo"
@@ -30,6 +30,7 @@ OTHER = "other"  # the label of requests without a route
 
 PAGE_PREFIX = "/page/"
 HUB_PREFIX = "/hf/"
+HUB_ORDER_BYTES_MAX = 4096
 HUB_BYTES_MAX = 1 << 20  # of a form that names paths
 STATIC_PREFIX = f"{PAGE_PREFIX}static/"
 LOGIN_BYTES_MAX = 1024
@@ -62,6 +63,7 @@ _METHODS = {
     PAGE_LOGOUT: ("POST",),
     WARM_JOB: _JOB_METHODS,
     PEER_WARM: ("POST",),
+    PEER_HUB: ("POST",),
     PEER_WARM_JOB: _JOB_METHODS,
 }
 _BODIES = {
@@ -71,6 +73,7 @@ _BODIES = {
     EVICT: cache_control.EVICT_BYTES_MAX,
     WARM: cache_control.WARM_BYTES_MAX,
     PEER_WARM: cache_control.WARM_BYTES_MAX,
+    PEER_HUB: HUB_ORDER_BYTES_MAX,
 }
 _JOB_ID = re.compile(r"[0-9a-f]{16}\Z")
 _IN_SNAPSHOT = {
@@ -143,6 +146,8 @@ def route_of(raw_target: str) -> Route:
             kind = WARM_JOB
         elif path == wire.PEER_WARM:
             kind = PEER_WARM
+        elif path == wire.PEER_HUB:
+            kind = PEER_HUB
         elif path.startswith(f"{wire.PEER_WARM}/"):
             kind = PEER_WARM_JOB
         return Route(kind, error=error)

@@ -6,26 +6,49 @@ Source: what the package huggingface_hub asks for, and what it reads of the answ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
 
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.names import split_path
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, RepoKind
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.handlers import Handler
-from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer, method_not_allowed
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.hub.listing import Listed, Listing
 from lodefs.proxy.hub.revisions import SHA_CHARS, HubRevision, HubRevisions, etag_of
-from lodefs.proxy.hub.target import HubError, HubTarget, form_of, parse_target
+from lodefs.proxy.hub.target import (
+    ErrorCode,
+    HubError,
+    HubTarget,
+    Kind,
+    form_of,
+    parse_target,
+)
 from lodefs.proxy.node import NodeService
 from lodefs.proxy.runtime.metrics import Metrics
 
 PAGE_ENTRIES_MAX = 1000  # as of the hub
 SIBLINGS_MAX = 50_001  # above 50,000 clients ask for the tree, since the hub's list may end there
 COMMIT_HEADER = "X-Repo-Commit"
+_REPO_KINDS: Mapping[Kind, RepoKind] = {
+    "models": "model",
+    "datasets": "dataset",
+    "spaces": "space",
+}
+_CODES: Mapping[str, ErrorCode] = {
+    "no repository": "RepoNotFound",
+    "no revision": "RevisionNotFound",
+    "gated": "GatedRepo",
+    "too large": "TooLarge",
+}
+_STATUSES: Mapping[ErrorCode, int] = {"GatedRepo": 403, "TooLarge": 403, "FetchFailed": 503}
+# What huggingface_hub takes for the name of a repository
+_REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}\Z", re.ASCII)
 
 Json = dict[str, object]
 _Act = Callable[[HubTarget, HubRevision, Request], Awaitable[Answer]]
@@ -53,10 +76,37 @@ class HubHandlers:
             allowed = "POST" if target.action == "paths-info" else "GET, HEAD"
             return method_not_allowed(request.method, allowed)
         try:
-            found = await self._revisions.find(target, request.reader)
+            found = await self._found(target, request.reader)
             return await self._acts[target.action](target, found, request)
         except HubError as error:
             return _failure(error)
+
+    async def _found(self, target: HubTarget, reader: Reader) -> HubRevision:
+        """Returns the revision that a target names; fetches it first if the store lacks it, and the
+        site has a hub that may have it. Raises: HubError; Unavailable for the store."""
+        try:
+            return await self._revisions.find(target, reader)
+        except HubError as error:
+            order = await self._order(target, reader, error.repo)
+            if order is None or self._node.upstream is None:
+                raise
+        outcome = await self._node.upstream.fetch(order)
+        if outcome.state != "done":
+            raise _refusal(order, outcome)
+        return await self._revisions.find(target, reader)
+
+    async def _order(self, target: HubTarget, reader: Reader, repo: str) -> HubOrder | None:
+        """Returns the fetch of what the store lacks, if there may be one: of a whole repository, or
+        of a revision of ``repo``, if that was taken from the hub."""
+        if self._node.upstream is None or not _REPO_ID.match(target.repo_id):
+            return None
+        wanted = repo or target.repositories[0]
+        order = HubOrder(_REPO_KINDS[target.kind], target.repo_id, target.rev, wanted)
+        if not reader.may_read(wanted):
+            return None
+        if repo and not await self._revisions.is_from(repo, order.repo_url):
+            return None
+        return order
 
     async def _info(self, target: HubTarget, found: HubRevision, _request: Request) -> Answer:
         snapshot = found.snapshot
@@ -116,7 +166,7 @@ class HubHandlers:
         refs = await self._node.catalog.refs(repo)
         views: dict[str, list[Json]] = {"branch": [], "tag": []}
         for ref in refs.refs:
-            if ref.kind == "branch" and hub.is_commit_id(ref.name.removeprefix(hub.branch_of(""))):
+            if ref.kind == "branch" and hub.is_tags_branch(ref.name):
                 continue
             folder = "heads" if ref.kind == "branch" else "tags"
             sha = (await self._revisions.of(repo, ref.name)).sha
@@ -158,12 +208,23 @@ def _headers(found: HubRevision) -> responses.Headers:
     return [(COMMIT_HEADER, found.sha)]
 
 
+def _refusal(order: HubOrder, outcome: HubOutcome) -> HubError:
+    """Returns why a fetch failed. The reason of a fault may name places, so the log alone has
+    it."""
+    if outcome.state in _CODES:
+        return HubError(_CODES[outcome.state], outcome.message)
+    what = f"{order.repo_url} cannot be fetched now: the log of the proxy says why"
+    return HubError("FetchFailed", what)
+
+
 def _failure(error: HubError) -> Answer:
     text = str(error).encode("ascii", "backslashreplace").decode()
     headers = [("X-Error-Code", error.code), ("X-Error-Message", text)]
     if error.sha:
         headers.append((COMMIT_HEADER, error.sha))
-    status = 403 if error.code == "GatedRepo" else 404
+    status = _STATUSES.get(error.code, 404)
+    if status == 503:
+        headers.append(("Retry-After", str(responses.RETRY_AFTER_S_DEFAULT)))
     return json_answer({"error": text}, status=status, headers=headers)
 
 

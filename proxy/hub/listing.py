@@ -91,9 +91,9 @@ class Listing:
                 above = path.rpartition(b"/")[0]
                 found = await linked_file(self._names, snapshot, above, found.target)
         except (NotFound, NotADirectory) as error:
-            raise HubError("EntryNotFound", f"there is no file {shown}", sha) from error
+            raise HubError("EntryNotFound", f"there is no file {shown}", sha=sha) from error
         if not isinstance(found, SnapshotFile):
-            raise HubError("EntryNotFound", f"{shown} is a directory, and no file", sha)
+            raise HubError("EntryNotFound", f"{shown} is a directory, and no file", sha=sha)
         return found
 
     async def _levels(self, top: bytes, after: bytes, *, recursive: bool) -> list[_Level]:
@@ -117,7 +117,8 @@ class Listing:
             entry = None
         if entry is None or entry.kind != Kind.DIRECTORY:
             shown = path.decode("utf-8", "backslashreplace")
-            raise HubError("EntryNotFound", f"there is no directory {shown}", self._found.sha)
+            what = f"there is no directory {shown}"
+            raise HubError("EntryNotFound", what, sha=self._found.sha)
         return entry.ino
 
     async def _level(self, path: bytes, ino: int, after: bytes = b"") -> _Level:

@@ -6,6 +6,7 @@ beginning of its id in the store, 160 of its 256 bits.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Renamed
@@ -63,7 +64,16 @@ class HubRevisions:
         except (NotFound, InvalidInput):
             return None
         what = f"{target.repo_id} has no revision {target.rev}"
-        raise HubError("RevisionNotFound", what) from missing
+        raise HubError("RevisionNotFound", what, repo=repo) from missing
+
+    async def is_from(self, repo: str, url: str) -> bool:
+        """Whether a repository of the store was taken from ``hf://...`` on the hub."""
+        for ref in (await self._catalog.refs(repo)).refs:
+            if hub.is_tags_branch(ref.name):
+                with suppress(NotFound):
+                    log = await self._catalog.log(repo, f"{ref.name}~1", 1)
+                    return log.commits[0].metadata.get(hub.SOURCE) == url
+        return False
 
     async def of(self, repo: str, rev: str) -> HubRevision:
         """Returns a revision of a repository: a branch, a tag, a commit, or the hub's id of one.

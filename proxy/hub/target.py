@@ -15,7 +15,10 @@ from lodefs.chunkstore.format.names import DEFAULT_BRANCH, split_path
 
 Kind = Literal["models", "datasets", "spaces"]
 Action = Literal["info", "tree", "refs", "paths-info", "resolve"]
-ErrorCode = Literal["RepoNotFound", "RevisionNotFound", "EntryNotFound", "GatedRepo"]
+# The hub's own words, and two for fetches that it does not have
+ErrorCode = Literal[
+    "RepoNotFound", "RevisionNotFound", "EntryNotFound", "GatedRepo", "TooLarge", "FetchFailed"
+]
 
 _KINDS: Mapping[str, Kind] = {"models": "models", "datasets": "datasets", "spaces": "spaces"}
 _ACTIONS: Mapping[str, Action] = {
@@ -29,13 +32,15 @@ QUERY_FIELDS_MAX = 100
 
 
 class HubError(NotFound):
-    """There is no such thing, or it is not for this client. ``code`` is the hub's word for it, and
-    ``sha`` the commit that was looked into, if there is one."""
+    """There is no such thing, or it is not for this client. ``code`` says why.
+    ``sha`` and ``repo`` are the commit and the repository of the store that lack it, if there are
+    any."""
 
-    def __init__(self, code: ErrorCode, message: str, sha: str = "") -> None:
+    def __init__(self, code: ErrorCode, message: str, *, sha: str = "", repo: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.sha = sha
+        self.repo = repo
 
 
 @dataclass(frozen=True, slots=True)

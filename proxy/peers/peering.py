@@ -13,6 +13,7 @@ from typing import NamedTuple
 from lodefs.proxy.config import Config
 from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.pack_source import PackSource
+from lodefs.proxy.node import Upstream
 from lodefs.proxy.peers.client.connection_pool import IDLE_MAX, ConnectionPool
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.job_client import PeerJobClient
@@ -151,8 +152,14 @@ class Peering:
     def packs(self, origin: PackSource, counts: Counts) -> PackSource:
         return PeerPacks(origin, self.context, counts)
 
-    def server(self, packs: ChunkReader, warmer: ClusterWarmer, counts: Counts) -> PeerServer:
-        return PeerServer(self.context, packs, PeerJobServer(warmer), counts)
+    def server(
+        self,
+        packs: ChunkReader,
+        warmer: ClusterWarmer,
+        counts: Counts,
+        upstream: Upstream | None = None,
+    ) -> PeerServer:
+        return PeerServer(self.context, packs, PeerJobServer(warmer), counts, upstream)
 
     def jobs(self, pool: Pool) -> PeerJobClient:
         return PeerJobClient(self.context, pool)

@@ -22,12 +22,14 @@ from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import OWNER, WarmRequest
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.control_handlers import parsed
 from lodefs.proxy.api.responses import OCTETS, Answer, json_answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.chunk_reader import ChunkReader
+from lodefs.proxy.node import Upstream
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import claimed
@@ -80,12 +82,18 @@ class PeerServer:
     """Answers other nodes. For use on the event loop only."""
 
     def __init__(
-        self, context: PeerContext, packs: ChunkReader, jobs: PeerJobServer, counts: Counts
+        self,
+        context: PeerContext,
+        packs: ChunkReader,
+        jobs: PeerJobServer,
+        counts: Counts,
+        upstream: Upstream | None = None,
     ) -> None:
-        """``jobs`` answers requests for warm jobs."""
+        """``jobs`` answers requests for warm jobs; ``upstream`` fetches from the hub."""
         self._context = context
         self._packs = packs
         self._jobs = jobs
+        self._upstream = upstream
         self._counts = counts
         self._load = SendingLoad()
         self._recipients = Recipients()
@@ -117,6 +125,8 @@ class PeerServer:
             return Answer(204, [])
         if is_job_target(target):
             return await self._jobs.answer(method, target, body)
+        if target.partition("?")[0] == wire.PEER_HUB:
+            return await self._hub_answer(target, await body())
         request = parse_request(target)
         if not request.count:
             loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
@@ -125,6 +135,13 @@ class PeerServer:
                 raise NotFound(f"the index of pack {request.pack.hex()} is too large for nodes")
             return Answer(200, [("Content-Type", OCTETS)], row)
         return await self._chunks(request, peer)
+
+    async def _hub_answer(self, target: str, data: bytes) -> Answer:
+        """Begins a fetch from the hub, once, and returns how far it is."""
+        if self._upstream is None:
+            raise NotFound("this node fetches nothing from a hub: its settings name none")
+        check_digest(data, parse_query(target.partition("?")[2]))
+        return json_answer(self._upstream.begin(parsed(data, HubOrder)), status=202)
 
     def _refuse(self, name: str, error: Denied) -> None:
         """Records a refused request. Refusals of non-members are logged at most once a minute."""
@@ -327,6 +344,12 @@ class SendingLoad:
         return min(max(until_one_ends_s, RETRY_S_MIN), RETRY_S_MAX)
 
 
+def check_digest(data: bytes, query: Mapping[str, bytes]) -> None:
+    """Raises: Denied if a body is not the one that the target was signed for."""
+    if digest_of(data).hex().encode() != query.get("digest"):
+        raise Denied("the body does not match the signed request")
+
+
 _ID = re.compile(r"[0-9a-f]{16}\Z")
 _OWNER = re.compile(rf"{wire.PEER_WARM}/of/({OWNER})\Z")
 _JOB = re.compile(rf"{wire.PEER_WARM}/([0-9a-f]{{16}})\Z")
@@ -355,8 +378,7 @@ class PeerJobServer:
         if path == wire.PEER_WARM:
             data = await body()
             query = parse_query(raw_query)
-            if digest_of(data).hex().encode() != query.get("digest"):
-                raise Denied("the body does not match the signed request")
+            check_digest(data, query)
             job_id = query.get("job", b"").decode("latin-1")
             if job_id and not _ID.match(job_id):
                 raise InvalidInput("a job's id has 16 hex digits")

@@ -34,6 +34,7 @@ from lodefs.chunkstore.protocol.figures.figure_files import (
 )
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system import fd_limit, sockets
+from lodefs.chunkstore.system.private_file import check_private
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
@@ -49,6 +50,7 @@ from lodefs.proxy.http.local_readers import local_readers
 from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
+from lodefs.proxy.hub.upstream import UpstreamSettings
 from lodefs.proxy.node import NodeService
 from lodefs.proxy.peers.peering import Peering, join_cluster
 from lodefs.proxy.peers.server import PeerServer
@@ -162,6 +164,7 @@ def _open_node(
             cache.settings,
             fetch_threads=config.fetch_concurrency,
             scrub=ScrubSettings(config.scrub_bytes_per_s_max, config.scrub_days),
+            upstream=upstream_settings(config),
         )
         with ExitStack() as started:
             data = _start_data(config, opened[1], cache)
@@ -457,6 +460,24 @@ def _check_given(config: Config, listener: socket.socket) -> None:
     if problem:
         listener.close()
         raise InvalidInput(f"systemd's TCP socket: {problem}")
+
+
+def upstream_settings(config: Config) -> UpstreamSettings | None:
+    """Returns the settings of fetches from a hub, if there are any. Raises: InvalidInput if others
+    may read the token."""
+    if config.hub_upstream is None:
+        return None
+    if config.hub_token_file is not None:
+        check_private(config.hub_token_file, f"hub_token_file {config.hub_token_file}")
+    return UpstreamSettings(
+        url=config.hub_upstream,
+        store=config.store,
+        endpoint_url=config.endpoint_url,
+        region=config.region,
+        directory=config.cache_dir.absolute() / "hub",
+        token_file=config.hub_token_file,
+        size_bytes_max=config.hub_size_bytes_max,
+    )
 
 
 def s3_settings(config: Config) -> S3Settings:

@@ -38,7 +38,8 @@ from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
 from lodefs.proxy.fetch.single_flight import Fetcher
-from lodefs.proxy.node import CacheControl
+from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
+from lodefs.proxy.node import CacheControl, Upstream
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace
@@ -61,13 +62,14 @@ KEEP_EVERY_S = 30.0
 class NodeSettings:
     """``fetch_deadline_s`` is how long a reader waits for the store at most, for one unit.
     ``keep_every_s`` is the time between syncs of the cache. ``fetch_threads`` limits concurrent
-    requests to the store."""
+    requests to the store. ``upstream`` is the site's hub."""
 
     cache: CacheSettings
     fetch_deadline_s: float = FETCH_DEADLINE_S
     keep_every_s: float = KEEP_EVERY_S
     fetch_threads: int = FETCH_THREADS
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
+    upstream: UpstreamSettings | None = None
 
 
 class StoreNode:
@@ -119,9 +121,13 @@ class StoreNode:
         self._peering = peering
         context = WarmContext(self._cache, self.names, self._fetcher, indexes, pools)
         warmer = Warmer(context)
-        self._warmer = ClusterWarmer(warmer, peering.jobs(pools.jobs) if peering else None)
+        jobs = peering.jobs(pools.jobs) if peering is not None else None
+        self._warmer = ClusterWarmer(warmer, jobs)
+        self._upstream = HubUpstream(settings.upstream, jobs) if settings.upstream else None
         self.peer_server = (
-            peering.server(self.packs, self._warmer, self._counts) if peering is not None else None
+            peering.server(self.packs, self._warmer, self._counts, self._upstream)
+            if peering is not None
+            else None
         )
         dropper = DatasetEviction(self._cache, self.names, indexes, pools, warmer)
         self._cache_control = NodeCacheControl(self._cache, pools, self._warmer, dropper)
@@ -131,6 +137,10 @@ class StoreNode:
         purging = Purging(self._cache, Purges(store.objects).after, purged)
         self._maintenance = Maintenance(self._cache, scrub, pools, purging.look, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
+
+    @property
+    def upstream(self) -> Upstream | None:
+        return self._upstream
 
     @property
     def counts(self) -> Counts:
@@ -200,6 +210,8 @@ class StoreNode:
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._warmer.close()
+        if self._upstream is not None:
+            await self._upstream.close()
         await self.catalog.close()
         await self.files.close()
         await self._fetcher.close()

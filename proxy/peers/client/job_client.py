@@ -1,4 +1,4 @@
-"""Passes warm jobs on to the other nodes, over their peer endpoints."""
+"""Passes jobs on to the other nodes, over their peer endpoints: warming, fetches from a hub."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import WarmRequest, WarmStatus
 from lodefs.chunkstore.protocol.http_head import encode_request
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer
 from lodefs.proxy.peers.membership.peer_standing import Fault
+from lodefs.proxy.peers.membership.rendezvous import rank
 from lodefs.proxy.runtime.thread_pools import Pool
 
 T = TypeVar("T")
@@ -28,7 +30,7 @@ ANSWER_SIZE_BYTES_MAX = 1024 * 1024
 
 
 class PeerJobClient:
-    """Warm jobs on the other nodes. Methods except the first raise errors.py's classes: those in
+    """Jobs on the other nodes. Methods except the first raise errors.py's classes: those in
     the node's own answer, or Unavailable if there is none."""
 
     def __init__(self, context: PeerContext, pool: Pool) -> None:
@@ -58,6 +60,19 @@ class PeerJobClient:
     async def cancel(self, address: str, job_id: str) -> None:
         """Ends a job. Raises: NotFound."""
         await self._pool.run(self._status, "DELETE", address, f"{wire.PEER_WARM}/{job_id}")
+
+    def owner(self, key: bytes) -> str | None:
+        """Returns the address of the node that owns a key, a digest; None if it is this one."""
+        best = rank(self._context.members(), key, 1)
+        own = self._context.own_addresses()
+        return best[0].address if best and best[0].address not in own else None
+
+    async def fetch_hub(self, address: str, order: HubOrder) -> HubOutcome:
+        """Has a node fetch from the hub, and returns how far it is. Raises: NotFound if it does not
+        do that."""
+        body = msgspec.json.encode(order)
+        target = f"{wire.PEER_HUB}?digest={digest_of(body).hex()}"
+        return await self._pool.run(self._answer, "POST", address, target, body, HubOutcome)
 
     async def release(self, address: str, owner: str) -> None:
         """Ends all jobs and pins of an owner there."""

@@ -69,6 +69,8 @@ class HubServer:
         self.requests: Counter[str] = Counter()
         self.token = ""  # that reads what is gated
         self.is_away = False  # all requests get 503
+        self.answers = threading.Event()  # while it is not set, requests wait
+        self.answers.set()
 
     def repository(self, name: str) -> HubRepository:
         """The repository of a name, made if there is none."""
@@ -92,6 +94,7 @@ def serve_hub() -> Iterator[HubServer]:
     try:
         yield made
     finally:
+        made.answers.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -128,6 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         self.hub.requests[f"{self.command} {unquote(parts.path)}"] += 1
         try:
+            self.hub.answers.wait()
             if self.hub.is_away:
                 raise _Missing(503, "")
             if parts.path.startswith("/cdn/"):

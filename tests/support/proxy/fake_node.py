@@ -35,7 +35,15 @@ from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
-from lodefs.proxy.node import CacheControl, Catalog, Extent, NamePage, NodeService, SnapshotFile
+from lodefs.proxy.node import (
+    CacheControl,
+    Catalog,
+    Extent,
+    NamePage,
+    NodeService,
+    SnapshotFile,
+    Upstream,
+)
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.s3.buckets import S3Settings
@@ -128,6 +136,7 @@ class DictNode:
         self.place: CachePlace | None = None
         self.reports: list[UsageReport] = []
         self.cache_control: CacheControl | None = None
+        self.upstream: Upstream | None = None
         self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
         for path in sorted(files):
             self._add_path(path, files[path])

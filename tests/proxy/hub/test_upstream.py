@@ -1,0 +1,214 @@
+"""What the store lacks comes from the site's hub, once for all nodes and clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub as hf
+import psutil
+import pytest
+from huggingface_hub import errors
+
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.objects.directory import DirectoryObjects
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
+from lodefs.chunkstore.repo.store import create_store
+from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
+from tests.support.chunkstore.child_process import Child
+from tests.support.chunkstore.hub_server import HubServer, etag_of, serve_hub
+from tests.support.proxy.rig import until
+
+SERVE = (
+    "import sys, json; from lodefs.proxy.config import Config; "
+    "from lodefs.proxy.service.main import main;"
+    "main(Config.from_mapping(json.loads(sys.argv[1])))"
+)
+WEIGHTS = bytes(range(256)) * 5000
+FILES = {"config.json": b"{}", "sub/model.safetensors": WEIGHTS, "empty": b""}
+ORDER = HubOrder("model", "org/name", "main", "org/name")
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    """A hub with a model, whose requests are counted."""
+    with serve_hub() as server:
+        server.repository("org/name").commit(FILES)
+        yield server
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody uses."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in made:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in made]
+
+
+@contextmanager
+def site(tmp_path: Path, hub: HubServer, nodes: int = 1, **more: object) -> Iterator[list[str]]:
+    """Proxies over one store, in one cluster if there are several; yields their endpoints."""
+    store = tmp_path / "store"
+    create_store(DirectoryObjects(str(store)))
+    ports = free_ports(2 * nodes)
+    peers = [f"127.0.0.1:{port}" for port in ports[nodes:]]
+    with ExitStack() as stack:
+        for number, port in enumerate(ports[:nodes]):
+            settings: dict[str, object] = {
+                "store": str(store),
+                "cache_dir": str(tmp_path / f"cache-{number}"),
+                "cache_size_bytes_max": "128MiB",
+                "socket_path": "",
+                "listen": f"127.0.0.1:{port}",
+                "allow_anonymous": True,
+                "hub_upstream": hub.url,
+                "data_processes": 0,
+                **more,
+            }
+            if nodes > 1:
+                own = {"peer_listen": peers[number], "peers": peers, "peer_allow_anonymous": True}
+                settings |= own
+            child = Child([sys.executable, "-c", SERVE, json.dumps(settings)])
+            stack.callback(child.kill)
+            child.wait_for("ready: ")
+        yield [f"http://127.0.0.1:{port}/hf" for port in ports[:nodes]]
+
+
+def download(endpoint: str, folder: Path) -> dict[str, bytes]:
+    """The files of a snapshot that a client fetches through a node, by path."""
+    found = Path(hf.snapshot_download("org/name", endpoint=endpoint, cache_dir=folder))
+    return {
+        str(path.relative_to(found)): path.read_bytes()
+        for path in found.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.slow
+def test_two_nodes(tmp_path: Path, hub: HubServer) -> None:
+    """Clients of two nodes that ask at once get equal files, with the hub's own commit and tags;
+    the hub sends each byte once, and what was fetched is there when it is away."""
+    sha = hub.repository("org/name").branches["main"]
+    with site(tmp_path, hub, nodes=2) as endpoints, ThreadPoolExecutor(4) as threads:
+        folders = [tmp_path / f"home-{number}" for number in range(4)]
+        found = [*threads.map(download, endpoints * 2, folders)]
+        assert found == [FILES] * 4
+        reads = {path: n for path, n in hub.reads().items() if path.startswith("GET ")}
+        assert set(reads.values()) == {1}
+        blob = folders[0] / "models--org--name" / "blobs" / etag_of(WEIGHTS)
+        assert blob.read_bytes() == WEIGHTS
+        hub.is_away = True
+        for endpoint in endpoints:
+            api = hf.HfApi(endpoint, token=False)
+            assert api.model_info("org/name").sha == sha
+            assert api.model_info("org/name", revision=sha).sha == sha
+
+
+@pytest.mark.slow
+def test_what_is_not_fetched(tmp_path: Path, hub: HubServer) -> None:
+    """Clients get the hub's own refusals; the site's token counts, and a client's does not. Another
+    revision is fetched by its id alone; a branch in the store stays where it is."""
+    token = tmp_path / "token"
+    token.write_text("site")
+    token.chmod(0o600)
+    hub.token = "site"
+    gated = hub.repository("org/gated")
+    gated.is_gated = True
+    gated.commit(FILES)
+    hub.repository("datasets/org/large").commit({"x": b"x" * 2_000_000})
+    more: dict[str, Any] = {"hub_token_file": str(token), "hub_size_bytes_max": "1900kB"}
+    with site(tmp_path, hub, **more) as [endpoint]:
+        api = hf.HfApi(endpoint, token=False)
+        assert api.model_info("org/gated").siblings
+        hub.token = "client"
+        hub.repository("org/closed").is_gated = True
+        with pytest.raises(errors.GatedRepoError):
+            hf.HfApi(endpoint, token="client").model_info("org/closed")
+        with pytest.raises(errors.RepositoryNotFoundError):
+            api.model_info("org/none")
+        with pytest.raises(errors.HfHubHTTPError, match="at most 1,900,000"):
+            api.dataset_info("org/large")
+        first = api.model_info("org/name").sha
+        second = hub.repository("org/name").commit({"config.json": b"[]"})
+        assert api.model_info("org/name").sha == first
+        assert api.list_repo_files("org/name", revision=second) == ["config.json"]
+        with pytest.raises(errors.RevisionNotFoundError):
+            api.model_info("org/name", revision="v9")
+        hub.is_away = True
+        with pytest.raises(errors.HfHubHTTPError) as away:
+            api.model_info("org/other")
+        assert away.value.response.status_code == 503
+
+
+class Nodes:
+    """Implements OwnerNodes: another node owns all, and answers what the test says."""
+
+    def __init__(self, *answers: HubOutcome | Unavailable) -> None:
+        self.answers = [*answers]
+
+    def owner(self, key: bytes) -> str | None:
+        return "other:7441"
+
+    async def fetch_hub(self, address: str, order: HubOrder) -> HubOutcome:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Unavailable):
+            raise answer
+        return answer
+
+
+def settings_of(tmp_path: Path, url: str) -> UpstreamSettings:
+    store = tmp_path / "store"
+    create_store(DirectoryObjects(str(store)))
+    return UpstreamSettings(url, str(store), None, None, tmp_path / "hub", None, 1 << 30)
+
+
+def test_the_owner_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node's fetch is awaited, and its outcome is told to all who asked here."""
+    monkeypatch.setattr("lodefs.proxy.hub.upstream.ASK_EVERY_S", 0.0)
+    done = HubOutcome("done", "there")
+    nodes = Nodes(HubOutcome("running"), HubOutcome("running"), done)
+
+    async def ask() -> list[HubOutcome]:
+        upstream = HubUpstream(settings_of(tmp_path, "http://127.0.0.1:9"), nodes)
+        return [*await asyncio.gather(upstream.fetch(ORDER), upstream.fetch(ORDER))]
+
+    assert asyncio.run(ask()) == [done, done]
+    assert not nodes.answers
+
+
+@pytest.mark.slow
+def test_an_owner_that_is_away(tmp_path: Path, hub: HubServer) -> None:
+    """This node fetches in its place, once, and tells the outcome again for a while."""
+
+    async def ask() -> list[HubOutcome]:
+        upstream = HubUpstream(settings_of(tmp_path, hub.url), Nodes(Unavailable("away")))
+        found = [await upstream.fetch(ORDER), upstream.begin(ORDER)]
+        await upstream.close()
+        return found
+
+    first, again = asyncio.run(ask())
+    assert first.state == "done" and again == first
+
+
+@pytest.mark.slow
+def test_a_fetch_ends_with_its_node(tmp_path: Path, hub: HubServer) -> None:
+    """A node that ends kills the process that fetches, whatever that waits for."""
+    hub.answers.clear()
+
+    async def begin_and_close() -> None:
+        upstream = HubUpstream(settings_of(tmp_path, hub.url))
+        assert upstream.begin(ORDER).state == "running"
+        await until(lambda: bool(hub.requests))
+        [process] = psutil.Process().children()
+        await upstream.close()
+        assert not process.is_running()
+
+    asyncio.run(begin_and_close())
