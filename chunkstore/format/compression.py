@@ -6,7 +6,9 @@ size, and the chunk's id is the checksum.
 
 from __future__ import annotations
 
+import io
 import threading
+from typing import BinaryIO, cast
 
 import zstandard
 
@@ -51,6 +53,26 @@ def decompress(codec: int, stored: Buffer, raw_size_bytes: int) -> Buffer:
     if len(raw) != raw_size_bytes:
         raise Corrupt(f"decompression gave {len(raw)} bytes for a chunk of {raw_size_bytes} bytes")
     return raw
+
+
+class _ZstdReader(io.RawIOBase):
+    def __init__(self, stream: BinaryIO) -> None:
+        self._reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._reader.read(size)
+        except zstandard.ZstdError as error:
+            raise OSError(f"bytes are not a zstd frame: {error}") from error
+
+
+def zstd_reader(stream: BinaryIO) -> BinaryIO:
+    """Returns the raw bytes of a file that zstd has written, as a stream; its memory is bounded.
+    Reading it raises OSError for bytes that are no frames, as the readers of gzip and bzip2 do."""
+    return cast("BinaryIO", _ZstdReader(stream))
 
 
 class RawStreak:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.change import Change
 
 STDIN = "-"
+_BUFFER_BYTES = 1 << 20
 _QUOTED = re.compile("(?i)(s3|https?)://")  # URLs in which %20 is a space
 IsDirectory = Callable[[bytes], bool]
 
@@ -68,6 +70,31 @@ def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory)
     if place.is_inside or (is_file and is_there(path)):
         path = path if not path and is_directory else _joined(path, _name_of(word))
     return [_put(path, content, is_directory=is_directory)]
+
+
+def changes_of_archives(
+    words: Sequence[str], place: PushPlace, size_bytes_max: int | None
+) -> list[Change]:
+    """One change, for archives that are unpacked into one directory. Raises: NotFound,
+    InvalidInput; what opening a URL raises."""
+    from lodefs.chunkstore.push.changes.change import PutArchive
+
+    archives = []
+    for word in words:
+        content, is_directory = _content_of(word)
+        if is_directory:
+            raise InvalidInput(f"{word} is a directory, and only an archive can be unpacked")
+        if isinstance(content, Path):
+            content = content.open("rb")
+        assert not isinstance(content, str)
+        name = "standard input" if word == STDIN else _name_of(word).decode(errors="replace")
+        archives.append((name, _buffered(content)))
+    return [PutArchive(place.spec.path, archives, size_bytes_max)]
+
+
+def _buffered(stream: BinaryIO) -> BinaryIO:
+    """Returns a stream whose reads are full."""
+    return io.BufferedReader(stream, _BUFFER_BYTES) if isinstance(stream, io.RawIOBase) else stream
 
 
 def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:

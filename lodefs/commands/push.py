@@ -5,13 +5,21 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from lodefs.api.push_places import STDIN, FileList, PushPlace, changes_for, changes_of_list
+from lodefs.api.push_places import (
+    STDIN,
+    FileList,
+    PushPlace,
+    changes_for,
+    changes_of_archives,
+    changes_of_list,
+)
 from lodefs.api.pushing import commit_changes, is_directory
 from lodefs.api.pushing import merge as merge_into
 from lodefs.api.pushing import push as push_directory
@@ -20,7 +28,7 @@ from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.consent import has_terminal
-from lodefs.cli.parsed_type import DURATION
+from lodefs.cli.parsed_type import DURATION, SIZE
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands import push_rounds
 from lodefs.settings.session import Session
@@ -54,6 +62,7 @@ _SHARED_KEYS = (
     "lodefs push --every 10m ./results runs/results@main:job-17",
     "lodefs push s3://their-bucket/flickr30k vision/flickr30k  # what is in a bucket",
     "lodefs push hf://openai/whisper-tiny@main models/whisper-tiny",
+    "lodefs push cats.tar.zst dogs.zip vision/pets --unpack",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
     store=True,
     of=push_directory,
@@ -73,6 +82,10 @@ def push(
         metavar="FILE",
     ),
     null: bool = cli.option("The paths in --from-list end with NUL."),
+    unpack: bool = cli.option("SRC are archives (tar, zip): push what is in them."),
+    max_size: int | None = cli.option(
+        "With --unpack: what an archive may unpack to [200 times its size].", type=SIZE
+    ),
     every: int | None = cli.option(
         "Commit changes in SRC at this interval, until SIGTERM.", type=DURATION
     ),
@@ -97,6 +110,9 @@ def push(
     here (mode 0600, or in a directory of mode 0700), everybody who may read the repository can read
     it: a push counts such files, and --private leaves them out or refuses the push.
 
+    With --unpack, the directory that archives unpack to (tar, also compressed; zip) becomes the
+    content of the branch, or of PATH. Members that lead out of the archive are refused.
+
     With --every, SRC is a directory that a job writes into. Push commits files that two looks find
     unchanged, and removes files that are gone; all others in the branch stay. SIGTERM and Ctrl-C
     end it after a last commit within the time of --grace. It exits with 1 if that leaves files out.
@@ -106,43 +122,81 @@ def push(
     """
     _check_order(sources, repo)
     spec = cli.spec_from(repo)
+    form = _Form(sources, repo, from_list, null, unpack, max_size)
+    form.check(check=options["check"])
     cli.reject({"--grace": grace and every is None}, "does nothing without --every")
-    is_into = ":" in repo or from_list is not None
-    check, dry_run = options["check"], options["dry_run"]
-    _check_form(sources, repo, is_into=is_into, from_list=from_list, null=null, check=check)
     options["exclude"] = _patterns(options["exclude"], exclude_from)
     if every is not None:
-        _check_rounds(sources, from_list, options)
+        _check_rounds(form, options)
         push_rounds.run(session, sources[0], spec, every, grace, options, as_json=as_json)
         return
     branch = Spec(spec.repo, spec.rev)
     consent = _Consent(branch, is_given=options["allow_removals"])
     options |= {"allow_removals": consent.allows, "session": session}
-    push_once: Callable[..., CommitResult] = partial(push_directory, sources[0], spec, **options)
-    if is_into:
-        del options["check"]
-        names = None if from_list is None else _listed(from_list, null=null)
-        place = PushPlace(spec, is_inside=repo.endswith((":", "/")))
-        push_once = partial(_push_into, sources, place, names, **options)
-    result = _with_consent(push_once, consent)
-    report(result, branch, dry_run=dry_run, as_json=as_json)
+    result = _with_consent(form.push(spec, options), consent)
+    report(result, branch, dry_run=options["dry_run"], as_json=as_json)
     if result.unchanged and options["metadata"]:
         _note("there is no new commit, so --meta is not stored")
 
 
-def _listed(from_list: BinaryIO, *, null: bool) -> list[bytes]:
-    """Returns the paths that a list names. Raises: InvalidInput."""
-    return FileList(from_list, b"\0" if null else b"\n").names()
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The form of a push: what its arguments, and the options beside them, say of its sources."""
+
+    sources: tuple[str, ...]
+    repo: str
+    from_list: BinaryIO | None
+    null: bool
+    unpack: bool
+    max_size: int | None
+
+    @property
+    def is_into(self) -> bool:
+        """Whether it is a commit of changes, and no push of one directory as a whole branch."""
+        return ":" in self.repo or self.from_list is not None or self.unpack
+
+    def check(self, *, check: bool) -> None:
+        """Raises UsageError for options and arguments that do not go together."""
+        sources, repo = self.sources, self.repo
+        cli.reject({"--null": self.null and self.from_list is None}, "needs --from-list")
+        cli.reject({"--max-size": self.max_size and not self.unpack}, "needs --unpack")
+        cli.reject({"--unpack": self.unpack and self.from_list}, "does not go with --from-list")
+        wrong = {"--check": check and self.is_into}
+        cli.reject(wrong, "needs a push of a whole branch, without a path")
+        if self.from_list is not None and (len(sources) > 1 or not Path(sources[0]).is_dir()):
+            raise click.UsageError("--from-list takes one directory, and lists paths below it")
+        if not self.is_into and len(sources) > 1:
+            raise click.UsageError(
+                f"several sources go into a path: push SRC... {repo}:PATH/, or {repo}: (the top)"
+            )
+        if not self.is_into and (sources[0] == STDIN or Path(sources[0]).is_file()):
+            name = "PATH" if sources[0] == STDIN else Path(sources[0]).name
+            raise click.UsageError(
+                f"{sources[0]} is a file, and only a directory becomes a branch: name its path, as "
+                f"in lodefs push {sources[0]} {repo}:{name}"
+            )
+
+    def push(self, spec: Spec, options: dict[str, Any]) -> Callable[..., CommitResult]:
+        """Returns the call that pushes; it takes the progress. Raises: InvalidInput."""
+        if not self.is_into:
+            return partial(push_directory, self.sources[0], spec, **options)
+        options = {name: value for name, value in options.items() if name != "check"}
+        place = PushPlace(spec, is_inside=self.repo.endswith((":", "/")))
+        if self.unpack:
+            return partial(_push_unpacked, self.sources, place, self.max_size, **options)
+        names = None
+        if self.from_list is not None:
+            names = FileList(self.from_list, b"\0" if self.null else b"\n").names()
+        return partial(_push_into, self.sources, place, names, **options)
 
 
-def _check_rounds(
-    sources: Sequence[str], from_list: BinaryIO | None, options: dict[str, Any]
-) -> None:
+def _check_rounds(form: _Form, options: dict[str, Any]) -> None:
     """Raises UsageError for options that do not go with --every, and removes them from the
     options."""
     named = {f"--{name.replace('_', '-')}": options.pop(name) for name in _NOT_IN_ROUNDS}
-    cli.reject(named | {"--from-list": from_list is not None}, "does not go with --every")
-    if len(sources) > 1 or not Path(sources[0]).is_dir():
+    more = {"--from-list": form.from_list is not None, "--unpack": form.unpack}
+    cli.reject(named | more, "does not go with --every")
+    if len(form.sources) > 1 or not Path(form.sources[0]).is_dir():
         raise click.UsageError("--every takes one directory")
 
 
@@ -182,6 +236,19 @@ def _push_into(
     return commit_changes(branch, changes, session=session, **options)
 
 
+def _push_unpacked(
+    archives: Sequence[str],
+    place: PushPlace,
+    size_bytes_max: int | None,
+    session: Session,
+    **options: Any,
+) -> ChangesResult:
+    """Pushes what is in archives, in place of a path or of the whole branch."""
+    branch = Spec(place.spec.repo, place.spec.rev)
+    changes = changes_of_archives(archives, place, size_bytes_max)
+    return commit_changes(branch, changes, session=session, **options)
+
+
 def _patterns(words: Sequence[str], files: Sequence[BinaryIO]) -> list[bytes]:
     """The patterns of the files and, after them, those of options, since the last match counts."""
     lines = [line.removesuffix(b"\r") for file in files for line in file.read().split(b"\n")]
@@ -197,32 +264,6 @@ def _check_order(sources: Sequence[str], repo: str) -> None:
         )
     if len(sources) == 1 and not os.path.lexists(sources[0]) and Path(repo).is_dir():
         raise click.UsageError(f"SRC comes first: lodefs push {repo} {sources[0]}")
-
-
-def _check_form(
-    sources: Sequence[str],
-    repo: str,
-    *,
-    is_into: bool,
-    from_list: BinaryIO | None,
-    null: bool,
-    check: bool,
-) -> None:
-    """Raises UsageError for options and arguments that do not go together."""
-    cli.reject({"--null": null and from_list is None}, "needs --from-list")
-    cli.reject({"--check": check and is_into}, "needs a push of a whole branch, without a path")
-    if from_list is not None and (len(sources) > 1 or not Path(sources[0]).is_dir()):
-        raise click.UsageError("--from-list takes one directory, and lists paths below it")
-    if not is_into and len(sources) > 1:
-        raise click.UsageError(
-            f"several sources go into a path: push SRC... {repo}:PATH/, or {repo}: (the top)"
-        )
-    if not is_into and (sources[0] == STDIN or Path(sources[0]).is_file()):
-        name = "PATH" if sources[0] == STDIN else Path(sources[0]).name
-        raise click.UsageError(
-            f"{sources[0]} is a file, and only a directory becomes a branch: name its path, as in "
-            f"lodefs push {sources[0]} {repo}:{name}"
-        )
 
 
 class _Consent:

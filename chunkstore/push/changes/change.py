@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -43,6 +44,17 @@ class PutDirectory:
 
 
 @dataclass(frozen=True, slots=True)
+class PutArchive:
+    """Puts the directory that tar or zip archives unpack to, in place of whatever is at the path.
+    Each archive has a name for messages, and a stream. ``size_bytes_max`` bounds what each may
+    unpack to; None refuses what grows as if to do harm."""
+
+    path: Path
+    archives: Sequence[tuple[str, BinaryIO]]
+    size_bytes_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MakeDirectory:
     """Makes a directory unless there is one, and the directories above. Only empty ones need it."""
 
@@ -73,7 +85,7 @@ class CopyFrom:
     to: Path
 
 
-Change = Put | PutLink | PutDirectory | MakeDirectory | Remove | Rename | CopyFrom
+Change = Put | PutLink | PutDirectory | PutArchive | MakeDirectory | Remove | Rename | CopyFrom
 
 
 def names_of(path: Path, *, is_root_fine: bool = False) -> tuple[bytes, ...]:

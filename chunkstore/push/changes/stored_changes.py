@@ -8,17 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import count as numbers_from
 from typing import BinaryIO
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.format.tree import TreeEntry, symlink
+from lodefs.chunkstore.push.archives.unpacking import Unpacking, based
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
     MakeDirectory,
     Put,
+    PutArchive,
     PutDirectory,
     PutLink,
     Remove,
@@ -26,13 +29,22 @@ from lodefs.chunkstore.push.changes.change import (
     names_of,
 )
 from lodefs.chunkstore.push.changes.contents import LocalFile, local_file, rewound
-from lodefs.chunkstore.push.changes.overlay import Names, Overlay, TreeReader, count
+from lodefs.chunkstore.push.changes.overlay import (
+    ChangedDirectory,
+    Names,
+    Overlay,
+    TreeReader,
+    count,
+)
 from lodefs.chunkstore.push.changes.staging import LEARN_SIZE_BYTES_MIN, Staging
+from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.limits import Quota
 from lodefs.chunkstore.push.scanner import Private, Skipped, SourceNotes, refuse_private
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.source_directory import SourceDirectory, real_root
 from lodefs.chunkstore.repo.history import find
+
+_WHOLE = (PutDirectory, PutArchive, CopyFrom)  # they replace what is at their path as a whole
 
 
 class StreamStarts:
@@ -40,11 +52,11 @@ class StreamStarts:
     again."""
 
     def __init__(self) -> None:
-        self._starts: dict[int, int | None] = {}
+        self._starts: dict[tuple[int, int], int | None] = {}
 
-    def opened(self, number: int, content: bytes | BinaryIO) -> BinaryIO:
-        """Returns the content of change ``number`` as a stream. Raises: Unavailable if it was read
-        and cannot be read again."""
+    def opened(self, number: tuple[int, int], content: bytes | BinaryIO) -> BinaryIO:
+        """Returns a content as a stream; ``number`` is that of its change, and within it. Raises:
+        Unavailable if it was read and cannot be read again."""
         if not isinstance(content, bytes) and number not in self._starts:
             self._starts[number] = content.tell() if content.seekable() else None
             return content
@@ -70,6 +82,8 @@ class StoredChanges:
         self._contents = staging.contents
         self._local: dict[int, LocalFile] = {}
         self._directories: dict[int, TreeEntry] = {}
+        self._archives: dict[int, ChangedDirectory] = {}
+        self._numbers = numbers_from(len(changes))  # of the contents of archives
         self.skipped: list[Skipped] = []
         self.notes = SourceNotes()
         self.excluded = 0
@@ -79,7 +93,7 @@ class StoredChanges:
     @property
     def places(self) -> list[Names]:
         """The paths that are replaced as a whole, except the root."""
-        puts = (one for one in self._changes if isinstance(one, PutDirectory | CopyFrom))
+        puts = (one for one in self._changes if isinstance(one, _WHOLE))
         found = (names for one in puts for names in _places(one))
         return [names for names in found if names]
 
@@ -92,12 +106,15 @@ class StoredChanges:
         directories = {n: o for n, o in enumerate(self._changes) if isinstance(o, PutDirectory)}
         if len(directories) + bool(self._local) > 1:
             self._session.readers(sys.maxsize, 0)  # as many as possible, before threads start
-        if self._expected_bytes(puts.values()) > LEARN_SIZE_BYTES_MIN:
+        archives = {n: one for n, one in enumerate(self._changes) if isinstance(one, PutArchive)}
+        if archives or self._expected_bytes(puts.values()) > LEARN_SIZE_BYTES_MIN:
             self._session.learn()
         self._contents.read_files(list(self._local.items()))
         for n, content in puts.items():
             if not isinstance(content, os.PathLike):
-                self._contents.read_stream(n, self._starts.opened(n, content))
+                self._contents.read_stream(n, self._starts.opened((n, 0), content))
+        for n, archive in archives.items():
+            self._archives[n] = self._unpacked(n, archive)
         self._contents.seal()
         for n, change in directories.items():
             self._directories[n] = self._store_directory(n, change)
@@ -115,6 +132,8 @@ class StoredChanges:
                     overlay.put_file(names, symlink(names[-1], target))
                 case PutDirectory(path):
                     self._put_directory(overlay, names_of(path, is_root_fine=True), n)
+                case PutArchive(path):
+                    self._put_archive(overlay, names_of(path, is_root_fine=True), n)
                 case MakeDirectory(path):
                     overlay.make_directory(names_of(path))
                 case Remove(path):
@@ -163,6 +182,28 @@ class StoredChanges:
         self.files_read += source.deduplicator.files_read
         self.new_bytes += source.deduplicator.new_bytes
         return entry
+
+    def _unpacked(self, n: int, change: PutArchive) -> ChangedDirectory:
+        options = self._session.options
+        unpacking = Unpacking(
+            self._contents,
+            self._numbers,
+            partial(self._quota.count, n),
+            IgnoreRules(options.exclude),
+            skip_unreadable=options.skip_unreadable,
+        )
+        for number, (name, stream) in enumerate(change.archives):
+            opened = self._starts.opened((n, number), stream)
+            unpacking.add(name, opened, change.size_bytes_max)
+        self.skipped += unpacking.skipped
+        self.excluded += unpacking.excluded
+        return unpacking.root
+
+    def _put_archive(self, overlay: Overlay, names: Names, n: int) -> None:
+        item, there = self._archives[n], overlay.get(names)
+        if isinstance(there, TreeEntry):
+            based(item, there, self._staging.trees)
+        overlay.put(names, item)
 
     def _put(self, overlay: Overlay, names: Names, n: int, *, executable: bool | None) -> None:
         if executable is None:
@@ -231,7 +272,7 @@ def _places(change: Change) -> Iterator[Names]:
         case CopyFrom(_, to):
             yield names_of(to, is_root_fine=True)
         case _:
-            yield names_of(change.path, is_root_fine=isinstance(change, PutDirectory))
+            yield names_of(change.path, is_root_fine=isinstance(change, _WHOLE))
 
 
 def _staying(changes: Sequence[Change], places: Sequence[Sequence[Names]]) -> set[int]:
@@ -241,7 +282,7 @@ def _staying(changes: Sequence[Change], places: Sequence[Sequence[Names]]) -> se
     for number in reversed(range(len(changes))):
         for names in places[number]:
             is_free = later.add(names)
-            if is_free and isinstance(changes[number], Put | PutDirectory):
+            if is_free and isinstance(changes[number], Put | PutDirectory | PutArchive):
                 staying.add(number)
     return staying
 

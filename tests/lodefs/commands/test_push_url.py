@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
+from pathlib import Path
+
 import pytest
 
 from lodefs.chunkstore.push.remote import remote_files
@@ -49,6 +52,44 @@ def test_one_file(lodefs: Lodefs, source: MemoryRemote) -> None:
     assert lodefs("cat", "r:two.txt").out == "1234"
     refused = lodefs("push", "memory://bucket/one.txt", "r")
     assert refused.code and "is one file: name its path" in refused.err
+
+
+def packed(tmp_path: Path) -> Path:
+    """A tar of one file."""
+    (tmp_path / "x").write_bytes(b"1234")
+    path = tmp_path / "x.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "x", "d/x")
+    return path
+
+
+def test_unpack(lodefs: Lodefs, source: MemoryRemote, tmp_path: Path) -> None:
+    """Archives become the branch or a path, from files and from URLs."""
+    archive = packed(tmp_path)
+    lodefs("push", str(archive), "r", "--unpack")
+    assert lodefs("cat", "r:d/x").out == "1234"
+    source.files = {b"": archive.read_bytes()}
+    lodefs("push", "memory://bucket/x.tar.gz", "r:in", "--unpack")
+    assert lodefs("cat", "r:in/d/x").out == "1234"
+    assert lodefs("ls", "r").out.split() == ["d/", "in/"]
+    again = lodefs("push", "memory://bucket/x.tar.gz", "r:in", "--unpack", "--json").json
+    assert again["unchanged"] and not again["new_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--unpack", "--from-list", "-"), "--unpack does not go with --from-list"),
+        (("--max-size", "1MB"), "--max-size needs --unpack"),
+        (("--unpack", "--max-size", "1"), "unpacks to more than 1 bytes"),
+    ],
+)
+def test_unpack_refused(
+    lodefs: Lodefs, source: MemoryRemote, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    """What does not go together, and what is too large, is said."""
+    result = lodefs("push", str(packed(tmp_path)), "r", *words)
+    assert result.code and message in result.err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Archives (tar, zip) whose members become files of a commit, without being unpacked on a disk."""
