@@ -14,6 +14,7 @@ from contextlib import suppress
 import click
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound
+from lodefs.chunkstore.objects.schemes import FORMS
 from lodefs.cli import exit_codes
 from lodefs.cli.manual import GroupedCommands
 from lodefs.cli.options import output_error, write_line
@@ -204,7 +205,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> No
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or a directory [LODEFS_STORE].")
+@click.option("--store", metavar="URL", help=f"{FORMS}, or a directory [LODEFS_STORE].")
 @click.option("--proxy", metavar="URL", help="unix:/PATH or http(s)://HOST:PORT [LODEFS_PROXY].")
 @click.option(
     "-v",
@@ -217,7 +218,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> No
 )
 @click.pass_context
 def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
-    """Versioned datasets on S3: pushed once, cached once per node, mounted in a second."""
+    """Versioned datasets in buckets: pushed once, cached once per node, mounted in a second."""
     if not isinstance(ctx.obj, Session):
         ctx.obj = Session(dict(os.environ))
     ctx.obj.apply_options(store=store, proxy=proxy)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.objects.schemes import FORMS, scheme_of
 from lodefs.chunkstore.objects.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.access import parse_rules
@@ -155,7 +156,8 @@ def _hub_url(value: object) -> str:
 def _stores(value: object) -> tuple[str, ...]:
     texts = value.split() if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(
-        isinstance(one, str) and one.startswith(("s3://", "file://", "/")) for one in texts
+        isinstance(one, str) and (scheme_of(one) or one.startswith(("file://", "/")))
+        for one in texts
     ):
         raise InvalidInput(
             'must be a list of stores, such as ["s3://bucket/prefix", "/srv/store"], or a text '
@@ -413,7 +415,7 @@ class Config:
         """Returns what is wrong with the settings as a whole, one line for each problem."""
         found = []
         if not self.store:
-            found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
+            found.append(f"store: is missing: give {FORMS} or a directory")
         if len({self.store, *self.mirrors}) <= len(self.mirrors):
             found.append("mirrors: name each store once, and do not repeat `store`")
         if self.listen is None and self.s3_listen is None and self.socket_path is None:

@@ -1,7 +1,8 @@
 """The interface of an object store: what lodefs needs from S3, a directory, or memory.
 
-Implementations: directory.py, s3.py. Wrappers, which extend delegating.py: retrying.py,
-limiting.py, observing.py. Every one passes ``tests.support.chunkstore.object_store_suite``.
+Implementations: directory.py, s3.py, http_objects.py. Wrappers, which extend delegating.py:
+retrying.py, limiting.py, observing.py. Every one passes
+``tests.support.chunkstore.object_store_suite``.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Its location for messages: ``s3://bucket/prefix``, a path. It never has a secret."""
+        """Its location for messages: ``s3://bucket/prefix``, ``gs://``, ``az://``, or a path. It
+        never has a secret."""
         ...
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:

@@ -12,7 +12,11 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.objects import s3_boto
+from lodefs.chunkstore.objects.azure import open_azure
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
+from lodefs.chunkstore.objects.gcs import open_gcs
+from lodefs.chunkstore.objects.http_objects import CloudApi, HttpObjects
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrored import Mirrored
@@ -22,16 +26,16 @@ from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.s3_bucket import PatientBucket, S3Bucket
+from lodefs.chunkstore.objects.schemes import FORMS, SETTINGS, scheme_of
 from lodefs.chunkstore.objects.source_objects import S3SourceObjects, Sources
 from lodefs.chunkstore.objects.source_settings import SourceSettings
 from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
-_FORMS = "use s3://bucket/prefix, file:///path, or a path"
+_FORMS = f"use {FORMS}, file:///PATH, or a path"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # RGW takes more names than AWS
 _PREFIX = re.compile(r"[\w!.*'()/=+@,&$:;-]+\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_QUERY = ("endpoint_url", "region")
 PREFIX_BYTES_MAX = 100
 # For a store with mirrors: a reader waits a minute for all of them together
 MIRROR_ATTEMPTS_MAX = 2
@@ -64,18 +68,22 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     """Opens the store at ``url``, with retries, limits and, if ``observe`` is set, observation.
 
     ``url`` is ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` overrides the options),
+    ``gs://bucket/prefix``, ``az://container/prefix`` (``?account=...`` overrides the environment),
     ``file:///path``, or a path, in which '?' has no special meaning. It does not connect yet.
     Raises: InvalidInput.
     """
     options = options or StoreOptions()
-    source = (
-        _s3_place(url, options).open()
-        if url.startswith("s3:")
-        else DirectoryObjects(_directory_of(url))
-    )
-    _, patient = _patient(source, options)
+    open_source = _SOURCES.get(scheme_of(url), _open_directory)
+    _, patient = _patient(open_source(url, options), options)
     seen = Observed(patient, options.observe) if options.observe else patient
     return PackLocations(VirtualPacks(seen, open_sources(options.sources, options)))
+
+
+def endpoint_of(url: str, options: StoreOptions) -> str:
+    """Returns the URL of the server of a store. Raises: InvalidInput."""
+    if scheme_of(url) == "s3":
+        return s3_boto.endpoint_of(_s3_place(url, options).options)
+    return _cloud_api(url)[0].endpoint
 
 
 def open_sources(sources: Mapping[str, SourceSettings], options: StoreOptions) -> Sources:
@@ -114,7 +122,7 @@ def open_server_copy(
     """Opens server-side copies between two stores; returns None unless both are on S3, at one
     endpoint and in one region. (Their credentials are the same, since a process has one set.)
     Raises: InvalidInput."""
-    if not (source_url.startswith("s3:") and destination_url.startswith("s3:")):
+    if not scheme_of(source_url) == scheme_of(destination_url) == "s3":
         return None
     source = _s3_place(source_url, options)
     there = _s3_place(destination_url, options)
@@ -140,7 +148,7 @@ def open_mirrored(url: str, mirrors: Sequence[str], options: StoreOptions) -> Mi
 
 def check_empty(url: str) -> None:
     """Raises: InvalidInput if a new store at ``url`` would lie among other files of a directory."""
-    if url.startswith("s3:"):
+    if scheme_of(url):
         return
     path = _directory_of(url)
     try:
@@ -229,41 +237,88 @@ class _S3Place(NamedTuple):
 
 def _s3_place(url: str, options: StoreOptions) -> _S3Place:
     place = _s3_parts(url, options)
-    if place.prefix and not _is_prefix(place.prefix):
-        raise InvalidInput(
-            f"{place.prefix!r} is not a prefix for a store: at most {PREFIX_BYTES_MAX} bytes of "
-            "letters, digits and punctuation, without empty parts, '.' and '..'"
-        )
-    return place
+    return place._replace(prefix=_checked_prefix(place.prefix))
+
+
+def _open_s3(url: str, options: StoreOptions) -> ObjectStore:
+    return _s3_place(url, options).open()
+
+
+def _open_cloud(url: str, options: StoreOptions) -> ObjectStore:
+    return HttpObjects(*_cloud_api(url), options)
+
+
+def _cloud_api(url: str) -> tuple[CloudApi, str]:
+    """Returns the interface to the bucket of a gs:// or az:// URL, and the prefix. Raises:
+    InvalidInput."""
+    place = _bucket_parts(url)
+    prefix = _checked_prefix(place.prefix)
+    if scheme_of(url) == "gs":
+        return open_gcs(place.bucket), prefix
+    return open_azure(place.bucket, place.settings.get("account")), prefix
+
+
+def _open_directory(url: str, _options: StoreOptions) -> ObjectStore:
+    return DirectoryObjects(_directory_of(url))
+
+
+_SOURCES = {"s3": _open_s3, "gs": _open_cloud, "az": _open_cloud}
 
 
 def _s3_parts(url: str, options: StoreOptions) -> _S3Place:
     """Returns the parts of a URL, whose prefix may be any. Raises: InvalidInput."""
     if not url.startswith("s3://"):
         raise InvalidInput("the URL of a store on S3 begins with s3://, as s3://bucket/prefix does")
-    parts = _split(url)
-    if "@" in parts.netloc:
-        raise InvalidInput(
-            "a store's URL must not hold credentials: put them into AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
-        )
-    if not parts.netloc:
-        raise InvalidInput("the URL names no bucket; use s3://bucket/prefix")
-    if not _BUCKET.match(parts.netloc):  # it may be a secret, so the message does not quote it
+    place = _bucket_parts(url)
+    if not _BUCKET.match(place.bucket):  # it may be a secret, so the message does not quote it
         raise InvalidInput(
             "the URL's bucket is not a valid name: one has 3 to 63 letters, digits, '-' and '.', "
             "a letter or digit first; use s3://bucket/prefix"
         )
-    prefix = unquote(parts.path).strip("/")
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    _check_settings(url, query, _QUERY)
-    if not all(query.values()):
-        raise InvalidInput(f"the settings in a store's URL need values: {', '.join(query)}")
-    endpoint_url = query.get("endpoint_url", options.endpoint_url)
-    region = query.get("region", options.region)
+    endpoint_url = place.settings.get("endpoint_url", options.endpoint_url)
+    region = place.settings.get("region", options.region)
     _check_endpoint(endpoint_url)
     own = replace(options, endpoint_url=endpoint_url, region=region)
-    return _S3Place(parts.netloc, prefix, own)
+    return _S3Place(place.bucket, place.prefix, own)
+
+
+class _BucketParts(NamedTuple):
+    """The parts of a URL of a store on a server. The name of the bucket is unchecked."""
+
+    bucket: str
+    prefix: str
+    settings: dict[str, str]
+
+
+def _bucket_parts(url: str) -> _BucketParts:
+    """Returns the parts of a URL. Raises: InvalidInput."""
+    scheme = scheme_of(url)
+    form = f"{scheme}://bucket/prefix"
+    if not url.startswith(f"{scheme}://"):
+        raise InvalidInput(f"the URL of such a store begins with {scheme}://, as {form} does")
+    parts = _split(url)
+    if "@" in parts.netloc:
+        raise InvalidInput(f"a store's URL must not hold credentials: {_CREDENTIALS[scheme]}")
+    if not parts.netloc:
+        raise InvalidInput(f"the URL names no bucket; use {form}")
+    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
+    _check_settings(url, settings, SETTINGS[scheme])
+    if not all(settings.values()):
+        raise InvalidInput(f"the settings in a store's URL need values: {', '.join(settings)}")
+    return _BucketParts(parts.netloc, unquote(parts.path).strip("/"), settings)
+
+
+_CREDENTIALS = {
+    "s3": (
+        "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
+        "~/.aws/credentials"
+    ),
+    "gs": "let GOOGLE_APPLICATION_CREDENTIALS name their file",
+    "az": (
+        "put them into AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or "
+        "AZURE_STORAGE_CONNECTION_STRING; the account is a setting, az://container/prefix?account=NAME"
+    ),
+}
 
 
 def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> None:
@@ -277,6 +332,16 @@ def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> 
             f"the URL of such a store takes {takes}{found}; write a '?' or '#' in a path as %3F or "
             "%23 in a URL"
         )
+
+
+def _checked_prefix(prefix: str) -> str:
+    """Returns the prefix of a store. Raises: InvalidInput."""
+    if prefix and not _is_prefix(prefix):
+        raise InvalidInput(
+            f"{prefix!r} is not a prefix for a store: at most {PREFIX_BYTES_MAX} bytes of "
+            "letters, digits and punctuation, without empty parts, '.' and '..'"
+        )
+    return prefix
 
 
 def _is_prefix(prefix: str) -> bool:

@@ -1,5 +1,5 @@
 """Ranged reads that another process carries out. An order has all that the read needs, and no
-secret except the signature of that one request.
+secret except what authenticates that one request (a signature, or the token of a cloud).
 
 Only the plain case is ordered. The process that carries out an order reports everything else, and
 the store is then asked in the usual way, with its retries.
@@ -29,6 +29,7 @@ class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
     connect_timeout_s: float
     read_timeout_s: float  # maximum time without a byte
     transfer_timeout_s: float  # for the whole answer
+    etag_header: str = "etag"  # the answer's header, in lower case
 
 
 Done = Callable[[int, float, type[LodefsError] | None], None]

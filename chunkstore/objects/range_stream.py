@@ -93,7 +93,7 @@ def _check(head: ResponseHead, order: HttpOrder, size_bytes: int) -> None:
     span = head.headers.get("content-range", "").partition("/")[0]
     if span != f"bytes {order.first}-{order.first + size_bytes - 1}":
         raise Unavailable(f"the store answered with another range: {span!r}")
-    if head.headers.get("etag") != order.etag:
+    if head.headers.get(order.etag_header) != order.etag:
         raise Changed("the object has another ETag")
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,10 +20,8 @@ import msgspec
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     Changed,
-    DeadlineExceeded,
     Denied,
     InvalidInput,
-    LodefsError,
     NotFound,
     Unavailable,
     Unsupported,
@@ -34,24 +33,22 @@ from lodefs.chunkstore.objects.interface import (
     check_key,
     check_prefix,
 )
+from lodefs.chunkstore.objects.range_answers import part_of, range_header
 from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.range_transport import UnsupportedResponse
 from lodefs.chunkstore.objects.s3_boto import (
     CHECK,
     S3Options,
-    ThreadTransfer,
+    S3Transfer,
     is_answer,
     open_client,
     range_reader_of,
     translated,
 )
 from lodefs.chunkstore.objects.s3_errors import NoSuchKey, PastTheEnd, refusal_of
-from lodefs.chunkstore.objects.s3_range_reader import (
-    SIZE_BYTES_MAX,
-    RangeReader,
-    RangeResponse,
-)
-from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
+from lodefs.chunkstore.objects.s3_range_reader import SIZE_BYTES_MAX, RangeReader
+from lodefs.chunkstore.objects.timed_requests import TimedRequests
+from lodefs.chunkstore.system.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
 
 LIST_KEYS_MAX = 1000  # in one answer
@@ -67,11 +64,11 @@ class S3Objects:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._base = _base(prefix)
-        self._watchdog = Watchdog(options.transfer_timeout_s)
-        self._current = ThreadTransfer()
+        self._current = S3Transfer()
         self._client = open_client(options, self._current)
         self._options = options
-        self._is_reached = False  # True once the server answers, even with an error
+        errors = partial(translated, bucket=bucket)
+        self._requests = TimedRequests(options, self._current, errors, is_answer, CHECK)
         self._range_reader: RangeReader | None = None
         self._is_range_reader_fit = True  # until boto3 succeeds after a range read failed
         self._learning = threading.Lock()  # guards both
@@ -100,7 +97,7 @@ class S3Objects:
         self, reader: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
     ) -> Part | None:
         """Returns a part without boto3; None if boto3 must be used."""
-        wanted = _range(offset, size_bytes)
+        wanted = range_header(offset, size_bytes)
         with self._operation("read", key, size_bytes) as transfer:
             what = f"cannot read {key} in {self.url}"
             try:
@@ -118,7 +115,9 @@ class S3Objects:
                 if refusal is not None:
                     raise refusal
                 return None
-            return _part_of(answer, key, offset, if_match)
+            part = part_of(answer, key, offset, if_match)
+            version = _version(answer.headers.get("x-amz-version-id"))
+            return Part(part.data, part.object_size_bytes, part.etag, version)
 
     @contextmanager
     def range_order(
@@ -128,7 +127,7 @@ class S3Objects:
         reader = self._range_reader
         http = None
         if reader is not None and 0 < size_bytes <= SIZE_BYTES_MAX:
-            wanted = _range(offset, size_bytes)
+            wanted = range_header(offset, size_bytes)
             timeout_s = self._options.answer_s(size_bytes)
             http = reader.order(self._request_key(key), wanted, offset, if_match, timeout_s)
         yield None if http is None else RangeOrder(http)
@@ -150,7 +149,7 @@ class S3Objects:
     def _get(self, key: str, offset: int, size_bytes: int, if_match: str | None) -> Part:
         """Returns a part through boto3. It reads at most ``size_bytes`` of the answer."""
         what = f"cannot read {key} in {self.url}"
-        wanted = _range(offset, size_bytes)
+        wanted = range_header(offset, size_bytes)
         request = {**self._named(key), "Range": wanted}
         if if_match is not None:
             request["IfMatch"] = if_match
@@ -240,7 +239,7 @@ class S3Objects:
         if self._range_reader is not None:
             self._range_reader.close()
         self._client.close()
-        self._watchdog.close()
+        self._requests.close()
 
     def _named(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self._base + self._checked(key)}
@@ -287,43 +286,11 @@ class S3Objects:
             left = None if left is None else left - len(found)
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
-    @contextmanager
     def _operation(
         self, verb: str, key: str, answer_bytes: int | None = None
-    ) -> Iterator[Transfer]:
-        """Runs one request within its time, and translates its errors. ``answer_bytes`` is the size
-        of the answer, if the time depends on it."""
-        what = f"cannot {verb} {key} in {self.url}"
-        timeout_s = None if self._is_reached else self._options.first_timeout_s
-        if answer_bytes is not None:
-            usual_s = self._options.answer_s(answer_bytes)
-            timeout_s = usual_s if timeout_s is None else min(timeout_s, usual_s)
-        with self._watchdog.watch(timeout_s) as transfer:
-            self._current.transfer = transfer
-            try:
-                yield transfer
-                if transfer.expired:  # http.client accepts a truncated head
-                    raise TimeoutError
-                self._is_reached = True
-            except Exception as error:
-                if isinstance(error, LodefsError) and not transfer.expired:
-                    raise
-                raise self._failure(error, what, is_late=transfer.expired) from error
-            finally:
-                self._current.transfer = None
-
-    def _failure(self, error: Exception, what: str, *, is_late: bool) -> Exception:
-        """Returns the error of lodefs for a request that failed; marked if nothing ever
-        answered."""
-        if is_late:
-            why = "the server's answer was not complete in time"
-            failed: Exception = DeadlineExceeded(f"{what}: {why}; {CHECK}")
-        else:
-            self._is_reached = self._is_reached or is_answer(error)
-            failed = translated(error, what, self._bucket)
-        if isinstance(failed, Unavailable):
-            failed.is_unreached = not self._is_reached
-        return failed
+    ) -> AbstractContextManager[Transfer]:
+        """Runs one request within its time. ``answer_bytes`` is as in TimedRequests."""
+        return self._requests.operation(f"cannot {verb} {key} in {self.url}", answer_bytes)
 
 
 class _UploadBody:
@@ -370,30 +337,11 @@ def _base(prefix: str) -> str:
     return f"{prefix}/" if prefix else ""
 
 
-def _range(offset: int, size_bytes: int) -> str:
-    """Returns the Range header (RFC 9110, 14.2). A negative ``offset`` asks for the last
-    ``size_bytes``."""
-    return f"bytes={offset}" if offset < 0 else f"bytes={offset}-{offset + size_bytes - 1}"
-
-
 def _object_size_bytes(answer: Mapping[str, Any], received_bytes: int) -> int:
     """Returns the object's size from ``Content-Range: bytes 0-9/SIZE``, or else what was
     received."""
     total = str(answer.get("ContentRange", "")).rpartition("/")[2]
     return int(total) if total.isdigit() else received_bytes
-
-
-def _part_of(answer: RangeResponse, key: str, offset: int, if_match: str | None) -> Part:
-    """Returns the part in a 206. Raises: Unavailable for another range; Changed."""
-    span, _, total = answer.headers.get("content-range", "").partition("/")
-    etag = answer.headers.get("etag", "")
-    size = int(total) if total.isdigit() else -1
-    first = max(size + offset, 0) if offset < 0 else offset
-    if not etag or span != f"bytes {first}-{first + len(answer.data) - 1}":
-        raise Unavailable(f"{key}: the server answered with another range: {span!r}")
-    if if_match is not None and etag != if_match:
-        raise Changed(f"{key} has the ETag {etag}, not {if_match}")
-    return Part(answer.data, size, etag, _version(answer.headers.get("x-amz-version-id")))
 
 
 def _version(value: str | None) -> str:

@@ -5,9 +5,6 @@ botocore has no public interface for some of this; tests notice if it changes.
 
 from __future__ import annotations
 
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,52 +13,39 @@ from os.path import isfile
 from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
-from lodefs.chunkstore.objects.range_transport import closer
 from lodefs.chunkstore.objects.s3_errors import error_of
 from lodefs.chunkstore.objects.s3_range_reader import RangeReader, Timeouts, request_template
 from lodefs.chunkstore.objects.sigv4 import Credentials
-from lodefs.chunkstore.system.watchdog import Transfer
-from lodefs.chunkstore.types import Buffer
+from lodefs.chunkstore.objects.timed_requests import (
+    ANSWER_SIZE_BYTES_MAX,
+    HttpOptions,
+    ThreadTransfer,
+    watched,
+)
 
 CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
-ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped
-SEND_SIZE_BYTES = 1024 * 1024  # in one call; taking the GIL for each 16 KiB is slow
-TLS_SEND_SIZE_BYTES = 128 * 1024  # TLS applies one timeout to all bytes of a call
 REGION = "us-east-1"  # the default; servers other than AWS ignore it
 
 
 @dataclass(frozen=True, slots=True)
-class S3Options:
+class S3Options(HttpOptions):
     """The options for reaching S3. None stands for AWS's own settings and environment."""
 
     endpoint_url: str | None = None
     region: str | None = None
-    connections_max: int = 32
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0  # maximum time without a byte
-    transfer_timeout_s: float = 120.0  # for a whole request and its answer
-    first_timeout_s: float | None = None  # until anything has answered; None: transfer_timeout_s
-    rate_bytes_s_min: float | None = None  # a slower answer is given up
     credentials: Credentials | None = None
     profile: str | None = None  # of AWS's files, if there are no credentials
 
-    def answer_s(self, size_bytes: int) -> float:
-        """Returns how long an answer of ``size_bytes`` may take."""
-        if self.rate_bytes_s_min is None:
-            return self.transfer_timeout_s
-        least_s = self.read_timeout_s + size_bytes / self.rate_bytes_s_min
-        return min(least_s, self.transfer_timeout_s)
 
-
-class ThreadTransfer(threading.local):
+class S3Transfer(ThreadTransfer):
     """The current request of one thread to S3."""
 
     def __init__(self) -> None:
-        self.transfer: Transfer | None = None  # receives the function that closes the connection
+        super().__init__()
         self.request: tuple[str, Mapping[str, str]] = ("", {})  # URL and headers of the last GET
 
 
-def open_client(options: S3Options, current: ThreadTransfer) -> Any:
+def open_client(options: S3Options, current: S3Transfer) -> Any:
     """Returns a boto3 client without retries. Raises: InvalidInput for an invalid endpoint or
     region."""
     from botocore.config import Config
@@ -156,7 +140,7 @@ def _loader(data_path: str | None) -> Any:
 
 def endpoint_of(options: S3Options) -> str:
     """Returns the URL that requests go to. Raises: InvalidInput as open_client does."""
-    client = open_client(options, ThreadTransfer())
+    client = open_client(options, S3Transfer())
     try:
         return str(client.meta.endpoint_url)
     finally:
@@ -167,7 +151,7 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
 
 
-def _watch_connections(client: Any, current: ThreadTransfer) -> None:
+def _watch_connections(client: Any, current: S3Transfer) -> None:
     """Lets a thread's transfer close the connection that it uses, once it sends on it."""
     from botocore.awsrequest import (
         AWSHTTPConnection,
@@ -176,34 +160,16 @@ def _watch_connections(client: Any, current: ThreadTransfer) -> None:
         AWSHTTPSConnectionPool,
     )
 
-    def watched(connection_class: Any) -> type:
-        class Watched(connection_class):  # type: ignore[misc]
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                self.blocksize = SEND_SIZE_BYTES
-
-            def send(self, data: Any) -> None:
-                if self.sock is None and self.auto_open:
-                    self.connect()
-                if current.transfer is not None:
-                    current.transfer.cancel_by(closer(self.sock))
-                if self._response_received or not isinstance(data, bytes | bytearray | memoryview):
-                    super().send(data)
-                else:
-                    send_all(self.sock, data)
-
-        return Watched
-
     pools = {
         "http": type(
             "WatchedPool",
             (AWSHTTPConnectionPool,),
-            {"ConnectionCls": watched(AWSHTTPConnection)},
+            {"ConnectionCls": watched(AWSHTTPConnection, current)},
         ),
         "https": type(
             "WatchedTlsPool",
             (AWSHTTPSConnectionPool,),
-            {"ConnectionCls": watched(AWSHTTPSConnection)},
+            {"ConnectionCls": watched(AWSHTTPSConnection, current)},
         ),
     }
     client._endpoint.http_session._pool_classes_by_scheme.update(pools)
@@ -230,16 +196,6 @@ def _bound_answers(client: Any) -> None:
         return response
 
     session.send = send_bounded
-
-
-def send_all(sock: Any, data: Buffer) -> None:
-    """Does what ``sendall`` does, but restarts the timeout whenever the peer takes some bytes,
-    since a slow connection is not dead. Raises what ``send`` raises."""
-    is_plain = isinstance(sock, socket.socket) and not isinstance(sock, ssl.SSLSocket)
-    size_bytes = SEND_SIZE_BYTES if is_plain else TLS_SEND_SIZE_BYTES
-    view = memoryview(data).cast("B")
-    while view:
-        view = view[sock.send(view[:size_bytes]) :]
 
 
 def is_answer(error: Exception) -> bool:
@@ -284,7 +240,7 @@ def translated(error: Exception, what: str, bucket: str) -> Exception:
 
 
 def range_reader_of(
-    client: Any, current: ThreadTransfer, key: str, options: S3Options
+    client: Any, current: S3Transfer, key: str, options: S3Options
 ) -> RangeReader | None:
     """Returns a reader that makes the same requests as boto3's last one for ``key``, if
     possible."""

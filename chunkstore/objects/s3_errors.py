@@ -20,6 +20,7 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.objects.interface import NoSuchBucket
+from lodefs.chunkstore.objects.range_answers import RangeResponse
 from lodefs.chunkstore.types import Buffer
 
 _BAD_CREDENTIALS = {
@@ -97,6 +98,16 @@ def refusal_of(
     text = bytes(body).decode("utf-8", "replace")
     found = {name: _element(text, name) for name in ("Code", "Message")}
     metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers}
+    return error_of({"Error": found, "ResponseMetadata": metadata}, what, bucket)
+
+
+def error_of_cloud(
+    answer: RangeResponse, code: str, message: str, what: str, bucket: str
+) -> LodefsError:
+    """Returns the error for a refusal of another cloud. ``code`` is one of S3's if it means the
+    same."""
+    metadata = {"HTTPStatusCode": answer.status, "HTTPHeaders": answer.headers}
+    found = {"Code": code, "Message": message}
     return error_of({"Error": found, "ResponseMetadata": metadata}, what, bucket)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from lodefs.chunkstore.objects.range_answers import RangeResponse
 from lodefs.chunkstore.objects.range_order import HttpOrder
 from lodefs.chunkstore.objects.range_transport import (
     RangeConnection,
@@ -25,7 +26,6 @@ from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
 from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.protocol.trace_context import outgoing_headers
 from lodefs.chunkstore.system.watchdog import Transfer
-from lodefs.chunkstore.types import Buffer
 
 SIZE_BYTES_MAX = 64 * 1024 * 1024  # limit for a body
 ERROR_SIZE_BYTES_MAX = 64 * 1024
@@ -48,14 +48,6 @@ class Timeouts(NamedTuple):
     connect_s: float
     read_s: float
     transfer_s: float
-
-
-class RangeResponse(NamedTuple):
-    """An answer. ``headers`` are by lower-case name."""
-
-    status: int
-    headers: Mapping[str, str]
-    data: Buffer
 
 
 def request_template(url: str, headers: Mapping[str, str], key: str) -> RequestTemplate | None:

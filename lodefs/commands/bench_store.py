@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.objects.schemes import scheme_of
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.parsed_type import FiniteRange
@@ -82,7 +83,7 @@ def bench_store(
 def _require_directory(url: str) -> None:
     """Raises: NotFound for a missing directory, since --write would create it."""
     path = url.removeprefix("file://")
-    if not url.startswith("s3:") and not os.path.isdir(path):
+    if not scheme_of(url) and not os.path.isdir(path):
         raise NotFound(f"there is no directory {path}; `lodefs init {path}` creates a store")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, Unsupported
+from lodefs.chunkstore.objects.schemes import scheme_of
 from lodefs.cli import options as cli
 from lodefs.settings.session import Session
 
@@ -134,10 +135,10 @@ def _writer(
         return None
     from lodefs.api.writable_volumes import WritableVolumes
 
-    if writable == _SECRET and not session.store_url.startswith("s3:"):
+    if writable == _SECRET and scheme_of(session.store_url) != "s3":
         raise InvalidInput(
-            f"--writable secret: {session.store_url} is a directory, which asks for no "
-            "credentials: all who make volumes may write to it with --writable node"
+            f"--writable secret: {session.store_url} is not on S3, and Secrets hold keys of S3: "
+            "with --writable node all who make volumes may write to it"
         )
 
     def make(credentials: Credentials) -> VolumeWriter:

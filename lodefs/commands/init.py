@@ -6,9 +6,13 @@ from lodefs.cli import options as cli
 from lodefs.settings.session import Session, absolute
 
 
-@cli.command("lodefs init s3://bucket/datasets", "lodefs init /srv/lodefs")
+@cli.command(
+    "lodefs init s3://bucket/datasets",
+    "lodefs init gs://bucket/datasets",
+    "lodefs init /srv/lodefs",
+)
 def init(session: Session, store: str = cli.argument("STORE"), as_json: bool = cli.JSON) -> None:
-    """Probe STORE (s3://BUCKET/PREFIX or a new directory), and create a store there."""
+    """Probe STORE (s3://, gs://, az://, or a new directory), and create a store there."""
     from lodefs.chunkstore.objects.open_url import check_empty
     from lodefs.chunkstore.repo.store import create_store
 

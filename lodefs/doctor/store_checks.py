@@ -4,15 +4,17 @@ overwrite, and agrees about the time."""
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable, Unsupported
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.objects.open_url import StoreOptions, endpoint_of, open_objects
+from lodefs.chunkstore.objects.schemes import scheme_of
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, open_store, probe
 from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
@@ -25,7 +27,13 @@ ATTEMPTS_MAX = 2
 SKEW_REFUSED_S = 900.0  # AWS answers RequestTimeTooSkewed
 SKEW_AMONG_NODES_S = 30.0  # above this, nodes refuse each other's requests (docs/cluster.md)
 SKEW_SEEN_S = 10.0  # below this it may be rounding and a slow answer
-_SKEWED = "RequestTimeTooSkewed"
+_SKEWED = re.compile("RequestTimeTooSkewed|date header too old", re.IGNORECASE)
+_VARIABLES = {
+    "": "the rights of the directory",
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY",
+}
 _SET_CLOCK = "set the clock: timedatectl set-ntp true, or chronyc makestep"
 
 
@@ -117,18 +125,18 @@ def refused(subject: Subject, error: LodefsError) -> list[Finding]:
     """The findings for a store that could not be opened."""
     url, saw = subject.store_url, str(error)
     left = [unchecked(name, "the store cannot be read") for name in (CREDENTIALS, CONDITIONAL)]
-    if _SKEWED in saw:
+    if _SKEWED.search(saw):
         mend = f"the clock is wrong: {_SET_CLOCK}"
         return [ok(STORE, f"{url} answers"), fault(CREDENTIALS, saw, mend), left[1]]
     if isinstance(error, Denied):
         answers = ok(STORE, f"{url} answers")
-        if "no AWS credentials" in saw and subject.proxy_serves_store:
+        if re.search("no (AWS|Google|Azure) credentials", saw) and subject.proxy_serves_store:
             saw = "this shell has no credentials; the proxy has its own"
             mend = "to check those: set -a; . /etc/default/lodefs; lodefs doctor (as root)"
             return [answers, unchecked(CREDENTIALS, saw, mend), left[1]]
         mend = (
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (for the proxy, in "
-            "/etc/default/lodefs), and allow them to get, put and list objects in this bucket"
+            f"set {_VARIABLES[scheme_of(url or '')]} (for the proxy, in /etc/default/lodefs), and "
+            "allow them to get, put and list objects in this bucket"
         )
         return [answers, fault(CREDENTIALS, saw, mend), left[1]]
     if isinstance(error, NotFound):
@@ -165,17 +173,10 @@ def _conditional(objects: ObjectStore) -> Finding:
 
 def clock(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[Finding]:
     """Compares this machine's clock with the store's."""
-    if subject.store_url is None or not subject.store_url.startswith("s3:"):
-        return [unchecked(CLOCK, "there is no store on S3 to compare it with")]
-    from lodefs.chunkstore.objects.s3_boto import S3Options, endpoint_of  # slow to import
-
-    query = dict(parse_qsl(urlsplit(subject.store_url).query))
-    endpoint = endpoint_of(
-        S3Options(
-            endpoint_url=query.get("endpoint_url", subject.s3.endpoint_url),
-            region=query.get("region", subject.s3.region),
-        )
-    )
+    if subject.store_url is None or not scheme_of(subject.store_url):
+        return [unchecked(CLOCK, "there is no store on a server to compare it with")]
+    options = StoreOptions(endpoint_url=subject.s3.endpoint_url, region=subject.s3.region)
+    endpoint = endpoint_of(subject.store_url, options)
     try:
         date = _date_of(endpoint)
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -187,7 +188,7 @@ def judged(skew_s: float, *, in_cluster: bool) -> Finding:
     """The finding for a difference of clocks; ``skew_s`` is positive if this clock is ahead."""
     off = f"{abs(skew_s):,.0f} s {'ahead of' if skew_s > 0 else 'behind'} the store's"
     if abs(skew_s) >= SKEW_REFUSED_S:
-        return fault(CLOCK, f"{off}: S3 refuses such signatures", _SET_CLOCK)
+        return fault(CLOCK, f"{off}: it refuses such requests", _SET_CLOCK)
     if abs(skew_s) > SKEW_AMONG_NODES_S and in_cluster:
         return fault(CLOCK, f"{off}: other nodes refuse such signatures", _SET_CLOCK)
     if abs(skew_s) > SKEW_SEEN_S:

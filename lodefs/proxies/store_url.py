@@ -16,7 +16,8 @@ STORE_TIMEOUT_S = 5.0  # for each place that may hold a store
 
 
 def split_url(session: Session, node: str, url: str) -> tuple[str, str]:
-    """The store and the repository of s3://BUCKET/PREFIX/REPO, file:///DIR/REPO or /DIR/REPO.
+    """The store and the repository of s3://BUCKET/PREFIX/REPO, gs://..., az://...,
+    file:///DIR/REPO or /DIR/REPO.
 
     If the URL begins with the store of the proxy ``node``, the store is "". Otherwise it is the
     first place along the path that holds a store.json. Raises: InvalidInput, NotFound (with the

@@ -11,12 +11,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import split_path
+from lodefs.chunkstore.objects.schemes import FORMS, SETTINGS, scheme_of
 from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.mount.options import MODE_MAX
 
 ON_LAST, NEVER, DISCARD = "on-last", "never", "discard"  # what becomes of a volume's changes
-STORE_SETTINGS = frozenset({"endpoint_url", "region"})  # in the URL of one in S3
 WHOLE_LIFE = 0  # of a pin: as long as the volume is there
 _ID_MAX = 2**32 - 2  # the last one means "unchanged" to chown(2)
 _MODE = re.compile(r"(?:0?|0o)[0-7]{3}\Z")
@@ -43,14 +43,15 @@ def store_url(text: str) -> str:
             "a URL must not carry credentials, since others see it; they belong in the proxy's "
             "settings. A bucket has letters, digits, '.', '_', '-'"
         )
-    if not text.startswith(("s3://", "file://")):
-        raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
+    scheme = scheme_of(text)
+    if not text.startswith((f"{scheme}://", "file://")):
+        raise InvalidInput(f"it must be {FORMS}, file:///DIR or /DIR")
     if text.startswith("file:") and (parts.query or parts.fragment):
         raise InvalidInput("file:///DIR takes no settings; a '?' or '#' in DIR is %3F or %23")
-    if parts.fragment or not STORE_SETTINGS.issuperset(name for name, _ in settings):
-        raise InvalidInput(
-            f"a store's URL takes {' and '.join(sorted(STORE_SETTINGS))}, and no others"
-        )
+    known = SETTINGS.get(scheme, ())
+    if parts.fragment or not set(known).issuperset(name for name, _ in settings):
+        takes = f"{' and '.join(known)}, and no others" if known else "no settings"
+        raise InvalidInput(f"the URL of such a store takes {takes}")
     return text
 
 

@@ -23,6 +23,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     UnknownFormat,
 )
+from lodefs.chunkstore.objects.schemes import SETTINGS
 from lodefs.chunkstore.protocol.cache_control import WarmStatus
 from lodefs.chunkstore.protocol.wire import Failure, error_of
 
@@ -46,7 +47,7 @@ def places_of(status: Mapping[str, object]) -> list[str]:
     """Returns the texts in a node's status that say where its store and cache are."""
     found = [place for name in PLACES if isinstance(place := status.get(name), str) and place]
     for url in map(urlsplit, tuple(found)):
-        if url.scheme == "s3":
+        if url.scheme in SETTINGS:
             found += [f"bucket {url.netloc}", f"/{url.netloc}/", f"//{url.netloc}"]
         elif url.scheme and len(url.path) > 1:
             found.append(url.path)

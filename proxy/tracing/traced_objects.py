@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
 from lodefs.chunkstore.objects.mirrored import is_replaced, report_corruption
+from lodefs.chunkstore.objects.schemes import scheme_of
 from lodefs.proxy.tracing.spans import Attribute, SpanKind, begin_span, spanned
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ def store_attributes(url: str, operation: str, key: str) -> dict[str, Attribute]
     """Returns the attributes of an operation on an object of a store."""
     parts = urlsplit(url)
     if parts.scheme != "s3":
-        return {"file.path": f"{url}/{key}"}
+        return {"url.full" if scheme_of(url) else "file.path": f"{url}/{key}"}
     full_key = "/".join(filter(None, (parts.path.strip("/"), key)))
     return {
         "rpc.system.name": "aws-api",

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.objects import open_url
 from lodefs.mount.docker.options import (
     REFUSED,
     VALID,
@@ -18,7 +17,7 @@ from lodefs.mount.docker.options import (
     parse_options,
 )
 from lodefs.mount.helper.interface import Source
-from lodefs.mount.volumes.options import ON_LAST, STORE_SETTINGS
+from lodefs.mount.volumes.options import ON_LAST
 from tests.support.docker.rig import split_url
 
 SECRET = "hunter2-ghp-0123456789"
@@ -78,7 +77,10 @@ def test_settings_of_a_store() -> None:
     """Those that stores know may stand in its URL."""
     url = "s3://bucket/a@b?endpoint_url=https://minio:9000&region=eu"
     assert parse_options({"repo": "a", "store": url}, split_url).source.store == url
-    assert frozenset(open_url._QUERY) == STORE_SETTINGS
+    for good in ("az://box/a?account=ours", "gs://bucket/a"):
+        assert parse_options({"repo": "a", "store": good}, split_url).source.store == good
+    assert "takes no settings" in refusal(repo="a", store="gs://bucket/a?endpoint_url=http://x")
+    assert "takes account" in refusal(repo="a", store="az://box/a?endpoint_url=http://x")
 
 
 def test_a_store_that_is_not_there() -> None:

@@ -29,8 +29,9 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.objects.interface import Md5Buffers, ObjectStore
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.objects.s3 import S3Objects
-from lodefs.chunkstore.objects.s3_boto import ANSWER_SIZE_BYTES_MAX, S3Options
+from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.s3_errors import error_of
+from lodefs.chunkstore.objects.timed_requests import ANSWER_SIZE_BYTES_MAX
 from tests.support.chunkstore.bad_server import Answer, BadServer
 from tests.support.chunkstore.certificates import certificate
 from tests.support.chunkstore.object_store_suite import MUCH
@@ -260,7 +261,7 @@ def test_trickle_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for objects in opened(server.endpoint_url):
             assert objects.get("a", size=MUCH).data == b"good"
             server.script = lambda _: Answer(headers={"Content-Length": "50000000"}, trickles=True)
-            objects._watchdog._timeout_s = SHORT_S
+            objects._requests._watchdog._timeout_s = SHORT_S
             with pytest.raises(DeadlineExceeded, match="in time"):
                 objects.get("a", size=MUCH)
 
@@ -281,10 +282,10 @@ def test_connections_live_on_after_a_deadline(server: BadServer) -> None:
     server.script = lambda _: answers.pop(0)
     for objects in opened(server.endpoint_url):
         assert objects.get("a", size=MUCH).data == b"good"
-        objects._watchdog._timeout_s = SHORT_S
+        objects._requests._watchdog._timeout_s = SHORT_S
         with pytest.raises(DeadlineExceeded):
             objects.get("a", size=MUCH)
-        objects._watchdog._timeout_s = LONG_S
+        objects._requests._watchdog._timeout_s = LONG_S
         assert [objects.get("a", size=MUCH).data for _ in range(2)] == [b"fine"] * 2
 
 

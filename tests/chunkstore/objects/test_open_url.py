@@ -114,7 +114,7 @@ def test_s3(url: str, shown: str) -> None:
         "s3://bucket/x?region=",
         "s3://bucket/x?endpoint_url=ftp://h",
         "s3://bucket/x?endpoint_url=host:9000",
-        "gs://bucket/x",
+        "ftp://bucket/x",
         "http://host/x",
         "S3C:x",
         "file://host/path",

@@ -195,7 +195,7 @@ def test_a_trickle_costs_the_transfer_timeout(
     server.script = lambda _: Answer(
         206, headers=span, trickles=part == "body", trickles_head=part == "head"
     )
-    objects._watchdog._timeout_s = SHORT_S
+    objects._requests._watchdog._timeout_s = SHORT_S
     with pytest.raises(DeadlineExceeded, match="in time"):
         objects.get("a", offset=0, size=1_000_000)
 

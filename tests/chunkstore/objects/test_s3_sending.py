@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from lodefs.chunkstore.objects.s3_boto import (
-    SEND_SIZE_BYTES,
-    TLS_SEND_SIZE_BYTES,
-    S3Options,
-    ThreadTransfer,
-    open_client,
-)
+from lodefs.chunkstore.objects.s3_boto import S3Options, S3Transfer, open_client
+from lodefs.chunkstore.objects.timed_requests import SEND_SIZE_BYTES, TLS_SEND_SIZE_BYTES
 
 TAKEN_BYTES = 7_000  # of a slow line, at once
 DATA = bytes(range(256)) * 4096 + b"end"
@@ -54,7 +49,7 @@ class _TlsSocket:
 @pytest.fixture(params=["http", "https"])
 def connection(request: pytest.FixtureRequest) -> Iterator[Any]:
     """As boto3 makes them."""
-    client = open_client(S3Options(endpoint_url="http://127.0.0.1:9"), ThreadTransfer())
+    client = open_client(S3Options(endpoint_url="http://127.0.0.1:9"), S3Transfer())
     pools = client._endpoint.http_session._pool_classes_by_scheme
     connection = pools[request.param].ConnectionCls("127.0.0.1", 9)
     connection.sock = _SlowSocket() if request.param == "http" else _TlsSocket()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
-from lodefs.chunkstore.objects.s3_boto import S3Options, ThreadTransfer, open_client
+from lodefs.chunkstore.objects.s3_boto import S3Options, S3Transfer, open_client
 from lodefs.chunkstore.objects.sigv4 import Credentials as Keys
 from lodefs.commands.csi import _session_of, _writer
 from lodefs.mount.csi.credentials import Credentials
@@ -44,7 +44,7 @@ def test_a_store_is_reached_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "other")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "other")
     keys = Keys("AKIA", "hunter2", None)
-    client = open_client(S3Options(credentials=keys), ThreadTransfer())
+    client = open_client(S3Options(credentials=keys), S3Transfer())
     found = client._request_signer._credentials.get_frozen_credentials()
     assert tuple(found)[:3] == keys
     assert "hunter2" not in repr(S3Options(credentials=keys))

@@ -1,0 +1,42 @@
+"""Answers to GETs of ranges (RFC 9110, 14): what their heads must say before their bytes are
+used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Changed, Unavailable
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.types import Buffer
+
+ETAG = "etag"  # the header
+
+
+class RangeResponse(NamedTuple):
+    """An answer. ``headers`` are by lower-case name."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: Buffer
+
+
+def range_header(offset: int, size_bytes: int) -> str:
+    """Returns the Range header (RFC 9110, 14.2). A negative ``offset`` asks for the last
+    ``size_bytes``."""
+    return f"bytes={offset}" if offset < 0 else f"bytes={offset}-{offset + size_bytes - 1}"
+
+
+def part_of(
+    answer: RangeResponse, key: str, offset: int, if_match: str | None, etag_header: str = ETAG
+) -> Part:
+    """Returns the part in a 206. Raises: Unavailable for another range; Changed."""
+    span, _, total = answer.headers.get("content-range", "").partition("/")
+    etag = answer.headers.get(etag_header, "")
+    size = int(total) if total.isdigit() else -1
+    first = max(size + offset, 0) if offset < 0 else offset
+    if not etag or span != f"bytes {first}-{first + len(answer.data) - 1}":
+        raise Unavailable(f"{key}: the server answered with another range: {span!r}")
+    if if_match is not None and etag != if_match:
+        raise Changed(f"{key} has the ETag {etag}, not {if_match}")
+    return Part(answer.data, size, etag)
