@@ -10,6 +10,7 @@ go_sha256=2a683c9c1d65a0e221519c21850a3ed5fe5ff287d39d74e35e4af7ceb9e333b2
 cache=${LODEFS_TOOLS:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/lodefs-tools}
 key=$(cat "$here/go.mod" "$here/go.sum" "$here/build.sh" | sha256sum | cut -c1-16)
 built=$cache/csi-sanity-$key
+fetch='import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])'
 mkdir -p "$cache"
 exec 9>"$cache/csi-sanity.lock"
 flock 9
@@ -22,9 +23,11 @@ if [ ! -x "$built" ]; then
   if [ "${minor:-0}" -lt 24 ]; then
     echo "csi-sanity: fetching Go $go_version from $proxy" >&2
     name=v0.0.1-go$go_version.linux-amd64
-    curl -sSfL --retry 5 -o "$work/go.zip" "$proxy/golang.org/toolchain/@v/$name.zip"
+    for try in 1 2 3; do
+      if python3 -c "$fetch" "$proxy/golang.org/toolchain/@v/$name.zip" "$work/go.zip"; then break; fi
+    done
     echo "$go_sha256  $work/go.zip" | sha256sum -c - >&2
-    python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])' "$work/go.zip" "$work"
+    python3 -m zipfile -e "$work/go.zip" "$work"
     GOROOT=$work/golang.org/toolchain@$name
     chmod -R +x "$GOROOT/bin" "$GOROOT/pkg/tool"
     export GOROOT GOTOOLCHAIN=local
