@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastcdc.fastcdc_cy import fastcdc_cy
-
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.types import Buffer
 
@@ -44,6 +42,8 @@ def cut(data: Buffer, params: ChunkingParams, *, final: bool = True) -> list[int
     longer, and only cuts that more bytes cannot move are returned: pass the rest again at the start
     of the next window. A window longer than ``size_bytes_max`` has at least one cut.
     """
+    from fastcdc.fastcdc_cy import fastcdc_cy  # with a command line of its own: only if one pushes
+
     chunks = fastcdc_cy(
         data,
         params.size_bytes_min,

@@ -10,7 +10,6 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from lodefs.proxy.peers.membership.addresses import Addresses, SocketAddress, is_ip, is_local
-from lodefs.proxy.peers.membership.dns_members import DnsMembers
 from lodefs.proxy.peers.membership.members import (
     FileMembers,
     Membership,
@@ -40,6 +39,9 @@ def membership(
     if peers_file is not None:
         return FileMembers(peers_file, disk)
     if peers_dns is not None:
+        # here, since dnspython takes a tenth of a proxy's start, and few clusters ask DNS
+        from lodefs.proxy.peers.membership.dns_members import DnsMembers
+
         return DnsMembers(peers_dns, disk)
     return StaticMembers(peers)
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -173,6 +174,15 @@ def test_a_process_serves_a_real_store_until_it_is_told_to_end(folder: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_start_imports_what_each_proxy_needs() -> None:
+    """Not a resolver of DNS, nor a program that cuts files."""
+    script = "import sys, lodefs.proxy.service.app; print({'dns', 'fastcdc'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
 def test_an_interrupted_start_and_a_killed_proxy_leave_nothing_in_the_way(folder: Path) -> None:
     """After kill -9 the socket's file is stale: the next proxy takes its place."""
     make_store(folder)
