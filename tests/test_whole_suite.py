@@ -24,6 +24,8 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a configuration of its own."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.setenv("PYTHONPATH", str(whole_suite.ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take most of a small run
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     return tmp_path
 
 

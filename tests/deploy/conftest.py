@@ -76,8 +76,8 @@ def packages(workshop: Path, wheels: Path) -> Packages:
         again = pool.submit(
             build, script, "--wheel", own, "--out", workshop / "again", wheels=wheels
         )
-        built = [Path(one.result().splitlines()[-1]) for one in (first, again)]
-    return Packages(*built, _later(built[0], workshop))
+        one, two = (Path(each.result().splitlines()[-1]) for each in (first, again))
+    return Packages(one, two, _later(one, workshop))
 
 
 def _later(package: Path, workshop: Path) -> Path:
