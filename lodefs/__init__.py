@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lodefs.api.history import blame as blame
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
+    from lodefs.api.importing import import_in_place as import_in_place
     from lodefs.api.mounting import Mount as Mount
     from lodefs.api.mounting import mount as mount
     from lodefs.api.moving import cp as cp
@@ -61,6 +62,7 @@ _PLACES = {
     name: module
     for module, names in {
         "lodefs.api.history": "blame diff log",
+        "lodefs.api.importing": "import_in_place",
         "lodefs.api.mounting": "Mount",
         "lodefs.api.moving": "cp mv",
         "lodefs.api.pulling": "pull",

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from keyword import iskeyword
 
 import click
 
@@ -27,6 +28,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Data": {
         "init": ("init", "Create a store."),
         "push": ("push", "Commit a directory, or some files, to a branch."),
+        "import": ("import_in_place", "Commit what is in a bucket, without a copy of it."),
         "pull": ("pull", "Copy a revision into a directory."),
         "cp": ("moving", "Copy a path of a version to another path or repository."),
         "mv": ("moving", "Move a path of a branch to another path or repository."),
@@ -110,7 +112,6 @@ ELSEWHERE = {
     "fetch": ("pull", "warm"),
     "fsck": ("verify",),
     "get": ("pull", "cat"),
-    "import": ("push",),
     "put": ("push",),
     "rename": ("mv", "repo rename"),
     "reset": ("branch --force", "restore"),
@@ -180,7 +181,8 @@ class LazyCommands(GroupedCommands):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"lodefs.commands.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command = getattr(module, f"{name}_" if iskeyword(name) else name)
         assert isinstance(command, click.Command)
         return command
 

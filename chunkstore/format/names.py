@@ -24,6 +24,7 @@ NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 
 _REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 _BASE_TAG = re.compile(r"mounted-.*-[0-9a-f]{16}\Z")
 _STEP = r"\^[0-9]?|~[0-9]{0,4}"
 _STEPS = re.compile(_STEP)
@@ -66,6 +67,16 @@ def check_ref_name(name: str) -> str:
         raise InvalidInput(
             f"{name!r} is not a branch or tag name: use letters, digits, '.', '_' and '-', "
             f"at most {REF_CHARS_MAX} characters"
+        )
+    return name
+
+
+def check_source(name: str) -> str:
+    """Returns the valid name of a source. Raises: InvalidInput."""
+    if not _SOURCE.match(name):
+        raise InvalidInput(
+            f"{name!r} is not a name for a source: it has 1 to 100 letters, digits, '_' and '-', "
+            "and begins with a letter or digit"
         )
     return name
 

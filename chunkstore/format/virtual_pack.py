@@ -7,7 +7,6 @@ source, whose URL only the settings of readers know, so a pack cannot make a rea
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ import msgspec
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.compression import RAW
 from lodefs.chunkstore.format.decoding import from_msgpack
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import PackId, check_source
 from lodefs.chunkstore.format.pack import (
     GONE,
     PACK_CHUNKS_LIMIT,
@@ -32,7 +31,6 @@ OBJECTS_MAX = 1024  # limit for writers: then a place field has at most 1.4 MB
 KEY_BYTES_MAX = 1024
 TAG_CHARS_MAX = 1024  # of an ETag or version
 OWN = -1  # in place of an object's number: the pack's own object
-_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 class SourceObject(NamedTuple):
@@ -102,6 +100,17 @@ class VirtualPack:
         """The bytes of chunks in the pack's own object."""
         return sum(piece.size_bytes for piece in self._pieces() if piece.object == OWN)
 
+    def placed(self, number: int | None = None) -> int:
+        """Returns the chunks (bits of their numbers) that lie in the object with a number, or in
+        any."""
+        runs = (run for run in self.runs if number in (None, run.object))
+        return sum(self.bits(run) for run in runs)
+
+    @staticmethod
+    def bits(run: PlacedRun) -> int:
+        """Returns the chunks of a run."""
+        return (1 << run.first + run.chunks) - (1 << run.first)
+
     def encode_tail(self) -> bytes:
         """Returns what follows the chunks in the pack's own object: index, place field,
         trailer."""
@@ -149,16 +158,6 @@ class VirtualPack:
             end = run.first + run.chunks
         if size_bytes := offsets[-1] - offsets[end]:
             yield Piece(size_bytes, OWN, own_offset)
-
-
-def check_source(name: str) -> str:
-    """Returns the valid name of a source. Raises: InvalidInput."""
-    if not _SOURCE.fullmatch(name):
-        raise InvalidInput(
-            f"{name!r} is not a name for a source: it has 1 to 100 letters, digits, '_' and '-', "
-            "and begins with a letter or digit"
-        )
-    return name
 
 
 def check_object_key(key: str) -> str:

@@ -278,7 +278,8 @@ def _s3_parts(url: str, options: StoreOptions) -> _S3Place:
     endpoint_url = place.settings.get("endpoint_url", options.endpoint_url)
     region = place.settings.get("region", options.region)
     _check_endpoint(endpoint_url)
-    own = replace(options, endpoint_url=endpoint_url, region=region)
+    profile = place.settings.get("profile", options.profile)
+    own = replace(options, endpoint_url=endpoint_url, region=region, profile=profile)
     return _S3Place(place.bucket, place.prefix, own)
 
 

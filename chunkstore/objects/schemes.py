@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SETTINGS = {"s3": ("endpoint_url", "region"), "gs": (), "az": ("account",)}
+SETTINGS = {"s3": ("endpoint_url", "region", "profile"), "gs": (), "az": ("account",)}
 """The settings that a URL may have after its '?'."""
 
 FORMS = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.virtual_pack import check_source
+from lodefs.chunkstore.format.names import check_source
 
 _SCHEME = "s3://"
 _COPIED = ("gs:", "az:", "abfs:", "abfss:", "http:", "https:", "hdfs:", "hf:")

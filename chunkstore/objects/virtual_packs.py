@@ -17,7 +17,7 @@ from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TAIL_SIZE_BYTES, TRAILER_SIZE_BYTES, Trailer, is_virtual
-from lodefs.chunkstore.format.virtual_pack import OWN, Piece, VirtualPack
+from lodefs.chunkstore.format.virtual_pack import OWN, Piece, SourceObject, VirtualPack
 from lodefs.chunkstore.objects.delegating import DelegatingStore
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
@@ -155,6 +155,25 @@ class _Shown:
             found.append(Piece(stop - first, piece.object, piece.offset + first - begin))
             first, number = stop, number + 1
         return found
+
+
+def virtual_pack_of(objects: ObjectStore, pack_id: PackId, etag: str) -> VirtualPack | None:
+    """Returns the virtual pack that has this ETag in the store; None for another pack. Raises:
+    Changed, NotFound, Corrupt."""
+    return _wrapper_of(objects).at(pack_id, etag).pack if is_virtual_etag(etag) else None
+
+
+def check_in_place(objects: ObjectStore, found: SourceObject) -> None:
+    """Returns if an object of a source is what it was. Raises: SourceLost, SourceUnknown, Denied,
+    Unavailable."""
+    _wrapper_of(objects).sources[found.source].check(found)
+
+
+def _wrapper_of(objects: ObjectStore) -> VirtualPacks:
+    while not isinstance(objects, VirtualPacks):
+        assert isinstance(objects, DelegatingStore), "the ETag says that there is one"
+        objects = objects.inner
+    return objects
 
 
 def is_virtual_etag(etag: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.errors import Conflict, Renamed
@@ -30,7 +30,7 @@ from lodefs.chunkstore.push.pack_check import (
     missing_packs,
 )
 from lodefs.chunkstore.push.session import PushSession
-from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
 
@@ -91,7 +91,7 @@ class Committer:
     def check_reused(self) -> None:
         """Raises: PacksLost if the store lacks chunks that are about to be used again."""
         reused = NamedPacks(self._index.reused(), set())
-        self._require(lacking_named(self._store.objects, reused, ()))
+        self._require(self._lacking(reused, ()))
 
     def check_new(self, root: TreeEntry, base: TreeEntry | None) -> None:
         """Does what ``check_reused`` does. It also checks what this machine once pushed and has not
@@ -109,13 +109,23 @@ class Committer:
         named = named_packs(self._store.packs, root, base)
         for pack, bits in self._index.reused().items():
             named.found[pack] = named.found.get(pack, 0) | bits
-        self._require(lacking_named(self._store.objects, named, self._index.added()))
+        self._require(self._lacking(named, self._index.added()))
 
     def check_all(self, root: TreeEntry) -> None:
         """Raises: PacksLost if the store lacks chunks of the directory ``root``."""
         reader = PackReader(self._store.objects)  # a new one remembers nothing from before
         named = named_packs(reader, root, None)
-        self._require(lacking_named(self._store.objects, named, self._index.added()))
+        self._require(self._lacking(named, self._index.added()))
+
+    def _lacking(self, named: NamedPacks, own: Collection[PackId]) -> dict[PackId, int | None]:
+        """Returns what the store lacks. Of chunks in place, only those count that this session has
+        found by their ids; others were in a commit before."""
+        objects, relies, reused = self._store.objects, self._session.relies, self._index.reused()
+
+        def in_place(version: PackIndexVersion) -> int:
+            return relies(objects, version, reused.get(version.index.pack_id, 0))
+
+        return lacking_named(objects, named, own, in_place)
 
     def commit(self, head: Head, commit: Commit) -> CommitId:
         """Writes the index shard, the commit and the ref. The commit gets a later time if a gc run

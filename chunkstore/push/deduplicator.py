@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Purged
@@ -16,6 +16,7 @@ from lodefs.chunkstore.push.fragmentation import (
     longest_runs,
     place_all,
 )
+from lodefs.chunkstore.push.in_place import InPlace, PlacedChunk
 from lodefs.chunkstore.push.index.push_index import begins_pack
 from lodefs.chunkstore.push.pack_writer import FRESH, Placement
 from lodefs.chunkstore.push.workers.pipeline import CutChunk, CutFile, CutUnit
@@ -41,14 +42,26 @@ class FileSink(Protocol):
 class Deduplicator:
     """The sink of the workers. For one thread."""
 
-    def __init__(self, placement: Placement, files: FileSink, progress: Progress) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        files: FileSink,
+        progress: Progress,
+        in_place: InPlace | None = None,
+        sound: Container[int] | None = None,
+    ) -> None:
+        """``in_place`` says which new chunks stay where they are; ``sound`` are the places in the
+        index that may be used (None: all)."""
         self._files = files
+        self._in_place = in_place
+        self._sound = sound
         self._progress = progress
         self._index = placement.index
         self._packer = placement.packer
         self._fresh = placement.fresh
         self._next_place = FRESH  # the place of the next chunk that is wanted
-        self._wanted: deque[list[CutChunk]] = deque()  # for units whose bytes have not come
+        # New chunks of units whose bytes have not come; of an import, each with its place
+        self._wanted: deque[tuple[list[CutChunk], list[PlacedChunk | None]]] = deque()
         self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token
         self.files_read = 0  # successfully
         self.new_bytes = 0  # in chunks new to the store, each counted once
@@ -64,15 +77,19 @@ class Deduplicator:
         fresh = self._fresh
         asked = [chunk.id for file in unit.files for chunk in file.chunks if chunk.id not in fresh]
         known = self._index.find(asked) if asked else {}
+        if self._sound is not None:
+            known = {chunk: place for chunk, place in known.items() if place in self._sound}
         flags: list[bool] = []
         new: list[CutChunk] = []
+        places: list[PlacedChunk | None] = []
         for file in unit.files:
             if file.first and len(file.chunks) == 1:  # nearly all files
                 flags.append(self._decide_one(file, known, new))
             else:
                 flags += self._decide(file, known, new)
-        if new:
-            self._wanted.append(new)
+            if self._in_place is not None:
+                self._place(self._in_place, file, flags, places)
+        self._wanted.append((new, places))
         return flags
 
     def _check_allowed(self, unit: CutUnit) -> None:
@@ -88,14 +105,44 @@ class Deduplicator:
 
     def store(self, unit: CutUnit, stored: Sequence[tuple[int, Buffer]]) -> None:  # noqa: ARG002
         """Puts the wanted chunks into packs."""
-        if not stored:
+        new, places = self._wanted.popleft()
+        if not new:
             return
-        add = self._packer.add
-        for (chunk_id, raw_size_bytes), (codec, data) in zip(
-            self._wanted.popleft(), stored, strict=True
-        ):
-            add(chunk_id, codec, data, raw_size_bytes)
+        if places:
+            self._store_placed(new, places, stored)
+        else:
+            add = self._packer.add
+            for (chunk_id, raw_size_bytes), (codec, data) in zip(new, stored, strict=True):
+                add(chunk_id, codec, data, raw_size_bytes)
         self._files.advance()
+
+    def _store_placed(
+        self,
+        new: Sequence[CutChunk],
+        places: Sequence[PlacedChunk | None],
+        stored: Sequence[tuple[int, Buffer]],
+    ) -> None:
+        """Does what ``store`` does, if some chunks stay where they are."""
+        given = iter(stored)
+        for (chunk_id, raw_size_bytes), place in zip(new, places, strict=True):
+            if place is None:
+                self._packer.add(chunk_id, *next(given), raw_size_bytes)
+            else:
+                self._packer.add_placed(chunk_id, raw_size_bytes, place)
+
+    def _place(
+        self, in_place: InPlace, file: CutFile, flags: list[bool], places: list[PlacedChunk | None]
+    ) -> None:
+        """Adds the places of the wanted chunks of a file. Bytes that stay where they are, are not
+        wanted from the workers: the last of ``flags`` are those of the file."""
+        begin = len(flags) - len(file.chunks)
+        wanted = flags[begin:]
+        placed = in_place.places(file, wanted)
+        if placed is None:
+            places += [None] * sum(wanted)
+        else:
+            places += placed
+            flags[begin:] = [False] * len(wanted)
 
     def _decide_one(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> bool:
         """Does what _decide does, for the beginning of a file that is one chunk."""
@@ -113,9 +160,7 @@ class Deduplicator:
         self._decided(file, [Run(place, 1, size_bytes)], Layout(1, 0, place + 1), size_bytes)
         return is_new
 
-    def _decide(
-        self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]
-    ) -> Sequence[bool]:
+    def _decide(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> list[bool]:
         """Returns a flag for each chunk of a file or part, and appends the wanted ones to
         ``new``."""
         fresh, chunks = self._fresh, file.chunks
@@ -151,6 +196,8 @@ class Deduplicator:
         stored them again for this very file; then the part lies in long runs, except where it
         continues in the next pack."""
         known = self._index.find_all([chunk.id for chunk in chunks])
+        if (sound := self._sound) is not None:
+            known = {chunk: {one for one in at if one in sound} for chunk, at in known.items()}
         options = [
             {*known.get(chunk.id, ()), *([] if place == UNKNOWN else [place])}
             for chunk, place in zip(chunks, places, strict=True)

@@ -9,14 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from typing import Protocol
 
-from lodefs.chunkstore.errors import UNREADABLE, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import (
+    UNREADABLE,
+    Changed,
+    Corrupt,
+    Denied,
+    NotFound,
+    SourceLost,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, GONE, PackIndex
 from lodefs.chunkstore.journal.named_packs import NamedPacks
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.objects.virtual_packs import check_in_place, virtual_pack_of
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 
 REQUESTS_MAX = 16  # concurrent requests
 
@@ -38,6 +48,45 @@ class PacksCollected(PacksLost):
         self.chunks = chunks
 
 
+class Relies(Protocol):
+    """Says on which chunks in place a commit must not rely."""
+
+    def __call__(self, objects: ObjectStore, version: PackIndexVersion, named: int) -> int:
+        """Returns those of the ``named`` chunks (bits of their numbers) that lie in objects of a
+        source, and that must be stored instead."""
+
+
+def all_in_place(objects: ObjectStore, version: PackIndexVersion, named: int) -> int:
+    """Implements Relies for what is to be stored: all of them."""
+    pack = virtual_pack_of(objects, version.index.pack_id, version.etag)
+    return 0 if pack is None else named & pack.placed()
+
+
+def lost_in_place(objects: ObjectStore, version: PackIndexVersion, named: int) -> int:
+    """Implements Relies for an import: those in objects that are not what they were, or that this
+    machine cannot reach. Asks for each object."""
+    pack = virtual_pack_of(objects, version.index.pack_id, version.etag)
+    if pack is None:
+        return 0
+    lost = 0
+    for number in {run.object for run in pack.runs if named & pack.bits(run)}:
+        try:
+            check_in_place(objects, pack.objects[number])
+        except (SourceLost, Denied):
+            lost |= named & pack.placed(number)
+    return lost
+
+
+def all_lost_in_place(objects: ObjectStore, pack_id: PackId) -> int:
+    """Returns what lost_in_place returns for all chunks of a pack; 0 for a pack that cannot be
+    read, which the check at the end finds."""
+    try:
+        version = read_index(objects, pack_id)
+    except (*UNREADABLE, Changed):
+        return 0
+    return lost_in_place(objects, version, (1 << len(version.index)) - 1)
+
+
 def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:
     """Returns the packs that are not in the store. Sends a HEAD for each, several at once."""
     if not pack_ids:
@@ -47,17 +96,21 @@ def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[Pac
 
 
 def lacking_chunks(
-    objects: ObjectStore, named: Mapping[PackId, int], gone: bytes = GONE
+    objects: ObjectStore,
+    named: Mapping[PackId, int],
+    gone: bytes = GONE,
+    more: Callable[[PackIndexVersion], int] = lambda _: 0,
 ) -> dict[PackId, int | None]:
     """Returns the chunks (bits of their numbers, by pack) that the store lacks. It reads the index
-    of each pack: a chunk is lacking if its codec is one of ``gone``. None stands for a pack that is
-    missing, damaged, or of an unknown format."""
+    of each pack: a chunk is lacking if its codec is one of ``gone``, or if ``more`` says so. None
+    stands for a pack that is missing, damaged, or of an unknown format."""
     if not named:
         return {}
 
     def lacking(pack_id: PackId) -> int | None:
         try:
-            return read_index(objects, pack_id).index.lacks(named[pack_id], gone)
+            version = read_index(objects, pack_id)
+            return version.index.lacks(named[pack_id], gone) | more(version)
         except UNREADABLE:
             return None
 
@@ -95,12 +148,15 @@ def packs_lacking(
 
 
 def lacking_named(
-    objects: ObjectStore, named: NamedPacks, own: Collection[PackId]
+    objects: ObjectStore,
+    named: NamedPacks,
+    own: Collection[PackId],
+    more: Callable[[PackIndexVersion], int],
 ) -> dict[PackId, int | None]:
     """Does what ``lacking_chunks`` does for all that a directory names, except the packs in
     ``own``. Packs of trees that could not be read count as damaged."""
     found = {pack: bits for pack, bits in named.found.items() if pack not in own}
-    lacking = lacking_chunks(objects, found)
+    lacking = lacking_chunks(objects, found, more=more)
     return {**lacking, **dict.fromkeys(named.unreadable - lacking.keys())}
 
 
@@ -117,16 +173,19 @@ def _is_there(objects: ObjectStore, pack_id: PackId) -> bool:
         return False
 
 
-def gone_chunks(objects: ObjectStore, pack_id: PackId) -> int | None:
+def gone_chunks(objects: ObjectStore, pack_id: PackId, relies: Relies | None = None) -> int | None:
     """Returns the chunks (bits of their numbers) whose bytes a pack no longer has; None if the pack
-    is damaged otherwise."""
+    is damaged otherwise, or has chunks in place on which a commit must not rely."""
     try:
-        index = read_index(objects, pack_id).index
+        version = read_index(objects, pack_id)
     except (Corrupt, NotFound):
         return None
     except UnknownFormat:  # a newer lodefs wrote it and is trusted
         return 0
-    return index.lacks((1 << len(index)) - 1)
+    every = (1 << len(version.index)) - 1
+    if relies is not None and relies(objects, version, every):
+        return None
+    return version.index.lacks(every)
 
 
 def is_whole(objects: ObjectStore, pack_id: PackId) -> bool:

@@ -24,10 +24,18 @@ from lodefs.chunkstore.format.compression import RAW
 from lodefs.chunkstore.format.names import ID_BYTES, PackId, digest_of
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_MAX, PackIndex
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment
+from lodefs.chunkstore.format.virtual_pack import (
+    OBJECTS_MAX,
+    OWN,
+    PlacedRun,
+    SourceObject,
+    VirtualPack,
+)
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
+from lodefs.chunkstore.push.in_place import PlacedChunk
 from lodefs.chunkstore.push.index.push_index import PushIndex
-from lodefs.chunkstore.push.pack_check import PacksCollected, gone_chunks
+from lodefs.chunkstore.push.pack_check import PacksCollected, Relies, all_in_place, gone_chunks
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
@@ -65,12 +73,14 @@ class Uploader:
         uploads_max: int = UPLOADS_MAX,
         lost: Collection[PackId] = (),
         dead: Container[PackId] = (),
+        relies: Relies = all_in_place,
     ) -> None:
         self._objects = objects
         self._prepare = prepare
         self._progress = progress
         self._uploads_max = uploads_max
         self._lost = lost
+        self._relies = relies
         self.dead = dead
         # Made late: worker processes are forked first
         self._executor: ThreadPoolExecutor | None = None
@@ -144,7 +154,7 @@ class Uploader:
         try:
             if not self._put_if_absent(pack_id, buffers):
                 # The name of a pack proves which chunks it lists, but not that it has their bytes
-                gone = gone_chunks(self._objects, pack_id)
+                gone = gone_chunks(self._objects, pack_id, self._relies)
                 if gone is not None and pack_id not in self._lost:
                     if gone:
                         what = f"chunks of {keys.pack(pack_id)} were dropped by compaction"
@@ -170,10 +180,15 @@ class Uploader:
         if self._stopped.is_set() or size_bytes is None:
             self._raise_failure()
         self._under_way.popleft()
-        self._bodies.append(upload.body)
+        self._keep(upload.body)
         self.stored_bytes += size_bytes
         self._progress.bytes_sent += size_bytes
         upload.confirmed()
+
+    def _keep(self, body: memoryview) -> None:
+        """Keeps a pack's memory for another one; a pack whose chunks lie elsewhere has none."""
+        if body:
+            self._bodies.append(body)
 
     def _raise_failure(self) -> NoReturn:
         for upload in self._under_way:
@@ -194,17 +209,32 @@ class DryUploader(Uploader):
         confirmed: Callable[[], None],  # noqa: ARG002
     ) -> None:
         self.stored_bytes += sum(len(buffer) for buffer in buffers)
-        self._bodies.append(body)
+        self._keep(body)
 
 
 class _OpenPack:
     """A pack that is being filled: its bytes, and the columns of its index."""
 
-    __slots__ = ("body", "codecs", "ids", "raw_sizes", "stored_sizes", "used")
+    __slots__ = (
+        "_next",
+        "body",
+        "codecs",
+        "ids",
+        "objects",
+        "raw_sizes",
+        "runs",
+        "size_bytes",
+        "stored_sizes",
+        "used",
+    )
 
     def __init__(self) -> None:
-        self.body = memoryview(b"")  # the uploader's memory, from the first chunk on
-        self.used = 0
+        self.body = memoryview(b"")  # the uploader's memory, from the first chunk in it on
+        self.used = 0  # bytes in it
+        self.size_bytes = 0  # of all chunks, also of those that lie in objects of a source
+        self.objects: dict[SourceObject, int] = {}  # these, numbered
+        self.runs: list[PlacedRun] = []
+        self._next = OWN, 0  # where the last run goes on: an object's number, and the offset
         self.ids: list[bytes] = []
         self.codecs = bytearray()
         self.stored_sizes = array("I")
@@ -215,15 +245,41 @@ class _OpenPack:
         ids, codecs = b"".join(self.ids), bytes(self.codecs)
         return PackIndex(ids, self.raw_sizes, self.stored_sizes, codecs)
 
+    def tail(self, index: PackIndex) -> bytes:
+        """Returns what follows the chunks' bytes in the pack's object."""
+        if not self.objects:
+            return index.encode()
+        return VirtualPack(index, tuple(self.objects), self.runs).encode_tail()
+
+    def add(self, chunk_id: bytes, codec: int, stored: Buffer, raw_size_bytes: int) -> None:
+        """Adds a chunk and its bytes; ``body`` has room for them."""
+        end = self.used + len(stored)
+        self.body[self.used : end] = stored
+        self.used = end
+        self._next = OWN, 0
+        self._note(chunk_id, codec, len(stored), raw_size_bytes)
+
+    def add_placed(self, chunk_id: bytes, size_bytes: int, place: PlacedChunk) -> None:
+        """Adds a chunk that lies in an object."""
+        number = self.objects.setdefault(place.object, len(self.objects))
+        if self._next == (number, place.offset):
+            self.runs[-1] = self.runs[-1]._replace(chunks=self.runs[-1].chunks + 1)
+        else:
+            self.runs.append(PlacedRun(len(self.ids), 1, number, place.offset))
+        self._next = number, place.offset + size_bytes
+        self._note(chunk_id, RAW, size_bytes, size_bytes)
+
     def add_salt(self) -> None:
         """Changes the pack's id by adding a chunk that no tree names."""
         salt = os.urandom(SALT_BYTES)
-        self.body[self.used : self.used + SALT_BYTES] = salt
-        self.used += SALT_BYTES
-        self.ids.append(digest_of(salt))
-        self.codecs.append(RAW)
-        self.stored_sizes.append(SALT_BYTES)
-        self.raw_sizes.append(SALT_BYTES)
+        self.add(digest_of(salt), RAW, salt, SALT_BYTES)
+
+    def _note(self, chunk_id: bytes, codec: int, stored_bytes: int, raw_size_bytes: int) -> None:
+        self.size_bytes += stored_bytes
+        self.ids.append(chunk_id)
+        self.codecs.append(codec)
+        self.stored_sizes.append(stored_bytes)
+        self.raw_sizes.append(raw_size_bytes)
 
 
 class PackWriter:
@@ -259,26 +315,36 @@ class PackWriter:
     def has_room(self, size_bytes: int, chunks: int) -> bool:
         """Whether ``chunks`` chunks of ``size_bytes`` together fit into the open pack."""
         pack = self._open
-        has_bytes = pack.used + size_bytes <= self._limit
+        has_bytes = pack.size_bytes + size_bytes <= self._limit
         return has_bytes and len(pack.ids) + chunks <= PACK_CHUNKS_MAX
 
     def add(self, chunk_id: bytes, codec: int, stored: Buffer, raw_size_bytes: int) -> int:
         """Copies a chunk's stored bytes into the open pack. Returns its serial."""
-        size = len(stored)
-        pack = self._open
-        end = pack.used + size
-        if pack.ids and (end > self._limit or len(pack.ids) >= PACK_CHUNKS_MAX):
+        pack = self._with_room(len(stored))
+        if not pack.body:
+            pack.body = self._uploader.body()
+        pack.add(chunk_id, codec, stored, raw_size_bytes)
+        return self._added(raw_size_bytes)
+
+    def add_placed(self, chunk_id: bytes, size_bytes: int, place: PlacedChunk) -> int:
+        """Adds a chunk that stays in an object to the open pack. Returns its serial."""
+        pack = self._with_room(size_bytes)
+        if len(pack.objects) >= OBJECTS_MAX and place.object not in pack.objects:
             self.seal()
             pack = self._open
-            end = size
-        if not pack.ids:
-            pack.body = self._uploader.body()
-        pack.body[end - size : end] = stored
-        pack.used = end
-        pack.ids.append(chunk_id)
-        pack.codecs.append(codec)
-        pack.stored_sizes.append(size)
-        pack.raw_sizes.append(raw_size_bytes)
+        pack.add_placed(chunk_id, size_bytes, place)
+        return self._added(size_bytes)
+
+    def _with_room(self, size_bytes: int) -> _OpenPack:
+        """Returns the open pack, or a new one if it is full."""
+        pack = self._open
+        is_full = pack.size_bytes + size_bytes > self._limit or len(pack.ids) >= PACK_CHUNKS_MAX
+        if pack.ids and is_full:
+            self.seal()
+        return self._open
+
+    def _added(self, raw_size_bytes: int) -> int:
+        """Counts a chunk. Returns its serial."""
         self._raw_sizes.append(raw_size_bytes)
         serial = self.serial
         self.serial = serial + 1
@@ -291,6 +357,7 @@ class PackWriter:
             return
         index = pack.index()
         if index.pack_id in self._uploader.dead:
+            pack.body = pack.body or self._uploader.body()
             pack.add_salt()
             index = pack.index()
         self._pack_ids.append(index.pack_id)
@@ -302,7 +369,7 @@ class PackWriter:
             self.uploaded = serial
             self._confirmed(index)
 
-        buffers: list[Buffer] = [pack.body[: pack.used], index.encode()]
+        buffers: list[Buffer] = [pack.body[: pack.used], pack.tail(index)]
         self._uploader.put(index.pack_id, pack.body, buffers, confirmed)
 
     def segments(self, serial: int, chunks: int) -> list[Segment]:

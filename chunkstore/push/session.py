@@ -23,11 +23,19 @@ from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
+from lodefs.chunkstore.push.in_place import InPlace, SoundPlaces
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_chunks, forget_files_in, refuse
 from lodefs.chunkstore.push.index.tombstoned_rows import CondemnedRows, learn
 from lodefs.chunkstore.push.limits import AllowRemovals, Changes, PushTarget, allow_all
-from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
+from lodefs.chunkstore.push.pack_check import (
+    PacksCollected,
+    PacksLost,
+    Relies,
+    all_in_place,
+    all_lost_in_place,
+    lost_in_place,
+)
 from lodefs.chunkstore.push.pack_writer import (
     DATA_PACK_SIZES_BYTES,
     DryUploader,
@@ -61,6 +69,7 @@ class PushOptions:
     exclude: tuple[bytes, ...] = ()  # patterns as in gitignore(5), below the source
     private: Private = Private.PUSH  # what to do with files that others may not read
     dry_run: bool = False  # only report what a push would do
+    in_place: InPlace | None = None  # set for an import whose large objects stay where they are
     on_commit: Callable[[CommitId], None] | None = None  # called with a commit before the ref moves
 
     def scan(self, root: bytes) -> Scan:
@@ -222,6 +231,19 @@ class PushSession:
         self.write.begin()
         ended.close()
 
+    @property
+    def relies(self) -> Relies:
+        """How far this session relies on chunks that lie in objects of a source: what is pushed is
+        stored, so only an import does, on objects that are what they were."""
+        return lost_in_place if self.options.in_place is not None else all_in_place
+
+    def sound_places(self) -> SoundPlaces | None:
+        """Returns the places of chunks in the index that an import may use; None: all of them."""
+        if self.options.in_place is None:
+            return None
+        objects = self.store.objects
+        return SoundPlaces(self.index, lambda pack_id: all_lost_in_place(objects, pack_id))
+
     def learn(self) -> None:
         """Updates the index before it is relied on: with the pushes of others, and whether the
         store is an older one that was restored from a backup."""
@@ -273,7 +295,12 @@ class PushSession:
         kind = DryUploader if is_dry else Uploader
         dead = self._lost.dead if is_dry else _DeadPacks(self, self._lost, prepare)
         self.uploader = kind(
-            self.store.objects, self.progress, prepare, lost=self._lost.packs, dead=dead
+            self.store.objects,
+            self.progress,
+            prepare,
+            lost=self._lost.packs,
+            dead=dead,
+            relies=self.relies,
         )
         try:
             self._lost.forget_in(self.index, self.store)

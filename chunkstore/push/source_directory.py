@@ -30,6 +30,9 @@ from lodefs.chunkstore.push.trees.directories import HashedDirectory, PushTree
 from lodefs.chunkstore.push.trees.tree_writer import TreePacker, TreeWriter
 from lodefs.chunkstore.push.workers.source_files import SourceFile, show_path
 
+# No URL has this: what an import knows to be unchanged says nothing to a push of the same objects
+_IN_PLACE = b"#in-place"
+
 
 class SourceDirectory:
     """One source directory of one attempt, used as a context. After an error it records what is in
@@ -43,15 +46,19 @@ class SourceDirectory:
         self._count = count
         self._opened = ExitStack()
         self.scan, links = self._open(root)
-        placement = session.placement()
+        placement, in_place = session.placement(), session.options.in_place
         self.tree = PushTree(
-            memory=StatCache.of(session.index, remembered_root(root)),
+            memory=StatCache.of(
+                session.index, remembered_root(root) + (_IN_PLACE if in_place else b"")
+            ),
             placement=placement,
             read_link=links,
             skip_unreadable=self.scan.skip_unreadable,
             skipped=self.scan.skipped,
         )
-        self.deduplicator = Deduplicator(placement, self.tree, session.progress)
+        self.deduplicator = Deduplicator(
+            placement, self.tree, session.progress, in_place, session.sound_places()
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -131,9 +131,9 @@ def push(
         push_rounds.run(session, sources[0], spec, every, grace, options, as_json=as_json)
         return
     branch = Spec(spec.repo, spec.rev)
-    consent = _Consent(branch, is_given=options["allow_removals"])
+    consent = Consent(branch, is_given=options["allow_removals"])
     options |= {"allow_removals": consent.allows, "session": session}
-    result = _with_consent(form.push(spec, options), consent)
+    result = with_consent(form.push(spec, options), consent)
     report(result, branch, dry_run=options["dry_run"], as_json=as_json)
     if result.unchanged and options["metadata"]:
         _note("there is no new commit, so --meta is not stored")
@@ -200,7 +200,7 @@ def _check_rounds(form: _Form, options: dict[str, Any]) -> None:
         raise click.UsageError("--every takes one directory")
 
 
-def _with_consent(push_once: Callable[..., CommitResult], consent: _Consent) -> CommitResult:
+def with_consent(push_once: Callable[..., CommitResult], consent: Consent) -> CommitResult:
     """Runs a push, and runs it again when the user has consented to what it refused."""
     gc.disable()  # millions of objects without cycles: looking for cycles takes a tenth of the time
     try:
@@ -266,7 +266,7 @@ def _check_order(sources: Sequence[str], repo: str) -> None:
         raise click.UsageError(f"SRC comes first: lodefs push {repo} {sources[0]}")
 
 
-class _Consent:
+class Consent:
     """Whether a push may remove most of a branch: by an option, or by the answer to a question."""
 
     def __init__(self, spec: Spec, *, is_given: bool) -> None:

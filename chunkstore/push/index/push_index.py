@@ -200,6 +200,14 @@ class PushIndex:
     def segment(self, run: Run) -> Segment:
         """Returns the segment of a run of places that ``find`` returned."""
         number, first = split(run.place)
+        segment = Segment(self.pack_id(number), first, run.chunks, run.size_bytes)
+        self._segments.append(segment)
+        if len(self._segments) >= _SEGMENTS_TOGETHER:
+            self._name_segments()
+        return segment
+
+    def pack_id(self, number: int) -> PackId:
+        """Returns the id of the pack with a number, as in places that ``find`` returned."""
         pack_id = self._pack_ids.get(number)
         if pack_id is None:
             rows = self.select("SELECT id, sum FROM packs WHERE number = ?", (number,))
@@ -207,11 +215,7 @@ class PushIndex:
                 if crc32(rows[0][0], number & 0xFFFFFFFF) != rows[0][1]:
                     raise ValueError
             pack_id = self._pack_ids[number] = PackId(rows[0][0])
-        segment = Segment(pack_id, first, run.chunks, run.size_bytes)
-        self._segments.append(segment)
-        if len(self._segments) >= _SEGMENTS_TOGETHER:
-            self._name_segments()
-        return segment
+        return pack_id
 
     def add_packs(self, packs: Iterable[PackChunks], *, shard_id: str | None = None) -> None:
         """Adds packs that are in the store, from a shard or just uploaded (in no shard yet)."""

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Denied
-from lodefs.chunkstore.push.workers.source_files import FileStat
+from lodefs.chunkstore.push.workers.source_files import FileStat, ReadCondition
 from lodefs.chunkstore.types import Buffer
 
 _HUB_COMMIT = re.compile(rb"(hf://[^@]*)@[0-9a-f]{40}(?=/|\Z)")
@@ -52,11 +52,13 @@ class Listing:
 
 
 class Piece(NamedTuple):
-    """Bytes of a file, with the size and the state of the whole file that they are from."""
+    """Bytes of a file, with the size and the state of the whole file that they are from. If the
+    file can be read in place later, ``condition`` says in which state."""
 
     data: Buffer
     file_size_bytes: int
     state: str
+    condition: ReadCondition | None = None
 
 
 class RemoteFiles(Protocol):

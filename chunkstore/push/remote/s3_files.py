@@ -11,6 +11,7 @@ from lodefs.chunkstore.objects.open_url import open_bucket
 from lodefs.chunkstore.objects.s3_bucket import PatientBucket
 from lodefs.chunkstore.objects.s3_errors import BadCredentials
 from lodefs.chunkstore.push.remote.remote_files import Listing, NoAccess, Piece, RemoteFile
+from lodefs.chunkstore.push.workers.source_files import ReadCondition
 
 # A directory with so many objects below it, or fewer, is listed at once with all that is in it
 FLAT_KEYS_MAX = 50_000
@@ -68,7 +69,8 @@ class S3Files:
             part = self._bucket.get(key, offset, size_bytes)
         except (BadCredentials, NoSuchBucket) as error:
             raise NoAccess(str(error)) from error
-        return Piece(part.data, part.object_size_bytes, part.etag.strip('"'))
+        condition = ReadCondition(part.etag, part.version)
+        return Piece(part.data, part.object_size_bytes, part.etag.strip('"'), condition)
 
     def file(self) -> RemoteFile | None:
         first = next(self._bucket.list(self._key, 1), None) if self._key else None

@@ -29,6 +29,7 @@ from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.names import ID_BYTES, digest_of
 from lodefs.chunkstore.push.workers.source_files import (
     FileStat,
+    ReadCondition,
     SourceFile,
     show_path,
     source_error,
@@ -203,8 +204,13 @@ def _cut_files(unit: FilesUnit, prepared: Prepared, planner: Planner) -> list[Cu
             chunks.append(CutChunk(ids[at : at + ID_BYTES], size))
             at += ID_BYTES
         digest = read.digest or chunks[0].id
-        token = attempt.file.token
-        files.append(CutFile(token, chunks, first=True, last=True, digest=digest, stat=read.stat))
+        file, stat = attempt.file, read.stat
+        origin = FileOrigin.of(file.path, stat, read.condition, 0)
+        files.append(
+            CutFile(
+                file.token, chunks, first=True, last=True, digest=digest, stat=stat, origin=origin
+            )
+        )
     return files
 
 
@@ -259,7 +265,8 @@ class _WindowJoiner:
             return _retry_or_fail(large.attempt, got, problem, self._planner), 0
         large.stat = got.stat
         window_offset = read.offset - read.overlap
-        start = large.start - window_offset
+        begin = large.start
+        start = begin - window_offset
         chunks = self._chunks(prepared, start)
         large.start += sum(chunk.raw_size_bytes for chunk in chunks)
         window = self._slot.data[read.overlap : read.overlap + read.size_bytes]
@@ -271,6 +278,7 @@ class _WindowJoiner:
             last=read.final,
             digest=large.hasher.digest() if read.final else None,
             stat=got.stat if read.final else None,
+            origin=FileOrigin.of(large.attempt.file.path, got.stat, got.condition, begin),
         )
         return [part], start
 
@@ -436,13 +444,31 @@ class CutChunk(NamedTuple):
     raw_size_bytes: int
 
 
+class FileOrigin(NamedTuple):
+    """Where the bytes of chunks can be read again: from ``offset`` on in the file at ``path``, in
+    that state."""
+
+    path: bytes
+    size_bytes: int
+    condition: ReadCondition
+    offset: int
+
+    @classmethod
+    def of(
+        cls, path: bytes, stat: FileStat, condition: ReadCondition | None, offset: int
+    ) -> FileOrigin | None:
+        """Returns the origin; None if there is no condition."""
+        return None if condition is None else cls(path, stat.size_bytes, condition, offset)
+
+
 class CutFile(msgspec.Struct, frozen=True):
     """A whole file, or one part of a large file; the parts of a file come in order.
 
     A part with ``first`` begins the file and cancels earlier parts with the same token: the file
     changed while it was read, and is read again. The ``last`` part has the ``digest`` (BLAKE3 of
     the whole file) and the ``stat`` of what was read. If the file could not be read, it has the
-    ``error`` instead, and no ``chunks``.
+    ``error`` instead, and no ``chunks``. ``origin`` is where the first of the chunks begins, if the
+    source tells in which state they can be read again.
     """
 
     token: int
@@ -452,6 +478,7 @@ class CutFile(msgspec.Struct, frozen=True):
     digest: bytes | None = None
     stat: FileStat | None = None
     error: LodefsError | None = None
+    origin: FileOrigin | None = None
 
     @property
     def size_bytes(self) -> int | None:

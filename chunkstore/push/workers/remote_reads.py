@@ -62,7 +62,7 @@ class RemoteReads:
         if len(piece.data) != size_bytes:
             return Outcome(stat, CHANGED)
         room[:size_bytes] = piece.data
-        return Outcome(stat)
+        return Outcome(stat, condition=piece.condition)
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)

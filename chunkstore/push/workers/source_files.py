@@ -33,6 +33,13 @@ class FileStat(msgspec.Struct, array_like=True, frozen=True, gc=False):
     inode: int
 
 
+class ReadCondition(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The ETag, as in its header, and the version ("": none) of an object's bytes."""
+
+    etag: str
+    version: str
+
+
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK  # a FIFO at the path must not block the push
 _REPLACED = frozenset((errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR))

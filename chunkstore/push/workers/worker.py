@@ -24,6 +24,7 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.remote.remote_files import is_url
 from lodefs.chunkstore.push.workers.source_files import (
     FileStat,
+    ReadCondition,
     Source,
     read_data,
     read_full,
@@ -81,6 +82,7 @@ class PreparedRead(msgspec.Struct, array_like=True, frozen=True):
     digest: bytes | None = None
     problem: int = 0
     reason: str = ""
+    condition: ReadCondition | None = None  # in which the same bytes can be read again
 
 
 class Prepared(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -108,6 +110,7 @@ class Outcome(NamedTuple):
     stat: FileStat | None
     problem: int = 0
     reason: str = ""
+    condition: ReadCondition | None = None
 
 
 class Reads(Protocol):
@@ -177,17 +180,23 @@ class Worker:
         source.begin(task.reads)
         for read in task.reads:
             room = slot.data[position:]
-            stat, problem, reason = source.read_into(read, room)
-            if stat is None or problem:
-                reads.append(PreparedRead(stat, problem=problem, reason=reason))
+            outcome = source.read_into(read, room)
+            stat = outcome.stat
+            if stat is None or outcome.problem:
+                failed = PreparedRead(stat, problem=outcome.problem, reason=outcome.reason)
+                reads.append(failed)
                 continue
             size = read.overlap + (stat.size_bytes if read.whole else read.size_bytes)
-            reads.append(self._cut(read, stat, room[:size], ids))
+            sizes, digest = self._cut(read, room[:size], ids)
+            reads.append(PreparedRead(stat, sizes, digest, condition=outcome.condition))
             position += size
         return Prepared(reads, b"".join(ids))
 
-    def _cut(self, read: Read, stat: FileStat, data: memoryview, ids: list[bytes]) -> PreparedRead:
-        """Cuts ``data`` into chunks and appends their ids to ``ids``."""
+    def _cut(
+        self, read: Read, data: memoryview, ids: list[bytes]
+    ) -> tuple[list[int], bytes | None]:
+        """Cuts ``data`` into chunks and appends their ids to ``ids``. Returns their sizes, and the
+        digest of a whole file that does not have exactly one chunk."""
         if read.whole and len(data) <= self._params.size_bytes_min:
             ids.extend([digest_of(data)] if data else [])
             sizes = [len(data)] if data else []
@@ -195,8 +204,7 @@ class Worker:
             ends = [0, *cut(data, self._params, final=read.final)]
             sizes = [end - start for start, end in pairwise(ends)]
             ids.extend([digest_of(data[start:end]) for start, end in pairwise(ends)])
-        digest = digest_of(data) if read.whole and len(sizes) != 1 else None
-        return PreparedRead(stat, sizes, digest)
+        return sizes, digest_of(data) if read.whole and len(sizes) != 1 else None
 
     def _source_of(self, task: Prepare) -> Reads:
         if self._source is None or self._run != task.run:

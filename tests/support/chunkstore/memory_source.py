@@ -12,8 +12,11 @@ from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.s3_errors import Archived
 from lodefs.chunkstore.objects.source_objects import SourceObjects, Sources, lost
 from lodefs.chunkstore.objects.source_settings import SourceSettings
+from lodefs.chunkstore.push.remote.remote_files import Listing, Piece
+from lodefs.chunkstore.push.workers.source_files import ReadCondition
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.memory_objects import etag_of
+from tests.support.chunkstore.memory_remote import MemoryRemote
 
 
 class MemorySource:
@@ -93,3 +96,23 @@ def sources_of(*sources: MemorySource) -> Sources:
         return by_url[one.url]
 
     return Sources(settings, opened)
+
+
+class SourceFiles(MemoryRemote):
+    """Implements RemoteFiles for what a MemorySource has now, in whole objects of a bucket that
+    tells in which state it gives them."""
+
+    def __init__(self, source: MemorySource) -> None:
+        super().__init__({})
+        self.source = source
+
+    def list(self, path: bytes) -> Listing:
+        current = self.source.current.items()
+        self.files = {key.encode(): self.source.versions[key, one] for key, one in current}
+        return super().list(path)
+
+    def read(self, path: bytes, offset: int, size_bytes: int) -> Piece:
+        key = path.decode()
+        piece = super().read(path, offset, size_bytes)
+        condition = ReadCondition(etag_of(self.files[path]), self.source.current[key])
+        return piece._replace(condition=condition)
