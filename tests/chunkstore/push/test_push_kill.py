@@ -38,6 +38,14 @@ def sound_store(tmp_path: Path) -> Store:
     return store
 
 
+def assert_pushed(tmp_path: Path) -> None:
+    """The store is sound, and the branch has the files of the source."""
+    store = sound_store(tmp_path)
+    commit = head(store)
+    assert commit is not None
+    assert in_commit(store, "r", commit) == in_directory(tmp_path / "source")
+
+
 def head(store: Store) -> str | None:
     try:
         return store.resolve("r", "main").hex()
@@ -46,10 +54,9 @@ def head(store: Store) -> str | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_any_put(tmp_path: Path, when: str) -> None:
-    """Whichever put is the last: the store is sound, the branch stands where it stood or at the
-    whole new commit, and the next push from the same index completes."""
+def test_killed_before_any_put(tmp_path: Path) -> None:
+    """Whichever put is the last before the ref: the store is sound, the branch stands where it
+    stood, and the next push from the same index completes."""
     source = tmp_path / "source"
     create_store(DirectoryObjects(tmp_path / "store"))
     random_files(source, files=12, size_bytes_max=50_000)
@@ -57,24 +64,29 @@ def test_killed_at_any_put(tmp_path: Path, when: str) -> None:
     for number in range(1, PUTS_MAX):
         old = head(sound_store(tmp_path))
         random_files(source, files=25, size_bytes_max=900_000, seed=100 + number)
-        code, _ = run_pusher(tmp_path, when, number)
-        store = sound_store(tmp_path)
-        now = head(store)
-        if now != old:
-            assert now is not None
-            assert in_commit(store, "r", now) == in_directory(source)
+        code, _ = run_pusher(tmp_path, "before", number)
         if code == 0:
             break
-        assert now == old or when == "after"
-        code, _ = run_pusher(tmp_path, "never", 0)
-        assert code == 0
-        store = sound_store(tmp_path)
-        commit = head(store)
-        assert commit is not None
-        assert in_commit(store, "r", commit) == in_directory(source)
+        assert head(sound_store(tmp_path)) == old
+        assert run_pusher(tmp_path, "never", 0)[0] == 0
+        assert_pushed(tmp_path)
     else:
         raise AssertionError("the push never came to its end")
     assert number > 8  # two of the probe, two of data, trees, shard, commit, ref
+    assert_pushed(tmp_path)
+
+
+@pytest.mark.slow
+def test_killed_after_the_ref(tmp_path: Path) -> None:
+    """The branch stands at the whole new commit, and the next push from the same index finds
+    nothing to do."""
+    create_store(DirectoryObjects(tmp_path / "store"))
+    random_files(tmp_path / "source", files=12, size_bytes_max=50_000)
+    code, _ = run_pusher(tmp_path, "after", 1, "repos/r/refs/")
+    assert code == -signal.SIGKILL
+    assert_pushed(tmp_path)
+    assert run_pusher(tmp_path, "never", 0) == (0, 0)
+    assert_pushed(tmp_path)
 
 
 @pytest.mark.slow
