@@ -18,7 +18,7 @@ OTHER: tuple[Literal["other"], ...] = ("other",) * 4
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories, st.sampled_from([1, 1, 1, 2]), st.booleans())
 def test_any_history(steps: list[Step], nodes: int, small_cache: bool) -> None:
     """In any order of honest and lying pushes, reads, warm jobs and restarts, alone and in a

@@ -33,7 +33,7 @@ from tests.fuzz.world import make_material
 from tests.support.maintenance.schedules import one_at_a_time
 
 PARTS = 5
-SEEDS = 20  # of each part
+SEEDS = 12  # of each part
 _COMMON = ("Push done", "Copy done", "Collect done", "Repair done", "Purge done", "Change done")
 
 

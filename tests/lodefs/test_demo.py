@@ -87,7 +87,7 @@ def test_demo() -> None:
 
 @pytest.mark.slow
 @pytest.mark.fuse
-@pytest.mark.parametrize("after", ["^push v1", "^proxy", "^mount v1"])
+@pytest.mark.parametrize("after", ["^push v1", "^mount v1"])
 def test_demo_that_is_ended_cleans_up(after: str) -> None:
     """SIGTERM in the middle takes the mounts, the proxy and the files away."""
     with private_directory() as folder:
