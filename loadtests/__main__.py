@@ -34,6 +34,7 @@ from loadtests.bench import (
     proxies,
     pulls,
     pushes,
+    pushurl,
     pythons,
     readcheck,
     repaireach,
@@ -84,6 +85,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-million": (pushes.million, "one file changed among 1,000,000"),
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
     "copy": (copies.copy, "copy from store to store on Ceph RGW, against rclone copy of the packs"),
+    "push-url": (
+        pushurl.push_url,
+        "push of 1 GiB and 20,000 objects from a bucket on Ceph RGW, against rclone copy",
+    ),
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
     "metrics-cost": (metriccosts.costs, "what counting costs on the hot path, and a scrape"),

@@ -29,7 +29,6 @@ from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.compact import (
-    Rate,
     drop_all,
     smaller_by,
     sparse_packs,
@@ -50,6 +49,7 @@ from lodefs.chunkstore.maintenance.writers import (
 from lodefs.chunkstore.objects.pack_locations import PackLocations, locations_of
 from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.rate import Rate
 
 WORKERS = 16
 GRACE_S = 24 * 3600

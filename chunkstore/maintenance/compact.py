@@ -7,8 +7,6 @@ The journal decides which chunks may go. This module finds them and leaves them 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -31,6 +29,7 @@ from lodefs.chunkstore.repo.pack_reader import (
     unpack_chunks,
 )
 from lodefs.chunkstore.system.parallel_map import map_ahead
+from lodefs.chunkstore.system.rate import Rate
 from lodefs.chunkstore.types import Buffer
 
 PACKS_AT_ONCE = 4  # rewritten at once; each takes up to 64 MiB of memory
@@ -38,24 +37,6 @@ READ_SIZE_BYTES = 8 << 20
 TRIES = 4  # for a pack that others rewrite at the same time
 
 _log = logging.getLogger(__name__)
-
-
-class Rate:
-    """Limits many threads to ``bytes_per_s`` together; None is no limit."""
-
-    def __init__(self, bytes_per_s: float | None) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._lock = threading.Lock()
-        self._free_s = 0.0  # monotonic time when the bytes taken so far have passed
-
-    def take(self, size_bytes: int) -> None:
-        """Waits until ``size_bytes`` may be moved."""
-        if not self._bytes_per_s:
-            return
-        with self._lock:
-            begin_s = max(self._free_s, time.monotonic())
-            self._free_s = begin_s + size_bytes / self._bytes_per_s
-        time.sleep(max(0.0, begin_s - time.monotonic()))
 
 
 class Sparse(NamedTuple):

@@ -14,9 +14,10 @@ from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.maintenance.compact import TRIES, Rate, drop_all
+from lodefs.chunkstore.maintenance.compact import TRIES, drop_all
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import index_or_none
+from lodefs.chunkstore.system.rate import Rate
 
 
 def drop_purged(

@@ -18,7 +18,6 @@ from lodefs.chunkstore.format.composite import (
 )
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.moved_packs import (
     Places,
@@ -39,6 +38,7 @@ from lodefs.chunkstore.objects.pack_locations import (
 )
 from lodefs.chunkstore.repo.pack_reader import index_or_none
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.rate import Rate
 
 BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
 _GROWTH = 4  # a composite that is this many times larger than all that would join it stays

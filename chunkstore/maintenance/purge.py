@@ -32,7 +32,7 @@ from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges, purged_only_in
 from lodefs.chunkstore.journal.ref_write import RefWrite
-from lodefs.chunkstore.maintenance.compact import Rate, drop_all
+from lodefs.chunkstore.maintenance.compact import drop_all
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.moved_packs import (
@@ -50,6 +50,7 @@ from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.rate import Rate
 
 WORKERS = 16
 PACKS_AT_ONCE = 4  # rewritten at once; each is in memory meanwhile

@@ -45,6 +45,7 @@ from lodefs.chunkstore.push.pack_writer import (
 from lodefs.chunkstore.push.scanner import Private, Scan, Skipped, SourceNotes
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.rate import Rate
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.workers.pool import Workers
@@ -68,6 +69,7 @@ class PushOptions:
     allow_removals: AllowRemovals = allow_all
     exclude: tuple[bytes, ...] = ()  # patterns as in gitignore(5), below the source
     private: Private = Private.PUSH  # what to do with files that others may not read
+    rate_bytes_s: float | None = None  # limit for reading the source
     dry_run: bool = False  # only report what a push would do
     in_place: InPlace | None = None  # set for an import whose large objects stay where they are
     on_commit: Callable[[CommitId], None] | None = None  # called with a commit before the ref moves
@@ -161,6 +163,7 @@ class PushSession:
         self.branch = branch
         self.options = options
         self.progress = progress or Progress()
+        self.rate = Rate(options.rate_bytes_s)
         self.write = RefWrite(store, options.clock)
         self._lost = LostPacks()
         self._readers: Workers | None = None

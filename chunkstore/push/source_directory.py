@@ -101,7 +101,8 @@ class SourceDirectory:
         if first:
             self._session.learn()
             readers = self._session.readers(len(first), size_bytes)
-            readers.run(self._readable, chain(first, files), self.deduplicator, self.tree.work)
+            all_files, rate = chain(first, files), self._session.rate
+            readers.run(self._readable, all_files, self.deduplicator, self.tree.work, rate)
             self.deduplicator.seal()
             self.tree.finish()
         assert self.tree.root is not None

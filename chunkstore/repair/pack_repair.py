@@ -18,7 +18,6 @@ from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import PackChunks, chunk_ids
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
-from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.pack_locations import PackBatch, locations_of
@@ -32,6 +31,7 @@ from lodefs.chunkstore.repair.sources.source import (
     listed_packs,
 )
 from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.system.rate import Rate
 from lodefs.chunkstore.transfer.pack_copy import put_pack
 from lodefs.chunkstore.types import Buffer
 

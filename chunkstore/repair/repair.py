@@ -22,7 +22,6 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, Spec
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.journal.named_packs import add_named
-from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.moved_packs import purged_in_places, restore_locations
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
@@ -51,6 +50,7 @@ from lodefs.chunkstore.repo.store import (
 )
 from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.rate import Rate
 
 WORKERS = 8
 TOGETHER_MAX = 4096  # trees that are examined together

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec, split_path
@@ -98,10 +98,12 @@ def _buffered(stream: BinaryIO) -> BinaryIO:
 
 
 def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:
-    """A change for each path below ``directory`` that a list names. Raises: NotFound; InvalidInput
-    for a path through a symlink, which may lead out of the directory."""
+    """A change for each path below ``directory``, or a URL, that a list names. Raises: NotFound;
+    InvalidInput for a path through a symlink, which may lead out of the directory."""
     from lodefs.chunkstore.push.changes.change import PutLink
 
+    if is_url(directory):
+        return _changes_below_url(directory, names, place)
     changes: list[Change] = []
     plain: set[bytes] = {b""}  # directories whose path has no symlink
     for name in names:
@@ -112,6 +114,24 @@ def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) ->
         else:
             changes.append(_change(source, at))
     return changes
+
+
+def _changes_below_url(url: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:
+    from lodefs.chunkstore.push.remote.remote_stream import open_listed
+
+    changes = []
+    for name, stream in open_listed(url, names):
+        content: str | BinaryIO = _url_below(url, name) if stream is None else stream
+        at = _joined(place.spec.path, name)
+        changes.append(_put(at, content, is_directory=stream is None))
+    return changes
+
+
+def _url_below(url: str, path: bytes) -> str:
+    """Returns the URL of a directory below another one."""
+    base, mark, query = url.partition("?")
+    below = quote(path) if _QUOTED.match(url) else os.fsdecode(path)
+    return f"{base.rstrip('/')}/{below}{mark}{query}"
 
 
 def _check_way(directory: bytes, name: bytes, plain: set[bytes]) -> None:

@@ -55,6 +55,7 @@ class ReaderOptions(CommitOptions, total=False):
 
     workers: Annotated[int | None, option("Processes that read and compress.", between=(0, 256))]
     progress: Progress | None
+    rate_bytes_s: float | None  # limit for reading what is pushed
 
 
 class SourceOptions(ReaderOptions, total=False):
@@ -101,9 +102,9 @@ def push(
     ``exclude``: patterns, as in .gitignore, of files to leave out, besides those in files
     ``.lodefsignore``. ``skip_unreadable``: leave out files that cannot be read. ``private``:
     "push", "skip" or "refuse" files that others may not read. ``dry_run``: write nothing to the
-    store; the result says what would change. ``workers``: processes that read. ``progress`` is
-    updated during the call. ``store``: a URL, by default that of the settings; ``session``: the
-    settings themselves.
+    store; the result says what would change. ``workers``: processes that read. ``rate_bytes_s``:
+    read no faster. ``progress`` is updated during the call. ``store``: a URL, by default that of
+    the settings; ``session``: the settings themselves.
 
     The call commits all or nothing. After an error, repeat it: the data sent so far stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
@@ -264,6 +265,7 @@ def push_options(
         allow_removals=allow_removals if callable(allow_removals) else lambda _: allow_removals,
         exclude=exclude,
         private=Private(private),
+        rate_bytes_s=given.get("rate_bytes_s"),
         dry_run=given.get("dry_run", False),
     )
 

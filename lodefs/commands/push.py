@@ -25,10 +25,11 @@ from lodefs.api.pushing import merge as merge_into
 from lodefs.api.pushing import push as push_directory
 from lodefs.chunkstore.errors import TooManyRemovals
 from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
+from lodefs.chunkstore.push.remote.remote_files import is_url
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.consent import has_terminal
-from lodefs.cli.parsed_type import DURATION, SIZE
+from lodefs.cli.parsed_type import DURATION, RATE, SIZE
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands import push_rounds
 from lodefs.settings.session import Session
@@ -86,6 +87,7 @@ def push(
     max_size: int | None = cli.option(
         "With --unpack: what an archive may unpack to [200 times its size].", type=SIZE
     ),
+    rate: int | None = cli.option("Read at most so much a second, such as 100MB.", type=RATE),
     every: int | None = cli.option(
         "Commit changes in SRC at this interval, until SIGTERM.", type=DURATION
     ),
@@ -101,7 +103,7 @@ def push(
     are removed from the branch. With PATH, all other files stay: a directory replaces PATH, a file
     is stored at PATH. Several sources, or one source before a PATH that ends with a slash, go into
     PATH and keep their names ("REPO:" is the top). "-" is standard input. SRC may be a URL: s3://,
-    gs://, az://, hf://, https://, sftp://, hdfs:// and others (docs/import.md).
+    gs://, az://, hf://, https://, sftp:// and others (docs/import.md).
 
     Files named .lodefsignore, and --exclude, list patterns in the syntax of .gitignore. Files that
     match are not in the commit, and excluded directories are not read.
@@ -110,14 +112,13 @@ def push(
     here (mode 0600, or in a directory of mode 0700), everybody who may read the repository can read
     it: a push counts such files, and --private leaves them out or refuses the push.
 
-    With --unpack, the directory that archives unpack to (tar, also compressed; zip) becomes the
-    content of the branch, or of PATH. Members that lead out of the archive are refused.
+    With --unpack, what archives (tar, zip) unpack to becomes the content of the branch, or of PATH.
 
     With --every, SRC is a directory that a job writes into. Push commits files that two looks find
     unchanged, and removes files that are gone; all others in the branch stay. SIGTERM and Ctrl-C
     end it after a last commit within the time of --grace. It exits with 1 if that leaves files out.
 
-    A push reads only what changed since the last one here, and sends only what the store lacks. It
+    A push reads only what changed since the last one here, sends only what the store lacks, and
     commits all or nothing. After Ctrl-C, repeat it: the data sent so far stays.
     """
     _check_order(sources, repo)
@@ -125,7 +126,7 @@ def push(
     form = _Form(sources, repo, from_list, null, unpack, max_size)
     form.check(check=options["check"])
     cli.reject({"--grace": grace and every is None}, "does nothing without --every")
-    options["exclude"] = _patterns(options["exclude"], exclude_from)
+    options |= {"exclude": _patterns(options["exclude"], exclude_from), "rate_bytes_s": rate}
     if every is not None:
         _check_rounds(form, options)
         push_rounds.run(session, sources[0], spec, every, grace, options, as_json=as_json)
@@ -163,7 +164,8 @@ class _Form:
         cli.reject({"--unpack": self.unpack and self.from_list}, "does not go with --from-list")
         wrong = {"--check": check and self.is_into}
         cli.reject(wrong, "needs a push of a whole branch, without a path")
-        if self.from_list is not None and (len(sources) > 1 or not Path(sources[0]).is_dir()):
+        is_place = len(sources) == 1 and (is_url(sources[0]) or Path(sources[0]).is_dir())
+        if self.from_list is not None and not is_place:
             raise click.UsageError("--from-list takes one directory, and lists paths below it")
         if not self.is_into and len(sources) > 1:
             raise click.UsageError(

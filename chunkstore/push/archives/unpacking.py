@@ -15,7 +15,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotADirectory
 from lodefs.chunkstore.format.names import NAME_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind, TreeEntry, symlink
 from lodefs.chunkstore.push.archives.members import DAMAGED, Budget, Member, MemberKind, members
-from lodefs.chunkstore.push.changes.contents import BLOCK_SIZE_BYTES, Contents, ContentWriter
+from lodefs.chunkstore.push.changes.contents import BLOCK_SIZE_BYTES, Contents
 from lodefs.chunkstore.push.changes.overlay import (
     ChangedDirectory,
     Names,
@@ -128,8 +128,7 @@ class Unpacking:
         except (NotImplementedError, RuntimeError) as error:
             raise _Refused(f"cannot be read: {error}") from error
         if member.size_bytes <= BLOCK_SIZE_BYTES:
-            writer = ContentWriter(self._contents, number)
-            writer.add(_whole(content, member.size_bytes), final=True)
+            self._contents.read_small(number, _whole(content, member.size_bytes))
         else:
             self._contents.read_stream(number, content)
         return self._contents.staged(number, names[-1], executable=member.executable)

@@ -106,14 +106,21 @@ class Contents:
         if files:
             sources = [SourceFile(file.path[1:], file.size_bytes, n) for n, file in files]
             readers = self._session.readers(len(sources), sum(file.size_bytes for file in sources))
-            readers.run(b"/", self._counted(sources), self._deduplicator)
+            counted = self._counted(sources)
+            readers.run(b"/", counted, self._deduplicator, rate=self._session.rate)
 
     def read_stream(self, number: int, stream: BinaryIO) -> None:
         """Reads a stream to its end."""
         content = ContentWriter(self, number)
         while block := stream.read(BLOCK_SIZE_BYTES):
+            self._session.rate.take(len(block))
             content.add(block)
         content.add(b"", final=True)
+
+    def read_small(self, number: int, data: Buffer) -> None:
+        """Takes a content that was read as a whole."""
+        self._session.rate.take(len(data))
+        ContentWriter(self, number).add(data, final=True)
 
     def take(self, part: CutFile, pieces: Sequence[memoryview], compress_next: Compress) -> None:
         """The next part of a content, with the bytes of its chunks."""

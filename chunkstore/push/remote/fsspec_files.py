@@ -177,14 +177,14 @@ class FsspecFiles:
                 raise SourceChanged(f"{show_path(path)} changed while it was read")
         return Piece(data, file_size_bytes, state)
 
-    def file(self) -> RemoteFile | None:
+    def find(self, path: bytes) -> RemoteFile | None:
         try:
-            info = self._info(b"")
+            info = self._info(path)
         except NotFound:
             return None
         if info["type"] != "file" or info.get("size") is None:
             return None
-        name = self._root.partition("?")[0].rpartition("/")[2]
+        name = self._place(path).partition("?")[0].rpartition("/")[2]
         raw = unquote_to_bytes(name) if self._kind.is_http else _encoded(name)
         return RemoteFile(raw, int(info["size"]), listed(self._state(info)))
 

@@ -89,8 +89,8 @@ class RemoteFiles(Protocol):
         """
         ...
 
-    def file(self) -> RemoteFile | None:
-        """Returns the root if it is one file, whose path is b""; otherwise None."""
+    def find(self, path: bytes) -> RemoteFile | None:
+        """Returns the file at a path (the root itself may be one); None if there is no file."""
         ...
 
     def holds(self, place: str) -> bool:

@@ -75,7 +75,7 @@ class RemoteScan:
         return ScannedDirectory(path, depth, Columns(rows), subdirectories, LISTED_NS)
 
     def _nothing(self) -> str:
-        if self.remote.file() is not None:
+        if self.remote.find(b"") is not None:
             return f"{self.remote.url} is one file: name its path, as in REPO:PATH"
         return f"there is nothing below {self.remote.url}/: check the name"
 

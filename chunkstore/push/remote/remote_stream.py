@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO, cast
 
 from lodefs.chunkstore.errors import SourceChanged
 from lodefs.chunkstore.push.remote.remote_files import Listing, Piece, RemoteFiles, open_remote
+from lodefs.chunkstore.push.workers.source_files import show_path
 
 PIECE_BYTES = 4 << 20
 AHEAD = 8  # pieces under way
 
 
 class RemoteStream(io.RawIOBase):
-    """The bytes of the file that is the root of ``remote``, all of one state. Closing it closes the
-    source. One thread reads it. Raises: SourceChanged, and what the source raises."""
+    """The bytes of a file, all of one state. One thread reads it. Raises: SourceChanged, and what
+    the source raises."""
 
     def __init__(
-        self, remote: RemoteFiles, size_bytes: int, piece_bytes: int = PIECE_BYTES
+        self, remote: RemoteFiles, path: bytes, size_bytes: int, piece_bytes: int = PIECE_BYTES
     ) -> None:
         self._remote = remote
+        self._path = path
         self._size_bytes = size_bytes
         self._piece_bytes = piece_bytes
         self._threads: ThreadPoolExecutor | None = None
@@ -69,30 +72,37 @@ class RemoteStream(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            if self._threads is not None:
-                self._threads.shutdown(cancel_futures=True)
-            self._remote.close()
+            self._end()
+
+    def _end(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
 
     def _next(self) -> memoryview:
         """Returns the next piece, and asks for those after it."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(AHEAD)
         while len(self._ahead) < AHEAD and self._asked < self._size_bytes:
-            asked = self._threads.submit(self._remote.read, b"", self._asked, self._piece_bytes)
+            asked = self._threads.submit(
+                self._remote.read, self._path, self._asked, self._piece_bytes
+            )
             self._ahead.append(asked)
             self._asked += self._piece_bytes
         if not self._ahead:
+            self._end()
             return memoryview(b"")
-        piece = self._ahead.popleft().result()
+        found = self._ahead.popleft().result()
         expected = min(self._piece_bytes, self._size_bytes - self._position)
         if self._state is None:
-            self._state = piece.state
-        seen = piece.file_size_bytes, piece.state, len(piece.data)
+            self._state = found.state
+        seen = found.file_size_bytes, found.state, len(found.data)
         if seen != (self._size_bytes, self._state, expected):
+            name = show_path(self._path) or self._remote.url
             raise SourceChanged(
-                f"{self._remote.url} was changed while it was read: push again once it is at rest"
+                f"{name} was changed while it was read: push again once it is at rest"
             )
-        return memoryview(piece.data)
+        return memoryview(found.data)
 
 
 def open_remote_file(url: str) -> BinaryIO | None:
@@ -100,11 +110,21 @@ def open_remote_file(url: str) -> BinaryIO | None:
     Raises: what opening and listing the source raises."""
     remote = open_remote(url)
     try:
-        file = remote.file()
+        file = remote.find(b"")
         if file is not None and remote.list(b"") == Listing([], []):
-            return cast("BinaryIO", RemoteStream(remote, file.size_bytes))
+            return cast("BinaryIO", RemoteStream(remote, b"", file.size_bytes))
     except BaseException:
         remote.close()
         raise
     remote.close()
     return None
+
+
+def open_listed(url: str, paths: Iterable[bytes]) -> Iterator[tuple[bytes, BinaryIO | None]]:
+    """Yields the files at paths below a URL; None for a directory, or for nothing. Raises: what
+    opening the source and looking there raises."""
+    remote = open_remote(url)
+    for path in paths:
+        file = remote.find(path)
+        stream = None if file is None else RemoteStream(remote, path, file.size_bytes)
+        yield path, cast("BinaryIO | None", stream)

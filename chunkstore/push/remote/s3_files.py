@@ -64,19 +64,22 @@ class S3Files:
         return listing
 
     def read(self, path: bytes, offset: int, size_bytes: int) -> Piece:
-        key = self._base + path.decode() if path else self._key
         try:
-            part = self._bucket.get(key, offset, size_bytes)
+            part = self._bucket.get(self._key_of(path), offset, size_bytes)
         except (BadCredentials, NoSuchBucket) as error:
             raise NoAccess(str(error)) from error
         condition = ReadCondition(part.etag, part.version)
         return Piece(part.data, part.object_size_bytes, part.etag.strip('"'), condition)
 
-    def file(self) -> RemoteFile | None:
-        first = next(self._bucket.list(self._key, 1), None) if self._key else None
-        if first is None or first.key != self._key:
+    def find(self, path: bytes) -> RemoteFile | None:
+        key = self._key_of(path)
+        first = next(self._bucket.list(key, 1), None) if key else None
+        if first is None or first.key != key:
             return None
-        return _file(self._key.rpartition("/")[2], first)
+        return _file(key.rpartition("/")[2], first)
+
+    def _key_of(self, path: bytes) -> str:
+        return self._base + path.decode() if path else self._key
 
     def holds(self, place: str) -> bool:
         """Implements RemoteFiles: the bucket has the store's first object, at the same place."""

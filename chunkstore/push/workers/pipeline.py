@@ -48,6 +48,7 @@ from lodefs.chunkstore.push.workers.worker import (
     Slot,
     Task,
 )
+from lodefs.chunkstore.system.rate import Rate
 from lodefs.chunkstore.types import Buffer
 
 _PLANNED_MAX = 64  # units planned ahead of the workers: at most some 30,000 small files
@@ -86,11 +87,17 @@ class Pipeline:
     """The state of one run. Call ``next_task`` and ``done`` until nothing is left to do."""
 
     def __init__(
-        self, planner: Planner, slots: Sequence[Slot], params: ChunkingParams, sink: Sink
+        self,
+        planner: Planner,
+        slots: Sequence[Slot],
+        params: ChunkingParams,
+        sink: Sink,
+        rate: Rate | None = None,
     ) -> None:
         self._planner = planner
         self._params = params
         self._sink = sink
+        self._rate = rate or Rate(None)
         self._free = list(reversed(slots))
         self._planned: deque[Unit] = deque()  # units that no worker has yet
         self._flights: dict[int, _Flight] = {}  # by slot number
@@ -100,7 +107,7 @@ class Pipeline:
 
     def next_task(self, root: bytes, run: int) -> tuple[Slot, Task] | None:
         """Returns the next task and its slot; None if all tasks are done or under way, or no slot
-        is free."""
+        is free. It waits until the rate allows a read."""
         if self._compress:
             return self._compress.popleft()
         if not self._free:
@@ -111,7 +118,9 @@ class Pipeline:
         slot = self._free.pop()
         flight = self._flights[slot.number] = _Flight(unit, slot)
         self._uncut.append(flight)
-        return slot, Prepare(run, root, unit.reads)
+        reads = unit.reads
+        self._rate.take(sum(read.size_bytes for read in reads))
+        return slot, Prepare(run, root, reads)
 
     def plan_ahead(self) -> bool:
         """Plans one more unit while the workers are busy. Returns False if enough are planned."""

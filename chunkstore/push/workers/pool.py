@@ -30,6 +30,7 @@ from lodefs.chunkstore.push.workers.pipeline import FILES_MAX, Pipeline, Planner
 from lodefs.chunkstore.push.workers.source_files import Source, SourceFile
 from lodefs.chunkstore.push.workers.worker import Reply, SharedSlots, Slot, Task, Worker
 from lodefs.chunkstore.system import processes
+from lodefs.chunkstore.system.rate import Rate
 from lodefs.chunkstore.system.safe_open import closing
 
 UNIT_BYTES = 4 << 20
@@ -61,13 +62,19 @@ class Workers:
         self._runs = 0
 
     def run(
-        self, root: Root, files: Iterable[SourceFile], sink: Sink, meanwhile: Work = _nothing
+        self,
+        root: Root,
+        files: Iterable[SourceFile],
+        sink: Sink,
+        meanwhile: Work = _nothing,
+        rate: Rate | None = None,
     ) -> None:
         """Passes all ``files`` below the directory ``root`` through the sink, in their order.
 
         The sink gets the error of an unreadable file in its CutFile. A file that changed comes
         again, after files that were read meanwhile. While the workers are busy, ``meanwhile`` is
-        called; it does a bit of other work and returns whether there was any.
+        called; it does a bit of other work and returns whether there was any. ``rate`` limits what
+        is read.
 
         Raises: NotFound or Denied for ``root``; Unavailable if a worker died; what ``files`` and
         the sink raise. After an error the workers are closed.
@@ -80,7 +87,7 @@ class Workers:
             Source(absolute).close()  # a root that cannot be opened fails here, not in a worker
         self._runs += 1
         planner = Planner(files, self._limits)
-        pipeline = Pipeline(planner, self._arena.slots, self._limits.params, sink)
+        pipeline = Pipeline(planner, self._arena.slots, self._limits.params, sink, rate)
         try:
             self._drive(pipeline, absolute, meanwhile)
         except BaseException:

@@ -27,7 +27,6 @@ from lodefs.chunkstore.format.composite import (
 from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.merge import Unused
 from lodefs.chunkstore.maintenance.moved_packs import drop_doubles, drop_purged_remains
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
@@ -43,6 +42,7 @@ from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.system.rate import Rate
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.baton import InlineExecutor

@@ -54,6 +54,15 @@ def test_one_file(lodefs: Lodefs, source: MemoryRemote) -> None:
     assert refused.code and "is one file: name its path" in refused.err
 
 
+def test_from_list(lodefs: Lodefs, source: MemoryRemote, tmp_path: Path) -> None:
+    """Only what a list names is pushed, and the other files stay."""
+    lodefs("push", "memory://bucket/x", "r")
+    source.files |= {b"a/x": b"new", b"b": b"new", b"c d/e": b"new"}
+    (tmp_path / "list").write_text("b\nc d/e\n")
+    lodefs("push", "memory://bucket/x", "r", "--from-list", str(tmp_path / "list"))
+    assert [lodefs("cat", f"r:{path}").out for path in ("a/x", "b", "c d/e")] == ["1", "new", "new"]
+
+
 def packed(tmp_path: Path) -> Path:
     """A tar of one file."""
     (tmp_path / "x").write_bytes(b"1234")
@@ -98,7 +107,6 @@ def test_unpack_refused(
         (("nothing://host/x", "r"), "not a kind of source"),
         (("nothing://host/x", "r:x"), "not a kind of source"),
         (("memory://x", "r", "--every", "1m"), "--every takes one directory"),
-        (("memory://x", "r", "--from-list", "-"), "--from-list takes one directory"),
     ],
 )
 @pytest.mark.usefixtures("source")

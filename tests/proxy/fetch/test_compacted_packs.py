@@ -12,7 +12,8 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, Purged
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
-from lodefs.chunkstore.maintenance.compact import Rate, drop_all
+from lodefs.chunkstore.maintenance.compact import drop_all
+from lodefs.chunkstore.system.rate import Rate
 from lodefs.proxy.data.processes import DataSettings
 from lodefs.proxy.service.store_node import StoreNode
 from tests.proxy.fetch.test_data_plane import FILES as MANY

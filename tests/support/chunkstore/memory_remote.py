@@ -50,9 +50,10 @@ class MemoryRemote:
             raise NotFound(f"{path!r} is not in {self.url}")
         return Piece(data[offset : offset + size_bytes], len(data), self._state(data))
 
-    def file(self) -> RemoteFile | None:
-        data = self.files.get(b"")
-        return None if data is None else RemoteFile(b"source", len(data), self._state(data))
+    def find(self, path: bytes) -> RemoteFile | None:
+        data = self.files.get(path)
+        name = path.rpartition(b"/")[2] or b"source"
+        return None if data is None else RemoteFile(name, len(data), self._state(data))
 
     def holds(self, place: str) -> bool:
         return place in self.stores

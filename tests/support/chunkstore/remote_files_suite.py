@@ -69,6 +69,12 @@ class RemoteFilesSuite:
         assert source.read(b"a", 0, 3).state == after.state
         assert (after.state != before.state) is self.HAS_STATES
 
+    def test_find(self, source: RemoteFiles, put: Put) -> None:
+        """A file is found by its path; a directory, and a path that begins like one, are none."""
+        put(b"a/b c", b"one")
+        assert source.find(b"a/b c") == source.list(b"a").files[0]
+        assert [source.find(path) for path in (b"a", b"a/b", b"a/b c d", b"")] == [None] * 4
+
     def test_missing_file(self, source: RemoteFiles, put: Put) -> None:
         """Reading what is not there raises NotFound."""
         put(b"a", b"one")

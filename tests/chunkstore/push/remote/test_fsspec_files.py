@@ -78,12 +78,12 @@ class TestHttp(RemoteFilesSuite):
         """A URL may be that of one file, with a query that is not shown."""
         put(b"a.txt", b"one")
         with open_of(f"{source.location}/a.txt?signed=1") as one:
-            found = one.file()
+            found = one.find(b"")
             assert found is not None
             assert (found.name, found.size_bytes) == (b"a.txt", 3)
             assert one.read(b"", 1, 9).data == b"ne"
             assert one.url.endswith("a.txt")
-        assert source.file() is None
+        assert source.find(b"") is None
 
     def test_unreadable(self, source: FsspecFiles, put: Put, tmp_path: Path) -> None:
         """A file that is listed but not there is named, and the others are listed."""

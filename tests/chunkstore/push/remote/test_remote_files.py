@@ -67,10 +67,10 @@ class TestRgw(RemoteFilesSuite):
         """A prefix may be the key of one object."""
         put(b"a", b"one")
         one = S3Files(source._bucket, "in put/a")
-        found = one.file()
+        found = one.find(b"")
         assert found is not None and (found.name, found.size_bytes) == (b"a", 3)
         assert one.read(b"", 1, 9).data == b"ne"
-        assert source.file() is None
+        assert source.find(b"") is None
 
     def test_a_store_is_seen(self, source: S3Files, put: Put, rgw_bucket: str) -> None:
         """A store in the source, or around it, is seen by its first object."""

@@ -18,7 +18,7 @@ DATA = Random(1).randbytes(1000)
 @pytest.mark.parametrize("piece_bytes", [1, 99, 100, 1000, 5000])
 def test_all_bytes(piece_bytes: int) -> None:
     """All bytes come, in order, from any place on, however large the pieces are."""
-    stream = RemoteStream(MemoryRemote({b"": DATA}), len(DATA), piece_bytes)
+    stream = RemoteStream(MemoryRemote({b"": DATA}), b"", len(DATA), piece_bytes)
     assert stream.read(7) == DATA[: min(7, piece_bytes)]
     assert stream.seek(10) == stream.tell() == 10
     assert io.BufferedReader(stream).read() == DATA[10:]
@@ -28,7 +28,7 @@ def test_all_bytes(piece_bytes: int) -> None:
 def test_changes() -> None:
     """Bytes of two states are never one file."""
     source = MemoryRemote({b"": DATA})
-    stream = RemoteStream(source, len(DATA), 10)
+    stream = RemoteStream(source, b"", len(DATA), 10)
     assert stream.read(10)
     source.files[b""] = DATA[::-1]
     with pytest.raises(SourceChanged, match="was changed"):

@@ -19,6 +19,7 @@ from lodefs.chunkstore.push.workers import worker
 from lodefs.chunkstore.push.workers.pipeline import CutUnit
 from lodefs.chunkstore.push.workers.pool import InlineWorkers, WorkerPool, Workers
 from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile, read_full
+from lodefs.chunkstore.system.rate import Rate
 from lodefs.chunkstore.types import Buffer
 
 PARAMS = ChunkingParams(64, 256, 1024)
@@ -140,6 +141,25 @@ def check_file(sink: Collector, file: SourceFile, content: bytes) -> None:
 def read(root: Path, file: SourceFile) -> bytes:
     with open(os.path.join(os.fsencode(root), file.path), "rb") as opened:
         return opened.read()
+
+
+class Taken(Rate):
+    """Counts, and never waits."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.size_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+
+
+def test_all_that_is_read_is_paced(workers: Workers, tmp_path: Path) -> None:
+    """The rate sees each byte before it is read."""
+    make_tree(tmp_path)
+    files, taken = scan(tmp_path), Taken()
+    workers.run(tmp_path, files, Collector(), rate=taken)
+    assert taken.size_bytes == sum(file.size_bytes for file in files)
 
 
 def test_every_file_is_told_truly(workers: Workers, tmp_path: Path) -> None:
