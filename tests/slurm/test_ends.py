@@ -163,7 +163,7 @@ def test_what_a_job_without_an_epilog_left_is_swept(cluster: Cluster, dataset: D
     """A prolog for a job that Slurm does not know, as a node that failed has it in its /run."""
     comment = f"lodefs={REPO}@{dataset.commit}:{dataset.directory}"
     environ = ["SLURM_JOB_ID=999999", "SLURM_JOB_UID=5", f"SLURM_JOB_COMMENT={comment}"]
-    words = ["env", *environ, "/etc/slurm/prolog.d/50-lodefs.sh"]
+    words = ["env", "SLURMD_NODENAME=n1", *environ, "/etc/slurm/prolog.d/50-lodefs.sh"]
     cluster.output(*words, user="root", node="n1")
     assert any("999999" in left for left in cluster.leftovers())
     record = configs.RUN / "jobs/999999.json"
