@@ -101,6 +101,7 @@ def _detached(session: Session, place: UpperPlace, at: str) -> Record | None:
         if place.directory.exists():  # a removal was interrupted
             with place.locked():
                 pass
+        upper_place.forget(upper_place.state_directory(session.environment), at)
         return None
     remember(session, at, place)
     _detach(record)

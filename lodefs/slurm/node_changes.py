@@ -141,7 +141,7 @@ class NodeChanges:
         link = upper_place.default_place(state, change.mountpoint).directory
         place = UpperPlace(Path(change.upper) / change.name if change.upper else link)
         try:
-            if link.is_symlink() and not place.directory.exists():
+            if link.is_symlink() and not place.directory.exists() and not change.commit:
                 raise Unavailable(f"{place.directory} is not there: is its disk mounted?")
             result = None if keeps or change.commit else self._committed(change, place)
             change = self._with_commit(change, place)

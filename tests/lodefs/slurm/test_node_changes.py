@@ -113,16 +113,29 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptChanges:
         (NodeChanges, "_with_commit"),
         (writable_for_others, "close"),
         (UpperPlace, "remove"),
+        (upper_place, "forget"),
         (ChangeRecords, "remove"),
     ],
 )
+@pytest.mark.parametrize("upper", ["", "disk"])
 def test_a_commit_is_told_whatever_was_killed_after_it(
-    kept: KeptChanges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+    kept: KeptChanges,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    upper: str,
 ) -> None:
     """And made once; nothing is left on the node."""
     records = ChangeRecords(tmp_path / "slurm", tmp_path / "locks")
     shown = msgspec.structs.replace(CHANGE.shown, repo="r", commit=kept.base)
-    records.write(msgspec.structs.replace(CHANGE, shown=shown))
+    change = msgspec.structs.replace(CHANGE, shown=shown, upper=str(tmp_path / upper) * bool(upper))
+    records.write(change)
+    if upper:
+        (tmp_path / upper).mkdir()
+        state = upper_place.state_directory(kept.session.environment)
+        place = upper_place.default_place(state, change.mountpoint).directory
+        place.rename(tmp_path / upper / change.name)
     changes = NodeChanges(kept.session, tmp_path, records=records, jobs=JobRecords(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, killed)
@@ -135,3 +148,4 @@ def test_a_commit_is_told_whatever_was_killed_after_it(
     assert (kept.head(), kept.files()["a"]) == (made, b"ours")
     assert not [*records.root.iterdir(), *records.locks.iterdir()]
     assert os.listdir(tmp_path / "of-root") == [kept.place.directory.name]
+    assert not upper or not os.listdir(tmp_path / upper)
