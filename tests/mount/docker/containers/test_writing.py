@@ -16,6 +16,13 @@ from tests.support.csi.real_driver import RealDriver
 pytestmark = [pytest.mark.docker, pytest.mark.fuse, pytest.mark.slow]
 RUN = {"write": "true", "branch": "run-42"}
 ANSWER_TIMEOUT_S = 8.0
+DEPTH, KILLS = 400, 4
+HOSTILE = f"""
+cd /data; mkdir odd closed; for n in $(seq 2000); do echo $n > odd/$n; done
+ln -s /etc/shadow odd/out; ln -s ../../../../root odd/up; mkfifo odd/fifo; cp /bin/sh odd/set-id
+chmod 6755 odd/set-id; echo closed > closed/file; chmod 0 closed/file closed
+for n in $(seq {DEPTH}); do mkdir deeper; cd deeper; done; echo end > end
+"""
 
 
 @pytest.fixture
@@ -63,4 +70,19 @@ def test_containers_write_and_the_last_commits(box: Containers) -> None:
     ]  # fmt: skip
     box.remove_volume(volume)
     assert len(messages(box)) == 1
+    assert box.node.until(lambda: not box.node.mounts())
+
+
+def test_whatever_a_container_makes_is_committed(box: Containers) -> None:
+    """By root of a container, with a plugin that is killed while it commits: once, and nothing of
+    the node comes with it."""
+    volume = box.volume(REPO, **RUN)
+    box.run(volume, HOSTILE)
+    for _ in range(KILLS):
+        box.node.kill_plugin()
+        box.node.start_plugin()
+    assert box.node.until(lambda: len(messages(box)) == 1)
+    assert box.node.lodefs("cat", f"{REPO}@run-42:closed/file") == "closed\n"
+    assert box.node.lodefs("cat", f"{REPO}@run-42:{'/'.join(['deeper'] * DEPTH)}/end") == "end\n"
+    box.remove_volume(volume)
     assert box.node.until(lambda: not box.node.mounts())
