@@ -155,10 +155,17 @@ def branch_of(session: Session, directory: str) -> str:
 
 
 def unmount_writable(
-    session: Session, directory: str, *, keep: bool = False, discard: bool = False
+    session: Session,
+    directory: str,
+    *,
+    keep: bool = False,
+    discard: bool = False,
+    insists: bool = False,
 ) -> WritableUnmounted:
-    """Unmounts a writable mount, and ``keep``s or ``discard``s its changes, mounted or not. Raises:
-    NotFound; InvalidInput if there are changes and neither is asked for."""
+    """Unmounts a writable mount, and ``keep``s or ``discard``s its changes, mounted or not.
+    ``insists``: for a caller who tries again, also raises if the node's mount service does not let
+    go of the snapshot below. Raises: NotFound; InvalidInput if there are changes and neither is
+    asked for; Unavailable."""
     place = place_of(session, directory)
     with place.locked():
         record = writable_mount.recorded(place)
@@ -168,15 +175,15 @@ def unmount_writable(
                 "commits them; or unmount with --commit, with --keep (for the next `lodefs mount "
                 "--writable` there), or with --discard"
             )
-        return take_away(session, place, record, discard=discard)
+        return take_away(session, place, record, discard=discard, insists=insists)
 
 
 def take_away(
-    session: Session, place: UpperPlace, record: Record, *, discard: bool
+    session: Session, place: UpperPlace, record: Record, *, discard: bool, insists: bool = False
 ) -> WritableUnmounted:
     """Unmounts it; the caller has locked its place. Changes that are not discarded are kept. The
     tag goes before the record, which alone has its name."""
-    done = writable_mount.unmount(place, discard=discard)
+    done = writable_mount.unmount(place, discard=discard, insists=insists)
     if not done.kept:
         done = done._replace(tag_left=base_tags.remove(session, record))
         try:

@@ -72,11 +72,12 @@ def commit(
 def close(session: Session, place: UpperPlace, at: str, *, discards: bool = False) -> bool:
     """Removes the mount at ``at``, if there is one, and its place, unless that has changes, which
     are kept, or ``discards`` them. Returns whether there are kept ones. Raises: InUse if somebody
-    still shows the mount; Denied, Unavailable."""
+    still shows the mount; Denied; Unavailable, also for the node's mount service. Then it is to be
+    repeated."""
     with _translated(place):
         if _detached(session, place, at) is None:
             return False
-        unmount_writable(session, at, keep=not discards, discard=discards)
+        unmount_writable(session, at, keep=not discards, discard=discards, insists=True)
         return place.read() is not None
 
 

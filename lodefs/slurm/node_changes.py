@@ -237,10 +237,11 @@ def told(one: Settled) -> str:
     """Returns the outcome of changes, for people."""
     change = one.change
     what = f"the changes on {change.shown.directory} ({change.dataset})"
-    if change.commit and one.kept is None:
+    if change.commit:
         left = "".join(f"; left out: {each}" for each in one.skipped[:LEFT_OUT_MAX])
         more = len(one.skipped) - LEFT_OUT_MAX
         left += f"; and {more:,} more" if more > 0 else ""
+        left += f"; what is left on the node stays for now: {one.error}" if one.error else ""
         return f"{what} are commit {change.commit}{left}"
     if one.kept is None:
         return f"nothing was changed on {change.shown.directory} ({change.dataset})"

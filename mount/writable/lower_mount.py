@@ -52,12 +52,16 @@ def bring_up(place: UpperPlace, record: Record, token: str | None, mount: Mounte
     return lower
 
 
-def let_go(place: UpperPlace, record: Record) -> None:
+def let_go(place: UpperPlace, record: Record, *, insists: bool = False) -> None:
     """Lets go of the snapshot of a record, below a writable mount. A snapshot that is still used
-    ends with its last user. Raises: Denied, Unavailable."""
+    ends with its last user. ``insists``: raises if the mount service does not do so, since it
+    holds the snapshot for this user until the machine is rebooted. Raises: Denied, Unavailable."""
     if record.service:
-        with suppress(LodefsError):  # a service that does not run has no users at its next start
+        try:
             RemoteMounts(Path(record.service)).release(_user(record), SERVICE_TIMEOUT_S)
+        except LodefsError:
+            if insists:
+                raise
     lower = str(place.lower(record.generation))
     while mount_table.on_top(lower) is not None:
         with suppress(InvalidInput):  # it was unmounted meanwhile

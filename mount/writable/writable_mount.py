@@ -160,12 +160,12 @@ def recorded(place: UpperPlace) -> Record:
     return record
 
 
-def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
+def unmount(place: UpperPlace, *, discard: bool, insists: bool = False) -> WritableUnmounted:
     """Removes a writable mount if it is mounted. Processes that have files of it open read and
     write on. If there are changes, and they are not to be ``discard``ed, they are kept, and
     ``mount`` finds them again; else it is for the caller, who has the place locked, to remove that.
-    Raises: InUse if it is mounted in another mount namespace, and would be left without its place;
-    Denied, Unavailable."""
+    ``insists``: as for ``lower_mount.let_go``. Raises: InUse if it is mounted in another mount
+    namespace, and would be left without its place; Denied, Unavailable."""
     record = recorded(place)
     users: Sequence[MountUser] = ()
     is_lazy = False
@@ -181,7 +181,8 @@ def unmount(place: UpperPlace, *, discard: bool) -> WritableUnmounted:
         if not was_mounted and not kept:
             check_unused(place, record)
         for number in {record.generation, *place.generations()}:
-            lower_mount.let_go(place, msgspec.structs.replace(record, generation=number))
+            former = msgspec.structs.replace(record, generation=number)
+            lower_mount.let_go(place, former, insists=insists)
         if kept:
             _sweep(place, record)
     except OSError as error:
@@ -325,8 +326,9 @@ def _sweep(place: UpperPlace, record: Record) -> None:
     """Removes what other generations have left, except what is still in use."""
     for number in place.generations():
         if number != record.generation:
-            lower_mount.let_go(place, msgspec.structs.replace(record, generation=number))
+            former = msgspec.structs.replace(record, generation=number)
             with suppress(OSError, LodefsError):  # tried again next time
+                lower_mount.let_go(place, former, insists=True)
                 if not place.is_in_use(number):
                     place.drop(number)
 

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from lodefs.api import writable_for_others
+from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.push.scanner import Skipped
-from lodefs.mount.writable import upper_place, writable_mount
+from lodefs.mount.service.interface import User
+from lodefs.mount.writable import lower_mount, upper_place, writable_mount
 from lodefs.mount.writable.upper_place import UpperPlace
 from lodefs.settings.session import Session
 from lodefs.slurm import change_records
@@ -149,3 +151,39 @@ def test_a_commit_is_told_whatever_was_killed_after_it(
     assert not [*records.root.iterdir(), *records.locks.iterdir()]
     assert os.listdir(tmp_path / "of-root") == [kept.place.directory.name]
     assert not upper or not os.listdir(tmp_path / upper)
+
+
+class Service:
+    """A mount service that is away when it is asked for the first times."""
+
+    away, released = 0, set[str]()
+
+    def __init__(self, _path: Path) -> None: ...
+
+    def release(self, user: User, _timeout_s: float) -> None:
+        Service.away -= 1
+        if Service.away >= 0:
+            raise Unavailable("connection refused")
+        Service.released.add(user.volume.rpartition("-")[2])
+
+
+@pytest.mark.parametrize("away", [1, 2, 3])
+def test_a_service_that_is_started_again_lets_go(
+    kept: KeptChanges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: int
+) -> None:
+    """Of all generations: it would hold the snapshots until the next boot, for nobody. That there
+    is a commit is told at once."""
+    monkeypatch.setattr(lower_mount, "RemoteMounts", Service)
+    Service.away, Service.released = away, set()
+    records = ChangeRecords(tmp_path / "slurm", tmp_path / "locks")
+    shown = msgspec.structs.replace(CHANGE.shown, repo="r", commit=kept.base)
+    records.write(msgspec.structs.replace(CHANGE, shown=shown))
+    changes = NodeChanges(kept.session, tmp_path, records=records, jobs=JobRecords(tmp_path))
+    state = upper_place.state_directory(kept.session.environment)
+    place = upper_place.default_place(state, CHANGE.mountpoint)
+    place.write(msgspec.structs.replace(writable_mount.recorded(place), service="/run/service"))
+    outcomes = [one for _ in range(3) for one in settled(changes)]
+    assert all(f"are commit {kept.head()}" in told(one) for one in outcomes)
+    assert outcomes[-1].error is None
+    assert Service.released == {"0", "1"}
+    assert not place.directory.exists()
