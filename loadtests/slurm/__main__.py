@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 from loadtests.slurm.cluster import cluster, missing
-from tests.support.chunkstore.child_process import ChildError
+from tests.support.chunkstore.child_process import ChildError, private_directory, run
 
 ROOT = Path(__file__).parents[2]
+BUILD_TIMEOUT_S = 600.0
 TASKS = {
     "test": "the tests on a real Slurm; further words go to pytest",
+    "packaged": "the same with lodefs from its Debian package, which is built first",
     "shell": "three nodes with lodefs on them, and a shell of the submit host",
 }
 
@@ -25,6 +27,14 @@ def run_tests(words: list[str]) -> int:
     argv = [sys.executable, "-m", "pytest", "-q", *words, *([] if names_tests else ["tests/slurm"])]
     environ = {**os.environ, "LODEFS_TEST_SLURM": "1"}
     return subprocess.run(argv, cwd=ROOT, env=environ, check=False).returncode
+
+
+def run_packaged(words: list[str]) -> int:
+    """The same on an installed package."""
+    with private_directory("ls-deb-") as folder:
+        built = run([ROOT / "deploy/debian/build.sh", "--out", folder], timeout_s=BUILD_TIMEOUT_S)
+        os.environ["LODEFS_SLURM_PACKAGE"] = built.splitlines()[-1]
+        return run_tests(words)
 
 
 def shell() -> int:
@@ -48,6 +58,8 @@ def main(argv: list[str]) -> int:
         print(f"./run slurm: missing: {lacking}", file=sys.stderr)
         return 2
     try:
+        if given.task == "packaged":
+            return run_packaged(given.words)
         return shell() if given.task == "shell" else run_tests(given.words)
     except ChildError as error:
         print(f"./run slurm: {error}", file=sys.stderr)

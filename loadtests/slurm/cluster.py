@@ -22,7 +22,8 @@ from tests.support.chunkstore.child_process import Child, ChildError, private_di
 from tests.support.chunkstore.child_process import run as run_child
 
 ROOT = Path(__file__).parents[2]
-LODEFS = Path(sys.executable).with_name("lodefs")
+OUTSIDE = Path(sys.executable).with_name("lodefs")
+LODEFS = configs.PROGRAM  # on the cluster
 START_TIMEOUT_S = 150.0
 CALL_TIMEOUT_S = 120.0
 _POLL_S = 0.1
@@ -82,7 +83,7 @@ class Cluster:
     def lodefs(self, *words: str | Path) -> str:
         """A call of lodefs on the cluster's store, outside of it."""
         environ = {"LODEFS_STORE": str(self.folder / "store"), "HOME": str(self.folder)}
-        return run_child([LODEFS, *words], env=environ)
+        return run_child([OUTSIDE, *words], env=environ)
 
     def call(
         self, *words: str | Path, user: str = configs.USER, node: str = ""

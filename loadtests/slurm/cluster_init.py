@@ -19,7 +19,7 @@ from pathlib import Path
 from loadtests.slurm import configs
 
 ROOT = Path(__file__).parents[2]
-LODEFS = Path(sys.executable).with_name("lodefs")
+LODEFS = configs.PROGRAM
 READY_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 _PRIVATE = ("/run", "/var/log", "/var/spool", "/var/lib", "/etc/munge", "/etc/slurm", "/tmp")
@@ -120,6 +120,14 @@ def open_ways() -> None:
             run("mount", "--rbind", f"/run/shown/{number}", place)
 
 
+def install(folder: Path) -> None:
+    """The Debian package over /usr, if one is to be tested."""
+    if configs.PACKAGE:
+        run("dpkg-deb", "-x", configs.PACKAGE, folder / "package")
+        layers = f"lowerdir={folder}/package/usr:/usr"
+        run("mount", "-t", "overlay", "-o", layers, "cluster", "/usr")
+
+
 def make_cgroups(folder: Path) -> None:
     """A control group of the cluster's own, where there can be one."""
     if configs.has_cgroups():
@@ -131,7 +139,7 @@ def make_cgroups(folder: Path) -> None:
 
 def write_configs(folder: Path) -> None:
     """/etc/slurm and /etc/default/lodefs-slurm, of the files that a site installs."""
-    etc, deploy = Path("/etc/slurm"), ROOT / "deploy/slurm"
+    etc, deploy = Path("/etc/slurm"), configs.SCRIPTS
     (etc / "slurm.conf").write_text(configs.slurm_conf())
     (etc / "cgroup.conf").write_text(configs.CGROUP_CONF)
     (etc / "plugstack.conf").write_text(configs.plugstack(folder / "lodefs_spank.so", LODEFS))
@@ -197,6 +205,7 @@ def main(folder: Path) -> None:
     """Until it is killed."""
     make_places(folder)
     open_ways()
+    install(folder)
     make_cgroups(folder)
     write_configs(folder)
     start_munge(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 ADDRESS = "10.77.0.1"  # Slurm resolves no name where there are only loopback addresses
@@ -14,6 +15,10 @@ WRITTEN = "written"  # jobs of USER may commit to repositories below it, on the 
 CHANGES = Path("/var/lib/lodefs")  # of each node: what its jobs change, which a reboot keeps
 KILL_WAIT_S = 3
 RUN = Path("/run/lodefs")
+# A Debian package to install on the cluster, in place of this checkout
+PACKAGE = os.environ.get("LODEFS_SLURM_PACKAGE", "")
+PROGRAM = Path("/usr/bin/lodefs") if PACKAGE else Path(sys.executable).with_name("lodefs")
+SCRIPTS = Path("/usr/share/lodefs/slurm") if PACKAGE else Path(__file__).parents[2] / "deploy/slurm"
 
 CGROUPS = Path("/run/cgroup")  # on the cluster: a control group of its own, by controller
 FREEZER = Path("/sys/fs/cgroup/freezer")

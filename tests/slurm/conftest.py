@@ -11,6 +11,7 @@ import pytest
 from loadtests.slurm import cluster as real
 from loadtests.slurm import configs
 from loadtests.slurm.cluster import Cluster
+from tests.slurm.changed import REPO, Changed
 from tests.slurm.dataset import Dataset
 
 if os.environ.get("LODEFS_TEST_SLURM") != "1":
@@ -56,3 +57,13 @@ def cluster(_made: Cluster) -> Iterator[Cluster]:
     yield _made
     _made.output("scancel", "-u", configs.USER)
     _made.await_clean()
+
+
+@pytest.fixture(scope="session")
+def _pushed(dataset: Dataset) -> None:
+    dataset.push_to(REPO)
+
+
+@pytest.fixture
+def changed(cluster: Cluster, dataset: Dataset, _pushed: None) -> Changed:
+    return Changed(cluster, dataset)
