@@ -72,6 +72,7 @@ class OpenFile(Descriptor):
     __slots__ = ("is_complete", "is_slab", "number", "size_bytes")
 
     def __init__(self, place: Descriptor, number: int, row: FileRow) -> None:
+        self.fd = -1  # for __del__, since a file that was evicted meanwhile cannot be opened
         super().__init__(open_regular(place.fd, str(layout.file_path(Path(), number, row))))
         self.number = number
         self.size_bytes = row.size_bytes
