@@ -21,6 +21,7 @@ from tests.support.chunkstore.child_process import ChildError
 pytestmark = [pytest.mark.systemd, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECURITY_MAX, ROOT_SECURITY_MAX = 3.0, 7.0
+LOGGED_MAX = 100  # lines of a unit
 CALLS_MAX = 30  # of dockerd, until the plugin is not late
 SETTINGS = "/etc/lodefs/lodefs.toml"
 SOCKET = "/run/lodefs/proxy.sock"
@@ -147,7 +148,7 @@ def test_readers_do_not_see_the_proxy_die(node: Node) -> None:
             assert node.show(PROXY, "MainPID") not in (dead, "0")
             assert node.show(PROXY, "NFileDescriptorStore") == "2"
     assert seen.reads > 0
-    assert seen.wrong == []
+    assert seen.wrong == [], why(node)
 
 
 def test_readers_do_not_see_the_mount_die(node: Node) -> None:
@@ -269,6 +270,12 @@ def journal(node: Node, unit: str, *more: str) -> list[dict[str, str]]:
     node.run("journalctl", "--sync")
     told = node.run("journalctl", "-u", unit, "-o", "json", "--no-pager", *more)
     return [json.loads(line) for line in told.splitlines()]
+
+
+def why(node: Node) -> str:
+    """What mount and proxy have logged: each failed read with its reason."""
+    lines = [one for unit in (MOUNT, PROXY) for one in journal(node, unit)[-LOGGED_MAX:]]
+    return "\n".join(f"{one['SYSLOG_IDENTIFIER']}: {one['MESSAGE']}" for one in lines)
 
 
 def ask(port: int) -> bytes:
