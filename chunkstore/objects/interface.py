@@ -44,11 +44,13 @@ class NoSuchBucket(NotFound):
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
-    """One object of a list. ``etag`` changes whenever the object's bytes do."""
+    """One object of a list. ``etag`` changes whenever the object's bytes do. An archived object
+    (Glacier) cannot be read until somebody restores it."""
 
     key: str
     size_bytes: int
     etag: str
+    is_archived: bool = False
 
 
 class Part(msgspec.Struct, frozen=True):

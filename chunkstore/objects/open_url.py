@@ -106,13 +106,15 @@ def open_sources(sources: Mapping[str, SourceSettings], options: StoreOptions) -
 def open_bucket(url: str, options: StoreOptions | None = None) -> tuple[PatientBucket, str]:
     """Opens the bucket of ``s3://BUCKET[/PREFIX][?endpoint_url=...&region=...]`` to read what
     others keep there. Returns it and the prefix, without slashes around it. It does not connect
-    yet. Raises: InvalidInput, also for a prefix that has a part that is empty, '.' or '..'."""
+    yet. Requests say that their sender pays if AWS_REQUEST_PAYER is "requester". Raises:
+    InvalidInput, also for a prefix that has a part that is empty, '.' or '..'."""
     name, prefix, options = _s3_parts(url, options or StoreOptions())
     if any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
         raise InvalidInput(
             f"{prefix!r} is no prefix of files: it has a part that is empty, '.' or '..'"
         )
-    bucket = S3Bucket(name, "", options)
+    pays = os.environ.get("AWS_REQUEST_PAYER") == "requester"
+    bucket = S3Bucket(name, "", replace(options, requester_pays=pays))
     return PatientBucket(bucket, *_patient(bucket, options)), prefix
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -55,8 +55,13 @@ LIST_KEYS_MAX = 1000  # in one answer
 _NULL_VERSION = "null"  # of an object that came when its bucket kept no versions
 
 
+_ARCHIVES = frozenset(("GLACIER", "DEEP_ARCHIVE"))
+
+
 class S3Objects:
     """Objects below ``prefix`` in a bucket. Credentials come from AWS's usual places."""
+
+    _list_settings: ClassVar[dict[str, Any]] = {}  # of each request for a list, besides its place
 
     def __init__(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> None:
         """Opens no connection. Raises: InvalidInput for an invalid endpoint or region."""
@@ -70,7 +75,8 @@ class S3Objects:
         errors = partial(translated, bucket=bucket)
         self._requests = TimedRequests(options, self._current, errors, is_answer, CHECK)
         self._range_reader: RangeReader | None = None
-        self._is_range_reader_fit = True  # until boto3 succeeds after a range read failed
+        # until boto3 succeeds after a range read failed; it does not say who pays
+        self._is_range_reader_fit = not options.requester_pays
         self._learning = threading.Lock()  # guards both
         self._is_md5_fit = True  # until a put with an MD5 was refused or not confirmed
 
@@ -270,6 +276,7 @@ class S3Objects:
     def _list(self, prefix: str, after: str, limit: int | None) -> Iterator[ObjectInfo]:
         left = limit
         request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._base + prefix}
+        request |= self._list_settings
         if after:
             request["StartAfter"] = self._base + after
         while left is None or left > 0:
@@ -280,7 +287,8 @@ class S3Objects:
                 more: bool = answer["IsTruncated"]
             found = answer.get("Contents", [])
             for item in found:
-                yield ObjectInfo(item["Key"][len(self._base) :], item["Size"], item["ETag"])
+                key = item["Key"][len(self._base) :]
+                yield ObjectInfo(key, item["Size"], item["ETag"], is_archived(item))
             if not more:
                 return
             left = None if left is None else left - len(found)
@@ -291,6 +299,15 @@ class S3Objects:
     ) -> AbstractContextManager[Transfer]:
         """Runs one request within its time. ``answer_bytes`` is as in TimedRequests."""
         return self._requests.operation(f"cannot {verb} {key} in {self.url}", answer_bytes)
+
+
+def is_archived(item: Mapping[str, Any]) -> bool:
+    """Whether an object of a list must be restored before it can be read.
+
+    Source: Amazon S3 API Reference, "ListObjectsV2", StorageClass and RestoreStatus.
+    """
+    is_restored = "RestoreExpiryDate" in item.get("RestoreStatus", {})
+    return item.get("StorageClass") in _ARCHIVES and not is_restored
 
 
 class _UploadBody:

@@ -33,6 +33,7 @@ class S3Options(HttpOptions):
 
     endpoint_url: str | None = None
     region: str | None = None
+    requester_pays: bool = False  # requests say that their sender pays for them
     credentials: Credentials | None = None
     profile: str | None = None  # of AWS's files, if there are no credentials
 
@@ -89,6 +90,8 @@ def open_client(options: S3Options, current: S3Transfer) -> Any:
         current.request = (request.url, headers)
 
     client.meta.events.register("before-send.s3.GetObject", keep)
+    if options.requester_pays:
+        client.meta.events.register("before-sign.s3", _say_who_pays)
     by_md5 = config.merge(Config(s3={**(config.s3 or {}), "payload_signing_enabled": False}))
 
     def leave_unsigned(request: Any, **_: Any) -> None:
@@ -97,6 +100,11 @@ def open_client(options: S3Options, current: S3Transfer) -> Any:
 
     client.meta.events.register("before-sign.s3.PutObject", leave_unsigned)
     return client
+
+
+def _say_who_pays(request: Any, **_: Any) -> None:
+    """Adds the header of "Using Requester Pays buckets" in Amazon's S3 User Guide."""
+    request.headers["x-amz-request-payer"] = "requester"
 
 
 def node_credentials() -> Callable[[], Credentials]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeGuard
+from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
 from urllib.parse import quote
 
 from lodefs.chunkstore.errors import InvalidInput
@@ -13,7 +13,7 @@ from lodefs.chunkstore.objects.interface import ObjectInfo, Part
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.retrying import Retrying
-from lodefs.chunkstore.objects.s3 import LIST_KEYS_MAX, S3Objects
+from lodefs.chunkstore.objects.s3 import LIST_KEYS_MAX, S3Objects, is_archived
 
 _KEY_BYTES_MAX = 1024  # of any object on S3
 _UNESCAPED = "/~"  # as botocore leaves them
@@ -41,7 +41,9 @@ class VersionedKey(str):
 
 class S3Bucket(S3Objects):
     """All objects of a bucket. Keys are those of the bucket, in the order of their UTF-8; they may
-    be VersionedKeys."""
+    be VersionedKeys. Lists say which archived objects have been restored."""
+
+    _list_settings: ClassVar[dict[str, Any]] = {"OptionalObjectAttributes": ["RestoreStatus"]}
 
     def level(self, prefix: str, token: str) -> tuple[Level, str]:
         """Returns the page at ``token`` ("": the first one) of what ``prefix`` directly holds, and
@@ -51,6 +53,7 @@ class S3Bucket(S3Objects):
             "Prefix": prefix,
             "Delimiter": "/",
             "MaxKeys": LIST_KEYS_MAX,
+            **self._list_settings,
         }
         if token:
             request["ContinuationToken"] = token
@@ -59,7 +62,7 @@ class S3Bucket(S3Objects):
             more: bool = answer["IsTruncated"]
             following: str = answer["NextContinuationToken"] if more else ""
         found = [
-            ObjectInfo(item["Key"], item["Size"], item["ETag"])
+            ObjectInfo(item["Key"], item["Size"], item["ETag"], is_archived(item))
             for item in answer.get("Contents", ())
         ]
         prefixes = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]

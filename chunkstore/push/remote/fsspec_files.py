@@ -22,6 +22,7 @@ from lodefs.chunkstore.errors import (
     SourceChanged,
     Unavailable,
 )
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.retrying import patiently
 from lodefs.chunkstore.push.remote.file_states import listed, state_of
 from lodefs.chunkstore.push.remote.remote_files import (
@@ -188,8 +189,19 @@ class FsspecFiles:
         raw = unquote_to_bytes(name) if self._kind.is_http else _encoded(name)
         return RemoteFile(raw, int(info["size"]), listed(self._state(info)))
 
-    def holds(self, place: str) -> bool:  # noqa: ARG002 - no store lies in such a file system
-        return False
+    def holds(self, place: str) -> bool:
+        """Implements RemoteFiles: the bucket has the store's first object, at the same place."""
+        parts = urlsplit(place)
+        if KINDS.get(parts.scheme) not in (_GS, _AZURE) or KINDS[parts.scheme] is not self._kind:
+            return False
+        store, source = f"{parts.netloc}{parts.path}".strip("/") + "/", f"{self._root}/"
+        if not (store.startswith(source) or source.startswith(store)):
+            return False
+        try:
+            self._asked(b"", lambda: self._filesystem.info(store + keys.STORE))
+        except NotFound:
+            return False
+        return True
 
     def close(self) -> None:
         """Implements RemoteFiles. Most file systems close themselves when they are forgotten."""

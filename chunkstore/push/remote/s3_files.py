@@ -10,7 +10,13 @@ from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectInfo
 from lodefs.chunkstore.objects.open_url import open_bucket
 from lodefs.chunkstore.objects.s3_bucket import PatientBucket
 from lodefs.chunkstore.objects.s3_errors import BadCredentials
-from lodefs.chunkstore.push.remote.remote_files import Listing, NoAccess, Piece, RemoteFile
+from lodefs.chunkstore.push.remote.remote_files import (
+    Listing,
+    NoAccess,
+    Piece,
+    RemoteFile,
+    Unreadable,
+)
 from lodefs.chunkstore.push.workers.source_files import ReadCondition
 
 # A directory with so many objects below it, or fewer, is listed at once with all that is in it
@@ -60,7 +66,7 @@ class S3Files:
             listing.subdirectories.extend(one[start:-1].encode() for one in prefixes)
             for info in objects:
                 if info.key != prefix or info.size_bytes:  # not the mark of this directory
-                    listing.files.append(_file(info.key[start:], info))
+                    _add(listing, info.key[start:], info)
         return listing
 
     def read(self, path: bytes, offset: int, size_bytes: int) -> Piece:
@@ -116,7 +122,7 @@ def _directories(path: bytes, prefix: str, found: list[ObjectInfo]) -> dict[byte
         if last[0] != parent:
             last = parent, _listing_of(listings, path, parent)
         if name or info.size_bytes:  # else it is the mark of a directory
-            last[1].files.append(_file(name, info))
+            _add(last[1], name, info)
     return listings
 
 
@@ -133,6 +139,14 @@ def _listing_of(listings: dict[bytes, Listing], path: bytes, parent: str) -> Lis
             listing.subdirectories.append(raw)
         listing = child
     return listing
+
+
+def _add(listing: Listing, name: str, info: ObjectInfo) -> None:
+    if info.is_archived:
+        reason = f"{info.key} is archived (Glacier): restore it first"
+        listing.unreadable.append(Unreadable(name.encode(), reason))
+    else:
+        listing.files.append(_file(name, info))
 
 
 def _file(name: str, info: ObjectInfo) -> RemoteFile:

@@ -1,8 +1,8 @@
 """A process that pushes, for tests that kill it: ``python -m tests.support.chunkstore.pusher``.
 
-Arguments: source, store directory, index directory, and where it kills itself: ``before N`` or
-``after N`` (the Nth put into the store, or of keys that begin with a sixth argument), or
-``never 0``. Writes the commit's id at the end.
+Arguments: source (a directory or a URL), store directory, index directory, and where it kills
+itself: ``before N`` or ``after N`` (the Nth put into the store, or of keys that begin with a sixth
+argument), or ``never 0``. Writes the commit's id at the end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(
         effect = die_before if when == "before" else die_after
         objects.add(effect, "put", prefix, first=int(number))
     options = PushOptions(message="", author="", time_s=0, index_dir=Path(index_dir))
-    result = push(store, Path(source), "r", "main", options)
+    result = push(store, source, "r", "main", options)
     sys.stdout.write(f"commit {result.commit} new {result.new_bytes}\n")
 
 

@@ -280,6 +280,15 @@ def test_no_answer() -> None:
         source.read(b"a", 0, 1)
 
 
+def test_a_store_is_seen() -> None:
+    """A store in the bucket, at the same place or above or below, is seen by its first object."""
+    system, source = changing()
+    assert source.holds("gs://b/store") and source.holds("gs://b")
+    assert not any(map(source.holds, ("gs://bucket/store", "s3://b/store", "/b/store")))
+    system.error = FileNotFoundError()
+    assert not source.holds("gs://b/store")
+
+
 class WithStatus(Exception):
     def __init__(self, status: int) -> None:
         self.status = status

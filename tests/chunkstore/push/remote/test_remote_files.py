@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from loadtests.services import S3Server
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.objects.interface import ObjectInfo
+from lodefs.chunkstore.objects.s3 import is_archived
 from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.s3_bucket import S3Bucket
+from lodefs.chunkstore.objects.s3_bucket import Level, S3Bucket
 from lodefs.chunkstore.push.remote.remote_files import RemoteFiles, is_url, open_remote
 from lodefs.chunkstore.push.remote.s3_files import S3Files, open_s3_files
 from tests.support.chunkstore.memory_remote import MemoryRemote
@@ -72,6 +75,31 @@ class TestRgw(RemoteFilesSuite):
         assert one.read(b"", 1, 9).data == b"ne"
         assert source.find(b"") is None
 
+    def test_requester_pays(
+        self, rgw: S3Server, source: S3Files, put: Put, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every request says that its sender pays, and signs that, if the environment says so."""
+        put(b"a", b"one")
+        monkeypatch.setenv("AWS_REQUEST_PAYER", "requester")
+        paying = open_s3_files(source.location)
+        sent: list[str] = []
+
+        def note(request: Any, **_: Any) -> None:
+            sent.append(str(request.headers["Authorization"]))
+
+        paying._bucket._bucket._client.meta.events.register("before-send.s3", note)
+        assert [file.name for file in paying.list(b"").files] == [b"a"]
+        assert {bytes(paying.read(b"a", 0, 9).data) for _ in range(3)} == {b"one"}
+        paying.close()
+        assert len(sent) == 4 and all("x-amz-request-payer" in one for one in sent)
+
+    def test_long_keys(self, source: S3Files, put: Put) -> None:
+        """Keys may be long; S3 allows 1,024 bytes, and this server fewer."""
+        path = b"/".join([b"x" * 200] * 4)
+        put(path, b"1")
+        assert walked(source) == {path: 1}
+        assert source.read(path, 0, 1).data == b"1"
+
     def test_a_store_is_seen(self, source: S3Files, put: Put, rgw_bucket: str) -> None:
         """A store in the source, or around it, is seen by its first object."""
         place = f"s3://{rgw_bucket}/in put"
@@ -97,3 +125,37 @@ def test_urls() -> None:
     """Paths and URLs of local files are no URLs of sources."""
     assert is_url("s3://b") and is_url(b"hf://b")
     assert not any(map(is_url, ("s3:/b", "/s3://b", "./s3://b", "a", "-", "file:///x")))
+
+
+class Archive:
+    """A bucket with objects in all states of Glacier."""
+
+    url = "s3://archive"
+
+    def __init__(self, items: list[dict[str, Any]]) -> None:
+        self._found = [ObjectInfo(one["Key"], 1, "e", is_archived(one)) for one in items]
+
+    def list(self, prefix: str, limit: int) -> Iterator[ObjectInfo]:
+        return iter(self._found[:limit])
+
+    def levels(self, prefix: str) -> Iterator[Level]:
+        yield Level(self._found, [])
+
+
+@pytest.mark.parametrize("flat_keys_max", [0, 100])
+def test_archived_objects(flat_keys_max: int) -> None:
+    """They are named when they are listed; those that have been restored can be read."""
+    restored = {"RestoreStatus": {"IsRestoreInProgress": False, "RestoreExpiryDate": "tomorrow"}}
+    restoring = {"RestoreStatus": {"IsRestoreInProgress": True}}
+    items: list[dict[str, Any]] = [
+        {"Key": "a", "StorageClass": "GLACIER"},
+        {"Key": "b", "StorageClass": "DEEP_ARCHIVE", **restoring},
+        {"Key": "c", "StorageClass": "GLACIER", **restored},
+        {"Key": "d", "StorageClass": "GLACIER_IR"},
+        {"Key": "e"},
+    ]
+    bucket: Any = Archive(items)
+    listing = S3Files(bucket, "", flat_keys_max).list(b"")
+    assert [file.name for file in listing.files] == [b"c", b"d", b"e"]
+    assert [one.name for one in listing.unreadable] == [b"a", b"b"]
+    assert "a is archived (Glacier): restore it" in listing.unreadable[0].reason
