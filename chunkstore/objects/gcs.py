@@ -13,7 +13,7 @@ import re
 import threading
 from base64 import b64decode
 from collections.abc import Callable
-from os import environ
+from os import environ, urandom
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -29,6 +29,7 @@ SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]\Z")
 _GENERATION = re.compile(r"[0-9]{1,19}\Z")
 _NO_BUCKET = re.compile(r"bucket does not exist|bucket .*not found", re.IGNORECASE)
+_TYPE = "application/octet-stream"
 _CHECK = f"check the network and {EMULATOR}"
 
 
@@ -83,12 +84,23 @@ class GcsApi:
         return self._of_object("GET", key, {"fields": "size,generation"})
 
     def put(self, key: str, *, if_absent: bool) -> HttpRequest:
-        query = {"uploadType": "media", "name": key, "fields": "generation,md5Hash"}
+        # "multipart", as Google's own libraries do: fake-gcs-server ignores conditions of "media"
+        query = {"uploadType": "multipart", "fields": "generation,md5Hash"}
         if if_absent:
             query["ifGenerationMatch"] = "0"
-        headers = {"content-type": "application/octet-stream"}
-        target = f"/upload/storage/v1/b/{self._bucket}/o?{urlencode(query)}"
-        return HttpRequest("POST", target, headers)
+        mark = urandom(16).hex()  # random, since it must not be in the object
+        metadata = json.dumps({"name": key, "contentType": _TYPE})
+        before = (
+            f"--{mark}\r\ncontent-type: application/json; charset=UTF-8\r\n\r\n{metadata}\r\n"
+            f"--{mark}\r\ncontent-type: {_TYPE}\r\n\r\n"
+        )
+        return HttpRequest(
+            "POST",
+            f"/upload/storage/v1/b/{self._bucket}/o?{urlencode(query)}",
+            {"content-type": f"multipart/related; boundary={mark}"},
+            before.encode(),
+            f"\r\n--{mark}--\r\n".encode(),
+        )
 
     def delete(self, key: str) -> HttpRequest:
         return self._of_object("DELETE", key, {})

@@ -49,11 +49,14 @@ ORDER_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class HttpRequest(NamedTuple):
-    """A request. ``target`` is the path and query, as in the request line."""
+    """A request. ``target`` is the path and query, as in the request line. ``before`` and ``after``
+    enclose the bytes of an object that is put."""
 
     method: str
     target: str
     headers: dict[str, str]
+    before: bytes = b""
+    after: bytes = b""
 
 
 class Page(NamedTuple):
@@ -234,10 +237,11 @@ class HttpObjects:
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         what = f"cannot write {check_key(key)} in {self.url}"
-        body = [memoryview(one).cast("B") for one in data if len(one)]
         request = self._api.put(self._base + key, if_absent=if_absent)
+        body = [memoryview(one).cast("B") for one in data if len(one)]
+        parts = [memoryview(request.before), *body, memoryview(request.after)]
         with self._requests.operation(what):
-            answer = self._send(request, body=body)
+            answer = self._send(request, body=parts)
             if if_absent and self._api.is_taken(answer):
                 raise AlreadyExists(f"{key} exists already in {self.url}")
             if answer.status >= 300:
@@ -400,7 +404,7 @@ class _Http:
         found = {name.lower(): value for name, value in response.headers.items()}
         most = size_bytes_max if response.status < 300 else ANSWER_SIZE_BYTES_MAX
         try:
-            data = _body(response, found, most)
+            data = b"" if request.method == "HEAD" else _body(response, found, most)
         except BaseException:
             response.close()  # what is left of the answer must not be taken for the next one
             raise

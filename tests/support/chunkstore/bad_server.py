@@ -35,6 +35,7 @@ class Answer:
     trickles: bool = False  # the body comes byte by byte, over and over, and never ends
     trickles_head: bool = False  # so does the head: a header line without end
     cuts_head: bool = False  # it closes after its first header lines, Content-Length not among them
+    lacks_length: bool = False  # the head has no Content-Length
     hangs: bool = False  # no byte comes
 
 
@@ -109,7 +110,7 @@ class BadServer:
             connection.sendall(f'HTTP/1.1 {answer.status} Cut\r\nETag: "1"\r\n'.encode())
             return False
         headers = {"Content-Length": str(len(answer.body)), "ETag": '"1"', **answer.headers}
-        if "Transfer-Encoding" in headers:
+        if "Transfer-Encoding" in headers or answer.lacks_length:
             del headers["Content-Length"]
         lines = [f"HTTP/1.1 {answer.status} Scripted"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

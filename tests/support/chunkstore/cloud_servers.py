@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import threading
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -80,7 +81,7 @@ class GcsServer(CloudServer):
         if found[2] != "bucket":
             return self._error(404, "The specified bucket does not exist.")
         if found[1] == "/upload":
-            return self._put(query, request.body)
+            return self._put(query, request)
         if not found[3]:
             return self._list(query)
         return self._object(request, unquote(found[3]), query)
@@ -99,12 +100,13 @@ class GcsServer(CloudServer):
         headers = {"X-Goog-Generation": stored.version, "ETag": "metadata"}
         return ranged(stored, request.headers["range"], headers, suffixes=True)
 
-    def _put(self, query: dict[str, str], body: bytes) -> Answer:
-        assert query["uploadType"] == "media"
-        stored = self.put(query["name"], body, if_absent=query.get("ifGenerationMatch") == "0")
+    def _put(self, query: dict[str, str], request: Request) -> Answer:
+        assert query["uploadType"] == "multipart"
+        key, body = _parts(request)
+        stored = self.put(key, body, if_absent=query.get("ifGenerationMatch") == "0")
         if stored is None:
             return self._error(412, "At least one of the pre-conditions did not hold.")
-        return Answer(200, json.dumps(self._resource(query["name"], stored)).encode())
+        return Answer(200, json.dumps(self._resource(key, stored)).encode())
 
     def _list(self, query: dict[str, str]) -> Answer:
         start = max(query.get("startOffset", ""), query.get("pageToken", ""))
@@ -123,6 +125,14 @@ class GcsServer(CloudServer):
     def _error(self, status: int, message: str) -> Answer:
         body = {"error": {"code": status, "message": message, "errors": [{"reason": "said"}]}}
         return Answer(status, json.dumps(body).encode())
+
+
+def _parts(request: Request) -> tuple[str, bytes]:
+    """Returns name and bytes of the object in a multipart body (RFC 2387)."""
+    mark = request.headers["content-type"].partition("boundary=")[2].encode()
+    _, metadata, media = request.body.removesuffix(b"--\r\n").split(b"--" + mark, 3)[:3]
+    name = json.loads(metadata.partition(b"\r\n\r\n")[2])["name"]
+    return name, media.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
 
 
 class AzureServer(CloudServer):
@@ -148,7 +158,8 @@ class AzureServer(CloudServer):
         if request.headers.get("if-match", etag) != etag:
             return self._error(412, "ConditionNotMet")
         if stored is None:
-            return self._error(404, "BlobNotFound")
+            missing = self._error(404, "BlobNotFound")
+            return replace(missing, lacks_length=request.method == "HEAD")  # as Azurite answers
         if request.method == "DELETE":
             del self.stored[key]
             return Answer(202)

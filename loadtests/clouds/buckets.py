@@ -1,0 +1,37 @@
+"""Makes buckets and containers on emulators, which lodefs itself never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import urllib.request
+
+from lodefs.chunkstore.objects.azure import AzureApi, account_of
+from lodefs.chunkstore.objects.http_objects import HttpRequest
+
+TIMEOUT_S = 30.0
+
+
+def gcs_bucket() -> str:
+    """A new bucket on the emulator that the environment names."""
+    name = f"lodefs-{secrets.token_hex(6)}"
+    body = json.dumps({"name": name}).encode()
+    url = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b"
+    _ask(urllib.request.Request(url, body, {"content-type": "application/json"}))
+    return name
+
+
+def azure_container() -> str:
+    """A new container of the account that the environment names."""
+    name = f"lodefs-{secrets.token_hex(6)}"
+    api = AzureApi(name, account_of(None, os.environ), str)
+    target = f"{api.head('').target.rstrip('/')}?restype=container"
+    signed = api.signed(HttpRequest("PUT", target, {"content-type": "text/plain"}), 0)
+    _ask(urllib.request.Request(api.endpoint + signed.target, b"", signed.headers, method="PUT"))
+    return name
+
+
+def _ask(request: urllib.request.Request) -> None:
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        answer.read()
