@@ -128,12 +128,15 @@ def node_credentials() -> Callable[[], Credentials]:
 
 
 def _session(profile: str | None = None) -> Any:
-    """Returns a new session, with AWS's current settings, or those of a profile."""
+    """Returns a new session, with AWS's current settings, or those of a profile. It leaves dates
+    as texts: nobody reads them, and parsing them takes most of the time of a list."""
     import boto3
     import botocore.session
 
     session = botocore.session.Session(profile=profile)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    parsers = session.get_component("response_parser_factory")
+    parsers.set_parser_defaults(timestamp_parser=lambda text: text)
     return boto3.session.Session(botocore_session=session)
 
 
