@@ -276,6 +276,8 @@ class PackReader:
 def damaged(what: object, error: Corrupt) -> Corrupt:
     """Returns the error for a user who wanted to read ``what`` (a file, a version): it has the
     name, the damage, and the way out."""
+    if isinstance(error, SourceLost):  # it names another way out
+        return SourceLost(f"{what}: {error}")
     way_out = "" if _REPAIR in str(error) else _WAY_OUT
     return Corrupt(f"{what}: {error}{way_out}")
 

@@ -20,6 +20,8 @@ from lodefs.chunkstore.errors import (
     LodefsError,
     NotFound,
     Purged,
+    SourceLost,
+    SourceUnknown,
     Unavailable,
     UnknownFormat,
 )
@@ -36,7 +38,9 @@ _TEXTS: tuple[tuple[type[LodefsError], str], ...] = (
     (Purged, "these bytes were purged for good"),
     (Unavailable, "the store does not answer, or this node is overloaded: try again"),
     (DeadlineExceeded, "the answer took too long"),
+    (SourceUnknown, "this node's settings do not name the bucket in which these bytes lie"),
     (Denied, "the store refuses this node"),
+    (SourceLost, "an object of a bucket in which these bytes lie was changed, or is gone"),
     (Corrupt, _DAMAGED),
     (UnknownFormat, _DAMAGED),
 )
