@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lodefs.chunkstore.objects.source_settings import as_table
 from lodefs.proxy.config import Config
 from tests.deploy.conftest import DEPLOY
 
@@ -49,6 +50,7 @@ ALL_ON = {
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "storageClasses": [{"name": "cats", "parameters": {"repo": "vision/cats"}}],
+    "sources": {"field-7": {"url": "s3://there/field-7", "region": "eu-1"}},
     "store": {"endpointUrl": "https://s3.example.org", "region": "us-east-1", "url": "s3://b/p"},
 }
 
@@ -142,7 +144,11 @@ def test_the_proxy_takes_its_settings(values: dict[str, Any]) -> None:
     configs = [one for one in rendered(values=values) if one["kind"] == "ConfigMap"]
     (config,) = (one for one in configs if "lodefs.toml" in one["data"])
     settings = tomllib.loads(config["data"]["lodefs.toml"])
-    made = Config.from_mapping({**settings["serve"], "store": settings["store"]})
+    sources = settings.get("sources", {})
+    made = Config.from_mapping(
+        {**settings["serve"], "store": settings["store"], "sources": sources}
+    )
+    assert as_table(made.sources) == values.get("sources", {})
     assert made.cache_dir == Path("/var/cache/lodefs")
     assert str(made.socket_path) == "/run/lodefs/proxy/proxy.sock"
 
