@@ -24,6 +24,7 @@ from loadtests.bench import (
     firstbytes,
     hooks,
     hostile,
+    imports,
     latencies,
     merges,
     metriccosts,
@@ -84,6 +85,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "push-million": (pushes.million, "one file changed among 1,000,000"),
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
+    "import": (
+        imports.import_in_place,
+        "import of 10 GiB in place, and cold reads of an imported file against a pushed one",
+    ),
     "copy": (copies.copy, "copy from store to store on Ceph RGW, against rclone copy of the packs"),
     "push-url": (
         pushurl.push_url,
