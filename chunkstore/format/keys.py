@@ -14,6 +14,7 @@ LEDGER = "journal/ledger"
 PURGES = "purges/"
 SCRUB = "scrub/ledger"
 REMOVED_SHARDS = "removed-shards"
+PLANS = "plans/"
 
 _SETTINGS = "_settings"  # not a kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first
@@ -125,6 +126,28 @@ def journal_part(what: str, number: int) -> str:
 def purge(number: int) -> str:
     """Returns ``purges/<10 digits, ascending>``; numbers count from 0."""
     return f"{PURGES}{number:010d}"
+
+
+def plan(name: str, what: str = "") -> str:
+    """Returns ``plans/<name>/<what>`` for a document of a planned push, or the prefix of all of
+    them."""
+    return f"{PLANS}{name}/{what}"
+
+
+def plan_part(name: str, what: str, number: int) -> str:
+    """Returns ``plans/<name>/<what>/<8 digits>`` for a part ("parts"), its result ("results") or
+    its failure ("failures")."""
+    return f"{plan(name, what)}/{number:08d}"
+
+
+def plan_writer(name: str, number: int) -> str:
+    """Returns ``plans/<name>/writers/<10 digits, descending>``; numbers count from 0."""
+    return descending(plan(name, "writers/"), number)
+
+
+def plan_of(key: str) -> str:
+    """Returns the name of the plan that a key of it has; "" for any other key."""
+    return key.removeprefix(PLANS).partition("/")[0] if key.startswith(PLANS) else ""
 
 
 def pack_of(key: str) -> PackId | None:

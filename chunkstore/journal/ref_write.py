@@ -33,11 +33,19 @@ class RefWrite:
     """Call begin, learn, save, advance, close, in this order. One thread; another one may call
     ``beat``."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float] = time.time,
+        shared: JournalEntry | None = None,
+    ) -> None:
+        """``shared`` is the place of a writer that several processes share, which ``close`` does
+        not end (push_plans.py)."""
         self.journal = StoreJournal(store.objects, clock)
         self._store = store
         self._clock = clock
-        self._entry: JournalEntry | None = None
+        self._entry = shared
+        self._is_shared = shared is not None
         self._beats = 0
         self._has_ended = False
 
@@ -50,7 +58,7 @@ class RefWrite:
 
     def beat(self) -> None:
         """Sends a heartbeat; without any, a gc run gives this writer up."""
-        self._beats += 1
+        self._beats = int(self._clock()) if self._is_shared else self._beats + 1
         self.journal.put_beat(self.begin().number, self._beats)
 
     def learn(self, tombstoned: CondemnedIds) -> None:
@@ -113,7 +121,7 @@ class RefWrite:
 
     def close(self) -> None:
         """Ends a writer that has written nothing, so that no gc run waits for it."""
-        if self._entry is not None and not self._has_ended:
+        if self._entry is not None and not self._has_ended and not self._is_shared:
             self._has_ended = True
             with contextlib.suppress(LodefsError):  # then a later gc run ends it
                 self.journal.put_end(End(self._entry.number, None))

@@ -27,6 +27,7 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.journal.push_plans import PushPlans, abandoned
 from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.compact import (
     drop_all,
@@ -106,6 +107,7 @@ class CollectResult:
     ripe_at_s: int | None = None  # when the waiting or new tombstones may be deleted
     writers: int = 0  # writers that the tombstones wait for
     dead_writers: int = 0  # writers that were given up
+    plans: int = 0  # planned pushes, finished or abandoned, whose documents were removed
 
 
 def collect(
@@ -203,6 +205,7 @@ class _Collection:
         self._tombstone_chunks(before)
         self._merge()
         early = {one.number: self._early[one.number] for one in left if one.number in self._early}
+        self._forget_plans()
         after = decisions.next_ledger(ledger, refs, writers.last_heartbeats, newest, early)
         if after != ledger and not self._options.dry_run:
             self._journal.put_ledger(after, ledger)
@@ -372,6 +375,14 @@ class _Collection:
             small = [one for one in self._packs if one[1] < below and one[0] in self._marked]
             self._result.merged = self._merging.merge(small, self._progress)
         self._result.unused = self._merging.rewrite(self._options.min_used)
+
+    def _forget_plans(self) -> None:
+        """Removes the documents of planned pushes that are finished or abandoned."""
+        self._progress.phase = "looking for planned pushes"
+        for name in abandoned(self._store, self._journal):
+            self._result.plans += 1
+            if not self._options.dry_run:
+                PushPlans(self._store.objects).remove(name)
 
     def _tombstone(
         self,

@@ -106,7 +106,9 @@ class Committer:
     def check_named(self, root: TreeEntry, base: TreeEntry | None) -> None:
         """Does what ``check_reused`` does. It also checks all that the directory ``root`` leads to,
         except what ``base`` leads to or this session has stored."""
-        named = named_packs(self._store.packs, root, base)
+        self._check_named(named_packs(self._store.packs, root, base))
+
+    def _check_named(self, named: NamedPacks) -> None:
         for pack, bits in self._index.reused().items():
             named.found[pack] = named.found.get(pack, 0) | bits
         self._require(self._lacking(named, self._index.added()))
@@ -127,16 +129,23 @@ class Committer:
 
         return lacking_named(objects, named, own, in_place)
 
-    def commit(self, head: Head, commit: Commit) -> CommitId:
+    def commit(
+        self, head: Head, commit: Commit, unsaved: Mapping[PackId, int] | None = None
+    ) -> CommitId:
         """Writes the index shard, the commit and the ref. The commit gets a later time if a gc run
-        has deleted one with the same id. Raises: PacksCollected, PacksLost; Conflict if the branch
+        has deleted one with the same id. ``unsaved`` are the chunks to save, if others have saved
+        the rest (``hand_over``). Raises: PacksCollected, PacksLost; Conflict if the branch
         is not at ``head`` any more; PurgedMeanwhile; NoSpace for more than the quota; for a new
         branch what read_head raises; what the store raises."""
         branch = self._session.branch
         Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
         self._store.ensure_writable()  # a commit may need no other write
         tombstoned = CondemnedRows(self._index)
-        self._save(commit.root, head.root, tombstoned)
+        if unsaved is None:
+            self._save(commit.root, head.root, tombstoned)
+        else:
+            learn(self._write, tombstoned, self._index)
+            self._keep(unsaved, tombstoned)
         self._check_purges()
         self._publish(tombstoned)
         commit = self._unused(branch.repo, commit, tombstoned)
@@ -155,6 +164,19 @@ class Committer:
         Raises what ``commit`` raises."""
         tombstoned = CondemnedRows(self._index)
         learn(self._write, tombstoned, self._index)
+        self._publish(tombstoned)
+
+    def hand_over(self, root: TreeEntry) -> None:
+        """Leaves the directory ``root`` to a commit of the same writer: checks and saves what it
+        leads to and this session has not stored, and writes the index shard. Raises:
+        PacksCollected, PacksLost; what the store raises."""
+        has_memory = self._index.has_memory
+        named = named_packs(self._store.packs, root, None) if has_memory else NamedPacks({}, set())
+        self._check_named(named)
+        tombstoned = CondemnedRows(self._index)
+        learn(self._write, tombstoned, self._index)
+        added = self._index.added()
+        self._keep({p: bits for p, bits in named.found.items() if p not in added}, tombstoned)
         self._publish(tombstoned)
 
     def _check_purges(self) -> None:

@@ -15,8 +15,8 @@ from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
-from lodefs.chunkstore.format.tree import TreeEntry
-from lodefs.chunkstore.push.changes.overlay import changes_between
+from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.push.changes.overlay import UnstoredTrees, changes_between
 from lodefs.chunkstore.push.committer import Committer, Head, head_of
 from lodefs.chunkstore.push.index.push_index import TreePlace
 from lodefs.chunkstore.push.limits import (
@@ -141,9 +141,10 @@ class _Push:
         """Finds what this push changes. Raises: TooManyRemovals."""
         self._session.progress.phase = "comparing"
         head, totals = self._head, source.tree.totals
-        self._changes = changes_between(
-            self._store.packs, head.commit, root, totals, source.tree.memory
-        )
+        trees = UnstoredTrees(self._store.packs)
+        trees.add(root, source.tree.memory)
+        pushed = TreeEntry(b"", Kind.DIRECTORY, digest=root.digest)
+        self._changes = changes_between(trees, head.commit, pushed, totals)
         if head.commit is not None:
             assert head.id is not None
             check_changes(self._session.target, head.id, head.commit, self._changes, totals)

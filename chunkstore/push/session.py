@@ -85,7 +85,17 @@ class PushOptions:
 
 
 @dataclass(slots=True, kw_only=True)
-class CommitResult:
+class AttemptResult:
+    """The facts about what a session has sent, over all its attempts."""
+
+    # bytes of the objects that were written: packs, including repeated chunks; shard; commit
+    stored_bytes: int = 0
+    # Packs that the store lacked; this commit's chunks in them were stored again
+    lost_packs: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class CommitResult(AttemptResult):
     """The result of a push, of changes or of a merge. ``commit`` has 64 hex characters; it is the
     head's if nothing changed, and "" after a dry run."""
 
@@ -98,16 +108,12 @@ class CommitResult:
     changes: Changes | None  # None: unknown, since the trees of the head cannot be read
     files_read: int = 0  # files that were read because they may have changed
     new_bytes: int = 0  # uncompressed bytes of chunks new to the store, each counted once
-    # bytes of the objects that were written: packs, including repeated chunks; shard; commit
-    stored_bytes: int = 0
-    # Packs that the store lacked; this commit's chunks in them were stored again
-    lost_packs: int = 0
     excluded: int = 0  # files and directories excluded by patterns
     skipped: list[Skipped] = field(default_factory=list)
     notes: SourceNotes = field(default_factory=SourceNotes)
 
 
-Result = TypeVar("Result", bound=CommitResult)
+Result = TypeVar("Result", bound=AttemptResult)
 _REPEAT = "begin the transaction anew"
 
 
@@ -157,14 +163,20 @@ class PushSession:
     begin: Callable[[], None]
 
     def __init__(
-        self, store: Store, branch: RefName, options: PushOptions, progress: Progress | None = None
+        self,
+        store: Store,
+        branch: RefName,
+        options: PushOptions,
+        progress: Progress | None = None,
+        write: RefWrite | None = None,
     ) -> None:
+        """``write`` is one that has begun already, by default a new one."""
         self.store = store
         self.branch = branch
         self.options = options
         self.progress = progress or Progress()
         self.rate = Rate(options.rate_bytes_s)
-        self.write = RefWrite(store, options.clock)
+        self.write = write or RefWrite(store, options.clock)
         self._lost = LostPacks()
         self._readers: Workers | None = None
         self._has_learned = False

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
-from typing import Self
+from typing import NamedTuple, Self
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import PULL_STATE_DIR
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
-from lodefs.chunkstore.push.index.stat_cache import StatCache
+from lodefs.chunkstore.push.index.stat_cache import NoStats, StatCache
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
+from lodefs.chunkstore.push.parts.part_scan import PartScan
 from lodefs.chunkstore.push.remote.remote_files import (
     RemoteFiles,
     is_url,
@@ -25,10 +26,11 @@ from lodefs.chunkstore.push.remote.remote_files import (
 )
 from lodefs.chunkstore.push.remote.remote_scan import RemoteScan
 from lodefs.chunkstore.push.scanner import Scan, open_root, read_link
-from lodefs.chunkstore.push.session import PushSession
+from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.push.trees.directories import HashedDirectory, PushTree
 from lodefs.chunkstore.push.trees.tree_writer import TreePacker, TreeWriter
 from lodefs.chunkstore.push.workers.source_files import SourceFile, show_path
+from lodefs.chunkstore.repo.store import Store
 
 # No URL has this: what an import knows to be unchanged says nothing to a push of the same objects
 _IN_PLACE = b"#in-place"
@@ -38,23 +40,31 @@ class SourceDirectory:
     """One source directory of one attempt, used as a context. After an error it records what is in
     the store already. For one thread."""
 
-    def __init__(self, root: bytes, session: PushSession, count: Callable[[int], None]) -> None:
-        """``count`` is called with the bytes of each file before the file is read; it may raise."""
-        self._root = root
-        self._readable = root  # the workers' name of it
+    def __init__(
+        self,
+        root: bytes,
+        session: PushSession,
+        count: Callable[[int], None],
+        part: PartScan | None = None,
+    ) -> None:
+        """``count`` is called with the bytes of each file before the file is read; it may raise.
+        ``part`` is what is read if it is not all. Nothing is remembered of it."""
         self._session = session
         self._count = count
         self._opened = ExitStack()
-        self.scan, links = self._open(root)
+        source = self._opened.enter_context(opened_source(root, session.options, session.store))
+        self._source = source
+        self.scan = part or source.scan
+        self._is_part = part is not None
         placement, in_place = session.placement(), session.options.in_place
+        remembered = remembered_root(root) + (_IN_PLACE if in_place else b"")
         self.tree = PushTree(
-            memory=StatCache.of(
-                session.index, remembered_root(root) + (_IN_PLACE if in_place else b"")
-            ),
+            memory=NoStats() if self._is_part else StatCache.of(session.index, remembered),
             placement=placement,
-            read_link=links,
+            read_link=source.read_link,
             skip_unreadable=self.scan.skip_unreadable,
             skipped=self.scan.skipped,
+            is_planned=self._is_part,
         )
         self.deduplicator = Deduplicator(
             placement, self.tree, session.progress, in_place, session.sound_places()
@@ -72,20 +82,6 @@ class SourceDirectory:
         finally:
             self._opened.close()
 
-    def _open(self, root: bytes) -> tuple[Scan | RemoteScan, Callable[[bytes], bytes]]:
-        """Returns a scan of the source, and the function that reads the symlinks it finds."""
-        options = self._session.options
-        if is_url(root):
-            remote = open_remote(root.decode())
-            self._opened.callback(remote.close)
-            _check_remote(remote, options.places_apart(self._session.store))
-            self._readable = remote.location.encode()
-            rules = IgnoreRules(options.exclude)
-            return RemoteScan(remote, options.skip_unreadable, rules), _no_link
-        fd = open_root(root)
-        self._opened.callback(os.close, fd)
-        return options.scan(root), partial(read_link, fd)
-
     def read(self) -> HashedDirectory:
         """Scans the source, reads what changed, and stores what is new."""
         from lodefs.chunkstore.push.workers import pool
@@ -102,7 +98,7 @@ class SourceDirectory:
             self._session.learn()
             readers = self._session.readers(len(first), size_bytes)
             all_files, rate = chain(first, files), self._session.rate
-            readers.run(self._readable, all_files, self.deduplicator, self.tree.work, rate)
+            readers.run(self._source.root, all_files, self.deduplicator, self.tree.work, rate)
             self.deduplicator.seal()
             self.tree.finish()
         assert self.tree.root is not None
@@ -110,9 +106,7 @@ class SourceDirectory:
 
     def top_names(self) -> list[bytes]:
         """Returns the names in the source, also of what is left out. Raises: OSError."""
-        if isinstance(self.scan, RemoteScan):
-            return self.scan.top_names
-        return [os.fsencode(name) for name in os.listdir(self._root)]
+        return self._source.top_names()
 
     def store_trees(self, root: HashedDirectory) -> TreeEntry:
         """Stores the trees that the store lacks. All packs are in the store afterwards."""
@@ -126,7 +120,7 @@ class SourceDirectory:
         self.tree.remember()  # as much as possible while the last packs are under way
         session.uploader.finish()
         self.tree.remember()
-        if not session.uploader.is_dry:
+        if not session.uploader.is_dry and not self._is_part:
             session.index.add_trees(writer.new_places())
         return entry
 
@@ -137,6 +131,38 @@ class SourceDirectory:
             progress.bytes_total += file.size_bytes
             self._count(file.size_bytes)
             yield file
+
+
+class OpenedSource(NamedTuple):
+    """A scan of a source, the function that reads the symlinks that it finds, and the name by which
+    other processes open the source in the same state."""
+
+    scan: Scan | RemoteScan
+    read_link: Callable[[bytes], bytes]
+    root: bytes
+
+    def top_names(self) -> list[bytes]:
+        """Returns the names in the source, also of what is left out. Raises: OSError."""
+        if isinstance(self.scan, RemoteScan):
+            return self.scan.top_names
+        return [os.fsencode(name) for name in os.listdir(self.root)]
+
+
+@contextlib.contextmanager
+def opened_source(root: bytes, options: PushOptions, store: Store) -> Iterator[OpenedSource]:
+    """Opens a directory or a URL for a block. Raises: NotFound, NotADirectory, Denied,
+    InvalidInput."""
+    if is_url(root):
+        with closing(open_remote(root.decode())) as remote:
+            _check_remote(remote, options.places_apart(store))
+            scan = RemoteScan(remote, options.skip_unreadable, IgnoreRules(options.exclude))
+            yield OpenedSource(scan, _no_link, remote.location.encode())
+        return
+    fd = open_root(root)
+    try:
+        yield OpenedSource(options.scan(root), partial(read_link, fd), root)
+    finally:
+        os.close(fd)
 
 
 def _no_link(path: bytes) -> bytes:

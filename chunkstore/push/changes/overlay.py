@@ -316,7 +316,7 @@ def count(
 
 
 def changes_between(
-    packs: TreeReader, head: Commit | None, root: HashedDirectory, totals: Totals, memory: StatCache
+    trees: TreeReader, head: Commit | None, root: TreeEntry, totals: Totals
 ) -> Changes | None:
     """Returns what pushing the directory ``root`` changes in a branch at ``head``; None if the
     trees of the head cannot be read. Removed directories are not read: their counts follow from the
@@ -324,11 +324,8 @@ def changes_between(
     files = totals.files + totals.symlinks
     if head is None:
         return Changes(added_files=files, added_bytes=totals.size_bytes)
-    trees = UnstoredTrees(packs)
-    trees.add(root, memory)
     try:
-        pushed = TreeEntry(b"", Kind.DIRECTORY, digest=root.digest)
-        found = count(trees, head.root, pushed, removed=False)
+        found = count(trees, head.root, root, removed=False)
     except (Corrupt, NotFound, UnknownFormat, Changed):
         return None
     kept_bytes = totals.size_bytes - found.size_bytes

@@ -189,6 +189,28 @@ class StatCache:
         self._row = next(self._rows, None)
 
 
+class NoStats(StatCache):
+    """The record of a source of which nothing is remembered."""
+
+    def __init__(self) -> None:
+        pass
+
+    def state(self, key: bytes) -> DirectoryState | None:  # noqa: ARG002
+        return None
+
+    def lookup(self, key: bytes) -> DirectoryState | None:  # noqa: ARG002
+        return None
+
+    def details(self, key: bytes) -> DirectoryDetails | None:  # noqa: ARG002
+        return None
+
+    def remember(self, rows: Sequence[DirectoryRow]) -> None:
+        pass
+
+    def forget_gone(self) -> None:
+        pass
+
+
 def forget_files_in(index: PushIndex, pack_ids: Collection[PackId]) -> None:
     """Forgets directories whose files lie in these packs, so that the files are read again."""
     forget_files_where(index, lambda segment: segment.pack in pack_ids)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import LodefsError, SourceChanged
 from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN
 from lodefs.chunkstore.format.names import ID_BYTES, Digest
 from lodefs.chunkstore.format.tree import (
@@ -40,7 +40,7 @@ from lodefs.chunkstore.push.index.stat_cache import (
 from lodefs.chunkstore.push.pack_writer import Placement
 from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Columns, ScannedDirectory, Skipped
 from lodefs.chunkstore.push.workers.pipeline import CutFile
-from lodefs.chunkstore.push.workers.source_files import SourceFile
+from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile, show_path
 
 RACY_COARSE_NS = 2_000_000_000  # for file systems that keep whole or even seconds
 RACY_FINE_NS = 100_000_000  # for all others: more than a tick of the kernel's clock
@@ -190,6 +190,7 @@ class PushTree:
     read_link: Callable[[bytes], bytes]
     skip_unreadable: bool
     skipped: list[Skipped]
+    is_planned: bool = False  # a file must be as it was when it was scanned, maybe long ago
     totals: Totals = field(default_factory=Totals)
     root: HashedDirectory | None = None  # set when all is done
     _open: list[DirectoryNode] = field(default_factory=list)  # from the root to the scan's position
@@ -222,6 +223,8 @@ class PushTree:
         assert node.read is not None
         if file.error is not None:
             self._fail(node, n, file.error)
+        elif self.is_planned and _has_changed(node.columns, n, file.stat):
+            self._fail(node, n, _changed_since(_path(node, node.columns.names[n])))
         else:
             assert file.digest is not None and file.stat is not None
             node.read.put(n, file.digest, runs)
@@ -505,6 +508,20 @@ class PushTree:
             large = [size for size in columns.sizes if size >= LARGE_SIZE_BYTES_MIN]
             totals.large_files += len(large)
             totals.large_size_bytes += sum(large)
+
+
+def _has_changed(columns: Columns, n: int, stat: FileStat | None) -> bool:
+    """Whether a file that was read differs from the scanned one. Inode numbers do not count, since
+    another machine may have scanned it, and have others for the same files."""
+    seen = columns.sizes[n], columns.mtimes_ns[n], columns.ctimes_ns[n]
+    return stat is None or seen != (stat.size_bytes, stat.mtime_ns, stat.ctime_ns)
+
+
+def _changed_since(path: bytes) -> SourceChanged:
+    return SourceChanged(
+        f"{show_path(path)} has changed since the plan was made: do the part with "
+        "--skip-unreadable to leave such files out, or make another plan once the source is at rest"
+    )
 
 
 _NO_COLUMNS = Columns()

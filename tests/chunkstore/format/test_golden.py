@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, Purged, UnknownFormat
-from lodefs.chunkstore.format import repo_settings
+from lodefs.chunkstore.format import push_plan, repo_settings
 from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.composite import (
@@ -302,3 +302,13 @@ def test_any_cut_is_noticed(name: str) -> None:
     for size in range(len(good)):
         with pytest.raises(LodefsError):
             reader(good[:size])
+
+
+def test_reads_a_golden_plan() -> None:
+    """The plan of a push, a part, its result, its failure and the writer come out."""
+    assert push_plan.decode_plan(read("push-plan"), "crawl-7", "x") == golden.plan()
+    assert push_plan.decode_part(read("push-part"), 1, "x") == golden.plan_part()
+    assert push_plan.decode_result(read("push-result"), 1, "x") == golden.plan_result()
+    failure = push_plan.PartFailure(1, "no answer", "node-7")
+    assert push_plan.decode_failure(read("push-failure"), 1, "x") == failure
+    assert push_plan.decode_writer(read("push-writer"), 1, "x") == 6

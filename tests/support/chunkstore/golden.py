@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from lodefs.chunkstore.format import journal, keys
+from lodefs.chunkstore.format import journal, keys, push_plan
 from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
@@ -252,6 +252,53 @@ def scrub_ledger() -> ScrubLedger:
     return ScrubLedger(OTHER_PACK, 2, 1_700_000_000, 1_690_000_000, 17, 1 << 30, damaged)
 
 
+def plan() -> push_plan.PushPlan:
+    """A plan of a directory whose name is no text, for a branch with a commit."""
+    return push_plan.PushPlan(
+        name="crawl-7",
+        lodefs="0.1.0",
+        source=b"/data/\xffcrawl",
+        repo="vision/flickr30k",
+        branch="main",
+        head=CommitId(bytes(range(96, 128))),
+        author="Ada Lövelace",
+        message="seventh crawl",
+        metadata=(("license", "CC-BY 4.0"),),
+        parts=3,
+        files=100_001,
+        directories=17,
+        size_bytes=2**40,
+    )
+
+
+def plan_part() -> push_plan.PlannedPart:
+    """The second part of it: the end of one directory, and an empty one."""
+    names, modes = [b"a", b"link", b"\xff"], bytes((1, 2, 0))
+    times_ns = [1_700_000_000_000_000_000, -1, 0]
+    some = push_plan.PlannedDirectory(b"images", names, modes, [2**40, 5, 0], times_ns, times_ns)
+    empty = push_plan.PlannedDirectory(b"images/\xff", [], b"", [], [], [])
+    return push_plan.PlannedPart(1, [some, empty])
+
+
+def plan_result() -> push_plan.PartResult:
+    """What it has stored, without one file."""
+    return push_plan.PartResult(
+        number=1,
+        writer=6,
+        purges_seen=-1,
+        root=commit().root,
+        files=1,
+        symlinks=1,
+        size_bytes=2**40,
+        large=Large(1, 2**40),
+        files_read=1,
+        new_bytes=2**39,
+        stored_bytes=2**38,
+        skipped=[(b"images/\xff", "images/\\xff cannot be read")],
+        skipped_files=1,
+    )
+
+
 COMPOSITE = CompositeName(6, "00112233445566ff")
 
 
@@ -311,6 +358,11 @@ def examples() -> dict[str, bytes]:
         "cuts": cuts().encode(),
         "bundle": bundle(),
         "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
+        "push-plan": push_plan.encode_plan(plan()),
+        "push-part": push_plan.encode_part(plan_part()),
+        "push-result": push_plan.encode_result(plan_result()),
+        "push-failure": push_plan.encode_failure(push_plan.PartFailure(1, "no answer", "node-7")),
+        "push-writer": push_plan.encode_writer(1, 6),
         "removed-shards": encode_removed_shards(REMOVED_SHARDS),
     }
 

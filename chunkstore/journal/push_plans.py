@@ -1,0 +1,195 @@
+"""The planned pushes of a store: their documents, and the writers that keep what their parts store.
+
+All tasks of a plan share one writer in the journal (ref_write.py), so that no gc run deletes what
+they have stored before the plan's commit names it. A gc run gives up a writer that no task has
+used for its grace time. The next task then begins another one, and what was stored for the earlier
+one must be checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from lodefs.chunkstore.errors import AlreadyExists, NotFound, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format import push_plan as documents
+from lodefs.chunkstore.format.journal import End
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.push_plan import PartFailure, PartResult, PlannedPart, PushPlan
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repo.gallop import last_of_row
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.types import Buffer
+
+T = TypeVar("T")
+
+_JOINS_MAX = 100  # each one fails since another task has begun a writer at the same time
+_WRITER_SIZE_BYTES_MAX = 64 * 1024
+
+
+class PushPlans:
+    """The documents of all plans. Methods raise what the store raises, and Corrupt, UnknownFormat
+    for documents. Many threads may use it at once."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    def names(self) -> Iterator[str]:
+        """Yields the names of plans, also of incomplete ones. Reads one list entry for each."""
+        after = ""
+        while (
+            found := next(iter(self._objects.list(keys.PLANS, after=after, limit=1)), None)
+        ) and (name := keys.plan_of(found.key)):
+            yield name
+            after = f"{keys.PLANS}{name}0"  # "0" follows "/"
+
+    def plan(self, name: str) -> PushPlan:
+        """Returns a plan. Raises: NotFound."""
+        key = keys.plan(documents.check_plan_name(name), "plan")
+        try:
+            data = read_whole(self._objects, key, documents.PLAN_SIZE_BYTES_MAX).data
+        except NotFound as error:
+            raise NotFound(
+                f"{self._objects.url} has no plan {name} (lodefs plan create makes one): perhaps "
+                "it is still being made, or a gc run has removed it after its commit or grace time"
+            ) from error
+        return documents.decode_plan(data, name, key)
+
+    def put_plan(self, plan: PushPlan) -> None:
+        """Puts a plan after all its parts: then it is complete."""
+        self._objects.put(keys.plan(plan.name, "plan"), [documents.encode_plan(plan)])
+
+    def part(self, name: str, number: int) -> PlannedPart:
+        """Returns one part. Raises: NotFound."""
+        key = keys.plan_part(name, "parts", number)
+        data = read_whole(self._objects, key, documents.PART_SIZE_BYTES_MAX).data
+        return documents.decode_part(data, number, key)
+
+    def put_part(self, name: str, part: PlannedPart) -> None:
+        """Puts one part."""
+        data = documents.encode_part(part)
+        self._objects.put(keys.plan_part(name, "parts", part.number), [data])
+
+    def result(self, name: str, number: int) -> PartResult | None:
+        """Returns what a part has stored; None if it is not done."""
+        return self._found(name, "results", number, documents.decode_result)
+
+    def put_result(self, name: str, result: PartResult) -> None:
+        """Puts what a part has stored. The last one counts; any of them is right."""
+        data = documents.encode_result(result)
+        self._objects.put(keys.plan_part(name, "results", result.number), [data])
+
+    def failure(self, name: str, number: int) -> PartFailure | None:
+        """Returns why a part failed last, if it did."""
+        return self._found(name, "failures", number, documents.decode_failure)
+
+    def put_failure(self, name: str, failure: PartFailure) -> None:
+        """Puts why a part failed."""
+        data = documents.encode_failure(failure)
+        self._objects.put(keys.plan_part(name, "failures", failure.number), [data])
+
+    def put_writer(self, name: str, number: int, writer: int) -> None:
+        """Puts the plan's writer of that number; the first one makes the plan. Raises:
+        AlreadyExists."""
+        data = documents.encode_writer(number, writer)
+        self._objects.put(keys.plan_writer(name, number), [data], if_absent=True)
+
+    def writer(self, name: str) -> tuple[int, int]:
+        """Returns the number of the newest writer, and its entry in the journal. Raises:
+        NotFound."""
+        number = last_of_row(lambda n: self._writer(name, n) is not None, -1)
+        if number < 0 or (writer := self._writer(name, number)) is None:
+            raise NotFound(f"{self._objects.url} has no plan {name}")
+        return number, writer
+
+    def remove(self, name: str) -> None:
+        """Deletes all documents, the plan first, so that no task goes on with a part of them."""
+        self._objects.delete(keys.plan(name, "plan"))
+        for info in list(self._objects.list(keys.plan(name))):
+            self._objects.delete(info.key)
+
+    def _writer(self, name: str, number: int) -> int | None:
+        key = keys.plan_writer(name, number)
+        try:
+            data = read_whole(self._objects, key, _WRITER_SIZE_BYTES_MAX).data
+        except NotFound:
+            return None
+        return documents.decode_writer(data, number, key)
+
+    def _found(
+        self, name: str, what: str, number: int, decode: Callable[[Buffer, int, str], T]
+    ) -> T | None:
+        key = keys.plan_part(name, what, number)
+        try:
+            data = read_whole(self._objects, key, documents.RESULT_SIZE_BYTES_MAX).data
+        except NotFound:
+            return None
+        return decode(data, number, key)
+
+
+def begin_plan(store: Store, name: str, clock: Callable[[], float] = time.time) -> RefWrite:
+    """Takes the name of a new plan, and returns the write that its tasks share. Raises:
+    AlreadyExists."""
+    journal = StoreJournal(store.objects, clock)
+    entry = journal.append()
+    try:
+        PushPlans(store.objects).put_writer(name, 0, entry.number)
+    except AlreadyExists as error:
+        journal.put_end(End(entry.number, None))
+        raise AlreadyExists(
+            f"there is a plan {name} already (lodefs plan status {name} shows it): choose another "
+            f"name, or remove it with lodefs plan discard {name}"
+        ) from error
+    return RefWrite(store, clock, shared=entry)
+
+
+def join_plan(store: Store, name: str, clock: Callable[[], float] = time.time) -> RefWrite:
+    """Returns the write that all tasks of a plan share, after a heartbeat; another one if it has
+    ended. Raises: NotFound."""
+    plans, journal = PushPlans(store.objects), StoreJournal(store.objects, clock)
+    for _ in range(_JOINS_MAX):
+        number, writer = plans.writer(name)
+        if journal.end(writer) is None:
+            write = RefWrite(store, clock, shared=journal.entry(writer))
+            write.beat()
+            return write
+        entry = journal.append()
+        try:
+            plans.put_writer(name, number + 1, entry.number)
+        except AlreadyExists:
+            journal.put_end(End(entry.number, None))
+            continue
+        return RefWrite(store, clock, shared=entry)
+    raise Unavailable(f"the writers of the plan {name} end at once, again and again: try later")
+
+
+def commit_of(store: Store, plan: PushPlan) -> CommitId | None:
+    """Returns the commit that a plan became; None if it is not finished."""
+    _, writer = PushPlans(store.objects).writer(plan.name)
+    end = StoreJournal(store.objects).end(writer)
+    if end is None or end.intent is None:
+        return None
+    ref, sequence, commit = end.intent.ref, end.intent.sequence, end.intent.commit
+    refs = store.refs(ref.repo)
+    if not refs.has(BRANCHES, ref.name, sequence):
+        return None
+    is_ours = refs.entry(BRANCHES, ref.name, sequence).commit == commit
+    return commit if is_ours else None
+
+
+def abandoned(store: Store, journal: StoreJournal) -> Iterable[str]:
+    """Yields the plans whose writer has ended: finished, discarded, or given up by a gc run."""
+    plans = PushPlans(store.objects)
+    for name in plans.names():
+        try:
+            _, writer = plans.writer(name)
+        except NotFound:  # what is left of a plan that was removed
+            yield name
+            continue
+        if journal.end(writer) is not None:
+            yield name

@@ -1,0 +1,1 @@
+"""A push in parts: a plan, tasks that many machines do in any order, and one commit."""

@@ -1,0 +1,198 @@
+"""Ends a planned push: the directories of all parts become one tree, and that a commit.
+
+A part has a run of the source's sorted files, so two parts share only the directories above the
+place where one ends and the next begins. Only these are read and written again: the work and the
+memory follow the number of parts, not that of files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from lodefs.chunkstore.errors import Conflict, SourceChanged
+from lodefs.chunkstore.format.commit import Commit, Large
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.push_plan import PartResult, PushPlan
+from lodefs.chunkstore.format.tree import TreeEntry
+from lodefs.chunkstore.journal.push_plans import commit_of, join_plan
+from lodefs.chunkstore.push.changes.branch_commits import store_trees
+from lodefs.chunkstore.push.changes.overlay import (
+    ChangedDirectory,
+    Item,
+    TreeReader,
+    changes_between,
+    is_directory,
+)
+from lodefs.chunkstore.push.committer import Committer, Head, head_of
+from lodefs.chunkstore.push.limits import Changes, check_changes
+from lodefs.chunkstore.push.parts.plan import open_plan
+from lodefs.chunkstore.push.parts.plan_status import read_status
+from lodefs.chunkstore.push.push import PushResult
+from lodefs.chunkstore.push.scanner import Skipped
+from lodefs.chunkstore.push.session import PushOptions, PushSession
+from lodefs.chunkstore.push.trees.directories import Totals
+from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
+from lodefs.chunkstore.push.workers.source_files import show_path
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.parallel_map import map_ahead
+from lodefs.chunkstore.system.progress import Progress
+
+REQUESTS_MAX = 16  # concurrent requests
+
+
+def finish_plan(
+    store: Store,
+    name: str,
+    options: PushOptions,
+    progress: Progress | None = None,
+    *,
+    onto: CommitId | None = None,
+) -> PushResult:
+    """Commits what the parts of a plan have stored. A plan that is finished already gives the same
+    commit again. ``onto`` is the head to follow instead of the one from when the plan was made.
+
+    Raises: InvalidInput, which names the parts that are not done; Conflict if the branch has moved
+    since the plan was made; TooManyRemovals, OverQuota; what the store raises. After an error
+    nothing is committed, and the plan stays.
+    """
+    plan = open_plan(store, name)
+    if commit_of(store, plan) is None:
+        write = join_plan(store, name, options.clock)
+    status = read_status(store, plan)
+    if status.commit is not None:
+        commit = store.commit(plan.repo, status.commit)
+        return _result(plan, [*status.done.values()], status.commit, commit, None)
+    status.require_done()
+    results = [status.done[number] for number in range(plan.parts)]
+    branch = RefName(plan.repo, BRANCHES, plan.branch)
+    session = PushSession(store, branch, options, progress, write)
+    head = head_of(session)
+    _check_head(plan, head, plan.head if onto is None else onto)
+    result = session.run(lambda: _Finish(session, plan, head, results).run())
+    result.stored_bytes += sum(one.stored_bytes for one in results)
+    return result
+
+
+def joined(trees: TreeReader, roots: Sequence[TreeEntry], executor: Executor) -> Item:
+    """Returns the directory that has what the roots have together. Raises: SourceChanged if two of
+    them have the same file; what read_tree raises."""
+    if len(roots) == 1:
+        return roots[0]
+    root = ChangedDirectory(None, {})
+    todo: list[tuple[bytes, ChangedDirectory, Sequence[TreeEntry]]] = [(b"", root, roots)]
+    while todo:
+        path, node, parts = todo.pop()
+        by_name: dict[bytes, list[TreeEntry]] = {}
+        for entries in map_ahead(executor, trees.read_tree, parts):
+            for entry in entries:
+                by_name.setdefault(entry.name, []).append(entry)
+        for name, found in by_name.items():
+            if len(found) == 1:
+                node.children[name] = found[0]
+                continue
+            below = path + b"/" + name if path else name
+            if not all(map(is_directory, found)):
+                raise SourceChanged(f"{show_path(below)} is in two parts: make another plan")
+            child = node.children[name] = ChangedDirectory(None, {})
+            todo.append((below, child, found))
+    return root
+
+
+class _Finish:
+    """One attempt, on the head from when it began."""
+
+    def __init__(
+        self, session: PushSession, plan: PushPlan, head: Head, results: Sequence[PartResult]
+    ) -> None:
+        self._session = session
+        self._plan = plan
+        self._head = head
+        self._results = results
+
+    def run(self) -> PushResult:
+        session, head, results = self._session, self._head, self._results
+        session.begin()
+        session.progress.phase = "joining trees"
+        packs, roots = session.store.packs, [result.root for result in results]
+        with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-finish") as executor:
+            root = store_trees(session, joined(packs, roots, executor), packs)
+        session.progress.phase = "comparing"
+        totals = _totals(self._plan, results)
+        changes = changes_between(packs, head.commit, root, totals)
+        if head.commit is not None and head.id is not None:
+            check_changes(session.target, head.id, head.commit, changes, totals)
+            if has_same_chunks(packs, root, head.commit.root):
+                return _result(self._plan, results, head.id, head.commit, changes, unchanged=True)
+        session.progress.phase = "committing"
+        commit = self._commit(root, totals)
+        committer = Committer(session)
+        committer.check_reused()
+        commit_id = committer.commit(head, commit, session.index.reused())
+        return _result(self._plan, results, commit_id, commit, changes, created=head.id is None)
+
+    def _commit(self, root: TreeEntry, totals: Totals) -> Commit:
+        plan, head = self._plan, self._head
+        return Commit(
+            root=root,
+            parents=() if head.id is None else (head.id,),
+            author=plan.author,
+            time_s=int(time.time()),
+            message=plan.message,
+            files=totals.files + totals.symlinks,
+            directories=totals.directories,
+            size_bytes=totals.size_bytes,
+            large=Large(totals.large_files, totals.large_size_bytes),
+            metadata=plan.metadata,
+        )
+
+
+def _check_head(plan: PushPlan, head: Head, expected: CommitId | None) -> None:
+    if head.id != expected:
+        was, now = ("empty" if at is None else at.hex()[:12] for at in (expected, head.id))
+        raise Conflict(
+            f"{plan.repo}@{plan.branch} has moved since the plan {plan.name} was made (it was "
+            f"{was}, and is {now}). A push commits the whole source, so it would undo what others "
+            f"have changed: if that is right, finish with --onto {now}"
+        )
+
+
+def _totals(plan: PushPlan, results: Iterable[PartResult]) -> Totals:
+    totals = Totals(directories=plan.directories)
+    for one in results:
+        totals.files += one.files
+        totals.symlinks += one.symlinks
+        totals.size_bytes += one.size_bytes
+        totals.large_files += one.large.files
+        totals.large_size_bytes += one.large.size_bytes
+    return totals
+
+
+def _result(
+    plan: PushPlan,
+    results: Sequence[PartResult],
+    commit_id: CommitId,
+    commit: Commit,
+    changes: Changes | None,
+    *,
+    unchanged: bool = False,
+    created: bool = False,
+) -> PushResult:
+    totals = _totals(plan, results)
+    return PushResult(
+        commit=commit_id.hex(),
+        unchanged=unchanged,
+        created_branch=created,
+        files=totals.files,
+        directories=commit.directories,
+        symlinks=totals.symlinks,
+        size_bytes=commit.size_bytes,
+        changes=changes,
+        files_read=sum(one.files_read for one in results),
+        new_bytes=sum(one.new_bytes for one in results),
+        stored_bytes=sum(one.stored_bytes for one in results),
+        skipped=[Skipped(*path) for one in results for path in one.skipped],
+    )

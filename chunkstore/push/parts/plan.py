@@ -1,0 +1,154 @@
+"""Makes the plan of a push in parts: a scan goes to the store, part by part, in flat memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lodefs.chunkstore.errors import LodefsError, UnknownFormat
+from lodefs.chunkstore.format.journal import End, RefName
+from lodefs.chunkstore.format.names import check_ref_name, check_repo
+from lodefs.chunkstore.format.push_plan import PushPlan, check_plan_name
+from lodefs.chunkstore.installed_version import installed_version
+from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.journal.push_plans import PushPlans, begin_plan
+from lodefs.chunkstore.push.committer import head_of
+from lodefs.chunkstore.push.limits import Quota, check_names
+from lodefs.chunkstore.push.parts.part_scan import PartLimits, parts_of
+from lodefs.chunkstore.push.scanner import SYMLINK, ScannedDirectory, Skipped, SourceNotes
+from lodefs.chunkstore.push.session import PushOptions, PushSession
+from lodefs.chunkstore.push.source_directory import opened_source, source_root
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """A new plan, and what its scan has left out."""
+
+    plan: PushPlan
+    excluded: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+    notes: SourceNotes = field(default_factory=SourceNotes)
+
+
+def make_plan(
+    store: Store,
+    name: str,
+    source: Path | str,
+    repo: str,
+    branch: str,
+    options: PushOptions,
+    progress: Progress | None = None,
+    limits: PartLimits | None = None,
+) -> PlanResult:
+    """Plans the push of ``source`` to a branch. Of ``options`` it takes what a scan needs, and the
+    fields of the commit but the time.
+
+    Raises: AlreadyExists for a name that is taken; OverQuota, TooManyRemovals; what a push raises
+    for its source and branch. After an error there is no plan.
+    """
+    check_plan_name(name)
+    check_repo(repo)
+    check_ref_name(branch)
+    root = source_root(source, options.places_apart(store))
+    store.ensure_writable()
+    write = begin_plan(store, name, options.clock)
+    session = PushSession(
+        store, RefName(repo, BRANCHES, branch), options, progress or Progress(), write
+    )
+    heartbeat = Heartbeat(write.beat)
+    heartbeat.start()
+    try:
+        return _planned(session, name, root, limits or PartLimits())
+    except BaseException:
+        with contextlib.suppress(LodefsError):  # the first error is the one to report
+            discard_plan(store, name)
+        raise
+    finally:
+        heartbeat.stop()
+
+
+def discard_plan(store: Store, name: str) -> None:
+    """Removes a plan. What its parts have stored is garbage, unless a commit names it. Raises:
+    NotFound."""
+    plans = PushPlans(store.objects)
+    _, writer = plans.writer(check_plan_name(name))
+    StoreJournal(store.objects).put_end(End(writer, None))
+    plans.remove(name)
+
+
+def open_plan(store: Store, name: str) -> PushPlan:
+    """Returns a plan that this version of lodefs may go on with. Raises: NotFound; UnknownFormat,
+    which names both versions, if another one has made it."""
+    plan = PushPlans(store.objects).plan(name)
+    if plan.lodefs != own_version():
+        raise UnknownFormat(
+            f"lodefs {plan.lodefs} has made the plan {name}, and this is lodefs {own_version()}: "
+            "use the same version on all machines, or make another plan"
+        )
+    return plan
+
+
+def own_version() -> str:
+    """Returns the version of lodefs, as plans have it."""
+    return installed_version() or "unknown"
+
+
+def _planned(session: PushSession, name: str, root: bytes, limits: PartLimits) -> PlanResult:
+    store, options, progress = session.store, session.options, session.progress
+    head = head_of(session)
+    quota = Quota(store, session.branch.repo, head.size_bytes)
+    totals = _Totals(quota, progress)
+    plans, parts = PushPlans(store.objects), 0
+    progress.phase = "planning"
+    with opened_source(root, options, store) as source:
+        for part in parts_of(totals.counted(source.scan), limits):
+            plans.put_part(name, part)
+            parts += 1
+        if head.commit is not None and head.id is not None:
+            check_names(store.packs, session.target, head.id, head.commit, source.top_names())
+    plan = PushPlan(
+        name=name,
+        lodefs=own_version(),
+        source=source.root,
+        repo=session.branch.repo,
+        branch=session.branch.name,
+        head=head.id,
+        author=options.author,
+        message=options.message,
+        metadata=options.metadata,
+        parts=parts,
+        files=totals.files,
+        directories=totals.directories,
+        size_bytes=totals.size_bytes,
+    )
+    plans.put_plan(plan)
+    scan = source.scan
+    return PlanResult(plan, scan.ignore.excluded, scan.skipped, scan.notes)
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Counts what a scan finds. Raises: OverQuota."""
+
+    quota: Quota
+    progress: Progress
+    files: int = 0
+    directories: int = 0
+    size_bytes: int = 0
+
+    def counted(self, scan: Iterable[ScannedDirectory]) -> Iterator[ScannedDirectory]:
+        for directory in scan:
+            columns = directory.columns
+            self.directories += 1
+            self.files += len(columns.names)
+            sizes = zip(columns.sizes, columns.modes, strict=True)
+            self.size_bytes += sum(size for size, mode in sizes if mode != SYMLINK)
+            self.progress.files_total, self.progress.bytes_total = self.files, self.size_bytes
+            self.quota.check_early(self.size_bytes)
+            yield directory

@@ -1,0 +1,42 @@
+"""The documents of a planned push: what is damaged is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.format import push_plan
+from tests.support.chunkstore import golden
+
+
+def test_documents_that_belong_elsewhere_are_refused() -> None:
+    """A plan of another name, and a part of another number."""
+    with pytest.raises(Corrupt, match="is the plan 'crawl-7', not p"):
+        push_plan.decode_plan(push_plan.encode_plan(golden.plan()), "p", "plans/p/plan")
+    with pytest.raises(Corrupt, match="has the number 1, not 2"):
+        push_plan.decode_part(push_plan.encode_part(golden.plan_part()), 2, "plans/p/parts/2")
+    with pytest.raises(Corrupt, match="has the number 1, not 0"):
+        push_plan.decode_result(push_plan.encode_result(golden.plan_result()), 0, "x")
+
+
+def test_impossible_values_are_refused() -> None:
+    """Negative numbers, names that no repository has, and columns of different lengths."""
+    for plan in (replace(golden.plan(), parts=-1), replace(golden.plan(), repo="../r")):
+        with pytest.raises(Corrupt, match="plans/p/plan"):
+            push_plan.decode_plan(push_plan.encode_plan(plan), "crawl-7", "plans/p/plan")
+    part = golden.plan_part()
+    short = msgspec.structs.replace(part.directories[0], sizes=[1])
+    with pytest.raises(Corrupt, match="columns of different lengths"):
+        push_plan.decode_part(
+            push_plan.encode_part(push_plan.PlannedPart(1, [short])), 1, "plans/p/parts/1"
+        )
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "-p", "p" * 65, "p q"])
+def test_names_of_plans_are_parts_of_keys(name: str) -> None:
+    """Others are refused."""
+    with pytest.raises(InvalidInput, match="no name of a plan"):
+        push_plan.check_plan_name(name)
