@@ -6,9 +6,10 @@ import getpass
 import os
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.names import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.session import PushOptions
 
 
-class CommitOptions(Where, total=False):
+class CommitFields(Where, total=False):
     """The message and metadata of a commit, and the store that it goes to."""
 
     message: Annotated[str, option("The commit's message.", "-m", "--message", default="")]
@@ -45,6 +46,11 @@ class CommitOptions(Where, total=False):
             metavar="KEY=VALUE",
         ),
     ]
+
+
+class CommitOptions(CommitFields, total=False):
+    """Options of all that commits."""
+
     dry_run: Annotated[
         bool, option("Write nothing; show what would change.", "-n", "--dry-run")
     ]  # the result says what would change
@@ -58,8 +64,8 @@ class ReaderOptions(CommitOptions, total=False):
     rate_bytes_s: float | None  # limit for reading what is pushed
 
 
-class SourceOptions(ReaderOptions, total=False):
-    """Options for how local files are read."""
+class ScanOptions(TypedDict, total=False):
+    """Options for which files of a source are read."""
 
     exclude: Annotated[
         Iterable[str | bytes],
@@ -74,6 +80,16 @@ class SourceOptions(ReaderOptions, total=False):
             default="push",
         ),
     ]
+
+
+class SourceOptions(ReaderOptions, ScanOptions, total=False):
+    """Options for how local files are read."""
+
+
+class PlanOptions(CommitFields, ScanOptions, total=False):
+    """Options for planning a push in parts."""
+
+    progress: Progress | None
 
 
 def push(
@@ -91,6 +107,10 @@ def push(
         bool,
         option("Check that the store has all objects of the commit, and store lost ones again."),
     ] = False,
+    executor: Annotated[
+        str | Executor | None,
+        option("Read with processes:N or other machines: dask://HOST:PORT, mpi, ray://HOST:PORT."),
+    ] = None,
     **options: Unpack[SourceOptions],
 ) -> PushResult:
     """Commits a directory, or the files of a URL (s3://BUCKET/PREFIX, hf://ORG/NAME@REV), to a
@@ -102,9 +122,10 @@ def push(
     ``exclude``: patterns, as in .gitignore, of files to leave out, besides those in files
     ``.lodefsignore``. ``skip_unreadable``: leave out files that cannot be read. ``private``:
     "push", "skip" or "refuse" files that others may not read. ``dry_run``: write nothing to the
-    store; the result says what would change. ``workers``: processes that read. ``rate_bytes_s``:
-    read no faster. ``progress`` is updated during the call. ``store``: a URL, by default that of
-    the settings; ``session``: the settings themselves.
+    store; the result says what would change. ``workers``: processes that read. ``executor``: one of
+    ``concurrent.futures``, or its name, whose workers read instead (docs/many-machines.md).
+    ``rate_bytes_s``: read no faster. ``progress`` is updated during the call. ``store``: a URL, by
+    default that of the settings; ``session``: the settings themselves.
 
     The call commits all or nothing. After an error, repeat it: the data sent so far stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
@@ -121,6 +142,14 @@ def push(
     place = os.fspath(directory) if is_url(directory) else Path(directory)
     if isinstance(place, Path) and place.is_file():
         raise NotADirectory(f"{place} is a file: push takes the directory that contains it")
+    if executor is not None:
+        from lodefs.api.push_plans import push_with
+
+        given = check or options.pop("dry_run", False) or options.pop("rate_bytes_s", None)
+        if given:
+            raise InvalidInput("a push with an executor takes no --check, --dry-run and --rate")
+        options.pop("workers", None)  # each task reads in its own process
+        return push_with(executor, place, spec, allow_removals, options)
     with opened_for(options) as settings:
         core = push_options(settings, options, allow_removals=allow_removals, check=check)
         progress = options.get("progress")
@@ -229,14 +258,14 @@ def _revert_message(commit: Commit, commit_id: CommitId) -> str:
     return f"revert {commit_id.hex()[:12]}{f': {subject}' if subject else ''}"
 
 
-def opened_for(options: CommitOptions) -> AbstractContextManager[Session]:
+def opened_for(options: Where) -> AbstractContextManager[Session]:
     """A session for the settings that options name, for a block."""
     return opened(options.get("session"), store=options.get("store"))
 
 
 def push_options(
     settings: Session,
-    options: SourceOptions | CommitOptions,
+    options: SourceOptions | CommitOptions | Where,
     *,
     allow_removals: bool | AllowRemovals = True,
     check: bool = False,

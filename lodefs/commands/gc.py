@@ -108,7 +108,7 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "rewritten_composites": result.unused.objects,
         "rewritten_bytes": result.unused.freed_bytes,
         "unused_bytes": result.unused.left_bytes,
-        **cli.fields(result, "ripe_at_s", "writers", "dead_writers"),
+        **cli.fields(result, "ripe_at_s", "writers", "dead_writers", "plans"),
     }
 
 
@@ -138,6 +138,9 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         rows.append(
             (gone, f"{text.count(result.dead_writers, 'writer')} without a heartbeat for long")
         )
+    if result.plans:
+        plans = f"{text.count(result.plans, 'plan')} of pushes, finished or abandoned"
+        rows.append(("to remove" if dry_run else "removed", plans))
     if result.writers:
         what = f"{text.count(result.writers, 'writer')}; gc deletes nothing until they end"
         rows.append(("under way", what))

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.scanner import SourceNotes
     from lodefs.chunkstore.push.session import CommitResult
 
-_NOT_IN_ROUNDS = ("check", "dry_run", "allow_removals")
+_NOT_IN_ROUNDS = ("check", "dry_run", "allow_removals", "executor")
+_FOR_BRANCHES = frozenset(("check", "executor"))
 _BRANCH_NOT_COMMIT = (
     "{0} is the name of a new branch, though it looks like a commit; to remove it: "
     "lodefs branch --delete {1} {0}"
@@ -64,6 +65,7 @@ _SHARED_KEYS = (
     "lodefs push s3://their-bucket/flickr30k vision/flickr30k  # what is in a bucket",
     "lodefs push hf://openai/whisper-tiny@main models/whisper-tiny",
     "lodefs push cats.tar.zst dogs.zip vision/pets --unpack",
+    "lodefs push /data/crawl data/crawl --executor dask://scheduler:8786",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
     store=True,
     of=push_directory,
@@ -124,7 +126,7 @@ def push(
     _check_order(sources, repo)
     spec = cli.spec_from(repo)
     form = _Form(sources, repo, from_list, null, unpack, max_size)
-    form.check(check=options["check"])
+    form.check(options)
     cli.reject({"--grace": grace and every is None}, "does nothing without --every")
     options |= {"exclude": _patterns(options["exclude"], exclude_from), "rate_bytes_s": rate}
     if every is not None:
@@ -156,14 +158,14 @@ class _Form:
         """Whether it is a commit of changes, and no push of one directory as a whole branch."""
         return ":" in self.repo or self.from_list is not None or self.unpack
 
-    def check(self, *, check: bool) -> None:
+    def check(self, options: dict[str, Any]) -> None:
         """Raises UsageError for options and arguments that do not go together."""
         sources, repo = self.sources, self.repo
         cli.reject({"--null": self.null and self.from_list is None}, "needs --from-list")
         cli.reject({"--max-size": self.max_size and not self.unpack}, "needs --unpack")
         cli.reject({"--unpack": self.unpack and self.from_list}, "does not go with --from-list")
-        wrong = {"--check": check and self.is_into}
-        cli.reject(wrong, "needs a push of a whole branch, without a path")
+        whole = {f"--{name}": self.is_into and options[name] for name in _FOR_BRANCHES}
+        cli.reject(whole, "needs a push of a whole branch, without a path")
         is_place = len(sources) == 1 and (is_url(sources[0]) or Path(sources[0]).is_dir())
         if self.from_list is not None and not is_place:
             raise click.UsageError("--from-list takes one directory, and lists paths below it")
@@ -182,7 +184,7 @@ class _Form:
         """Returns the call that pushes; it takes the progress. Raises: InvalidInput."""
         if not self.is_into:
             return partial(push_directory, self.sources[0], spec, **options)
-        options = {name: value for name, value in options.items() if name != "check"}
+        options = {name: options[name] for name in options.keys() - _FOR_BRANCHES}
         place = PushPlace(spec, is_inside=self.repo.endswith((":", "/")))
         if self.unpack:
             return partial(_push_unpacked, self.sources, place, self.max_size, **options)

@@ -23,6 +23,7 @@ FOLDERS_OF_COMMANDS = {
     "repair": ("index",),
     "repo": ("rename",),
     "bundle": ("create", "unpack", "list"),
+    "plan": ("create", "part", "run", "status", "finish", "discard"),
 }
 
 

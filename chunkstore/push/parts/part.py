@@ -88,7 +88,7 @@ def is_kept(store: Store, write: RefWrite, result: PartResult) -> bool:
         write.save(tombstoned, named.found, named.found)
     except Collected:
         return False
-    return not lacking_named(store.objects, named, ())
+    return not lacking_named(store.objects, named, (), lambda _: 0)
 
 
 @dataclass(slots=True, kw_only=True)

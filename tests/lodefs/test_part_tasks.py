@@ -1,0 +1,88 @@
+"""Tasks with executors that lose results, raise errors of their own, or end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from lodefs.api.part_tasks import ATTEMPTS_MAX, IN_FLIGHT_MAX, TaskResult, run_tasks
+from lodefs.chunkstore.errors import Unavailable
+
+
+class FakeExecutor(Executor):
+    """Runs a task when it is submitted. ``outcome`` may change what becomes of the future."""
+
+    def __init__(self, outcome: Callable[[Future[Any], int], bool] = lambda *_: False) -> None:
+        self.calls: list[int] = []
+        self.open: set[Future[Any]] = set()
+        self.most = 0
+        self._outcome = outcome
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append(args[0])
+        if not self._outcome(future, args[0]):
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def _fine(number: int) -> TaskResult:
+    return TaskResult(number, files=1)
+
+
+def _never(number: int) -> bool:
+    return False
+
+
+def test_all_tasks_run_with_a_bound_on_those_in_flight() -> None:
+    """Each once, in their order, if nothing goes wrong."""
+    executor = FakeExecutor()
+    numbers = range(3 * IN_FLIGHT_MAX)
+    assert run_tasks(executor, _fine, numbers, _never) == []
+    assert executor.calls == list(numbers)
+
+
+def test_a_result_that_is_lost_is_looked_for_in_the_store() -> None:
+    """A future that never ends does not hold up a part that is done."""
+    executor = FakeExecutor(lambda _future, number: number == 1)
+    assert run_tasks(executor, _fine, range(3), lambda n: n == 1, look_every_s=0.01) == []
+
+
+def test_errors_of_the_executor_are_tried_again() -> None:
+    """At most three times for each task; what a task itself says for good, once."""
+
+    def outcome(future: Future[Any], number: int) -> bool:
+        if number == 1 and executor.calls.count(1) < ATTEMPTS_MAX:
+            future.set_exception(OSError("worker lost"))
+            return True
+        if number == 2:
+            future.cancel()
+            return True
+        return False
+
+    def task(number: int) -> TaskResult:
+        return TaskResult(number, "changed") if number == 3 else _fine(number)
+
+    executor = FakeExecutor(outcome)
+    failed = run_tasks(executor, task, range(4), _never, look_every_s=0.01)
+    assert [one.number for one in failed] == [2, 3]
+    assert "the executor has lost it: CancelledError" in str(failed[0].error)
+    assert [executor.calls.count(n) for n in range(4)] == [1, 3, 3, 1]
+
+
+def test_an_executor_that_has_ended_is_named() -> None:
+    """Its own error is in the message, and what runs is cancelled."""
+    left: list[Future[Any]] = []
+
+    def outcome(future: Future[Any], number: int) -> bool:
+        if number == 1:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        left.append(future)
+        return True
+
+    with pytest.raises(Unavailable, match="after shutdown"):
+        run_tasks(FakeExecutor(outcome), _fine, range(2), _never)
+    assert [one.cancelled() for one in left] == [True]
