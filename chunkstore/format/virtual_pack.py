@@ -160,6 +160,13 @@ class VirtualPack:
             yield Piece(size_bytes, OWN, own_offset)
 
 
+def is_condition(tag: str) -> bool:
+    """Whether a request can have an ETag, or a version, as its condition. A weak ETag (RFC 9110,
+    8.8.3) matches no condition."""
+    is_text = tag.isascii() and tag.isprintable() and not tag.startswith("W/")
+    return is_text and 0 < len(tag) <= TAG_CHARS_MAX
+
+
 def check_object_key(key: str) -> str:
     """Returns the valid key of a source's object, which is a path below the source. Raises:
     InvalidInput."""
@@ -180,10 +187,8 @@ def _objects(field: _PlaceField) -> list[SourceObject]:
     for number, key, size_bytes, etag, version in zip(*columns, strict=True):
         if not 0 <= number < len(sources) or size_bytes < 1:
             raise InvalidInput("an object has no source or no bytes")
-        if not 0 < len(etag) <= TAG_CHARS_MAX or len(version) > TAG_CHARS_MAX:
-            raise InvalidInput(f"an ETag or version has more than {TAG_CHARS_MAX} characters")
-        if not (etag + version).isascii() or not (etag + version).isprintable():
-            raise InvalidInput("an ETag or version has characters that no header can have")
+        if not is_condition(etag) or (version and not is_condition(version)):
+            raise InvalidInput("no request can have an object's ETag or version as its condition")
         key = check_object_key(key)
         found.append(SourceObject(sources[number], key, size_bytes, etag, version))
     return found

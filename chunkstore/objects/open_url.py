@@ -115,7 +115,7 @@ def open_bucket(url: str, options: StoreOptions | None = None) -> tuple[PatientB
         )
     pays = os.environ.get("AWS_REQUEST_PAYER") == "requester"
     bucket = S3Bucket(name, "", replace(options, requester_pays=pays))
-    return PatientBucket(bucket, *_patient(bucket, options)), prefix
+    return PatientBucket(bucket, *_patient(bucket, options), options.observe), prefix
 
 
 def open_server_copy(

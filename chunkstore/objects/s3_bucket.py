@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
@@ -11,6 +11,7 @@ from urllib.parse import quote
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
 from lodefs.chunkstore.objects.limiting import Limited
+from lodefs.chunkstore.objects.observing import Observation, Observed
 from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.retrying import Retrying
 from lodefs.chunkstore.objects.s3 import LIST_KEYS_MAX, S3Objects, is_archived
@@ -93,10 +94,18 @@ def _has_version(key: str) -> TypeGuard[VersionedKey]:
 class PatientBucket:
     """Reads a bucket with retries. Many threads may use it at once."""
 
-    def __init__(self, bucket: S3Bucket, limited: Limited, patient: Retrying) -> None:
+    def __init__(
+        self,
+        bucket: S3Bucket,
+        limited: Limited,
+        patient: Retrying,
+        observe: Callable[[Observation], None] | None = None,
+    ) -> None:
+        """``observe`` is called for every call but those of ``levels``."""
         self._bucket = bucket
         self._limited = limited
         self._patient = patient
+        self._seen = Observed(patient, observe) if observe else patient
 
     @property
     def url(self) -> str:
@@ -105,21 +114,21 @@ class PatientBucket:
 
     def get(self, key: str, offset: int, size_bytes: int, *, if_match: str | None = None) -> Part:
         """Returns a range, as ObjectStore.get does."""
-        return self._patient.get(key, offset=offset, size=size_bytes, if_match=if_match)
+        return self._seen.get(key, offset=offset, size=size_bytes, if_match=if_match)
 
     def head(self, key: str) -> ObjectInfo:
         """Returns size and ETag, as ObjectStore.head does."""
-        return self._patient.head(key)
+        return self._seen.head(key)
 
     def range_order(
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> AbstractContextManager[RangeOrder | None]:
         """Implements OrderSource."""
-        return self._patient.range_order(key, offset, size_bytes, if_match)
+        return self._seen.range_order(key, offset, size_bytes, if_match)
 
     def list(self, prefix: str, limit: int) -> Iterator[ObjectInfo]:
         """Yields at most ``limit`` objects, in the order of their keys' UTF-8."""
-        return self._patient.list(prefix, limit=limit)
+        return self._seen.list(prefix, limit=limit)
 
     def levels(self, prefix: str) -> Iterator[Level]:
         """Yields all pages of what ``prefix`` directly holds."""

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.virtual_pack import SourceObject
+from lodefs.chunkstore.format.virtual_pack import SourceObject, is_condition
 from lodefs.chunkstore.push.index.push_index import PushIndex, split
 from lodefs.chunkstore.push.workers.pipeline import CutFile
 
@@ -31,11 +31,14 @@ class InPlace:
     copy_below_bytes: int
 
     def places(self, file: CutFile, wanted: Sequence[bool]) -> Iterator[PlacedChunk] | None:
-        """Returns where the wanted ones of a file's chunks lie; None if they must be copied."""
+        """Returns where the wanted ones of a file's chunks lie; None if they must be copied: those
+        of small objects, and of any without an ETag that a request can have as its condition."""
         origin = file.origin
         if origin is None or origin.size_bytes < self.copy_below_bytes:
             return None
         key, state = self.prefix + origin.path.decode(), origin.condition
+        if not is_condition(state.etag) or not is_condition(state.version or "none"):
+            return None
         there = SourceObject(self.source, key, origin.size_bytes, state.etag, state.version)
         sizes = [chunk.raw_size_bytes for chunk in file.chunks]
         offsets = accumulate(sizes[:-1], initial=origin.offset)

@@ -135,6 +135,7 @@ def test_the_sealed_pack_is_good_unchanged() -> None:
         {"etags": [""]},
         {"etags": ["a\r\nHost: b"]},
         {"etags": ["x" * 1025]},
+        {"etags": ['W/"e"']},
         {"versions": ["\n"]},
         {"runs": []},
         {"runs": [1, 1, 0]},

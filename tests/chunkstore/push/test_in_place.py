@@ -17,7 +17,8 @@ from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
-from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.chunkstore import memory_source
+from tests.support.chunkstore.memory_objects import MemoryObjects, etag_of
 from tests.support.chunkstore.memory_source import MemorySource, SourceFiles, sources_of
 
 URL = "memory://bucket/data"
@@ -155,6 +156,19 @@ def test_a_push_stores_what_an_import_left(make: Callable[..., World]) -> None:
     world.imported(None)
     for key in ("a", "b"):
         world.source.delete(key)
+    assert world.read("a") == data
+
+
+def test_objects_without_a_condition_are_copied(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weak ETag matches no condition, so the object cannot be read in place."""
+    world = make()
+    data = world.put("a")
+    monkeypatch.setattr(memory_source, "etag_of", lambda one: f"W/{etag_of(one)}")
+    world.imported()
+    world.source.delete("a")
+    assert not packs_in_place(world)
     assert world.read("a") == data
 
 
