@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 
-from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost
+from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost, SourceUnknown
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TAIL_SIZE_BYTES, TRAILER_SIZE_BYTES, Trailer, is_virtual
@@ -116,21 +116,18 @@ class VirtualPacks(DelegatingStore):
         return Part(data, shown.size_bytes, shown.etag)
 
     def _piece(self, shown: _Shown, piece: Piece) -> Buffer:
-        pack_id = shown.pack.index.pack_id
+        key, etag = keys.pack(shown.pack.index.pack_id), stored_etag(shown.etag)
         if piece.object != OWN:
             found = shown.pack.objects[piece.object]
             try:
                 return self.sources[found.source].read(found, piece.offset, piece.size_bytes)
-            except SourceLost as error:
-                raise SourceLost(f"{error}; it has bytes of pack {pack_id.hex()}") from error
-        part = self.inner.get(
-            keys.pack(pack_id),
-            offset=piece.offset,
-            size=piece.size_bytes,
-            if_match=stored_etag(shown.etag),
-        )
+            except (SourceLost, SourceUnknown) as error:
+                if self.inner.head(key).etag != etag:
+                    raise Changed(f"{key} was rewritten, perhaps with these bytes") from error
+                raise type(error)(f"{error}; it has bytes of {key}") from error
+        part = self.inner.get(key, offset=piece.offset, size=piece.size_bytes, if_match=etag)
         if len(part.data) != piece.size_bytes:
-            raise Changed(f"{keys.pack(pack_id)} is shorter than it was")
+            raise Changed(f"{key} is shorter than it was")
         return part.data
 
 
