@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -91,9 +92,22 @@ def _later(package: Path, workshop: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheels(workshop: Path) -> Path:
-    """A directory with the wheels of lodefs and of all that it needs, for Debian's Python."""
-    source, wheels = workshop / "source", workshop / "wheels"
+def wheels(workshop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheels of lodefs and of all that it needs, for Debian's Python. All
+    processes of a run share it."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    made = shared / "wheels"
+    with (shared / "wheels.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            _make_wheels(workshop, shared / "wheels.new").rename(made)
+    return made
+
+
+def _make_wheels(workshop: Path, wheels: Path) -> Path:
+    source = workshop / "source"
     for name in ("chunkstore", "lodefs", "mount", "proxy"):
         shutil.copytree(ROOT / name, source / name)
     for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):

@@ -37,10 +37,11 @@ UNTIL_S = 60.0
 
 
 @pytest.fixture(scope="session")
-def plugin(workshop: Path) -> Path:
+def plugin(workshop: Path, wheels: Path) -> Path:
     """The directory that `docker plugin create` takes."""
     directory = workshop / "plugin"
-    build(DEPLOY / "docker-plugin/build.sh", directory)
+    (own,) = wheels.glob("lodefs-*.whl")
+    build(DEPLOY / "docker-plugin/build.sh", "--wheel", own, directory, wheels=wheels)
     return directory
 
 
