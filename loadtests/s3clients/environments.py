@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+DEBIAN_PYTHON = "/usr/bin/python3"
 
 # What each client is, as pip has it. Apart from one another: s3fs and the newest boto3 exclude
 # each other, and pip looks for minutes for versions that do not.
@@ -33,9 +36,28 @@ SUITES = {
 INSTALL_TIMEOUT_S = 900.0
 
 
+class HubClient(NamedTuple):
+    """A client of the Hugging Face Hub. ``reader`` is the function of hubclients/readers.py that it
+    runs; ``on_debian``: it uses packages of the system's Python."""
+
+    reader: str
+    packages: tuple[str, ...]
+    on_debian: bool = False
+
+
+HUB = {
+    "huggingface_hub": HubClient("huggingface_hub", ("huggingface_hub==2.4.0",)),
+    "of 2024": HubClient("huggingface_hub", ("huggingface_hub==0.26.5",)),
+    "datasets": HubClient("datasets", ("datasets==5.2.0",)),
+    "transformers": HubClient("transformers", ("transformers==5.24.0",)),
+    "torch": HubClient("transformers", ("transformers==4.40.2", "numpy<2"), on_debian=True),
+}
+
+
 def python_of(client: str) -> Path:
     """The Python of a client's environment, which is made if there is none."""
-    packages = (PACKAGES | SUITES)[client]
+    of_hub = HUB.get(client)
+    packages = of_hub.packages if of_hub is not None else (PACKAGES | SUITES)[client]
     stamp = hashlib.sha256(repr((packages, sys.version)).encode()).hexdigest()[:12]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "lodefs-clients" / f"{client}-{stamp}"
@@ -43,7 +65,10 @@ def python_of(client: str) -> Path:
     done = folder / "installed"
     if not done.exists():
         print(f"{client}: installing {' '.join(packages)}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        words = [sys.executable, "-m", "venv", "--clear"]
+        if of_hub is not None and of_hub.on_debian:
+            words = [DEBIAN_PYTHON, "-m", "venv", "--clear", "--system-site-packages"]
+        subprocess.run([*words, folder], check=True)
         command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
         subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_S)
         done.touch()

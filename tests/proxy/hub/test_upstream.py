@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +18,10 @@ from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
-from tests.support.chunkstore.child_process import Child
 from tests.support.chunkstore.hub_server import HubServer, etag_of, serve_hub
+from tests.support.proxy.hub_site import hub_site
 from tests.support.proxy.rig import until
 
-SERVE = (
-    "import sys, json; from lodefs.proxy.config import Config; "
-    "from lodefs.proxy.service.main import main;"
-    "main(Config.from_mapping(json.loads(sys.argv[1])))"
-)
 WEIGHTS = bytes(range(256)) * 5000
 FILES = {"config.json": b"{}", "sub/model.safetensors": WEIGHTS, "empty": b""}
 ORDER = HubOrder("model", "org/name", "main", "org/name")
@@ -42,44 +33,6 @@ def hub() -> Iterator[HubServer]:
     with serve_hub() as server:
         server.repository("org/name").commit(FILES)
         yield server
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody uses."""
-    with ExitStack() as stack:
-        made = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in made:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in made]
-
-
-@contextmanager
-def site(tmp_path: Path, hub: HubServer, nodes: int = 1, **more: object) -> Iterator[list[str]]:
-    """Proxies over one store, in one cluster if there are several; yields their endpoints."""
-    store = tmp_path / "store"
-    create_store(DirectoryObjects(str(store)))
-    ports = free_ports(2 * nodes)
-    peers = [f"127.0.0.1:{port}" for port in ports[nodes:]]
-    with ExitStack() as stack:
-        for number, port in enumerate(ports[:nodes]):
-            settings: dict[str, object] = {
-                "store": str(store),
-                "cache_dir": str(tmp_path / f"cache-{number}"),
-                "cache_size_bytes_max": "128MiB",
-                "socket_path": "",
-                "listen": f"127.0.0.1:{port}",
-                "allow_anonymous": True,
-                "hub_upstream": hub.url,
-                "data_processes": 0,
-                **more,
-            }
-            if nodes > 1:
-                own = {"peer_listen": peers[number], "peers": peers, "peer_allow_anonymous": True}
-                settings |= own
-            child = Child([sys.executable, "-c", SERVE, json.dumps(settings)])
-            stack.callback(child.kill)
-            child.wait_for("ready: ")
-        yield [f"http://127.0.0.1:{port}/hf" for port in ports[:nodes]]
 
 
 def download(endpoint: str, folder: Path) -> dict[str, bytes]:
@@ -97,7 +50,7 @@ def test_two_nodes(tmp_path: Path, hub: HubServer) -> None:
     """Clients of two nodes that ask at once get equal files, with the hub's own commit and tags;
     the hub sends each byte once, and what was fetched is there when it is away."""
     sha = hub.repository("org/name").branches["main"]
-    with site(tmp_path, hub, nodes=2) as endpoints, ThreadPoolExecutor(4) as threads:
+    with hub_site(tmp_path, hub.url, nodes=2) as endpoints, ThreadPoolExecutor(4) as threads:
         folders = [tmp_path / f"home-{number}" for number in range(4)]
         found = [*threads.map(download, endpoints * 2, folders)]
         assert found == [FILES] * 4
@@ -125,7 +78,7 @@ def test_what_is_not_fetched(tmp_path: Path, hub: HubServer) -> None:
     gated.commit(FILES)
     hub.repository("datasets/org/large").commit({"x": b"x" * 2_000_000})
     more: dict[str, Any] = {"hub_token_file": str(token), "hub_size_bytes_max": "1900kB"}
-    with site(tmp_path, hub, **more) as [endpoint]:
+    with hub_site(tmp_path, hub.url, **more) as [endpoint]:
         api = hf.HfApi(endpoint, token=False)
         assert api.model_info("org/gated").siblings
         hub.token = "client"
