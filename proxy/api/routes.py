@@ -178,7 +178,8 @@ def parse_route(raw_target: str) -> Route:
     if prefix == wire.NODES:
         return _node_route(tail, raw_query)
     if prefix == HUB_PREFIX:
-        return Route(HUB, path=target.removeprefix(HUB_PREFIX).encode())
+        rest = target.removeprefix(HUB_PREFIX)
+        return Route(HUB, path=rest.encode("utf-8", "surrogateescape"))
     if prefix == PAGE_PREFIX:
         return _page_route(tail, raw_query)
     raise NotFound("there is no such path; /openapi.json lists all paths")

@@ -47,6 +47,7 @@ _CODES: Mapping[str, ErrorCode] = {
     "too large": "TooLarge",
 }
 _STATUSES: Mapping[ErrorCode, int] = {"GatedRepo": 403, "TooLarge": 403, "FetchFailed": 503}
+_NO_HEADER = re.compile(r"[^ -~]")
 # What huggingface_hub takes for the name of a repository
 _REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}\Z", re.ASCII)
 
@@ -71,7 +72,7 @@ class HubHandlers:
         self.of: dict[str, Handler] = {routes.HUB: self._answer}
 
     async def _answer(self, route: Route, request: Request) -> Answer:
-        target = parse_target(route.path.decode("ascii", "replace"))
+        target = parse_target(route.path.decode("utf-8", "replace"))
         if (request.method == "POST") != (target.action == "paths-info"):
             allowed = "POST" if target.action == "paths-info" else "GET, HEAD"
             return method_not_allowed(request.method, allowed)
@@ -218,7 +219,7 @@ def _refusal(order: HubOrder, outcome: HubOutcome) -> HubError:
 
 
 def _failure(error: HubError) -> Answer:
-    text = str(error).encode("ascii", "backslashreplace").decode()
+    text = _NO_HEADER.sub("?", str(error))
     headers = [("X-Error-Code", error.code), ("X-Error-Message", text)]
     if error.sha:
         headers.append((COMMIT_HEADER, error.sha))

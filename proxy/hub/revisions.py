@@ -94,7 +94,7 @@ class HubRevisions:
 
     async def _marked(self, snapshot: Snapshot) -> HubRevision:
         """Returns the revision of a snapshot: the hub's, if the metadata of the commit names one
-        whose tags lie on this very commit."""
+        whose tags lie on a commit with the same content."""
         key = (snapshot.repo, snapshot.commit)
         known = self._shas.get(key)
         if known is not None:
@@ -108,7 +108,8 @@ class HubRevisions:
                 tagged = await self._tagged(snapshot.repo, sha)
             except NotFound:
                 return found  # not to be remembered: a push writes the tags after the commit
-            found = tagged if tagged.snapshot.commit == snapshot.commit else found
+            if tagged.snapshot.root.digest == snapshot.root.digest:
+                found = replace(tagged, snapshot=snapshot)
         self._shas.put(key, (found.sha, _commits_of(found)[1]))
         return found
 

@@ -122,6 +122,8 @@ class HubUpstream:
                 outcome = await self._run(order)
         except TimeoutError:
             outcome = HubOutcome("failed", f"the fetch took more than {FETCH_S_MAX:g} s")
+        except OSError as error:
+            outcome = HubOutcome("failed", f"no process can be started: {error}")
         finally:
             self._told.pop(order, None)
         level = logging.INFO if outcome.state == "done" else logging.WARNING

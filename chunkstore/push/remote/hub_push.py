@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import Denied, InvalidInput
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.names import CommitId, parse_id
 from lodefs.chunkstore.push.changes.change import PutLink
@@ -64,8 +64,7 @@ def push_hub(
     """Commits the repository of the hub at ``hf://ORG/NAME@REV``, at the commit of that revision
     now, to a branch. The hub's id and ETags are kept with it if it is a whole repository, with no
     file left out. Raises: as ``push``."""
-    with closing(open_remote(url)) as remote:
-        pinned = remote.location
+    pinned = _pinned(url)
     of_hub = parse_commit(pinned)
     metadata = {**dict(options.metadata), hub.SOURCE: of_hub.repo_url, hub.COMMIT: of_hub.sha}
     named = replace(
@@ -78,6 +77,19 @@ def push_hub(
     if is_whole and not options.dry_run:
         keep_tags(store, of_hub, repo, result.commit, options)
     return result
+
+
+def _pinned(url: str) -> str:
+    """Returns the URL of the commit that a revision is now. Raises: NotFound, Denied,
+    Unavailable."""
+    try:
+        with closing(open_remote(url)) as remote:
+            return remote.location
+    except Denied as error:  # the hub says the same of what does not exist
+        raise type(error)(
+            f"{error}: check the name; HF_TOKEN or `hf auth login` gives a token, and access to "
+            "what is gated is asked for on the hub"
+        ) from error
 
 
 def keep_tags(

@@ -22,7 +22,7 @@ from lodefs.proxy.http.tokens import create_token
 from lodefs.proxy.hub.listing import PAGE_ENTRIES, Listing
 from lodefs.proxy.hub.revisions import HubRevision
 from tests.support.chunkstore.handmade import Files, Link
-from tests.support.proxy.fake_node import RunningProxy
+from tests.support.proxy.fake_node import RunningProxy, exchange
 from tests.support.proxy.rig import REPO, Rig, serve_rig
 
 WEIGHTS = b"weights" * 300_000
@@ -164,7 +164,8 @@ def test_tags_of_the_hub(mirror: Mirror) -> None:
     sha, sha256 = "0123456789" * 4, hashlib.sha256(WEIGHTS).hexdigest()
     blob = hub.blob_id(b"read me")
     rig.maker.metadata = ((hub.COMMIT, sha),)
-    commit = rig.maker.commit(REPO, {b"README.md": b"read me", b"w": WEIGHTS, b"new": b"n"})
+    files = {b"README.md": b"read me", b"w": WEIGHTS, b"new": b"n"}
+    commit = rig.maker.commit(REPO, files)
     assert api.model_info(REPO).sha == commit.hex()[:40]
     rig.maker.metadata = ()
     rig.store.refs(REPO).advance("branches", hub.branch_of(sha), commit, expected_sequence=None)
@@ -179,8 +180,14 @@ def test_tags_of_the_hub(mirror: Mirror) -> None:
     for revision in ("main", sha, commit.hex()[:40]):
         assert mirror.download("w", revision).resolve().name == sha256
     assert mirror.download("README.md", sha).resolve().name == blob
+    rig.maker.metadata = ((hub.COMMIT, sha),)
+    rig.maker.commit(REPO, files, branch="v1.0")  # the same content again
+    rig.maker.commit(REPO, {**files, b"more": b"1"}, branch="v1.1")
+    rig.maker.metadata = ()
+    assert api.model_info(REPO, revision="v1.0").sha == sha
+    assert api.model_info(REPO, revision="v1.1").sha != sha
     assert mirror.download("new", sha).parent.name == sha
-    assert [one.name for one in api.list_repo_refs(REPO).branches] == ["main"]
+    assert [one.name for one in api.list_repo_refs(REPO).branches] == ["main", "v1.0", "v1.1"]
 
 
 def test_tokens(tmp_path: Path) -> None:
@@ -211,6 +218,29 @@ def test_methods(mirror: Mirror) -> None:
         assert client.get(f"/hf/api/models/{REPO}/paths-info/main").status == 405
     with mirror.proxy.client(tcp=True) as client:
         assert client.get(f"/hf/api/models/{REPO}", method="DELETE").status == 405
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (f"/hf/{REPO}/resolve/main/%2e%2e%2f%2e%2e%2fetc%2fpasswd", 400),
+        ("/hf/..%2f..%2fx/resolve/main/y", 404),
+        ("/hf/%00/resolve/main/y", 404),
+        (f"/hf/{REPO}/resolve/..%2f..%2fmain/README.md", 404),
+        (f"/hf/api/models/{REPO}/tree/main?cursor=..%2F..%2Fx&recursive=true", 400),
+        (f"/hf/api/models/{REPO}/tree/main?cursor=none%2Fx&recursive=true", 404),
+        (f"/hf/api/models/{REPO}/tree/main/README.md", 404),
+        (f"/hf/{REPO}/resolve/main/\xe9", 400),
+        (f"/hf/{REPO}/resolve/main/%", 400),
+        (f"/hf/api/models/{REPO}/tree/main?limit=99999999999999999999999", 200),
+    ],
+)
+def test_hostile_targets(mirror: Mirror, target: str, status: int) -> None:
+    """Names that lead elsewhere, and places that there are not, get an answer of their own."""
+    with mirror.proxy.connect(tcp=True) as connected:
+        head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        answer = exchange(connected, head.encode("latin-1"))
+    assert answer[9:12] == b"%d" % status, answer[:200]
 
 
 class ManyFiles:

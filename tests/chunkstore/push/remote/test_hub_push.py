@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fsspec.config import conf
 
+from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.push.push import PushOptions, PushResult
@@ -123,6 +124,15 @@ def test_what_is_not_the_whole(
     sha = world.repository.commit(FILES)
     world.push(url, exclude=exclude, dry_run=dry_run)
     assert world.store.refs("r").latest(BRANCHES, hub.branch_of(sha)) is None
+
+
+def test_what_the_hub_refuses(world: World) -> None:
+    """Who may not read a repository, or has mistaken its name, learns where a token comes from."""
+    world.repository.commit(FILES)
+    world.repository.is_gated = True
+    for url in ("hf://a/b", "hf://a/none"):
+        with pytest.raises(Denied, match="HF_TOKEN"):
+            world.push(url)
 
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
