@@ -22,6 +22,8 @@ from lodefs.chunkstore.format.compression import zstd_reader
 READ_BYTES_MAX = 4 << 20  # at once; a header that claims more is refused
 RATIO_MAX = 200  # unpacked bytes for each packed one
 RATIO_FROM_BYTES = 1 << 30
+XZ_MEMORY_BYTES_MAX = 256 << 20  # xz -9 needs 65 MiB
+_PACKED_BYTES = 64 << 10  # read at once
 _HEAD_BYTES = 6
 _LINK_BYTES_MAX = 4095  # PATH_MAX without its NUL
 _ENCRYPTED = 1
@@ -29,7 +31,7 @@ _ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06")
 _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda packed: cast("BinaryIO", gzip.GzipFile(fileobj=packed)),
     b"BZh": lambda packed: cast("BinaryIO", bz2.BZ2File(packed)),
-    b"\xfd7zXZ\0": lambda packed: cast("BinaryIO", lzma.LZMAFile(packed)),  # noqa: SIM115
+    b"\xfd7zXZ\0": lambda packed: cast("BinaryIO", _XzReader(packed)),
     b"\x28\xb5\x2f\xfd": zstd_reader,
 }
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, OSError, ValueError)
@@ -129,6 +131,34 @@ class _Packed(io.RawIOBase):
             found = self._stream.read(size if size >= 0 else READ_BYTES_MAX)
         self._budget.packed_bytes += len(found)
         return found
+
+
+class _XzReader(io.RawIOBase):
+    """The raw bytes of an .xz file. Unlike lzma.LZMAFile it bounds the memory that a file asks
+    for. Raises: LZMAError, EOFError."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES_MAX)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while True:
+            stream, packed = self._stream, b""
+            if stream.eof:  # perhaps another stream follows
+                packed = (stream.unused_data or self._packed.read(_PACKED_BYTES)).lstrip(b"\0")
+                if not packed:  # nothing but padding
+                    return b""
+                stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES_MAX)
+                self._stream = stream
+            elif stream.needs_input:
+                packed = self._packed.read(_PACKED_BYTES)
+                if not packed:
+                    raise EOFError("it ends within compressed bytes")
+            if found := stream.decompress(packed, size):
+                return found
 
 
 class _Forward:

@@ -39,6 +39,7 @@ COMPRESSIONS: dict[str, Compress] = {
     "bz2": bz2.compress,
     "xz": lzma.compress,
     "zst": zstandard.ZstdCompressor().compress,
+    "two streams": lambda data: lzma.compress(data[:700]) + b"\0" * 8 + lzma.compress(data[700:]),
     "two frames": lambda data: zstandard.compress(data[:700]) + zstandard.compress(data[700:]),
 }
 LARGE = Random(1).randbytes(5 << 20)
@@ -290,6 +291,16 @@ def test_header_that_claims_memory(world: World) -> None:
     info.size = 8 << 30
     with pytest.raises(InvalidInput, match="claims 8,589,934,592 bytes"):
         world.unpack(info.tobuf(tarfile.GNU_FORMAT) + b"x" * 5000)
+
+
+def test_xz_that_claims_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dictionary that is too large is refused before it is allocated."""
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
+    packed = lzma.compress(tar_of(("a", b"1")), filters=filters)
+    assert world.unpack(packed).commit
+    monkeypatch.setattr(members, "XZ_MEMORY_BYTES_MAX", 32 << 20)
+    with pytest.raises(InvalidInput, match=r"[Mm]emory"):
+        world.unpack(packed)
 
 
 class Pipe(io.RawIOBase):
