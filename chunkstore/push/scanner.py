@@ -79,6 +79,7 @@ class SourceNotes:
     private_files: int = 0  # files that others may not read
     private_named: list[bytes] = field(default_factory=list)  # the paths of the first ones
     hard_linked_files: int = 0  # each becomes a file of its own
+    stateless_files: int = 0  # of a URL that does not tell whether they change
     set_id_files: int = 0  # setuid or setgid: a commit keeps only the executable bit
     # Number of paths, by their last name
     often_excluded: Counter[str] = field(default_factory=Counter)
@@ -99,6 +100,7 @@ class SourceNotes:
         self.private_files += more.private_files
         self.private_named = (self.private_named + more.private_named)[:PRIVATE_NAMED_MAX]
         self.hard_linked_files += more.hard_linked_files
+        self.stateless_files += more.stateless_files
         self.set_id_files += more.set_id_files
         self.often_excluded += more.often_excluded
 

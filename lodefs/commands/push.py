@@ -345,6 +345,7 @@ def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
     notes = {
         "private_files": result.notes.private_files,
         "hard_linked_files": result.notes.hard_linked_files,
+        "stateless_files": result.notes.stateless_files,
         "set_id_files": result.notes.set_id_files,
         "often_excluded": dict(sorted(result.notes.often_excluded.items())),
     }
@@ -380,6 +381,12 @@ def report(
     _show_commit(result, spec, dry_run=dry_run)
     if not result.unchanged:
         _show_notes(result.notes, has_options=has_options)
+    if result.notes.stateless_files:
+        count = text.count(result.notes.stateless_files, "file")
+        _note(
+            f"each push reads {count} again: the source tells neither checksum, version nor time, "
+            "or one of the last minute"
+        )
 
 
 def _show_changes(result: CommitResult) -> None:

@@ -21,7 +21,7 @@ KEYS = {
     "push": {"commit", "unchanged", "created_branch", "new_bytes", "stored_bytes", "files_read",
              "skipped", "added_files", "added_bytes", "changed_files", "changed_bytes",
              "removed_files", "removed_bytes", "lost_packs", "dry_run", "excluded", "private_files",
-             "hard_linked_files", "set_id_files", "often_excluded"} | COUNTS,
+             "hard_linked_files", "stateless_files", "set_id_files", "often_excluded"} | COUNTS,
     "pull": {"commit", "unchanged", "fetched_bytes", "updated_from", "removed", "kept",
              "skipped"} | COUNTS,
     "ls": {"path", "kind", "digest", "size_bytes", "executable"},

@@ -71,6 +71,7 @@ class RemoteScan:
             for file in files
             if self._is_name(path, file.name) and self._is_alone(path, file.name, directories)
         ]
+        self.notes.stateless_files += sum(not file.state and file.size_bytes > 0 for file in files)
         self.notes.note_excluded([row[0] for row in rows], subdirectories)
         return ScannedDirectory(path, depth, Columns(rows), subdirectories, LISTED_NS)
 

@@ -33,6 +33,15 @@ def test_whole_branch(lodefs: Lodefs, source: MemoryRemote) -> None:
     assert len(source.reads) == 3
 
 
+def test_files_without_states_are_counted(lodefs: Lodefs, source: MemoryRemote) -> None:
+    """A source that cannot tell whether files change is named as such, at each push."""
+    assert "each push reads" not in lodefs("push", "memory://bucket/x", "r").err
+    source.has_states = False
+    for _ in range(2):
+        assert "each push reads 3 files again" in lodefs("push", "memory://bucket/x", "r").err
+    assert lodefs("push", "memory://bucket/x", "r", "--json").json["stateless_files"] == 3
+
+
 def test_into_a_path(lodefs: Lodefs, source: MemoryRemote) -> None:
     """All other files stay; before a slash the last part of the URL is the name."""
     lodefs("push", "memory://bucket/x", "r:data")
