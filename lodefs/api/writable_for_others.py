@@ -4,7 +4,7 @@ containers, and datasets of jobs. They are committed, or kept, when nobody shows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,12 +14,15 @@ from lodefs.api import base_tags, writable_changes
 from lodefs.api.writable import unmount_writable
 from lodefs.chunkstore.errors import InUse, Unavailable
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
+from lodefs.chunkstore.push.scanner import Skipped
 from lodefs.mount.helper import state_files
 from lodefs.mount.kernel import mount_syscalls
 from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_checks, upper_place, writable_mount
 from lodefs.mount.writable.upper_place import Record, UpperPlace
 from lodefs.settings.session import Session
+
+LEFT_OUT_MAX = 5  # paths that a message names
 
 
 def mount(session: Session, place: UpperPlace, wanted: Record, token: str | None) -> None:
@@ -79,6 +82,14 @@ def close(session: Session, place: UpperPlace, at: str, *, discards: bool = Fals
             return False
         unmount_writable(session, at, keep=not discards, discard=discards, insists=True)
         return place.read() is not None
+
+
+def left_out(skipped: Sequence[Skipped]) -> str:
+    """Returns the paths that a commit does not have, since no commit can hold them, and why, for
+    people; "" if there are none."""
+    named = [str(each) for each in skipped[:LEFT_OUT_MAX]]
+    more = len(skipped) - len(named)
+    return "; ".join([*named, *([f"and {more:,} more"] if more else [])])
 
 
 def remember(session: Session, at: str, place: UpperPlace) -> None:

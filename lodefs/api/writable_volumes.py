@@ -87,7 +87,9 @@ class WritableVolumes:
         if not kept:
             with suppress(OSError):  # an empty directory is harmless
                 os.rmdir(at)
-        return Closed("" if result is None else result.commit, kept)
+        if result is None:
+            return Closed("", kept)
+        return Closed(result.commit, kept, writable_for_others.left_out(result.skipped))
 
     @contextmanager
     def _session_if_any(self, volume: WritableVolume) -> Iterator[Session]:

@@ -41,7 +41,6 @@ from lodefs.slurm.job_liveness import JobEnd
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 
 AGAIN = (Unavailable, Conflict, InUse, Denied, NoSpace)  # may go by itself, or once root has mended
-LEFT_OUT_MAX = 5  # paths that a message names
 
 Tell = Callable[["Settled"], str]
 """Tells an outcome to people, and returns what was said; "" if it is not the time to say it."""
@@ -238,9 +237,8 @@ def told(one: Settled) -> str:
     change = one.change
     what = f"the changes on {change.shown.directory} ({change.dataset})"
     if change.commit:
-        left = "".join(f"; left out: {each}" for each in one.skipped[:LEFT_OUT_MAX])
-        more = len(one.skipped) - LEFT_OUT_MAX
-        left += f"; and {more:,} more" if more > 0 else ""
+        left_out = writable_for_others.left_out(one.skipped)
+        left = f"; left out: {left_out}" if left_out else ""
         left += f"; what is left on the node stays for now: {one.error}" if one.error else ""
         return f"{what} are commit {change.commit}{left}"
     if one.kept is None:

@@ -51,10 +51,12 @@ class Base(NamedTuple):
 
 class Closed(NamedTuple):
     """The outcome of a volume's changes. ``commit``: the commit that has them, "" if none was made;
-    ``kept``: they are still on the disk."""
+    ``kept``: they are still on the disk; ``left_out``: the paths that no commit can hold, and why,
+    for people; "" if there are none."""
 
     commit: str
     kept: bool
+    left_out: str = ""
 
 
 class VolumeWriter(Protocol):

@@ -5,6 +5,7 @@ What is open is written down before it may be written to; the mount service coun
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from lodefs.mount.volumes import changes
 from lodefs.mount.volumes.changes import Closed, VolumeWriter, Words, WritableVolume
 
 WORK_TIMEOUT_S = 30.0  # of the mount service
+_log = logging.getLogger("lodefs.volumes")
 
 
 class Opened(NamedTuple):
@@ -83,6 +85,8 @@ class Openings:
             raise
         self._failures.pop(volume.key, None)
         self._write(changes.closed(volume, done.commit))
+        if done.left_out:
+            _log.warning("the commit of volume %s leaves out: %s", volume.name, done.left_out)
         return done
 
     def close_unused(self, volume: WritableVolume, driver: str) -> Closed | None:

@@ -60,7 +60,7 @@ def test_a_node_that_loses_its_power(node: Node, lodefs: Installation, dataset: 
     state = node.folder / "var-lib/lodefs"
     left = state / "mounts" / "left-over"
     left.mkdir()
-    lodefs.reboot(lambda: _as_of_another_boot(state / "mounter/mounts"))
+    lodefs.reboot(lambda: as_of_another_boot(state / "mounter/mounts"))
     node.await_pods(NAMES, "Running", timeout_s=240.0)
     lodefs.await_ready()
     readers.read_on()
@@ -71,7 +71,7 @@ def test_a_node_that_loses_its_power(node: Node, lodefs: Installation, dataset: 
     assert not list((state / "mounter/mounts").iterdir())
 
 
-def _as_of_another_boot(records: Path) -> None:
+def as_of_another_boot(records: Path) -> None:
     """What mounts were is of a boot that is over: the node's kernel has not rebooted."""
     paths = list(records.glob("*.json"))
     assert paths

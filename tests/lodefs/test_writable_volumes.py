@@ -19,12 +19,14 @@ from lodefs.api.writable_volumes import WritableVolumes
 from lodefs.chunkstore.errors import Diverged
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.mount.docker.volumes import wanted_of
+from lodefs.mount.docker.writing import WORDS
 from lodefs.mount.helper.helper_client import MountHelper
 from lodefs.mount.helper.kernel_mounts import KernelMounts
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import DOCKER, User
 from lodefs.mount.volumes.changes import WritableVolume
+from lodefs.mount.volumes.openings import Openings
 from lodefs.mount.writable import upper_place
 from lodefs.settings.session import Session
 from lodefs.slurm import change_records
@@ -130,6 +132,20 @@ def test_a_container_shows_the_mount(given: RealGiven) -> None:
     given.end_copy(place)
     assert os.stat(place).st_mode & 0o777 == 0o755
     assert not given.writer.close(volume, "nothing").commit
+
+
+def test_what_no_commit_holds_is_logged(
+    given: RealGiven, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A FIFO ends with the volume; the log of its driver names it."""
+    volume = given.hold(given.volume())
+    place = given.writer.mount(volume, None)
+    given.change(place, "new")
+    os.mkfifo(f"{place}/fifo")
+    openings = Openings(given.service, given.writer, lambda _: None, wanted_of, WORDS)
+    assert openings.close(volume).commit
+    assert "the commit of volume a leaves out: fifo is not a file" in caplog.text
+    assert given.messages() == ["Docker volume a\n"]
 
 
 def test_a_conflict_is_solved_by_hand(given: RealGiven) -> None:

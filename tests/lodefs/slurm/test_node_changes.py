@@ -21,7 +21,7 @@ from lodefs.slurm import change_records
 from lodefs.slurm.change_records import ChangeRecords
 from lodefs.slurm.job_liveness import JobEnd
 from lodefs.slurm.job_record import JobRecords
-from lodefs.slurm.node_changes import LEFT_OUT_MAX, NodeChanges, Settled, told
+from lodefs.slurm.node_changes import NodeChanges, Settled, told
 from tests.lodefs.slurm.test_change_records import CHANGE
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -80,7 +80,7 @@ def test_a_message_names_a_few_of_what_is_left_out() -> None:
     """A user may make any number of FIFOs."""
     skipped = [Skipped(b"%d" % number, f"{number} is a FIFO") for number in range(1000)]
     line = told(Settled(msgspec.structs.replace(CHANGE, commit="c" * 64), skipped))
-    assert f"{LEFT_OUT_MAX - 1} is a FIFO; and 995 more" in line
+    assert f"{writable_for_others.LEFT_OUT_MAX - 1} is a FIFO; and 995 more" in line
     assert len(line) < 1000
 
 
