@@ -51,8 +51,10 @@ class Writing:
     def await_closed(self) -> None:
         """Waits until the driver has neither a volume nor changes any more."""
         state = self.node.folder / "var-lib/lodefs/csi"
-        left = lambda: [*(state / "volumes").glob("*.json"), *(state / "changes").glob("*")]  # noqa: E731
-        self.node.until(lambda: not left(), "the driver has closed all volumes")
+        patterns = ("volumes/*.json", "changes/*", "writable/*")
+        self.node.until(
+            lambda: not any([*state.glob(one)] for one in patterns), "all volumes are closed"
+        )
 
     def names(self, branch: str) -> set[str]:
         """The names in the top directory of a branch."""
@@ -168,11 +170,12 @@ def test_a_persistent_volume(writing: Writing) -> None:
     is one commit. A pod of a user writes by its group."""
     source = changed("shared")["csi"]
     del source["readOnly"]
+    secret = {"name": SECRET, "namespace": "default"}
     spec = {
         "accessModes": ["ReadWriteMany"],
         "capacity": {"storage": "1Gi"},
         "storageClassName": "",
-        "csi": source | {"volumeHandle": "shared", "nodePublishSecretRef": _of_namespace()},
+        "csi": source | {"volumeHandle": "shared", "nodePublishSecretRef": secret},
     }
     claim = {
         "accessModes": ["ReadWriteMany"],
@@ -180,23 +183,10 @@ def test_a_persistent_volume(writing: Writing) -> None:
         "volumeName": "shared",
         "resources": {"requests": {"storage": "1Gi"}},
     }
-    writing.node.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": "shared"},
-            "spec": spec,
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "shared"},
-            "spec": claim,
-        },
-    )
+    writing.node.apply(_object("PersistentVolume", spec), _object("PersistentVolumeClaim", claim))
     volume = claimed("shared")
     volume["persistentVolumeClaim"]["readOnly"] = False
-    user = {"securityContext": {"runAsUser": 1000, "fsGroup": 2000}}
+    user: dict[str, Any] = {"securityContext": {"runAsUser": 1000, "fsGroup": 2000}}
     waits = "until [ -e /data/go ]; do sleep 0.1; done"
     writing.node.apply(pod("waits", volume, f"{waits}; mv /data/labels /data/moved", **user))
     writing.node.await_pods(["waits"], "Running")
@@ -212,8 +202,8 @@ def test_a_persistent_volume(writing: Writing) -> None:
     assert writing.names("shared") == writing.names("main") - {"labels"} | {"go", "moved"}
 
 
-def _of_namespace() -> dict[str, str]:
-    return {"name": SECRET, "namespace": "default"}
+def _object(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "shared"}, "spec": spec}
 
 
 def test_no_credentials(writing: Writing) -> None:
