@@ -42,7 +42,8 @@ keep() { # keep PATH...: into the root file system
 mkdir -p "$root"
 libraries=$(cd "$debian" && find usr/lib/*-linux-gnu* -maxdepth 1 -name '*.so*' \
   ! -name 'libdb-*' ! -name 'libperl*')
-loader=$(cd "$debian" && ls -d lib64 usr/lib64 2>/dev/null) || true # amd64 has it there
+# amd64 has it in lib64, arm64 in lib
+loader=$(cd "$debian" && ls -d lib64 usr/lib64 usr/lib/ld-linux-*.so.* 2>/dev/null) || true
 # shellcheck disable=SC2086  # words are meant
 keep bin lib "usr/bin/python$version" "usr/lib/python$version" $loader $libraries
 cat "$debian"/usr/share/ca-certificates/mozilla/*.crt >"$scratch/ca-certificates.crt"

@@ -58,7 +58,8 @@ class Writing:
 
     def names(self, branch: str) -> set[str]:
         """The names in the top directory of a branch."""
-        return set(self.lodefs.lodefs("ls", f"{REPO}@{branch}").split())
+        lines = self.lodefs.lodefs("ls", f"{REPO}@{branch}").splitlines()
+        return {line.rstrip("/") for line in lines}
 
     def text(self, branch: str, name: str) -> str:
         """The content of a file."""
@@ -87,7 +88,7 @@ class Writing:
         name = driver["metadata"]["name"]
         inside = ["exec", "-n", NAMESPACE, name, "--", "/usr/bin/env"]
         keys = [f"{key}={value}" for key, value in CREDENTIALS.items()]
-        return self.node.kubectl(*inside, *keys, "lodefs", *words)
+        return self.node.kubectl(*inside, *keys, "/usr/bin/lodefs", *words)
 
 
 @pytest.fixture(scope="module")
