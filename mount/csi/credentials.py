@@ -33,11 +33,13 @@ class Credentials:
         except OSError as error:
             raise state_files.translated(error, self._folder) from error
 
-    def keep(self, key: str, credentials: Mapping[str, str]) -> None:
-        """Keeps the credentials of a volume, by their names in the environment. Raises: NoSpace,
-        Denied, Unavailable."""
-        if credentials and credentials != self.of(key):
-            state_files.write_whole(self._folder / key, msgspec.json.encode(credentials))
+    def keep(self, key: str, credentials: Mapping[str, str]) -> bool:
+        """Keeps the credentials of a volume, by their names in the environment. Returns whether
+        they are others than before. Raises: NoSpace, Denied, Unavailable."""
+        if not credentials or credentials == self.of(key):
+            return False
+        state_files.write_whole(self._folder / key, msgspec.json.encode(credentials))
+        return True
 
     def of(self, key: str) -> Mapping[str, str]:
         """Returns the credentials of a volume; {} if it came without any, or a reboot has removed

@@ -101,7 +101,8 @@ class PodChanges:
                 f"volume {wanted.name} is in use as something else, or has changes that are not "
                 "committed yet: end the pods that use it first"
             )
-        self._credentials.keep(wanted.key, secrets.credentials)
+        if self._credentials.keep(wanted.key, secrets.credentials):
+            self._openings.forget_failure(wanted.key)  # a reboot may have removed those of before
         try:
             if volume is None:
                 self.writer.branch(wanted)

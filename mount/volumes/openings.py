@@ -51,6 +51,10 @@ class Openings:
         started; None if it did not fail."""
         return self._failures.get(key)
 
+    def forget_failure(self, key: str) -> None:
+        """Lets the changes of a volume be committed again: the cause of its failure may be gone."""
+        self._failures.pop(key, None)
+
     def open(
         self,
         volume: WritableVolume,
@@ -63,7 +67,7 @@ class Openings:
         MountService.acquire, and of VolumeWriter.base and mount."""
         source, commit = self.writer.base(volume)
         if label not in volume.users:
-            self._failures.pop(volume.key, None)
+            self.forget_failure(volume.key)
         volume = changes.opened(volume, commit, label)
         self._write(volume)  # before it may be written to
         held = self._service.acquire(user, self._claim(source, commit), token, timeout_s)
@@ -83,7 +87,7 @@ class Openings:
         except LodefsError as error:
             self._failures[volume.key] = error
             raise
-        self._failures.pop(volume.key, None)
+        self.forget_failure(volume.key)
         self._write(changes.closed(volume, done.commit))
         if done.left_out:
             _log.warning("the commit of volume %s leaves out: %s", volume.name, done.left_out)

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from loadtests.kube.installation import CREDENTIALS, NAMESPACE, Installation, claimed, inline, pod
+from loadtests.kube.installation import (
+    CREDENTIALS,
+    NAMESPACE,
+    RELEASE,
+    Installation,
+    claimed,
+    inline,
+    pod,
+)
 from loadtests.kube.node import ROOT, Node
 from tests.kube.conftest import Dataset
 from tests.kube.readers import REPO
@@ -86,9 +94,13 @@ class Writing:
         """A command of lodefs in the driver's pod."""
         (driver,) = self.lodefs.pods("csi")
         name = driver["metadata"]["name"]
-        inside = ["exec", "-n", NAMESPACE, name, "--", "/usr/bin/env"]
-        keys = [f"{key}={value}" for key, value in CREDENTIALS.items()]
-        return self.node.kubectl(*inside, *keys, "/usr/bin/lodefs", *words)
+        return self.node.kubectl("exec", "-n", NAMESPACE, name, "--", "lodefs", *words)
+
+    def set_driver_environment(self, *words: str) -> None:
+        """`kubectl set env`; returns when the driver has been started again."""
+        self.node.kubectl("-n", NAMESPACE, "set", "env", f"daemonset/{RELEASE}-csi", *words)
+        self.lodefs.await_ready()
+        self.node.until(lambda: len(self.lodefs.pods("csi")) == 1, "the old driver is gone")
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +252,9 @@ def test_a_node_that_loses_its_power(writing: Writing) -> None:
         return bool(listed) and not listed[0]["mounted"]
 
     node.until(is_listed, "the changes of a pod that does not come back are listed")
+    writing.set_driver_environment("--from=secret/lodefs-s3")
     writing.in_driver("unmount", listed[0]["mountpoint"], "--commit", "-m", "by hand")
+    writing.set_driver_environment(*(f"{key}-" for key in CREDENTIALS))
     node.kubectl("delete", "pod", "again", "--timeout=120s")
     assert writing.await_commit("again").endswith("pod default/again")
     assert writing.messages("once") == ["by hand"]

@@ -248,6 +248,22 @@ def test_a_reboot_commits(rig: WritingRig) -> None:
     next_.close()
 
 
+def test_other_credentials_are_tried(rig: WritingRig) -> None:
+    """A commit without rights waits, until the same pod comes with other credentials: after a
+    reboot those of before are gone, and the driver has tried without them."""
+    rig.use("v1", "one")
+    rig.writer.failures.append(Denied("there are no credentials"))
+    rig.round(2)
+    rig.publish("v1", "one")
+    rig.unpublish("v1", "one")
+    rig.round(2)
+    assert rig.writer.messages == []
+    rig.publish("v1", "one", secrets=SECRET | {"AWS_SESSION_TOKEN": "another"})
+    rig.unpublish("v1", "one")
+    rig.round(2)
+    assert rig.writer.messages == ["Kubernetes volume v1\n\npod ns/one"]
+
+
 def test_a_record_that_is_damaged(rig: WritingRig, caplog: pytest.LogCaptureFixture) -> None:
     """It is put aside, and told; its changes and other volumes go on."""
     for name in ("v1", "v2"):
