@@ -253,7 +253,7 @@ def test_a_node_that_loses_its_power(writing: Writing) -> None:
 
     node.until(is_listed, "the changes of a pod that does not come back are listed")
     writing.set_driver_environment("--from=secret/lodefs-s3")
-    writing.in_driver("unmount", listed[0]["mountpoint"], "--commit", "-m", "by hand")
+    writing.in_driver("commit", listed[0]["mountpoint"], "--branch", "once", "-m", "by hand")
     writing.set_driver_environment(*(f"{key}-" for key in CREDENTIALS))
     node.kubectl("delete", "pod", "again", "--timeout=120s")
     assert writing.await_commit("again").endswith("pod default/again")
