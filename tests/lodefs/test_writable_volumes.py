@@ -134,9 +134,7 @@ def test_a_container_shows_the_mount(given: RealGiven) -> None:
     assert not given.writer.close(volume, "nothing").commit
 
 
-def test_what_no_commit_holds_is_logged(
-    given: RealGiven, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_no_commit_holds_is_logged(given: RealGiven, caplog: pytest.LogCaptureFixture) -> None:
     """A FIFO ends with the volume; the log of its driver names it."""
     volume = given.hold(given.volume())
     place = given.writer.mount(volume, None)
