@@ -14,6 +14,7 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmRequest, WarmStatus
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
 from lodefs.proxy.warm import cluster_jobs
 from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path
@@ -210,5 +211,48 @@ def test_errors_of_the_other_node_are_its_own(rig: Rig) -> None:
             await members[1].stop()
             with pytest.raises(Unavailable):
                 await peers.progress(address, "0" * 16)
+
+    asyncio.run(run())
+
+
+class Upstream:
+    """Implements Upstream: it notes what it is asked to begin."""
+
+    def __init__(self) -> None:
+        self.begun: list[HubOrder] = []
+
+    async def fetch(self, order: HubOrder) -> HubOutcome:
+        raise AssertionError("another node's order is only begun")
+
+    def begin(self, order: HubOrder) -> HubOutcome:
+        self.begun.append(order)
+        return HubOutcome("running", "half")
+
+
+def test_fetches_from_a_hub(rig: Rig) -> None:
+    """All nodes name the same owner, which begins what it is sent; one without a hub refuses, and
+    so does one that gets another body than was signed."""
+    order = HubOrder("dataset", "org/name", "main", "datasets/org/name")
+
+    async def run() -> None:
+        async with cluster_of(rig, 3) as members:
+            pool = members[0].node._pools.jobs
+            jobs = [member.peering.jobs(pool) for member in members]
+            key = digest_of(b"datasets/org/name")
+            owner = {
+                one.owner(key) or member.address for one, member in zip(jobs, members, strict=True)
+            }
+            assert len(owner) == 1
+            one, other = members[0], members[1]
+            with pytest.raises(NotFound, match="hub"):
+                await jobs[0].fetch_hub(other.address, order)
+            upstream = Upstream()
+            assert other.node.peer_server is not None
+            other.node.peer_server._upstream = upstream
+            outcome = await jobs[0].fetch_hub(other.address, order)
+            assert outcome == HubOutcome("running", "half") and upstream.begun == [order]
+            with pytest.raises(Denied, match="does not match"):
+                await other.node.peer_server._hub_answer(f"{wire.PEER_HUB}?digest=00", b"{}")
+            assert one.node.upstream is None
 
     asyncio.run(run())
