@@ -79,6 +79,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         changing.one_of_a_million,
         "a commit of a writable mount of 1,000,000 files, of which one was changed",
     ),
+    "changes-hostile": (
+        changing.hostile,
+        "commits of writable mounts with very many empty files, and with a file of one hole",
+    ),
     "transaction": (
         transactions.four_processes,
         "100,000 small files by four processes in one transaction, against a push",

@@ -1,16 +1,20 @@
 """``./run bench changes``: one byte changed of 100,000 files, without the other ones: pushed, or
-committed of a writable mount. ``./run bench changes-million``: the latter, of 1,000,000 files."""
+committed of a writable mount. ``./run bench changes-million``: the latter, of 1,000,000 files.
+``./run bench changes-hostile``: empty files, and holes, in a writable mount."""
 
 from __future__ import annotations
 
 import json
 import statistics
+import time
 from contextlib import closing
 from pathlib import Path
 
+from blake3 import blake3
+
 import lodefs as api
 from loadtests.cli import Lodefs
-from loadtests.measure import size_of
+from loadtests.measure import Run, size_of
 from loadtests.results import Result
 from lodefs.api.changes import CopyFrom, Put
 from lodefs.settings.session import Session
@@ -22,6 +26,8 @@ ROUNDS = 5
 SECONDS_MAX = 1.0
 COMMIT_SECONDS_MAX = 2.0
 SENT_KIB_MAX = 1024
+NAMES, NAME_BYTES_MAX = (20_000, 120_000), 2048
+HOLE_BYTES, ZEROS, HASHINGS_MAX = 8 << 30, bytes(8 << 20), 6.0
 
 
 def one_of_many(scratch: Path) -> Result:
@@ -72,6 +78,56 @@ def one_of_a_million(scratch: Path) -> Result:
     _add_commits(result, lodefs, scratch, "commit of a writable mount", path)
     result.notes.append("`lodefs commit DIR`, until DIR shows the new commit")
     return result
+
+
+def hostile(scratch: Path) -> Result:
+    """What a commit of a writable mount costs its node if a user has filled it with what costs him
+    nothing: empty files, and a file with one hole."""
+    result = Result("changes-hostile")
+    source = scratch / "source"
+    source.mkdir()
+    (source / "one").write_text("one\n")
+    lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
+    lodefs.run("init", scratch / "store")
+    lodefs.run("push", source, "bench")
+    with lodefs.proxy(scratch / "proxy") as proxy:
+        few, many = (_committed_names(lodefs, scratch, proxy.url, names) for names in NAMES)
+        each = (many.memory_bytes - few.memory_bytes) / (NAMES[1] - NAMES[0])
+        result.add("memory for each empty file", each, "B", at_most=NAME_BYTES_MAX)
+        result.add("processor time for each empty file", many.cpu_s / NAMES[1] * 1e6, "us")
+        root = _mounted(lodefs, scratch, proxy.url, "hole")
+        with open(root / "hole", "wb") as file:
+            file.truncate(HOLE_BYTES)
+        done = lodefs.run("commit", root)
+        lodefs.run("unmount", root)
+    began_s = time.process_time()
+    for _ in range(HOLE_BYTES // len(ZEROS)):
+        blake3(ZEROS)
+    hashing_s = time.process_time() - began_s
+    result.add("a hole: processor time against BLAKE3 of its zeros", done.cpu_s / hashing_s, "x",
+               at_most=HASHINGS_MAX)  # fmt: skip
+    result.notes.append(f"commits of {NAMES[0]:,} and {NAMES[1]:,} files; {HOLE_BYTES >> 30} GiB")
+    return result
+
+
+def _committed_names(lodefs: Lodefs, place: Path, proxy: str, names: int) -> Run:
+    root = _mounted(lodefs, place, proxy, f"names-{names}")
+    for number in range(names):
+        if number % 1000 == 0:
+            below = root / f"{names}-{number:07}"
+            below.mkdir()
+        (below / f"{number:07}.txt").touch()
+    done = lodefs.run("commit", root, watch_memory=True)
+    lodefs.run("unmount", root)
+    return done
+
+
+def _mounted(lodefs: Lodefs, place: Path, proxy: str, name: str) -> Path:
+    root = place / name
+    root.mkdir()
+    own = "--upper", place / f"upper-{name}", "--proxy", proxy
+    lodefs.run("mount", "bench", root, "--writable", *own)
+    return root
 
 
 def _add_commits(result: Result, lodefs: Lodefs, place: Path, what: str, path: Path) -> None:

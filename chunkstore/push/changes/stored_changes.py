@@ -233,8 +233,8 @@ class EarlyQuota:
         self._trees = trees
         self._root = root
         self._size_bytes = size_bytes
-        self._places = [list(_places(change)) for change in changes]
-        self._staying = _staying(changes, self._places)
+        self._changes = changes
+        self._staying = _staying(changes)
         self._put_bytes = 0
 
     def check_files(self, sizes_bytes: Mapping[int, int]) -> None:
@@ -255,7 +255,7 @@ class EarlyQuota:
         if self._root is None:
             return 0
         overlay = Overlay(self._trees.read_tree, self._root)
-        for names in (names for places in self._places for names in places):
+        for names in (names for change in self._changes for names in _places(change)):
             if not names:
                 return 0
             with suppress(NotFound, NotADirectory):
@@ -275,12 +275,12 @@ def _places(change: Change) -> Iterator[Names]:
             yield names_of(change.path, is_root_fine=isinstance(change, _WHOLE))
 
 
-def _staying(changes: Sequence[Change], places: Sequence[Sequence[Names]]) -> set[int]:
+def _staying(changes: Sequence[Change]) -> set[int]:
     """Returns the changes whose content no later change touches, not even in part."""
     later = _Touched()
     staying = set()
     for number in reversed(range(len(changes))):
-        for names in places[number]:
+        for names in _places(changes[number]):
             is_free = later.add(names)
             if is_free and isinstance(changes[number], Put | PutDirectory | PutArchive):
                 staying.add(number)

@@ -27,7 +27,7 @@ from lodefs.chunkstore.push.workers.source_files import show_path, source_error
 from lodefs.chunkstore.system.safe_open import closing, open_below
 
 AS_ROOT, AS_USER = b"trusted.overlay.", b"user.overlay."  # prefixes of overlayfs attributes
-NAMES_MAX = 4_000_000  # a commit needs about 1.6 KB of memory for each
+NAMES_MAX = 4_000_000  # a commit needs about 2 KB of memory for each
 _READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK
 _OPAQUE, _WITH_WHITEOUTS = b"y", b"x"  # values of the "opaque" attribute

@@ -29,10 +29,9 @@ class Path(tuple[bytes, ...]):
 def test_which_changes_stay_is_known_without_all_beginnings_of_a_path() -> None:
     """Its memory is that of the path, since the beginnings of a path share their names."""
     changes = [Put(b"/".join([b"d"] * DEPTH), b"")]
-    places = [[(b"d",) * DEPTH]]
     tracemalloc.start()
     try:
-        assert _staying(changes, places) == {0}
+        assert _staying(changes) == {0}
         assert tracemalloc.get_traced_memory()[1] < BYTES_MAX
     finally:
         tracemalloc.stop()
@@ -62,7 +61,7 @@ def test_which_changes_stay() -> None:
             for n, path in enumerate(paths)
             if changes[n] is Put and not any(_meet(path, other) for other in paths[n + 1 :])
         }
-        assert _staying(made, [[path] for path in paths]) == expected
+        assert _staying(made) == expected
 
 
 def _meet(one: Names, other: Names) -> bool:
