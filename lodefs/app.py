@@ -82,6 +82,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "du": ("du", "Show the size of repositories, and what deleting frees."),
         "quota": ("retain", "Limit the size of a version of a repository."),
         "retain": ("retain", "Set how much of a repository's history is kept."),
+        "adopt": ("adopt", "Copy what a version has in a bucket into the store."),
         "gc": ("gc", "Delete what no branch or tag leads to."),
         "purge": ("purge", "Remove a file's bytes from all versions, permanently."),
         "verify": ("verify", "Check a store, a revision, or this node's cache."),

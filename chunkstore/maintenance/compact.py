@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,13 +18,16 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
+from lodefs.chunkstore.format.virtual_pack import VirtualPack
 from lodefs.chunkstore.maintenance.mark import Marked
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.pack_locations import PackBatch, locations_of, place_of
+from lodefs.chunkstore.objects.virtual_packs import stored_etag, virtual_pack_of
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
     check_bound,
     index_or_none,
+    ordinary_index_or_none,
     read_index,
     read_stored,
     unpack_chunks,
@@ -55,9 +59,10 @@ def sparse_packs(
     dropped: Mapping[PackId, int],
 ) -> Iterator[Sparse]:
     """Returns those of the packs in use that use less than ``min_used`` (0 to 1) of their bytes. It
-    skips a pack whose index cannot be read. ``dropped`` are chunks that count as dropped."""
+    skips virtual packs, and a pack whose index cannot be read. ``dropped`` are chunks that count as
+    dropped."""
     used = (pack for pack, _ in packs if pack in marked)
-    for index in map_ahead(executor, partial(index_or_none, objects), used):
+    for index in map_ahead(executor, partial(ordinary_index_or_none, objects), used):
         if index is None:
             continue
         if gone := dropped.get(index.pack_id):
@@ -152,12 +157,17 @@ def _drop_chunks(
             wanted = version.index.without(dead.chunks, codec)
             if wanted.codecs == version.index.codecs:
                 return 0
-            data = [*_live_bytes(objects, version, wanted, rate), wanted.encode()]
-            smaller_bytes = version.index.offsets[-1] - wanted.offsets[-1]
+            virtual = virtual_pack_of(objects, dead.pack, version.etag)
+            if virtual is not None:
+                data, smaller_bytes = _cut_virtual(objects, version, virtual, wanted, rate)
+            else:
+                runs = wanted.live_runs(0, len(wanted))
+                data = [*_live_bytes(objects, version, runs, rate), wanted.encode()]
+                smaller_bytes = version.index.offsets[-1] - wanted.offsets[-1]
             rate.take(sum(map(len, data)))
             if place_of(version.etag) is not None:
                 return _Rewritten(dead.pack, b"".join(data), version.etag, smaller_bytes)
-            if objects.head(keys.pack(dead.pack)).etag != version.etag:
+            if objects.head(keys.pack(dead.pack)).etag != stored_etag(version.etag):
                 continue  # somebody else wrote it meanwhile, perhaps without other chunks
             objects.put(keys.pack(dead.pack), data)
         except Changed:
@@ -170,15 +180,40 @@ def _drop_chunks(
     return 0
 
 
+def _cut_virtual(
+    objects: ObjectStore,
+    version: PackIndexVersion,
+    virtual: VirtualPack,
+    wanted: PackIndex,
+    rate: Rate,
+) -> tuple[list[Buffer], int]:
+    """Returns the object of a virtual pack that has only the chunks of ``wanted``, and by how many
+    bytes it is smaller. Nothing is read from a source, whose objects stay as they are. Raises: what
+    _live_bytes raises."""
+    left = replace(virtual, index=wanted)
+    placed = virtual.placed()
+    own = (
+        (n, 1)
+        for first, count in wanted.live_runs(0, len(wanted))
+        for n in range(first, first + count)
+        if not placed >> n & 1
+    )
+    data = [*_live_bytes(objects, version, own, rate), left.encode_tail()]
+    return data, virtual.own_size_bytes - left.own_size_bytes
+
+
 def _live_bytes(
-    objects: ObjectStore, version: PackIndexVersion, wanted: PackIndex, rate: Rate
+    objects: ObjectStore,
+    version: PackIndexVersion,
+    runs: Iterable[tuple[int, int]],
+    rate: Rate,
 ) -> list[Buffer]:
-    """Returns the verified stored bytes of the chunks that ``wanted`` keeps. Raises: Corrupt,
-    Changed, NotFound; TooLarge if they do not fit into memory."""
+    """Returns the verified stored bytes of runs of chunks. Raises: Corrupt, Changed, NotFound;
+    TooLarge if the pack does not fit into memory."""
     index = version.index
-    check_bound(wanted)
+    check_bound(index)
     found: list[Buffer] = []
-    for begin, count in wanted.live_runs(0, len(wanted)):
+    for begin, count in runs:
         first, end = begin, begin + count
         while first < end:
             last = first + 1

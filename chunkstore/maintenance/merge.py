@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import UNREADABLE, Changed, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.composite import (
     TABLE_PACKS_MAX,
@@ -36,7 +36,8 @@ from lodefs.chunkstore.objects.pack_locations import (
     composite_parts,
     locations_of,
 )
-from lodefs.chunkstore.repo.pack_reader import index_or_none
+from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag
+from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.system.rate import Rate
 
@@ -104,8 +105,8 @@ class Merging:
             self._tables.remove(dead)
 
     def merge(self, small: Sequence[tuple[PackId, int]], progress: Progress) -> Merged:
-        """Puts small packs that are in use into composites. Damaged packs and packs that lack
-        chunks stay where they are."""
+        """Puts small packs that are in use into composites. Damaged packs, packs that lack
+        chunks and virtual packs stay where they are."""
         table = self._table()
         if not batches(small, table):
             return Merged()
@@ -148,15 +149,18 @@ class Merging:
 
     def _whole_packs(self, small: Sizes, table: CompositeTable) -> list[tuple[PackId, int]]:
         """Returns the packs that may go into composites, or lie in one. A pack that lacks chunks
-        stays alone, since a copy or a repair may still restore them."""
+        stays alone, since a copy or a repair may still restore them, and so does a virtual one,
+        which may be adopted."""
 
         def may_move(one: tuple[PackId, int]) -> bool:
             if one[0] in table.places:
                 return True
-            index = index_or_none(self._objects, one[0])
-            if index is None:  # merging finds this out and reports it
+            try:
+                version = read_index(self._objects, one[0])
+            except (*UNREADABLE, Changed):  # merging finds this out and reports it
                 return True
-            return one[0] not in self._smaller_by and not index.has_gone
+            may_grow = version.index.has_gone or is_virtual_etag(version.etag)
+            return one[0] not in self._smaller_by and not may_grow
 
         small = list(small)
         moves = self._executor.map(may_move, small)

@@ -32,6 +32,7 @@ from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, decode_tree, tree_digest
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.objects.mirrored import report_corruption
+from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag
 from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
@@ -304,6 +305,16 @@ def index_or_none(objects: ObjectStore, pack_id: PackId) -> PackIndex | None:
         return read_index(objects, pack_id).index
     except (*UNREADABLE, Changed):
         return None
+
+
+def ordinary_index_or_none(objects: ObjectStore, pack_id: PackId) -> PackIndex | None:
+    """Does what ``index_or_none`` does; also returns None for a virtual pack, whose bytes mostly
+    lie elsewhere."""
+    try:
+        version = read_index(objects, pack_id)
+    except (*UNREADABLE, Changed):
+        return None
+    return None if is_virtual_etag(version.etag) else version.index
 
 
 def check_bound(index: PackIndex) -> None:

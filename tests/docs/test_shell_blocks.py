@@ -49,6 +49,7 @@ BLOCKS = {
     "import.md#the-url-1": "a server of the reader's: tests/chunkstore/push/remote has such URLs",
     "import.md#archives-1": "archives of the reader's: tests/lodefs/commands has such",
     "import.md#in-place-1": "needs a bucket: tests/lodefs/test_import_in_place.py has one",
+    "import.md#in-place-2": "needs a bucket: tests/chunkstore/maintenance/test_adopt.py has one",
     "install.md#debian-package-1": NODE,
     "install.md#installsh-1": "pip builds and fetches all; test_life.py runs it on wheels",
     "install.md#bundle-1": "it is built for minutes; tests/deploy/test_bundle.py does the same",

@@ -1,0 +1,176 @@
+"""Adopting: virtual packs of a version are written again under their ids with the bytes that lay in
+objects of a source. No tree and no commit changes, and a repetition goes on with what is left."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Changed, Corrupt
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.compression import RawStreak
+from lodefs.chunkstore.format.names import PackId, Spec
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.virtual_pack import PlacedRun, VirtualPack
+from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.virtual_packs import stored_etag, virtual_pack_of
+from lodefs.chunkstore.repo.pack_reader import (
+    PackIndexVersion,
+    read_index,
+    read_stored,
+    unpack_chunks,
+)
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.parallel_map import map_ahead
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.rate import Rate
+from lodefs.chunkstore.types import Buffer
+
+PACKS_AT_ONCE = 4  # each takes up to 64 MiB of memory, twice
+TRIES = 4  # for a pack that others rewrite at the same time
+
+
+@dataclass(slots=True)
+class AdoptResult:
+    """``packs`` had ``size_bytes`` in objects of sources, which are in the store now, in
+    ``stored_bytes``. ``lost`` says which objects could not be read any more."""
+
+    packs: int = 0
+    size_bytes: int = 0
+    stored_bytes: int = 0
+    lost: list[str] = field(default_factory=list)
+
+
+def adopt(
+    store: Store, spec: Spec, progress: Progress | None = None, *, dry_run: bool = False
+) -> AdoptResult:
+    """Brings the bytes that a version has in place into the store. With ``dry_run`` it only counts
+    them. What is lost stays as it is, and does not keep the rest from being adopted.
+
+    Raises: NotFound; SourceUnknown, Denied for a source that this machine cannot read; Unavailable;
+    what the store raises.
+    """
+    progress = progress or Progress()
+    progress.phase = "looking for packs in place"
+    spec, commit_id = store.locate(spec)
+    named = named_packs(store.packs, store.commit(spec.repo, commit_id).root, None).found
+    result = AdoptResult()
+    if not dry_run:
+        store.ensure_writable()
+    with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-adopt") as executor:
+        written: list[PackId] = []
+        progress.phase, progress.files_total = "adopting packs", len(named)
+        adopt_one = partial(_adopt, store.objects, dry_run=dry_run)
+        for pack_id, one in zip(
+            named, map_ahead(executor, adopt_one, named, PACKS_AT_ONCE), strict=True
+        ):
+            progress.files_done += 1
+            progress.bytes_done += one.size_bytes
+            progress.bytes_sent += one.stored_bytes
+            result.packs += one.size_bytes > 0
+            result.size_bytes += one.size_bytes
+            result.stored_bytes += one.stored_bytes
+            result.lost += one.lost
+            if one.stored_bytes:
+                written.append(pack_id)
+        drop_purged(store.objects, written, executor, Rate(None))
+    return result
+
+
+def _adopt(objects: ObjectStore, pack_id: PackId, *, dry_run: bool) -> AdoptResult:
+    """Adopts one pack; an ordinary one stays as it is. Raises: Changed if others keep rewriting it;
+    what the store and the sources raise."""
+    key = keys.pack(pack_id)
+    for _ in range(TRIES):
+        version = read_index(objects, pack_id)
+        virtual = virtual_pack_of(objects, pack_id, version.etag)
+        if virtual is None:
+            return AdoptResult()
+        if dry_run:
+            return AdoptResult(1, virtual.index.offsets[-1] - virtual.own_size_bytes)
+        try:
+            made = _with_bytes(objects, version, virtual)
+        except Changed:
+            continue
+        if not made.size_bytes:
+            return AdoptResult(lost=made.lost)
+        # The put has no condition: whoever else writes this pack has the same chunks
+        if objects.head(key).etag == stored_etag(version.etag):
+            objects.put(key, made.data)
+            stored_bytes = sum(len(one) for one in made.data)
+            return AdoptResult(1, made.size_bytes, stored_bytes, made.lost)
+    raise Changed(f"{key} is not adopted: others keep rewriting it; repeat the command")
+
+
+class _Made(NamedTuple):
+    """The new object of a pack, and how many bytes of it came from sources."""
+
+    data: list[Buffer]
+    size_bytes: int
+    lost: list[str]
+
+
+def _with_bytes(objects: ObjectStore, version: PackIndexVersion, virtual: VirtualPack) -> _Made:
+    """Returns the pack with the bytes of all runs that are what they were. Raises: what reading
+    raises."""
+    index, lost, left = version.index, [], []
+    data: list[Buffer] = []
+    codecs, sizes, size_bytes = bytearray(index.codecs), array("I", index.stored_sizes), 0
+    for run in _runs(virtual):
+        if isinstance(run, PlacedRun):
+            try:
+                chunks = dict(_compressed(objects, version, run))
+            except Corrupt as error:  # for example SourceLost
+                lost.append(str(error))
+                left.append(run)
+                continue
+            for n, (codec, stored) in chunks.items():
+                codecs[n], sizes[n] = codec, len(stored)
+                size_bytes += index.raw_sizes[n]
+                data.append(stored)
+        else:
+            for first, count in index.live_runs(*run):
+                data.append(read_stored(objects, version, first, count))
+    made = PackIndex(index.ids, index.raw_sizes, sizes, bytes(codecs))
+    if left:
+        return _Made([*data, _reduced(virtual, made, left).encode_tail()], size_bytes, lost)
+    return _Made([*data, made.encode()], size_bytes, lost)
+
+
+def _runs(virtual: VirtualPack) -> Iterator[PlacedRun | tuple[int, int]]:
+    """Yields the runs in objects, and between them those (first, count) of the pack's own."""
+    end = 0
+    for run in virtual.runs:
+        if run.first > end:
+            yield end, run.first - end
+        yield run
+        end = run.first + run.chunks
+    if end < len(virtual.index):
+        yield end, len(virtual.index) - end
+
+
+def _compressed(
+    objects: ObjectStore, version: PackIndexVersion, run: PlacedRun
+) -> Iterator[tuple[int, tuple[int, Buffer]]]:
+    """Yields the chunks of a run that are not gone, by number: codec and bytes. Raises: Corrupt,
+    SourceLost, Changed."""
+    compress = RawStreak().compress
+    for first, count in version.index.live_runs(run.first, run.chunks):
+        stored = read_stored(objects, version, first, count)
+        for n, raw in enumerate(unpack_chunks(version.index, first, count, stored), first):
+            yield n, compress(raw)
+
+
+def _reduced(virtual: VirtualPack, index: PackIndex, runs: list[PlacedRun]) -> VirtualPack:
+    """Returns the virtual pack with fewer runs, and only their objects."""
+    numbers: Mapping[int, int] = {
+        number: n for n, number in enumerate(sorted({run.object for run in runs}))
+    }
+    objects = [virtual.objects[number] for number in numbers]
+    return VirtualPack(index, objects, [run._replace(object=numbers[run.object]) for run in runs])

@@ -1,0 +1,165 @@
+"""Adopting, gc and purges of packs that lie in place: nobody's objects are touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import Purged, SourceLost, SourceUnknown, Unavailable
+from lodefs.chunkstore.format.journal import DeadChunks
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.pack import PURGED
+from lodefs.chunkstore.maintenance.adopt import AdoptResult, adopt
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.maintenance.compact import drop_all
+from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
+from lodefs.chunkstore.push.remote import remote_files
+from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import open_store
+from lodefs.chunkstore.system.rate import Rate
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.in_place_world import InPlaceWorld
+from tests.support.chunkstore.memory_source import sources_of
+from tests.support.maintenance.baton import InlineExecutor
+
+MAIN = Spec("r", "main")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InPlaceWorld:
+    """A world whose bucket the URL leads to."""
+    world = InPlaceWorld(tmp_path)
+    monkeypatch.setitem(remote_files.SCHEMES, "memory", lambda _url: world.remote)
+    return world
+
+
+def adopted(world: InPlaceWorld, *, dry_run: bool = False) -> AdoptResult:
+    return adopt(open_store(world.objects()), MAIN, dry_run=dry_run)
+
+
+def filled(world: InPlaceWorld) -> dict[str, bytes]:
+    """Imports large objects with small ones between them, for more than one pack."""
+    files = {f"{n:02}": world.put(f"{n:02}", 3000 if n % 3 else 3_000_000) for n in range(15)}
+    world.imported()
+    assert len(world.packs_in_place()) > 1
+    return files
+
+
+def test_every_byte_is_there_without_the_bucket(world: InPlaceWorld) -> None:
+    """The bucket is not needed any more, the commit is the same, and a second time does nothing."""
+    files = filled(world)
+    commit = open_store(world.objects()).resolve("r", "main")
+    foreseen = adopted(world, dry_run=True)
+    assert world.packs_in_place()
+    result = adopted(world)
+    assert (foreseen.packs, foreseen.size_bytes) == (result.packs, result.size_bytes)
+    assert result.size_bytes == 15_000_000
+    for key in files:
+        world.source.delete(key)
+    assert {key: world.read(key) for key in files} == files
+    assert not world.packs_in_place()
+    assert open_store(world.objects()).resolve("r", "main") == commit
+    assert adopted(world) == AdoptResult()
+
+
+def test_bytes_that_compress_are_compressed(world: InPlaceWorld) -> None:
+    """A pack of our own has them as a push would have stored them."""
+    world.source.put("a", b"All work and no play. " * 40_000)
+    world.imported()
+    result = adopted(world)
+    assert result.stored_bytes < result.size_bytes / 10
+    assert world.read("a") == b"All work and no play. " * 40_000
+
+
+def test_what_is_lost_is_named_and_the_rest_adopted(world: InPlaceWorld) -> None:
+    """An object that is gone costs its own file alone, even in the pack of others; once it is back
+    the rest is adopted."""
+    files = filled(world)
+    world.source.delete("03")
+    result = adopted(world)
+    assert any("source/03 " in line and "gone" in line for line in result.lost)
+    for key in files:
+        world.source.delete(key)
+    for key in files:
+        if key != "03":
+            assert world.read(key) == files[key]
+    with pytest.raises(SourceLost, match="source/03 "):
+        world.read("03")
+    world.source.put("03", files["03"])
+    again = adopted(world)
+    assert not again.lost
+    assert again.size_bytes == 3_000_000
+    world.source.delete("03")
+    assert world.read("03") == files["03"]
+
+
+def test_an_interrupted_adoption_goes_on(world: InPlaceWorld) -> None:
+    """After an error in the middle every file can be read, and the next call does the rest."""
+    files = filled(world)
+    faulty = FaultyObjects(world.memory)
+    faulty.add(fail(Unavailable("the power is gone")), "put", "packs/", first=2)
+    store = open_store(VirtualPacks(faulty, sources_of(world.source)))
+    with pytest.raises(Unavailable):
+        adopt(store, MAIN)
+    assert {key: world.read(key) for key in files} == files
+    assert 0 < adopted(world).size_bytes < 15_000_000
+    assert not world.packs_in_place()
+    assert {key: world.read(key) for key in files} == files
+
+
+def test_a_source_that_is_not_known(world: InPlaceWorld) -> None:
+    """The error names the lines to add, and nothing is changed."""
+    filled(world)
+    before = dict(world.memory.objects)
+    store = open_store(VirtualPacks(world.memory, sources_of()))
+    with pytest.raises(SourceUnknown, match=r"\[sources.archive\]"):
+        adopt(store, MAIN)
+    assert world.memory.objects == before
+
+
+def test_chunks_that_go_from_a_virtual_pack(world: InPlaceWorld) -> None:
+    """The pack is written again without them and stays virtual; the bucket is neither read nor
+    changed."""
+    files = filled(world)
+    objects, before = world.objects(), dict(world.source.versions)
+    world.source.reads.clear()
+    pack = world.packs_in_place()[0]
+    index = read_index(objects, pack).index
+    gone = [0, len(index) - 1]
+    dead = DeadChunks(pack, sum(1 << n for n in gone))
+    assert list(drop_all(objects, [dead], PURGED, InlineExecutor(), Rate(None)))
+    assert (world.source.reads, world.source.versions) == ([], before)
+    assert world.is_virtual(pack)
+    reader = PackReader(world.objects())
+    for n in range(len(index)):
+        if n in gone:
+            with pytest.raises(Purged):
+                reader.read(pack, n, 1)
+        else:
+            reader.read(pack, n, 1)
+    adopted(world)
+    with pytest.raises(Purged):
+        PackReader(world.objects()).read(pack, 0, 1)
+    assert files["14"] == world.read("14")
+
+
+def test_gc_leaves_packs_in_place_alone(world: InPlaceWorld) -> None:
+    """It neither compacts nor merges them, and deletes those that nobody needs, but no object of
+    the bucket."""
+    files = filled(world)
+    options = CollectOptions(0, min_used=1.0, merge_below_bytes=1 << 20)
+    world.source.reads.clear()
+    for _ in range(3):
+        collect(open_store(world.objects()), options)
+    assert not world.source.reads
+    assert len(world.packs_in_place()) > 1
+    assert {key: world.read(key) for key in files} == files
+    before = dict(world.source.versions)
+    refs = open_store(world.objects()).refs("r")
+    refs.advance(BRANCHES, "main", None, expected_sequence=refs.read(BRANCHES, "main").sequence)
+    for _ in range(3):
+        collect(open_store(world.objects()), options)
+    assert not [key for key in world.memory.objects if key.startswith("packs/")]
+    assert world.source.versions == before
