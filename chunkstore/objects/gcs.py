@@ -29,6 +29,11 @@ SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]\Z")
 _GENERATION = re.compile(r"[0-9]{1,19}\Z")
 _NO_BUCKET = re.compile(r"bucket does not exist|bucket .*not found", re.IGNORECASE)
+_CODES = {  # reasons of Google for which s3_errors has a name
+    "rateLimitExceeded": "SlowDown",  # with the status 403 or 429
+    "userRateLimitExceeded": "SlowDown",
+    "authError": "InvalidToken",
+}
 _TYPE = "application/octet-stream"
 _CHECK = f"check the network and {EMULATOR}"
 
@@ -135,7 +140,8 @@ class GcsApi:
 
     def refusal(self, answer: RangeResponse, what: str) -> LodefsError:
         message, reason = _error_of(bytes(answer.data))
-        code = "NoSuchBucket" if answer.status == 404 and _NO_BUCKET.search(message) else reason
+        is_bucket = answer.status == 404 and _NO_BUCKET.search(message)
+        code = "NoSuchBucket" if is_bucket else _CODES.get(reason, reason)
         return error_of_cloud(answer, code, message, what, self._bucket)
 
     def _of_object(

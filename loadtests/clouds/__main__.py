@@ -1,7 +1,9 @@
-"""``./run clouds [contract|demo|table]``: stores on real servers. The contract suite on emulators
-of Google Cloud Storage and Azure; push, copy from cloud to cloud, gc, verify and mount; and the
-table of docs/stores.md, of what each server does. Emulators are fetched once, into
-~/.cache/lodefs-clients: Azurite by npm, fake-gcs-server by Go, which takes minutes."""
+"""``./run clouds [contract|demo|table|speed]``: stores on real servers.
+
+The contract suite on emulators of Google Cloud Storage and Azure; push, copy from cloud to cloud,
+gc, verify and mount; the table of docs/stores.md, of what each server does; and the processor time
+of reads. Emulators are fetched once, into ~/.cache/lodefs-clients: Azurite by npm, fake-gcs-server
+by Go, which takes minutes."""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from loadtests.clouds.conditions import CONDITIONS, tried
 from loadtests.clouds.servers import SERVERS
+from loadtests.clouds.speed import compared
 from lodefs.chunkstore.repo.place_check import REQUIREMENTS
 
 CLOUDS = ("fake-gcs-server", "azurite")
@@ -88,6 +91,16 @@ def table() -> int:
     return 0
 
 
+def speed() -> int:
+    """Compares the processor time of reads with that of the clouds' own libraries."""
+    libraries = ("google-cloud-storage", "azure-storage-blob")
+    for name, library in zip(CLOUDS, libraries, strict=True):
+        with SERVERS[name]() as place:
+            for line in compared(place.url, library, place.environment):
+                print(line, flush=True)
+    return 0
+
+
 def _tree(root: Path) -> Path:
     chance = random.Random(7)
     for number in range(200):
@@ -122,7 +135,7 @@ def _compare(environment: dict[str, str], source: Path, mount: Path) -> None:
 
 def main(names: list[str]) -> int:
     """The exit code: 1 if something failed, 2 for an unknown name."""
-    parts = {"contract": contract, "demo": demo, "table": table}
+    parts = {"contract": contract, "demo": demo, "table": table, "speed": speed}
     unknown = [name for name in names if name not in parts]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(parts)}", file=sys.stderr)

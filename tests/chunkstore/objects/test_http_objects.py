@@ -112,6 +112,28 @@ def test_refusals(
         assert isinstance(caught.value, Unavailable) and caught.value.is_throttled
 
 
+def test_google_refuses_with_403_what_it_throttles() -> None:
+    """The reason tells; rights are not at fault."""
+    body = b'{"error": {"message": "slower", "errors": [{"reason": "rateLimitExceeded"}]}}'
+    with BadServer(lambda _: Answer(403, body)) as server:
+        objects = opened("gs", server)
+        with pytest.raises(Unavailable, match="slower") as caught:
+            objects.get("a", size=1)
+        assert caught.value.is_throttled
+        objects.close()
+
+
+def test_azure_says_that_the_clock_is_wrong() -> None:
+    """The detail, which names the date, is in the message, and doctor looks for it."""
+    detail = "<AuthenticationErrorDetail>Request date header too old</AuthenticationErrorDetail>"
+    body = f"<Error><Code>AuthenticationFailed</Code><Message>no\nx</Message>{detail}</Error>"
+    with BadServer(lambda _: Answer(403, body.encode())) as server:
+        objects = opened("az", server)
+        with pytest.raises(Denied, match="date header too old"):
+            objects.get("a", size=1)
+        objects.close()
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_server_that_hangs(
     cloud: str, server: BadServer, call: Callable[[ObjectStore], Any]
