@@ -35,6 +35,7 @@ from loadtests.bench import (
     proxies,
     pulls,
     pushes,
+    pushparts,
     pushurl,
     pythons,
     readcheck,
@@ -94,6 +95,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         "import of 10 GiB in place, and cold reads of an imported file against a pushed one",
     ),
     "copy": (copies.copy, "copy from store to store on Ceph RGW, against rclone copy of the packs"),
+    "push-parts": (
+        pushparts.push_parts,
+        "push in parts against a plain push, two processes against one, a plan of 10,000,000 files",
+    ),
     "push-url": (
         pushurl.push_url,
         "push of 1 GiB and 20,000 objects from a bucket on Ceph RGW, against rclone copy",

@@ -54,8 +54,9 @@ def create(
 ) -> None:
     """Scan SRC, and plan its push to a branch in parts.
 
-    A part has up to 50,000 files or 8 GiB; a larger file is a part of its own. Nothing is read but
-    names and times: a file that changes before its part is done makes that part fail.
+    Parts have up to 50,000 files or 8 GiB, the first ones less; a larger file is a part of its own.
+    Nothing is read but names and times: a file that changes before its part is done makes that part
+    fail.
     """
     with show_progress() as progress:
         found = push_plans.create_plan(

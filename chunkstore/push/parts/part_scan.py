@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from lodefs.chunkstore.format.push_plan import PlannedDirectory, PlannedPart
@@ -16,45 +16,58 @@ _NOT_RACY_NS = 1 << 62  # nothing of a part is remembered, so no file is too you
 
 @dataclass(frozen=True, slots=True)
 class PartLimits:
-    """The largest part. A file that is larger is a part of its own."""
+    """The largest part. A file that is larger is a part of its own. Each part may be larger than
+    the one before by a step: so a small source has parts for many tasks, and a large one few."""
 
     files: int = 50_000
     size_bytes: int = 8 << 30
     document_bytes: int = 16 << 20  # of names and paths
+    files_step: int = 400
+    size_bytes_step: int = 64 << 20
+
+    def of(self, number: int) -> PartLimits:
+        """Returns the limits of the part with that number."""
+        files = min(self.files, self.files_step * (number + 1))
+        size_bytes = min(self.size_bytes, self.size_bytes_step * (number + 1))
+        return replace(self, files=files, size_bytes=size_bytes)
 
 
 def parts_of(scan: Iterable[ScannedDirectory], limits: PartLimits) -> Iterator[PlannedPart]:
     """Yields the parts of a scan, in its order; at least one. A directory with many files may go on
     in the next part."""
-    number, part = 0, _OpenPart()
+    number, part = 0, _OpenPart(limits.of(0))
     for directory in scan:
         start, columns = 0, directory.columns
         part.document_bytes += len(directory.path) + _NAME_SIZE_BYTES
         for n, (name, size_bytes) in enumerate(zip(columns.names, columns.sizes, strict=True)):
-            if part.is_full(size_bytes, limits):
+            if part.is_full(size_bytes):
                 part.add(directory, start, n)
                 yield PlannedPart(number, part.directories)
-                number, part, start = number + 1, _OpenPart(), n
+                number, start = number + 1, n
+                part = _OpenPart(limits.of(number))
             part.files += 1
             part.size_bytes += size_bytes
             part.document_bytes += len(name) + _NAME_SIZE_BYTES
         part.add(directory, start, len(columns.names))
         if part.document_bytes > limits.document_bytes:  # of directories alone, perhaps
             yield PlannedPart(number, part.directories)
-            number, part = number + 1, _OpenPart()
+            number += 1
+            part = _OpenPart(limits.of(number))
     if part.directories:
         yield PlannedPart(number, part.directories)
 
 
 @dataclass(slots=True)
 class _OpenPart:
+    limits: PartLimits
     directories: list[PlannedDirectory] = field(default_factory=list)
     files: int = 0
     size_bytes: int = 0
     document_bytes: int = 0
 
-    def is_full(self, more_bytes: int, limits: PartLimits) -> bool:
+    def is_full(self, more_bytes: int) -> bool:
         """Whether one more file must go into another part."""
+        limits = self.limits
         return self.files > 0 and (
             self.files >= limits.files
             or self.size_bytes + more_bytes > limits.size_bytes
