@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("python", "fsspec", "pytorch"))
+NAMES = ("python", "fsspec", "pytorch", "many-machines")
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
 PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdataset"]
-PACKAGES += ["universal_pathlib"]
+PACKAGES += ["universal_pathlib", "distributed"]
 NOT_RUN = frozenset({"torch2", "transformers", "lightning"})  # too large to be installed
 DEBIAN_PYTHON = "/usr/bin/python3"
 TIMEOUT_S = 300.0
