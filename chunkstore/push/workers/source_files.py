@@ -124,6 +124,14 @@ def read_data(fd: int, buffer: memoryview, offset: int, enough: int) -> int:
     return at - offset
 
 
+def is_hole(fd: int, offset: int, size_bytes: int) -> bool:
+    """Whether a part of a file is one hole, whose bytes are zeros."""
+    seen = os.fstat(fd)
+    if seen.st_blocks * _BLOCK_BYTES >= seen.st_size:
+        return False
+    return _sought(fd, offset, os.SEEK_DATA, offset + size_bytes) >= offset + size_bytes
+
+
 def _sought(fd: int, offset: int, whence: int, end: int) -> int:
     """Returns where the next data, or the next hole, begins; ``end`` if there is none."""
     try:

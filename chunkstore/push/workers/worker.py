@@ -26,6 +26,7 @@ from lodefs.chunkstore.push.workers.source_files import (
     FileStat,
     ReadCondition,
     Source,
+    is_hole,
     read_data,
     read_full,
     stat_of,
@@ -105,12 +106,13 @@ Reply = Prepared | Compressed
 
 class Outcome(NamedTuple):
     """The state in which a file was read if that succeeded, otherwise the state if it is known, and
-    the problem, as in PreparedRead."""
+    the problem, as in PreparedRead. ``is_hole``: all that was read is zeros."""
 
     stat: FileStat | None
     problem: int = 0
     reason: str = ""
     condition: ReadCondition | None = None
+    is_hole: bool = False
 
 
 class Reads(Protocol):
@@ -139,7 +141,7 @@ class LocalReads:
         """Implements Reads: the disk reads ahead by itself."""
 
     def read_into(self, read: Read, room: memoryview) -> Outcome:
-        return Outcome(*_read_into(self._source, read, room))
+        return _read_into(self._source, read, room)
 
     def close(self) -> None:
         self._source.close()
@@ -161,6 +163,8 @@ class Worker:
         self._params = params
         self._source: Reads | None = None
         self._run = -1
+        # The last hole that was cut, by its size and whether it ended its file
+        self._hole: dict[tuple[int, bool], tuple[list[int], list[bytes]]] = {}
 
     def perform(self, slot: Slot, task: Task) -> Reply:
         if isinstance(task, Compress):
@@ -187,7 +191,8 @@ class Worker:
                 reads.append(failed)
                 continue
             size = read.overlap + (stat.size_bytes if read.whole else read.size_bytes)
-            sizes, digest = self._cut(read, room[:size], ids)
+            cut_read = self._cut_hole if outcome.is_hole else self._cut
+            sizes, digest = cut_read(read, room[:size], ids)
             reads.append(PreparedRead(stat, sizes, digest, condition=outcome.condition))
             position += size
         return Prepared(reads, b"".join(ids))
@@ -206,6 +211,18 @@ class Worker:
             ids.extend([digest_of(data[start:end]) for start, end in pairwise(ends)])
         return sizes, digest_of(data) if read.whole and len(sizes) != 1 else None
 
+    def _cut_hole(
+        self, read: Read, data: memoryview, ids: list[bytes]
+    ) -> tuple[list[int], bytes | None]:
+        """Does the same for a window of zeros, which is cut like the last one of its size."""
+        key = len(data), read.final
+        if key not in self._hole:
+            found: list[bytes] = []
+            self._hole = {key: (self._cut(read, data, found)[0], found)}
+        sizes, found = self._hole[key]
+        ids.extend(found)
+        return sizes, None
+
     def _source_of(self, task: Prepare) -> Reads:
         if self._source is None or self._run != task.run:
             self.close()
@@ -214,27 +231,31 @@ class Worker:
         return self._source
 
 
-def _read_into(source: Source, read: Read, room: memoryview) -> tuple[FileStat | None, int]:
-    """Returns (stat, 0) if the read succeeded; otherwise the stat if it is known, and the
-    problem."""
+def _read_into(source: Source, read: Read, room: memoryview) -> Outcome:
     try:
         fd = source.open(read.path)
     except OSError as error:
-        return None, error.errno or errno.EIO
+        return Outcome(None, error.errno or errno.EIO)
     try:
         stat = stat_of(fd)
         wrong_size = stat.size_bytes != read.file_size_bytes
         size = read.overlap + (stat.size_bytes if read.whole else read.size_bytes)
         if (wrong_size and not read.whole) or size >= len(room):
-            return stat, RESIZED
+            return Outcome(stat, RESIZED)
         probe = 1 if read.final else 0
-        read_from = read_full if read.whole else read_data
-        got = read_from(fd, room[: size + probe], read.offset - read.overlap, size)
+        start = read.offset - read.overlap
+        is_zeros = not read.whole and is_hole(fd, start, size)
+        if is_zeros:  # not what the file has meanwhile: the ids are those of zeros
+            room[:size] = bytes(size)
+            got = size
+        else:
+            read_from = read_full if read.whole else read_data
+            got = read_from(fd, room[: size + probe], start, size)
         if got != size or stat_of(fd) != stat:
-            return stat, CHANGED
-        return stat, 0
+            return Outcome(stat, CHANGED)
+        return Outcome(stat, is_hole=is_zeros)
     except OSError as error:
-        return None, error.errno or errno.EIO
+        return Outcome(None, error.errno or errno.EIO)
     finally:
         os.close(fd)
 

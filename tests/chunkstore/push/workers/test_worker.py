@@ -167,3 +167,45 @@ def test_chunks_are_compressed_in_place(worker: Worker, slot: Slot) -> None:
     assert decompress(ZSTD, slot.data[:first], 1500) == b"text " * 300
     assert decompress(ZSTD, slot.data[1500 : 1500 + second], 500) == b"text " * 100
     assert bytes(slot.data[2000:3000]) == noise and third == 1000
+
+
+def test_a_hole_is_cut_as_its_zeros_are(worker: Worker, slot: Slot, tmp_path: Path) -> None:
+    """Each window of it, also one with an overlap and the last one; each has the state of its own
+    file."""
+    size, step, overlap = 30_000, 4096, 1024
+    (tmp_path / "dense").write_bytes(bytes(size))
+    for name in ("hole", "other"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, size)
+    for start in range(0, size, step):
+        before = min(start, overlap)
+        windows = [
+            Read(name, size, start, min(step, size - start), before)
+            for name in (b"dense", b"hole", b"other")
+        ]
+        dense, hole, other = (prepare(worker, slot, tmp_path, one) for one in windows)
+        assert dense.ids == hole.ids == other.ids
+        assert dense.reads[0].sizes == hole.reads[0].sizes == other.reads[0].sizes
+        assert not any(slot.data[: before + windows[0].size_bytes])
+        stats = [one.reads[0].stat for one in (dense, hole, other)]
+        assert [stat.inode for stat in stats if stat] == [
+            (tmp_path / name).stat().st_ino for name in ("dense", "hole", "other")
+        ]
+
+
+def test_a_hole_that_is_filled_meanwhile_is_stored_under_no_other_id(
+    worker: Worker, slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes in the slot are those that were cut, whatever the file has by then."""
+    (tmp_path / "hole").touch()
+    os.truncate(tmp_path / "hole", 10_000)
+
+    def filled(fd: int, *_: int) -> bool:
+        os.utime(tmp_path / "hole", ns=(1, 1))
+        (tmp_path / "hole").write_bytes(b"x" * 10_000)
+        os.utime(tmp_path / "hole", ns=(1, 1))
+        return True
+
+    monkeypatch.setattr(worker_module, "is_hole", filled)
+    prepare(worker, slot, tmp_path, Read(b"hole", 10_000, 0, 4096))
+    assert not any(slot.data[:4096])
