@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 _GS, _AZURE = Kind("gcsfs"), Kind("adlfs")
 _HTTP = Kind("aiohttp", is_http=True, open_options={"cache_type": "none"})
-_SFTP = Kind("paramiko", open_options={})
+_SFTP = Kind("paramiko", is_concurrent=False, open_options={})  # its client mixes up answers
 _ARCHIVE = Kind("", is_concurrent=False, open_options={})
 KINDS: dict[str, Kind] = {
     "gs": _GS,

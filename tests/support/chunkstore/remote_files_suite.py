@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -68,6 +69,16 @@ class RemoteFilesSuite:
         (after,) = source.list(b"").files
         assert source.read(b"a", 0, 3).state == after.state
         assert (after.state != before.state) is self.HAS_STATES
+
+    def test_many_threads(self, source: RemoteFiles, put: Put) -> None:
+        """Each of several threads gets what it has asked for."""
+        files = {b"%d" % n: b"%d" % n * 100 for n in range(8)}
+        for path, data in files.items():
+            put(path, data)
+        wanted = list(files) * 8
+        with ThreadPoolExecutor(8) as threads:
+            pieces = list(threads.map(lambda path: bytes(source.read(path, 0, 999).data), wanted))
+        assert pieces == [files[path] for path in wanted]
 
     def test_find(self, source: RemoteFiles, put: Put) -> None:
         """A file is found by its path; a directory, and a path that begins like one, are none."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from lodefs.chunkstore.errors import (
     SourceChanged,
     Unavailable,
 )
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.remote.file_states import listed, state_of
 from lodefs.chunkstore.push.remote.fsspec_files import (
     KINDS,
@@ -35,8 +38,11 @@ from lodefs.chunkstore.push.remote.fsspec_files import (
     open_fsspec_files,
 )
 from lodefs.chunkstore.push.remote.remote_files import Listing, NoAccess
+from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
+from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.hub_server import HubServer, serve_hub
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.remote_files_suite import Put, RemoteFilesSuite, walked
 from tests.support.chunkstore.sftp_server import SftpServer, sftp_server
 
@@ -382,3 +388,26 @@ def test_server_without_ranges(tmp_path: Path) -> None:
             assert source.list(b"nowhere") == Listing([], [])
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.slow
+def test_push_by_worker_processes(tmp_path: Path) -> None:
+    """Processes that are forked after the source was listed read it by connections of their own,
+    and a second push reads nothing."""
+    random = Random(5)
+    files = {f"d {n % 3}/{n}".encode(): random.randbytes(n + 1) for n in range(30)}
+    files[b"large"] = random.randbytes(9 << 20)
+    for path, data in files.items():
+        put_below(tmp_path / "in", path, data)
+    store = create_store(MemoryObjects())
+
+    def pushed(url: str) -> PushResult:
+        options = PushOptions("", "", 0, tmp_path / "index", workers=2)
+        return push(store, url, "r", "main", options)
+
+    with nginx(tmp_path / "in") as server:
+        first, again = pushed(server.url), pushed(server.url)
+    assert again.unchanged and not again.files_read
+    commit = in_commit(store, "r", first.commit)
+    found = {path: one.content for path, one in commit.items() if one.kind is Kind.FILE}
+    assert found == files
