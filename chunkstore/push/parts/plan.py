@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lodefs.chunkstore.errors import LodefsError, UnknownFormat
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.journal import End, RefName
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
 from lodefs.chunkstore.format.push_plan import PushPlan, check_plan_name
@@ -21,9 +21,12 @@ from lodefs.chunkstore.push.parts.part_scan import PartLimits, parts_of
 from lodefs.chunkstore.push.scanner import SYMLINK, ScannedDirectory, Skipped, SourceNotes
 from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.push.source_directory import opened_source, source_root
+from lodefs.chunkstore.push.workers.source_files import show_path
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
+
+_SIGNED = (b"http://", b"https://")  # the queries of such URLs may be secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ def make_plan(
     check_repo(repo)
     check_ref_name(branch)
     root = source_root(source, options.places_apart(store))
+    _check_unsigned(root)
     store.ensure_writable()
     write = begin_plan(store, name, options.clock)
     session = PushSession(
@@ -71,6 +75,16 @@ def make_plan(
         raise
     finally:
         heartbeat.stop()
+
+
+def _check_unsigned(root: bytes) -> None:
+    """Raises: InvalidInput for a URL that may have a secret."""
+    if root.lower().startswith(_SIGNED) and b"?" in root:
+        raise InvalidInput(
+            f"what follows the ? of {show_path(root.partition(b'?')[0])} may be a signature, and "
+            "all who read the store can read a plan: push it without a plan, or name it by a URL "
+            "that needs none"
+        )
 
 
 def discard_plan(store: Store, name: str) -> None:

@@ -260,6 +260,15 @@ def test_names_and_numbers_are_checked(site: Site) -> None:
         site.do(1)
 
 
+def test_a_signed_url_is_not_written_into_the_store(site: Site) -> None:
+    """Its query may be a secret, which the message does not repeat either."""
+    url = "https://example.org/data?X-Amz-Signature=abc"
+    with pytest.raises(InvalidInput, match="may be a signature") as caught:
+        make_plan(site.store, "p", url, REPO, "main", site.options())
+    assert "abc" not in str(caught.value)
+    assert list(site.objects.list("plans/")) == []
+
+
 def test_a_plan_that_fails_leaves_nothing(site: Site) -> None:
     """The name is free again, and so it is after discard."""
     _some_files(site.source)
