@@ -267,7 +267,8 @@ class S3Objects:
             request["IfMatch"] = if_match
         with self._operation("look up", key, 0):
             answer = self._client.head_object(**request)
-            return ObjectInfo(key, answer["ContentLength"], answer["ETag"])
+            size_bytes, etag = answer["ContentLength"], answer["ETag"]
+            return ObjectInfo(key, size_bytes, etag, is_archived(answer))
 
     def _nothing_of(self, key: str, if_match: str | None) -> Part:
         info = self._head(key, if_match)
@@ -302,11 +303,14 @@ class S3Objects:
 
 
 def is_archived(item: Mapping[str, Any]) -> bool:
-    """Whether an object of a list must be restored before it can be read.
+    """Whether an object, as a list or a HEAD tells of it, must be restored before it can be read.
 
-    Source: Amazon S3 API Reference, "ListObjectsV2", StorageClass and RestoreStatus.
+    Source: Amazon S3 API Reference, "ListObjectsV2", StorageClass and RestoreStatus; "HeadObject",
+    x-amz-restore.
     """
-    is_restored = "RestoreExpiryDate" in item.get("RestoreStatus", {})
+    is_restored = "RestoreExpiryDate" in item.get("RestoreStatus", {}) or (
+        'ongoing-request="false"' in item.get("Restore", "")
+    )
     return item.get("StorageClass") in _ARCHIVES and not is_restored
 
 

@@ -31,7 +31,7 @@ class SourceObjects(Protocol):
 
     def check(self, found: SourceObject) -> None:
         """Returns if an object is in the given state, without reading it. Raises: what ``read``
-        raises, except for an archived object, which may pass."""
+        raises."""
         ...
 
     def range_order(
@@ -65,6 +65,8 @@ class S3SourceObjects:
             info = self._bucket.head(self._key(found))
             if (info.size_bytes, info.etag) != (found.size_bytes, found.etag):
                 raise Changed(f"its ETag is {info.etag}, not {found.etag}")
+            if info.is_archived:
+                raise Archived("it must be restored before it can be read")
 
     def range_order(
         self, found: SourceObject, offset: int, size_bytes: int

@@ -30,9 +30,10 @@ from lodefs.chunkstore.format.pack import (
 )
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, decode_tree, tree_digest
+from lodefs.chunkstore.format.virtual_pack import VirtualPack
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.objects.mirrored import report_corruption
-from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag
+from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag, virtual_pack_of
 from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
@@ -92,6 +93,14 @@ class PackReader:
     def index(self, pack_id: PackId) -> PackIndex:
         """Returns the index of a pack. Raises: LostPack, Corrupt, UnknownFormat."""
         return self._version(pack_id).index
+
+    def virtual(self, pack_id: PackId) -> VirtualPack | None:
+        """Returns the virtual pack with an id; None if it is an ordinary one."""
+        try:
+            return virtual_pack_of(self._objects, pack_id, self._version(pack_id).etag)
+        except Changed:  # for example, adopted
+            self._indexes.forget(pack_id)
+        return virtual_pack_of(self._objects, pack_id, self._version(pack_id).etag)
 
     def read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
         """Returns the raw bytes of consecutive chunks. It reads them with one GET, so bound

@@ -1,16 +1,17 @@
 """Verify: checks that every reference of a store resolves, and with ``data`` every byte.
 
 It goes from refs to commits, trees, pack indexes and chunks. It never stops at a problem: it lists
-the problem with repository, commit, path, pack and chunk, and checks the rest. If the store cannot
-be reached or read, verify ends with that error, since its bytes may be fine.
+the problem with repository, commit, path, pack and chunk, and checks the rest. If the store, or a
+source, cannot be reached or read, verify ends with that error, since its bytes may be fine.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -22,12 +23,14 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
+from lodefs.chunkstore.format.virtual_pack import SourceObject
 from lodefs.chunkstore.objects.interface import exists
 from lodefs.chunkstore.repo.entry_set import EntrySet, Stored, stored
 from lodefs.chunkstore.repo.file_places import Places, find_places
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.repo.sources_check import InPlace, add_objects, check_object
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import BAD_TREE, Place, join, walk_trees
 from lodefs.chunkstore.system.parallel_map import map_ahead
@@ -48,12 +51,14 @@ _PROBLEMS = BAD_TREE
 class VerifyResult:
     """Counts of the checked objects, each counted once, and the problems, one line each. ``purged``
     lists purged files, which are no problem. ``commits_without_files`` counts older commits of one
-    revision whose files were not checked."""
+    revision whose files were not checked. ``source_objects`` is how many requests asked for objects
+    in place: one for each object and FILES_TOGETHER_MAX files."""
 
     problems: list[str] = field(default_factory=list)
     purged: list[str] = field(default_factory=list)
     commits: int = 0
     commits_without_files: int = 0
+    source_objects: int = 0
     directories: int = 0
     files: int = 0
     data_bytes: int = 0  # bytes of files that were checked completely
@@ -79,19 +84,27 @@ def verify(
     spec: Spec | None = None,
     *,
     data: bool = False,
+    sources: bool = False,
     workers: int = WORKERS,
     progress: Progress | None = None,
 ) -> VerifyResult:
     """Checks one revision (``spec``, whose path is ignored), or all that the store's branches and
-    tags lead to, with older commits, and the index shards.
+    tags lead to, with older commits, and the index shards. With ``sources`` it also asks whether
+    the objects of sources in which files lie are what they were.
 
-    Raises: NotFound if the revision does not exist; Unavailable, Denied.
+    Raises: NotFound if the revision does not exist; Unavailable, Denied; SourceUnknown.
     """
     executor = ThreadPoolExecutor(workers, thread_name_prefix="verify")
     try:
         with EntrySet() as seen:
             work = _Verify(
-                store, executor, seen, progress or Progress(), data=data, ahead=AHEAD * workers
+                store,
+                executor,
+                seen,
+                progress or Progress(),
+                data=data,
+                sources=sources,
+                ahead=AHEAD * workers,
             )
             if spec is None:
                 work.shards()
@@ -117,6 +130,7 @@ class _Verify:
         progress: Progress,
         *,
         data: bool,
+        sources: bool = False,
         ahead: int,
     ) -> None:
         self.result = VerifyResult()
@@ -125,6 +139,7 @@ class _Verify:
         self._executor = executor
         self._progress = progress
         self._data = data
+        self._sources = sources
         self._ahead = ahead
         self._seen = seen  # files and directories
         self._names: dict[tuple[str, CommitId], list[str]] = defaultdict(list)  # refs
@@ -250,8 +265,26 @@ class _Verify:
                     broken.add(where)
                 elif len(where.entry.segments) == 1:
                     good.append(Wanted(segment.first, segment.count, where))
+        if self._sources:
+            self._check_sources(wanted)
         if self._data:
             self._check_data(batch, whole, broken)
+
+    def _check_sources(self, wanted: Mapping[PackId, Sequence[tuple[Segment, _Where]]]) -> None:
+        """Asks for the objects of sources in which files lie, each once."""
+        found: dict[SourceObject, InPlace[_Where]] = {}
+        packs = list(wanted)
+        for pack, (one, _) in zip(packs, self._map(self._packs.virtual, packs), strict=True):
+            if one is not None:  # what cannot be read is told already
+                add_objects(found, one, wanted[pack])
+        self.result.source_objects += len(found)
+        phase, check = self._progress.phase, partial(check_object, self._store.objects)
+        asked = zip(found.values(), self._map(check, found.values()), strict=True)
+        for number, (place, (_, error)) in enumerate(asked, 1):
+            self._progress.phase = f"{phase}: {number:,} of {len(found):,} objects in place"
+            for where in place.files if error else ():
+                self._of_file(where, error, self.result.problems)
+        self._progress.phase = phase
 
     def _check_data(
         self,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 @cli.command(
     "lodefs verify --data vision/flickr30k@v1.0          # every byte of a revision",
+    "lodefs verify --sources vision/flickr30k            # what lies in place in a bucket",
     "lodefs verify --cache --repair                      # this node's cache",
     store=True,
     proxy=True,
@@ -35,6 +36,7 @@ def verify(
     session: Session,
     spec: Spec | None = cli.argument("[REPO[@REV]]"),
     data: bool = cli.option("Read and check every byte too."),
+    sources: bool = cli.option("Ask too whether objects that are read in place are unchanged."),
     of_cache: bool = cli.option("Check this node's cache instead.", "--cache"),
     cache_dir: str | None = cli.option("Which cache [the running proxy's].", metavar="DIR"),
     repair: bool = cli.option("Drop damaged files of the cache."),
@@ -43,14 +45,17 @@ def verify(
 ) -> None:
     """Check that every reference of the store, or of one revision, resolves. For a whole store it
     also checks the journal, purges, settings and composites; problems of these name the command
-    that restores them.
+    that restores them. With --sources it also asks a bucket for each object that was imported in
+    place: one that is changed, gone or archived is a problem of each file that needs it.
 
     With --cache, check every chunk in this node's cache, even while its proxy runs. It lists all
     problems, and exits with 1 if there are any.
     """
     if of_cache:
-        if spec is not None or data:
-            raise InvalidInput("--cache checks all of a node's cache: no REPO, no --data with it")
+        if spec is not None or data or sources:
+            raise InvalidInput(
+                "--cache checks all of a node's cache: no REPO, no --data, no --sources with it"
+            )
         if cache_dir is not None:
             cli.reject(session.command_options, "does nothing with --cache-dir")
         _verify_cache(session, cache_dir, repair=repair, workers=workers, as_json=as_json)
@@ -58,11 +63,11 @@ def verify(
         raise InvalidInput("--cache-dir and --repair need --cache")
     else:
         cli.reject({"--proxy": session.command_options["--proxy"]}, "does nothing without --cache")
-        _verify_store(session, spec, data=data, workers=workers, as_json=as_json)
+        _verify_store(session, spec, data, sources, workers, as_json=as_json)
 
 
 def _verify_store(
-    session: Session, spec: Spec | None, *, data: bool, workers: int, as_json: bool
+    session: Session, spec: Spec | None, data: bool, sources: bool, workers: int, *, as_json: bool
 ) -> None:
     from lodefs.chunkstore.repair.state_check import check_state
     from lodefs.chunkstore.repo.verify import verify as check
@@ -70,7 +75,9 @@ def _verify_store(
     if spec is not None:
         cli.no_path(spec)
     with show_progress() as progress:
-        result = check(session.store, spec, data=data, workers=workers, progress=progress)
+        result = check(
+            session.store, spec, data=data, sources=sources, workers=workers, progress=progress
+        )
         if spec is None:
             progress.phase = "checking the journal"
             found = check_state(session.store.objects, time.time)
@@ -81,6 +88,7 @@ def _verify_store(
                 "problems": [{"message": problem} for problem in result.problems],
                 "purged": [{"message": purged} for purged in result.purged],
                 **cli.fields(result, "commits", "commits_without_files", "directories", "files"),
+                "source_objects": result.source_objects,
                 "read_bytes": result.data_bytes,
             }
         )
@@ -90,11 +98,12 @@ def _verify_store(
         for purged in result.purged:
             cli.write_line(text.escaped(purged))
         read = f", {text.size(result.data_bytes)} read" if data else ""
+        asked = f", {text.count(result.source_objects, 'object')} in place" if sources else ""
         older = result.commits_without_files
         without = f" ({older:,} older: `lodefs verify` checks their files too)" if older else ""
         cli.write_line(
             f"{text.count(result.commits, 'commit')}{without}, "
-            f"{text.count(result.files, 'file')}{read}: "
+            f"{text.count(result.files, 'file')}{asked}{read}: "
             + (text.count(len(result.problems), "problem") if result.problems else "all is well")
             + (f", {text.count(len(result.purged), 'file')} purged" if result.purged else "")
             + ("; `lodefs repair` says what can be put back" if result.problems else "")

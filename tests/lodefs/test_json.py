@@ -36,8 +36,8 @@ KEYS = {
     "copy": {"dry_run", "refs", "commits", "packs", "packs_by_server", "packs_there",
              "stored_bytes"},
     "verify": {
-        "problems", "commits", "commits_without_files", "directories", "files", "read_bytes",
-        "purged",
+        "problems", "commits", "commits_without_files", "directories", "files", "source_objects",
+        "read_bytes", "purged",
     },
     "token create": {"name", "patterns", "token"},
     "token list": {"name", "patterns", "time_s"},

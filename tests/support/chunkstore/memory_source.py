@@ -59,6 +59,8 @@ class MemorySource:
     def check(self, found: SourceObject) -> None:
         with self._lost(found):
             self._data(found)
+            if found.key in self.archived:
+                raise Archived(f"{found.key} is archived")
 
     @contextmanager
     def range_order(

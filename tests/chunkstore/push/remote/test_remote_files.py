@@ -142,6 +142,19 @@ class Archive:
         yield Level(self._found, [])
 
 
+@pytest.mark.parametrize(
+    ("restore", "archived"),
+    [
+        ({}, True),
+        ({"Restore": 'ongoing-request="true"'}, True),
+        ({"Restore": 'ongoing-request="false", expiry-date="Fri, 21 Dec 2012"'}, False),
+    ],
+)
+def test_archived_objects_of_a_head(restore: dict[str, str], archived: bool) -> None:
+    """A HEAD tells in another form than a list whether an object has been restored."""
+    assert is_archived({"StorageClass": "GLACIER", **restore}) is archived
+
+
 @pytest.mark.parametrize("flat_keys_max", [0, 100])
 def test_archived_objects(flat_keys_max: int) -> None:
     """They are named when they are listed; those that have been restored can be read."""
