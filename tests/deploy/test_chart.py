@@ -81,7 +81,7 @@ def test_it_has_no_faults() -> None:
     ("mistake", "named"),
     [
         ("proxy.cahce.size=1GiB", "cahce"),
-        ("store.url=gs://bucket/prefix", "store.url"),
+        ("store.url=ftp://bucket/prefix", "store.url"),
         ("proxy.cache.size=lots", "proxy.cache.size"),
         ("proxy.port=70000", "proxy.port"),
         ("image.digest=sha256:12", "image.digest"),
