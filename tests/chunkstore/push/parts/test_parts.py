@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,46 @@ def test_finish_names_the_parts_that_are_to_be_done(site: Site) -> None:
         site.finish()
     site.do(*status.todo)
     site.assert_pushed(site.finish())
+
+
+class _Killed(BaseException):
+    """The process is gone: no handler of errors sees it."""
+
+
+def _die(perform: Callable[[], Any]) -> Any:
+    raise _Killed
+
+
+def _push_in_parts(site: Site) -> PushResult:
+    """What people do: each step again until it is done, from another machine."""
+    try:
+        plan = PushPlans(site.store.objects).plan("p")
+    except NotFound:
+        with suppress(NotFound):
+            discard_plan(site.store, "p")
+        plan = site.plan()
+    site.do(*range(plan.parts), machine="two")
+    return site.finish()
+
+
+def test_a_kill_before_any_put_loses_nothing(tmp_path: Path) -> None:
+    """From that put on, the process changes nothing any more; others go on to one commit."""
+    number, is_over = 0, False
+    while not is_over:
+        number += 1
+        (tmp_path / str(number)).mkdir()
+        site = Site(tmp_path / str(number))
+        write_files(site.source, {f"d/{n}": bytes([n]) * 900 for n in range(5)})
+        for operation, first in (("put", number), ("delete", 1)):
+            site.objects.add(_die, operation, first=first)
+        try:
+            result, is_over = _push_in_parts(site), True
+        except _Killed:
+            site.objects.forget()
+            result = _push_in_parts(site)
+        assert in_commit(site.store, REPO, result.commit) == in_directory(site.source)
+        assert len(list(site.store.refs(REPO).history("branches", "main"))) == 1
+    assert number > 15
 
 
 def test_a_plan_gives_its_commit_once_more(site: Site) -> None:
