@@ -100,6 +100,17 @@ class VirtualPack:
         """The bytes of chunks in the pack's own object."""
         return sum(piece.size_bytes for piece in self._pieces() if piece.object == OWN)
 
+    def all_runs(self) -> Iterator[PlacedRun | tuple[int, int]]:
+        """Yields the runs in objects, and between them those (first, count) of the pack's own."""
+        end = 0
+        for run in self.runs:
+            if run.first > end:
+                yield end, run.first - end
+            yield run
+            end = run.first + run.chunks
+        if end < len(self.index):
+            yield end, len(self.index) - end
+
     def placed(self, number: int | None = None) -> int:
         """Returns the chunks (bits of their numbers) that lie in the object with a number, or in
         any."""

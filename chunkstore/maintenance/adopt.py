@@ -122,7 +122,7 @@ def _with_bytes(objects: ObjectStore, version: PackIndexVersion, virtual: Virtua
     index, lost, left = version.index, [], []
     data: list[Buffer] = []
     codecs, sizes, size_bytes = bytearray(index.codecs), array("I", index.stored_sizes), 0
-    for run in _runs(virtual):
+    for run in virtual.all_runs():
         if isinstance(run, PlacedRun):
             try:
                 chunks = dict(_compressed(objects, version, run))
@@ -141,18 +141,6 @@ def _with_bytes(objects: ObjectStore, version: PackIndexVersion, virtual: Virtua
     if left:
         return _Made([*data, _reduced(virtual, made, left).encode_tail()], size_bytes, lost)
     return _Made([*data, made.encode()], size_bytes, lost)
-
-
-def _runs(virtual: VirtualPack) -> Iterator[PlacedRun | tuple[int, int]]:
-    """Yields the runs in objects, and between them those (first, count) of the pack's own."""
-    end = 0
-    for run in virtual.runs:
-        if run.first > end:
-            yield end, run.first - end
-        yield run
-        end = run.first + run.chunks
-    if end < len(virtual.index):
-        yield end, len(virtual.index) - end
 
 
 def _compressed(

@@ -190,7 +190,8 @@ class _Mending:
 
     def by_chunks(self, damage: PackDamage, columns: PackChunks, hunt: _Hunt) -> None:
         """Searches for the other chunks in every place. If the pack exists, chunks that nobody has
-        stay as they are; if it is lost, they count as dropped."""
+        stay as they are, so a pack with some in lost objects stays; if it is lost, they count as
+        dropped."""
         joined = self._joined(damage, columns)
         ids = list(chunk_ids(columns))
         found = hunt.find({ids[n]: columns.raw_sizes[n] for n in joined.missing()})
@@ -202,7 +203,9 @@ class _Mending:
         stored: Pieces = {} if joined.own is None else joined.own.stored
         needed = [n for n in absent if joined.own is not None or self._is_named(damage, n)]
         damage.absent, damage.absent_of = sum(1 << number for number in needed), len(ids)
-        if needed and not joined.places:
+        # Chunks in an object that is lost are not given up, since it may come back as it was
+        is_in_place = joined.own is not None and any(n not in stored for n in needed)
+        if needed and (is_in_place or not joined.places):
             return
         for number in absent:
             joined.pieces[number] = stored.get(number, (DROPPED, b""))

@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lodefs.chunkstore.errors import UNREADABLE, Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import (
+    UNREADABLE,
+    Changed,
+    Corrupt,
+    NotFound,
+    SourceLost,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex, unpack
+from lodefs.chunkstore.format.virtual_pack import PlacedRun
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.pack_reader import check_bound, read_index, read_stored
+from lodefs.chunkstore.objects.virtual_packs import virtual_pack_of
+from lodefs.chunkstore.repo.pack_reader import (
+    PackIndexVersion,
+    check_bound,
+    read_index,
+    read_stored,
+)
 from lodefs.chunkstore.types import Buffer
 
 Pieces = dict[int, tuple[int, Buffer]]  # by chunk number: codec and stored bytes
@@ -48,10 +62,16 @@ class PackDamage:
 
 
 def examine(
-    objects: ObjectStore, pack_id: PackId, *, data: bool, named: int = 0
+    objects: ObjectStore,
+    pack_id: PackId,
+    *,
+    data: bool,
+    named: int = 0,
+    in_place: bool = True,
 ) -> PackDamage | None:
     """Returns the damage of a pack's index, or with ``data`` of any byte; None if there is none.
-    Dropped chunks are damage if versions name them (``named``: bits of their numbers)."""
+    Dropped chunks are damage if versions name them (``named``: bits of their numbers). Without
+    ``in_place`` nothing is read from sources. Raises: SourceUnknown, which is no damage."""
     try:
         version = read_index(objects, pack_id)
     except NotFound:
@@ -66,10 +86,11 @@ def examine(
         return None
     check_bound(index)
     try:
-        stored = read_stored(objects, version, 0, len(index))
+        stored, lost = _stored_pieces(objects, version, in_place=in_place)
     except (Changed, NotFound):  # rewritten, or deleted by gc, just now
         return None
-    pieces, what = _good_pieces(index, memoryview(stored))
+    pieces, wrong = _good_pieces(index, stored)
+    what = wrong or lost
     if dropped and not what:
         what = f"versions need {dropped.bit_count()} of its {len(index)} chunks, which are dropped"
     if not what:
@@ -85,7 +106,8 @@ def dropped_of(index: PackIndex, named: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoundPieces:
-    """The parts of a pack that exist: its index, its good chunks, and all chunks as they are."""
+    """The parts of a pack that exist: its index, its good chunks, and all chunks as they are,
+    except those in objects of a source that are lost."""
 
     index: PackIndex
     good: Pieces
@@ -97,25 +119,51 @@ def find_pieces(objects: ObjectStore, pack_id: PackId) -> FoundPieces | None:
     try:
         version = read_index(objects, pack_id)
         check_bound(version.index)
-        stored = memoryview(read_stored(objects, version, 0, len(version.index)))
+        stored, _ = _stored_pieces(objects, version)
     except (*UNREADABLE, Changed):
         return None
+    return FoundPieces(version.index, _good_pieces(version.index, stored)[0], stored)
+
+
+def _stored_pieces(
+    objects: ObjectStore, version: PackIndexVersion, *, in_place: bool = True
+) -> tuple[Pieces, str]:
+    """Returns the stored chunks of a pack, and which object of a source is lost, if any: the chunks
+    in it are missing, and without ``in_place`` those in all objects. Raises: what reading raises,
+    except SourceLost."""
     index = version.index
-    places = enumerate(index.places(0, len(index)))
-    whole: Pieces = {n: (at.codec, stored[at.offset :][: at.stored_size_bytes]) for n, at in places}
-    return FoundPieces(index, _good_pieces(index, stored)[0], whole)
+    virtual = virtual_pack_of(objects, index.pack_id, version.etag)
+    runs = [(0, len(index))] if virtual is None else virtual.all_runs()
+    pieces: Pieces = {}
+    lost = ""
+    for run in runs:
+        first, count = run[:2]
+        if isinstance(run, PlacedRun) and not in_place:
+            continue
+        try:
+            stored = memoryview(read_stored(objects, version, first, count))
+        except SourceLost as error:
+            lost = lost or str(error)
+            continue
+        begin = index.offsets[first]
+        for number, at in enumerate(index.places(first, count), first):
+            piece = stored[at.offset - begin :][: at.stored_size_bytes]
+            pieces[number] = at.codec, piece
+    return pieces, lost
 
 
-def _good_pieces(index: PackIndex, stored: memoryview) -> tuple[Pieces, str]:
-    """Returns the good chunks, and what is wrong with the first of the others. Chunks that were
-    dropped or purged for good count as good, with no bytes."""
+def _good_pieces(index: PackIndex, stored: Pieces) -> tuple[Pieces, str]:
+    """Returns the good ones of the stored chunks, and what is wrong with the first of the others.
+    Chunks that were dropped or purged for good count as good, with no bytes."""
     good: Pieces = {}
     what = ""
     for number, place in enumerate(index.places(0, len(index))):
         if index.is_gone(number):
             good[number] = place.codec, b""
             continue
-        piece = stored[place.offset : place.offset + place.stored_size_bytes]
+        if number not in stored:
+            continue
+        piece = stored[number][1]
         try:
             unpack(place, piece)
         except Corrupt as error:

@@ -1,6 +1,7 @@
 """Scrub: reads a share of a store's packs each day, so that all are read within some weeks.
 
-It reads packs in the order of their ids, from where the previous run ended, and checks each chunk.
+It reads packs in the order of their ids, from where the previous run ended, and checks each chunk
+that the store has: it reads nothing from sources.
 One small document in the store itself records the progress, and may be lost. So any machine may do
 the next run.
 """
@@ -246,5 +247,5 @@ class _Scrub:
 
     def _examined(self, packs: Iterable[PackId]) -> Iterator[PackDamage | None]:
         """Yields the damage of each pack, in order. As many are under way as there are workers."""
-        look = partial(examine, self._objects, data=True)
+        look = partial(examine, self._objects, data=True, in_place=False)
         return map_ahead(self._executor, look, packs, self._options.workers)

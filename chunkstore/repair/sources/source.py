@@ -13,6 +13,7 @@ from lodefs.chunkstore.errors import (
     UNREADABLE,
     LodefsError,
     Purged,
+    SourceUnknown,
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
@@ -134,7 +135,7 @@ class StoreSource:
     def pack(self, pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
         try:
             return fetch_pack(self._objects, pack_id)
-        except UNREADABLE:
+        except (*UNREADABLE, SourceUnknown):
             return None
 
     def columns(self, pack_id: PackId) -> PackChunks | None:
@@ -154,7 +155,7 @@ class StoreSource:
             for pack_id, number in self._places.get(chunk_id, ()):
                 try:
                     raw = self._packs.read(pack_id, number, 1)[0]
-                except (*UNREADABLE, Purged):
+                except (*UNREADABLE, Purged, SourceUnknown):
                     continue
                 if ChunkId(digest_of(raw)) == chunk_id:
                     yield chunk_id, raw
