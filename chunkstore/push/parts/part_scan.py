@@ -22,8 +22,8 @@ class PartLimits:
     files: int = 50_000
     size_bytes: int = 8 << 30
     document_bytes: int = 16 << 20  # of names and paths
-    files_step: int = 400
-    size_bytes_step: int = 64 << 20
+    files_step: int = 2000
+    size_bytes_step: int = 256 << 20
 
     def of(self, number: int) -> PartLimits:
         """Returns the limits of the part with that number."""

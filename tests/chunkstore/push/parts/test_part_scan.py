@@ -73,5 +73,5 @@ def test_parts_have_what_the_scan_has(tree: Tree, files: int, size: int, step: i
 def test_parts_grow() -> None:
     """A source of many files has more than one part early, and few large ones later."""
     limits = PartLimits()
-    assert (limits.of(0).files, limits.of(0).size_bytes) == (400, 64 << 20)
+    assert (limits.of(0).files, limits.of(0).size_bytes) == (2000, 256 << 20)
     assert limits.of(200) == limits
