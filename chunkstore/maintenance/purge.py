@@ -75,6 +75,7 @@ class PurgePlan:
     """The plan of a purge. ``targets`` are the repositories and paths to purge. ``versions`` are
     commits that lead there. ``shared`` are other paths ("REPO:PATH") that need some of these
     chunks. ``unreadable`` are packs with a damaged index, which may hold the bytes, too.
+    ``in_place`` are objects ("SOURCE:KEY") in somebody's bucket that have some of them, too.
     ``damaged`` are unreadable commits to which no branch or tag leads: their own contents are not
     examined."""
 
@@ -87,6 +88,7 @@ class PurgePlan:
     versions: int = 0
     shared: list[str] = field(default_factory=list)
     unreadable: list[PackId] = field(default_factory=list)
+    in_place: list[str] = field(default_factory=list)
     damaged: list[CommitId] = field(default_factory=list)
 
 
@@ -291,12 +293,27 @@ def _complete(
     ``_find_places``."""
     plan.chunks = sorted(ids)
     _find_places(store, plan, ids, executor, progress, named)
+    found = executor.map(lambda one: _objects_in_place(store, *one), plan.packs.items())
+    plan.in_place = sorted(set().union(*found))
     progress.phase = "looking for other files that need it"
     for repo, path in _users(store, _unpurged(store, plan.packs, executor), executor):
         own = (at for one, at in plan.targets if one == repo)
         if not any((path + b"/").startswith(at + b"/") for at in own):
             plan.shared.append(f"{repo}:{quote_from_bytes(path)}")
     plan.shared = sorted(set(plan.shared))
+
+
+def _objects_in_place(store: Store, pack_id: PackId, chunks: int) -> set[str]:
+    """Returns the objects of sources in which chunks (bits of their numbers) of a pack lie."""
+    try:
+        virtual = store.packs.virtual(pack_id)
+    except (*UNREADABLE, Changed):
+        virtual = None
+    if virtual is None:
+        return set()
+    numbers = {run.object for run in virtual.runs if chunks & virtual.bits(run)}
+    found = (virtual.objects[number] for number in numbers)
+    return {f"{one.source}:{one.key}" for one in found}
 
 
 def _up_to_date(

@@ -126,7 +126,7 @@ def _lines(plan: PurgePlan, result: PurgeResult | None) -> list[str]:
         lines = [f"to purge: {_what(plan)}" if plan.packs else "nothing to purge"]
         lines += [f"shared with {one}" for one in plan.shared]
         lines += [_left_line(pack) for pack in plan.unreadable]
-        return lines + _damaged_lines(plan)
+        return lines + _in_place_lines(plan) + _damaged_lines(plan)
     lines = [f"purged {_what(plan)}"]
     lines += [f"arrived meanwhile, and was purged too: {one}" for one in result.shared]
     lines += [_left_line(pack) for pack in result.left]
@@ -137,7 +137,15 @@ def _lines(plan: PurgePlan, result: PurgeResult | None) -> list[str]:
         lines.append(
             f"{count} began before the purge: when they have ended, run lodefs purge --check"
         )
-    return lines + _damaged_lines(plan)
+    return lines + _in_place_lines(plan) + _damaged_lines(plan)
+
+
+def _in_place_lines(plan: PurgePlan) -> list[str]:
+    return [
+        f"{text.escaped(name)} (source:key) has such bytes, too, and stays in its bucket: its "
+        "owner can delete it there"
+        for name in plan.in_place
+    ]
 
 
 def _damaged_lines(plan: PurgePlan) -> list[str]:
@@ -163,6 +171,7 @@ def _json_of(plan: PurgePlan, result: PurgeResult | None) -> dict[str, object]:
         "shared": sorted({*plan.shared, *(result.shared if result else ())}),
         "is_done": result is not None,
         "damaged_commits": cli.plain(plan.damaged),
+        "in_place": plan.in_place,
         "left": cli.plain(result.left if result else plan.unreadable),
         "writers": result.writers if result else 0,
     }

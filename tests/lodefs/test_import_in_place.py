@@ -25,23 +25,35 @@ endpoint_url = "{endpoint_url}"
 LARGE_BYTES = 3 << 20
 
 
+def files_of(bucket: str, rgw: S3Server) -> dict[str, bytes]:
+    """Puts large and small objects into a bucket, and returns them."""
+    client, random = rgw.client(), Random(5)
+    files = {f"d/ü {n}": random.randbytes(LARGE_BYTES + n) for n in range(4)}
+    files |= {f"d/small{n}": random.randbytes(500) for n in range(9)}
+    for key, data in files.items():
+        client.put_object(Bucket=bucket, Key=f"in put/{key}", Body=data)
+    return files
+
+
+def store_in(bucket: str, rgw: S3Server, folder: Path) -> Lodefs:
+    """Makes a store in the same bucket, whose readers know the source."""
+    environment = {**os.environ, "AWS_ENDPOINT_URL": rgw.endpoint_url}
+    lodefs = Lodefs(f"s3://{bucket}/store", folder / "home", environment)
+    lodefs.home.mkdir()
+    lodefs.run("init", lodefs.store)
+    settings = SETTINGS.format(bucket=bucket, endpoint_url=rgw.endpoint_url)
+    (lodefs.home / "lodefs.toml").write_text(settings)
+    return lodefs
+
+
 @pytest.mark.rgw
 @pytest.mark.fuse
 @pytest.mark.slow
 def test_a_bucket_read_in_place(rgw: S3Server, rgw_bucket: str, tmp_path: Path) -> None:
     """A mount shows every byte, though the store has few of them; an object that is overwritten or
     deleted before it is cached is EIO, and the other files stay readable."""
-    client, random = rgw.client(), Random(5)
-    files = {f"d/ü {n}": random.randbytes(LARGE_BYTES + n) for n in range(4)}
-    files |= {f"d/small{n}": random.randbytes(500) for n in range(9)}
-    for key, data in files.items():
-        client.put_object(Bucket=rgw_bucket, Key=f"in put/{key}", Body=data)
-    environment = {**os.environ, "AWS_ENDPOINT_URL": rgw.endpoint_url}
-    lodefs = Lodefs(f"s3://{rgw_bucket}/store", tmp_path / "home", environment)
-    lodefs.home.mkdir()
-    lodefs.run("init", lodefs.store)
-    settings = SETTINGS.format(bucket=rgw_bucket, endpoint_url=rgw.endpoint_url)
-    (lodefs.home / "lodefs.toml").write_text(settings)
+    client, files = rgw.client(), files_of(rgw_bucket, rgw)
+    lodefs = store_in(rgw_bucket, rgw, tmp_path)
     imported = lodefs.json("import", f"s3://{rgw_bucket}/in put/", "bench")
     assert imported["files"] == len(files)
     assert imported["stored_bytes"] < 0.02 * imported["size_bytes"]
@@ -61,6 +73,34 @@ def test_a_bucket_read_in_place(rgw: S3Server, rgw_bucket: str, tmp_path: Path) 
         assert (target / "d/small3").read_bytes() == files["d/small3"]
     with pytest.raises(CommandError, match=r"in put/d/ü 2 .*source field-7.* is gone"):
         lodefs.run("pull", "bench", tmp_path / "copy")
+
+
+@pytest.mark.rgw
+@pytest.mark.fuse
+@pytest.mark.slow
+def test_a_bucket_that_is_adopted_and_deleted(
+    rgw: S3Server, rgw_bucket: str, tmp_path: Path
+) -> None:
+    """Every byte is there afterwards, also for a proxy and a mount that know where it lay."""
+    client, files = rgw.client(), files_of(rgw_bucket, rgw)
+    lodefs = store_in(rgw_bucket, rgw, tmp_path)
+    lodefs.run("import", f"s3://{rgw_bucket}/in put/", "bench")
+    assert lodefs.json("verify", "--sources", "bench")["source_objects"] == 4
+    with (
+        node(lodefs, tmp_path / "node") as proxy,
+        mounted(lodefs, proxy, tmp_path / "mnt") as target,
+    ):
+        with (target / "d/ü 0").open("rb", buffering=0) as file:
+            assert file.read(9) == files["d/ü 0"][:9]
+        adopted = lodefs.json("adopt", "bench")
+        assert adopted["lost"] == []
+        assert adopted["size_bytes"] == sum(map(len, files.values())) - 9 * 500
+        for key in files:
+            client.delete_object(Bucket=rgw_bucket, Key=f"in put/{key}")
+        assert {key: (target / key).read_bytes() for key in files} == files
+    (lodefs.home / "lodefs.toml").unlink()
+    checked = lodefs.json("verify", "--data", "--sources")
+    assert (checked["problems"], checked["source_objects"]) == ([], 0)
 
 
 SOURCES = {

@@ -10,9 +10,11 @@ from lodefs.chunkstore.errors import Purged, SourceLost, SourceUnknown, Unavaila
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.pack import PURGED
+from lodefs.chunkstore.maintenance.accounts import store_account
 from lodefs.chunkstore.maintenance.adopt import AdoptResult, adopt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.compact import drop_all
+from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
 from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
@@ -163,3 +165,27 @@ def test_gc_leaves_packs_in_place_alone(world: InPlaceWorld) -> None:
         collect(open_store(world.objects()), options)
     assert not [key for key in world.memory.objects if key.startswith("packs/")]
     assert world.source.versions == before
+
+
+def test_a_purge_names_the_objects(world: InPlaceWorld) -> None:
+    """The store forgets where the bytes lie, and says which object of the bucket still has them;
+    nothing is done there, and the other files stay."""
+    files = filled(world)
+    before = dict(world.source.versions)
+    store = open_store(world.objects())
+    plan = plan_path(store, "r", b"03")
+    assert plan.in_place == ["archive:03"]
+    assert not plan_path(store, "r", b"04").in_place
+    assert not purge(store, plan).left
+    assert world.source.versions == before
+    with pytest.raises(Purged):
+        world.read("03")
+    assert world.read("06") == files["06"]
+
+
+def test_sizes_are_what_the_store_has(world: InPlaceWorld) -> None:
+    """What lies in the bucket takes no room in the store, and deleting frees none."""
+    files = filled(world)
+    (account,) = store_account(open_store(world.objects())).repos
+    assert account.apparent_bytes == sum(map(len, files.values()))
+    assert account.freed_bytes == account.stored_bytes < 0.02 * account.apparent_bytes
