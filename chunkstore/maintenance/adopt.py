@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Changed, Corrupt
+from lodefs.chunkstore.errors import UNREADABLE, Changed, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.compression import RawStreak
 from lodefs.chunkstore.format.names import PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.virtual_pack import PlacedRun, VirtualPack
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.maintenance.inventory import PackList
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.virtual_packs import stored_etag, virtual_pack_of
@@ -48,27 +49,27 @@ class AdoptResult:
 
 
 def adopt(
-    store: Store, spec: Spec, progress: Progress | None = None, *, dry_run: bool = False
+    store: Store, spec: Spec | None, progress: Progress | None = None, *, dry_run: bool = False
 ) -> AdoptResult:
-    """Brings the bytes that a version has in place into the store. With ``dry_run`` it only counts
-    them. What is lost stays as it is, and does not keep the rest from being adopted.
+    """Brings the bytes that a version has in place into the store; without ``spec`` those of all
+    packs. With ``dry_run`` it only counts them. What is lost or damaged stays as it is, and does
+    not keep the rest from being adopted.
 
     Raises: NotFound; SourceUnknown, Denied for a source that this machine cannot read; Unavailable;
     what the store raises.
     """
     progress = progress or Progress()
     progress.phase = "looking for packs in place"
-    spec, commit_id = store.locate(spec)
-    named = named_packs(store.packs, store.commit(spec.repo, commit_id).root, None).found
+    packs = _listed(store) if spec is None else _named(store, spec)
     result = AdoptResult()
     if not dry_run:
         store.ensure_writable()
     with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-adopt") as executor:
         written: list[PackId] = []
-        progress.phase, progress.files_total = "adopting packs", len(named)
-        adopt_one = partial(_adopt, store.objects, dry_run=dry_run)
+        progress.phase, progress.files_total = "adopting packs", len(packs)
+        adopt_one = partial(_adopt, store.objects, dry_run=dry_run, may_go=spec is None)
         for pack_id, one in zip(
-            named, map_ahead(executor, adopt_one, named, PACKS_AT_ONCE), strict=True
+            packs, map_ahead(executor, adopt_one, packs, PACKS_AT_ONCE), strict=True
         ):
             progress.files_done += 1
             progress.bytes_done += one.size_bytes
@@ -83,13 +84,33 @@ def adopt(
     return result
 
 
-def _adopt(objects: ObjectStore, pack_id: PackId, *, dry_run: bool) -> AdoptResult:
-    """Adopts one pack; an ordinary one stays as it is. Raises: Changed if others keep rewriting it;
-    what the store and the sources raise."""
+def _named(store: Store, spec: Spec) -> list[PackId]:
+    """Returns the packs of a version. Raises: NotFound; what the store raises."""
+    spec, commit_id = store.locate(spec)
+    return [*named_packs(store.packs, store.commit(spec.repo, commit_id).root, None).found]
+
+
+def _listed(store: Store) -> list[PackId]:
+    """Returns all packs of the store."""
+    with PackList() as packs:
+        packs.fill(store.objects)
+        return [pack_id for pack_id, _ in packs]
+
+
+def _adopt(objects: ObjectStore, pack_id: PackId, *, dry_run: bool, may_go: bool) -> AdoptResult:
+    """Adopts one pack; an ordinary one stays as it is, and so does one that is gone, if it
+    ``may_go``: a gc run has deleted it. Raises: Changed if others keep rewriting it; what the store
+    and the sources raise."""
     key = keys.pack(pack_id)
     for _ in range(TRIES):
-        version = read_index(objects, pack_id)
-        virtual = virtual_pack_of(objects, pack_id, version.etag)
+        try:
+            version = read_index(objects, pack_id)
+            virtual = virtual_pack_of(objects, pack_id, version.etag)
+        except Changed:
+            continue
+        except UNREADABLE as error:
+            is_gone = may_go and isinstance(error, NotFound)
+            return AdoptResult(lost=[] if is_gone else [str(error)])
         if virtual is None:
             return AdoptResult()
         if dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import exit_codes, text
 from lodefs.cli import options as cli
@@ -12,11 +13,13 @@ from lodefs.settings.session import Session
 @cli.command(
     "lodefs adopt vision/flickr30k             # the newest version of main",
     "lodefs adopt vision/flickr30k@v1.0 --dry-run",
+    "lodefs adopt --all                        # every version of every repository",
     store=True,
 )
 def adopt(
     session: Session,
-    spec: Spec = cli.argument("REPO[@REV]"),
+    spec: Spec | None = cli.argument("[REPO[@REV]]"),
+    every: bool = cli.option("Adopt whatever the store has in place.", "--all"),
     dry_run: bool = cli.option("Only say how many bytes would be copied.", "-n", "--dry-run"),
     as_json: bool = cli.JSON,
 ) -> None:
@@ -29,7 +32,10 @@ def adopt(
     """
     from lodefs.chunkstore.maintenance.adopt import adopt as bring
 
-    cli.no_path(spec)
+    if (spec is None) != every:
+        raise InvalidInput("say what to adopt: REPO[@REV], or --all")
+    if spec is not None:
+        cli.no_path(spec)
     with show_progress() as progress:
         result = bring(session.store, spec, progress, dry_run=dry_run)
     if as_json:

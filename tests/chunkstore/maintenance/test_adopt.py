@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Purged, SourceLost, SourceUnknown, Unavailable
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
-from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.names import PackId, Spec
 from lodefs.chunkstore.format.pack import PURGED
 from lodefs.chunkstore.maintenance.accounts import store_account
 from lodefs.chunkstore.maintenance.adopt import AdoptResult, adopt
@@ -189,3 +190,19 @@ def test_sizes_are_what_the_store_has(world: InPlaceWorld) -> None:
     (account,) = store_account(open_store(world.objects())).repos
     assert account.apparent_bytes == sum(map(len, files.values()))
     assert account.freed_bytes == account.stored_bytes < 0.02 * account.apparent_bytes
+
+
+def test_all_of_a_store(world: InPlaceWorld) -> None:
+    """Older versions are adopted, too. A damaged pack is named, and does not stop the others."""
+    files = filled(world)
+    first = open_store(world.objects()).resolve("r", "main").hex()
+    world.source.delete("03")
+    world.imported()
+    world.source.put("03", files["03"])
+    damaged = keys.pack(PackId(bytes(32)))
+    world.memory.put(damaged, [b"no pack"])
+    (problem,) = adopt(open_store(world.objects()), None).lost
+    assert bytes(32).hex() in problem
+    for key in files:
+        world.source.delete(key)
+    assert {key: world.read(key, first) for key in files} == files
