@@ -67,7 +67,7 @@ def adopt(
     with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-adopt") as executor:
         written: list[PackId] = []
         progress.phase, progress.files_total = "adopting packs", len(packs)
-        adopt_one = partial(_adopt, store.objects, dry_run=dry_run, may_go=spec is None)
+        adopt_one = partial(adopt_pack, store.objects, dry_run=dry_run, may_go=spec is None)
         for pack_id, one in zip(
             packs, map_ahead(executor, adopt_one, packs, PACKS_AT_ONCE), strict=True
         ):
@@ -97,7 +97,9 @@ def _listed(store: Store) -> list[PackId]:
         return [pack_id for pack_id, _ in packs]
 
 
-def _adopt(objects: ObjectStore, pack_id: PackId, *, dry_run: bool, may_go: bool) -> AdoptResult:
+def adopt_pack(
+    objects: ObjectStore, pack_id: PackId, *, dry_run: bool, may_go: bool
+) -> AdoptResult:
     """Adopts one pack; an ordinary one stays as it is, and so does one that is gone, if it
     ``may_go``: a gc run has deleted it. Raises: Changed if others keep rewriting it; what the store
     and the sources raise."""

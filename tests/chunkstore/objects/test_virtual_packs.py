@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost, SourceUnknown
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.virtual_pack import SourceObject, VirtualPack
+from lodefs.chunkstore.maintenance.adopt import adopt_pack
 from lodefs.chunkstore.objects.virtual_packs import VirtualPacks, is_virtual_etag
 from lodefs.chunkstore.repo.pack_reader import (
     PackReader,
@@ -117,7 +120,7 @@ CONTENTS = st.binary(min_size=1, max_size=60)
 
 
 class Bucket(RuleBasedStateMachine):
-    """The owner of a bucket does anything to its objects while they are read in place."""
+    """The owner of a bucket does anything to its objects while they are read and adopted."""
 
     @initialize(has_versions=st.booleans(), contents=st.lists(CONTENTS, min_size=3, max_size=3))
     def imported(self, *, has_versions: bool, contents: list[bytes]) -> None:
@@ -157,6 +160,13 @@ class Bucket(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS))
     def restored(self, key: str) -> None:
         self.source.put(key, self.contents[key])
+
+    @rule()
+    def adopted(self) -> None:
+        """What can be read is in the store from then on; the reader has the old index."""
+        adopt_pack(self.objects, self.pack_id, dry_run=False, may_go=False)
+        left = PackReader(self.objects).virtual(self.pack_id)
+        self.pack = left or replace(self.pack, runs=[])
 
     @rule(key=st.sampled_from(KEYS), data=CONTENTS, first=st.integers(0, 8))
     def overwritten_during_a_read(self, key: str, data: bytes, first: int) -> None:
