@@ -12,6 +12,7 @@ import lzma
 import stat
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import BinaryIO, NamedTuple, cast
@@ -26,6 +27,7 @@ XZ_MEMORY_BYTES_MAX = 256 << 20  # xz -9 needs 65 MiB
 _PACKED_BYTES = 64 << 10  # read at once
 _HEAD_BYTES = 6
 _LINK_BYTES_MAX = 4095  # PATH_MAX without its NUL
+_MAGIC_AT = 257  # in the header of a tar
 _ENCRYPTED = 1
 _ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06")
 _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
@@ -34,7 +36,11 @@ _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\xfd7zXZ\0": lambda packed: cast("BinaryIO", _XzReader(packed)),
     b"\x28\xb5\x2f\xfd": zstd_reader,
 }
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, OSError, ValueError)
+# What the libraries raise for bytes that no archiver writes; headers of headers are a recursion
+DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError),
+    *(ValueError, IndexError, NotImplementedError, RecursionError),
+)
 
 
 class MemberKind(Enum):
@@ -196,10 +202,19 @@ class _Forward:
                 break
         return self._position
 
-    def drain(self) -> None:
-        """Reads to the end, where decompressors compare checksums."""
-        while skipped := len(self.read(READ_BYTES_MAX)):
-            self._budget.add(skipped)
+    def drain(self, name: str) -> None:
+        """Reads to the end, where decompressors compare checksums. Raises: InvalidInput if another
+        tar follows, as after `cat *.tar`: its members would be lost."""
+        size = tarfile.BLOCKSIZE
+        while found := self.read(size):
+            self._budget.add(len(found))
+            if size == tarfile.BLOCKSIZE and any(found):
+                if found.startswith(b"ustar", _MAGIC_AT):
+                    raise InvalidInput(
+                        f"another tar follows the end of the one in {name}: name each file, as in "
+                        "`lodefs push *.tar REPO --unpack`"
+                    )
+                size = READ_BYTES_MAX
 
 
 class _TarInfo(tarfile.TarInfo):
@@ -230,7 +245,7 @@ def _tar_members(name: str, forward: _Forward, budget: Budget) -> Iterator[Membe
     while (info := tar.next()) is not None:
         tar.members = []  # type: ignore[attr-defined]  # else it keeps them all
         yield _tar_member(tar, info, budget)
-    forward.drain()
+    forward.drain(name)
 
 
 def _tar_member(tar: tarfile.TarFile, info: tarfile.TarInfo, budget: Budget) -> Member:
