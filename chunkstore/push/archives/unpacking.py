@@ -26,6 +26,7 @@ from lodefs.chunkstore.push.changes.overlay import (
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.scanner import Skipped
 from lodefs.chunkstore.push.workers.source_files import show_path
+from lodefs.chunkstore.system.safe_open import PATH_BYTES_MAX
 
 
 class _Refused(InvalidInput):
@@ -79,8 +80,10 @@ class Unpacking:
     def _take(self, archive: str, member: Member) -> None:
         try:
             names = _names(member.path)
+            if not names and member.kind is MemberKind.DIRECTORY:
+                return  # the one that was packed
             if not names:
-                return  # the directory that was packed
+                raise _Refused("has no name")
             if self._is_excluded(names, is_directory=member.kind is MemberKind.DIRECTORY):
                 self.excluded += 1
                 return
@@ -109,7 +112,7 @@ class Unpacking:
             case MemberKind.FILE:
                 return self._file(names, member)
             case MemberKind.SYMLINK:
-                _check_link(names, member.target)
+                self._check_link(names, member.target)
                 return symlink(names[-1], member.target)
             case MemberKind.HARD_LINK:
                 linked = self._there(_names(member.target))
@@ -138,6 +141,22 @@ class Unpacking:
             return self._overlay.get(names)
         except NotADirectory as error:
             raise _Refused("leads through a file or a symlink") from error
+
+    def _check_link(self, names: Names, target: bytes) -> None:
+        """Raises: _Refused for a symlink that is no link, or leads out of the archive, perhaps
+        through another one: only what is a directory so far has a known '..'."""
+        place = names[:-1]
+        leads_out = target.startswith(b"/")
+        for name in target.split(b"/"):
+            if name == b"..":
+                leads_out |= not place or (
+                    place != names[: len(place)] and not is_directory(self._there(place))
+                )
+                place = place[:-1]
+            elif name not in (b"", b"."):
+                place += (name,)
+        if not target or b"\0" in target or leads_out:
+            raise _Refused(f"is a symlink that leads out of the archive: {show_path(target)}")
 
     def _is_excluded(self, names: Names, *, is_directory: bool) -> bool:
         if not self._ignore:
@@ -169,23 +188,14 @@ def _names(path: bytes) -> Names:
     """Returns the names in a member's path. Raises: _Refused for a path that leads out."""
     if path.startswith(b"/"):
         raise _Refused("has an absolute path")
+    if len(path) > PATH_BYTES_MAX:
+        raise _Refused(f"has a path of more than {PATH_BYTES_MAX:,} bytes")
     names = tuple(name for name in path.split(b"/") if name not in (b"", b"."))
     if b".." in names:
         raise _Refused("has '..' in its path")
     if b"\0" in path or any(len(name) > NAME_BYTES_MAX for name in names):
         raise _Refused(f"has a name with NUL, or of more than {NAME_BYTES_MAX} bytes")
     return names
-
-
-def _check_link(names: Names, target: bytes) -> None:
-    """Raises: _Refused for a symlink that is no link, or leads out of the archive."""
-    depth = len(names) - 1
-    for name in target.split(b"/"):
-        depth += -1 if name == b".." else name not in (b"", b".")
-        if depth < 0:
-            break
-    if not target or b"\0" in target or target.startswith(b"/") or depth < 0:
-        raise _Refused(f"is a symlink that leads out of the archive: {show_path(target)}")
 
 
 def _whole(content: BinaryIO, size_bytes: int) -> bytes:

@@ -202,6 +202,8 @@ HOSTILE = {
     "absolute": info_of("/etc/passwd"),
     "'..'": info_of("a/../../x"),
     "NUL, or": info_of("x" * 256),
+    "a path of more": info_of("d/" * 2048 + "x"),
+    "no name": info_of("."),
     "leads out": info_of("link", tarfile.SYMTYPE, "/etc"),
     "leads out.*": info_of("a/link", tarfile.SYMTYPE, "b/../../../x"),
     "device": info_of("null", tarfile.CHRTYPE),
@@ -255,8 +257,41 @@ def test_damage(world: World) -> None:
         world.unpack(bytes(wrong))
     zipped = bytearray(zip_of(("a", LARGE[:9000])))
     zipped[4000] ^= 1
-    with pytest.raises(InvalidInput, match="damaged"):
-        world.unpack(bytes(zipped))
+    broken = bytearray(zip_of(("a", b"12345678" * 99)))
+    broken[31:35] = b"\xff" * 4  # no deflated bytes
+    for archive in (zipped, broken):
+        with pytest.raises(InvalidInput, match="damaged"):
+            world.unpack(bytes(archive))
+
+
+def test_links_through_links(world: World) -> None:
+    """Links lead out together though neither does alone; '..' behind a directory is fine."""
+    up = info_of("a/b/up", tarfile.SYMTYPE, "../..")
+    out = info_of("out", tarfile.SYMTYPE, "a/b/up/../../etc/passwd")
+    with pytest.raises(InvalidInput, match=r"out in x\.tar .*leads out"):
+        world.unpack(tar_of(up, out))
+    again = info_of("again", tarfile.SYMTYPE, "a/b/../up")
+    assert world.unpack(tar_of(up, again)).commit
+
+
+def test_two_archives_in_one(world: World) -> None:
+    """What `cat *.tar` writes is refused, since only the first archive would be read."""
+    one, other = tar_of(("a", b"1")), tar_of(("b", b"2"))
+    for packed in (one + other, gzip.compress(one) + gzip.compress(other)):
+        with pytest.raises(InvalidInput, match=r"another tar follows .* in x\.tar"):
+            world.unpack(packed)
+
+
+def test_headers_that_break_readers(world: World) -> None:
+    """Chains of headers, and links compressed by an unknown method, are damage."""
+    long = info_of("././@LongLink", tarfile.GNUTYPE_LONGNAME)
+    link = zipfile.ZipInfo("link")
+    link.external_attr = 0o120777 << 16
+    zipped = bytearray(zip_of((link, b"to")))
+    zipped[zipped.index(b"PK\x01\x02") + 10] = zipped[8] = 99
+    for packed in (tar_of(*[long] * 2000, ("a", b"1")), bytes(zipped)):
+        with pytest.raises(InvalidInput, match="damaged"):
+            world.unpack(packed)
 
 
 def test_neither(world: World) -> None:
