@@ -402,8 +402,13 @@ def error_of(error: Exception, what: str) -> LodefsError:
     if status in _GONE or isinstance(error, FileNotFoundError | NotADirectoryError):
         return NotFound(f"{what} does not exist")
     if isinstance(error, TypeError | ValueError | NotImplementedError):
-        return InvalidInput(f"{what} cannot be opened: {error}")
-    return Unavailable(f"{what} cannot be read: {told}: {error}")
+        return InvalidInput(f"{what} cannot be opened: {_words_of(error)}")
+    return Unavailable(f"{what} cannot be read: {told}: {_words_of(error)}")
+
+
+def _words_of(error: Exception) -> str:
+    """Returns what an error says, with URLs as messages may have them."""
+    return re.sub(r"\w+://[^\s'\"]+", lambda url: shown_url(url[0]), str(error))
 
 
 def _below(path: bytes, name: bytes) -> bytes:

@@ -25,6 +25,7 @@ from lodefs.chunkstore.push.scanner import (
     walk,
 )
 from lodefs.chunkstore.push.workers.source_files import show_path
+from lodefs.chunkstore.system.safe_open import PATH_BYTES_MAX
 
 
 @dataclass(slots=True)
@@ -95,14 +96,16 @@ class RemoteScan:
     def _is_name(self, path: bytes, name: bytes, after: str = "") -> bool:
         """Whether a commit can have a name; ``after`` follows it in the source. Raises:
         InvalidInput."""
-        if name not in (b"", b".", b"..") and b"\0" not in name and len(name) <= NAME_BYTES_MAX:
-            return True
+        is_name = name not in (b"", b".", b"..") and not any(sign in name for sign in b"/\0")
+        if is_name and len(name) <= NAME_BYTES_MAX and len(path) + len(name) < PATH_BYTES_MAX:
+            return True  # a server whose directories have themselves as subdirectories has no end
         shown = show_path(below(path, name) if path else name) + after
         return self._leave(
             path,
             name,
             f"{shown} in {self.remote.url} cannot be the path of a file: a name in it is empty, "
-            f"'.' or '..', has NUL, or has more than {NAME_BYTES_MAX} bytes",
+            f"'.' or '..', has '/', NUL or more than {NAME_BYTES_MAX} bytes; or all of it has more "
+            f"than {PATH_BYTES_MAX:,}",
         )
 
     def _is_alone(self, path: bytes, name: bytes, directories: set[bytes]) -> bool:

@@ -327,6 +327,13 @@ def test_errors(error: Exception, kind: type[LodefsError]) -> None:
         assert type(error_of(hidden, "x")) is kind
 
 
+@pytest.mark.parametrize("kind", [OSError, ValueError])
+def test_errors_hide_signatures(kind: type[Exception]) -> None:
+    """What a library says is told, but not the query and the user of the URLs in it."""
+    error = error_of(kind("500, url='http://me:hidden@host/x?sig=hidden' was bad"), "x")
+    assert str(error).endswith("500, url='http://***@host/x' was bad")
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.remote import remote_files
-from lodefs.chunkstore.push.remote.remote_files import NoAccess
+from lodefs.chunkstore.push.remote.remote_files import Listing, NoAccess
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
@@ -159,6 +159,16 @@ def test_keys_that_are_no_paths(world: World, key: bytes) -> None:
     result = world.push(skip_unreadable=True)
     assert len(result.skipped) == 1
     assert result.files == len(world.source.files) - 1
+
+
+@pytest.mark.parametrize("name", [b"again", b"../x"])
+def test_directory_that_lists_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: bytes
+) -> None:
+    """A source without an end is refused, and so is a name that leads elsewhere."""
+    monkeypatch.setattr(world.source, "list", lambda _path: Listing([], [name]))
+    with pytest.raises(InvalidInput, match="cannot be the path of a file"):
+        world.push()
 
 
 def test_file_that_changes_once_is_read_again(world: World) -> None:
