@@ -49,7 +49,8 @@ def test_signatures_name_every_option() -> None:
     assert defaults == {
         "message": "", "author": None, "metadata": (), "skip_unreadable": False,
         "allow_removals": False, "check": False, "exclude": (), "private": "push",
-        "dry_run": False, "workers": None, "progress": None, "store": None, "session": None,
+        "dry_run": False, "workers": None, "rate_bytes_s": None, "executor": None, "progress": None,
+        "store": None, "session": None,
     }  # fmt: skip
     assert [one.name for one in shown.values()][:2] == ["directory", "repo"]
     assert shown["workers"].annotation == int | None
