@@ -83,6 +83,10 @@ def targets(repo: str, commit: str, job: str) -> Iterator[str]:
             yield from (f"{prefix}{repo}@{rev}{path}" for path in ("", "/", "/f", "/nope"))
         for part in routes._PAGE_TREES:
             yield from (f"/page/{part}/{repo}@{rev}{path}?match=a" for path in ("", "/f"))
+        yield from (f"/hf/{repo}/resolve/{rev}/f", f"/hf/datasets/{repo}/resolve/{rev}/f")
+        for call in ("revision", "tree", "paths-info"):
+            yield f"/hf/api/models/{repo}/{call}/{rev}"
+    yield from (f"/hf/api/models/{repo}", f"/hf/api/models/{repo}/refs")
     for node_part in routes._NODE_PARTS:
         for ino in (1, 77):
             yield f"/nodes/{repo}@{commit}/{ino}/{node_part.decode()}?name=f".replace("/?", "?")
@@ -97,6 +101,8 @@ def bodies(target: str, repo: str) -> Iterator[tuple[str, bytes | None]]:
         for words in ({"repo": repo}, {"repo": repo, "paths": ["nope"]}, {"everything": True}):
             yield "POST", json.dumps(words).encode()
         yield "POST", b'{"everything":true,"pins_only":true,"owner":"x"}'
+    if "/paths-info/" in target:
+        yield "POST", b'{"paths":["f","nope"]}'
     if target.startswith("/warm/"):
         yield "DELETE", None
 

@@ -221,7 +221,9 @@ def test_a_pack_that_stays_lost_ends_the_push(
     before = machine.store.resolve("r", "main")
     asked: list[int] = []
 
-    def absent(objects: ObjectStore, named: Mapping[PackId, int]) -> dict[PackId, int | None]:
+    def absent(
+        objects: ObjectStore, named: Mapping[PackId, int], **_: object
+    ) -> dict[PackId, int | None]:
         asked.append(len(named))
         return {PackId(b"p" * 32): None}
 
