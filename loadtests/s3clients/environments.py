@@ -73,7 +73,7 @@ def python_of(client: str) -> Path:
         if of_hub is not None and of_hub.on_debian:
             words = [DEBIAN_PYTHON, "-m", "venv", "--clear", "--system-site-packages"]
         subprocess.run([*words, folder], check=True)
-        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
-        subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_S)
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        subprocess.run([*pip, *packages], check=True, timeout=INSTALL_TIMEOUT_S)
         done.touch()
     return python
