@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ from lodefs.chunkstore.protocol.cache_control import (
     WarmStatus,
 )
 from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
+from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome
 from lodefs.chunkstore.protocol.wire import (
     CacheExtent,
     CachePlace,
@@ -315,6 +317,17 @@ class Upstream(Protocol):
         """Begins a fetch on this node, unless it runs or has just ended. Returns how far it is."""
 
 
+class LfsWriter(Protocol):
+    """Writes the objects and locks of Git LFS into the store."""
+
+    def uploads(self) -> Path:
+        """Returns the directory for files that are to be put."""
+
+    async def carry_out(self, order: Order) -> Outcome:
+        """Returns when the store has what was ordered. Raises: Denied, NotFound, Unavailable; what
+        the store raises."""
+
+
 class NodeService(Protocol):
     """One node for the HTTP side. ``cache_control`` is None without a cache."""
 
@@ -337,6 +350,10 @@ class NodeService(Protocol):
     @property
     def upstream(self) -> Upstream | None:
         """Fetches from the hub; None if the settings name none."""
+
+    @property
+    def lfs(self) -> LfsWriter | None:
+        """Writes for Git LFS; None if this node never writes."""
 
     @property
     def counts(self) -> Counts:

@@ -40,6 +40,7 @@ def _file(session: Session) -> Path:
 @cli.command(
     "lodefs token create team-a 'vision/*' audio",
     "lodefs token create --s3 team-b 'vision/*' >team-b.env",
+    "lodefs token create --write 'vision/*' ci 'vision/*'",
     group=token,
 )
 def create(
@@ -47,9 +48,14 @@ def create(
     name: str = cli.argument(),
     patterns: tuple[str, ...] = cli.argument("PATTERN...", required=True),
     s3: bool = cli.option("Also make a key for S3's clients."),
+    write: tuple[str, ...] = cli.option(
+        "Also let it write, with Git LFS, to these repositories; may be repeated.",
+        metavar="PATTERN",
+        multiple=True,
+    ),
     as_json: bool = cli.JSON,
 ) -> None:
-    """Create a token for reading the repositories that match a PATTERN (vision/*, *).
+    """Create a token for the repositories that match a PATTERN (vision/*, *).
 
     The token is printed once and not stored. With --s3, three variables are printed that
     clients of the proxy and of its S3 endpoint read from their environment.
@@ -61,11 +67,11 @@ def create(
     before = digest_or_none(path)
     keys = {}
     if s3:
-        made = create_s3_token(path, name, patterns, now_s=now_s)
+        made = create_s3_token(path, name, patterns, now_s=now_s, write=write)
         secret = made.text
         keys = {"access_key": name, "secret_key": made.s3_secret}
     else:
-        secret = create_token(path, name, patterns, now_s=now_s)
+        secret = create_token(path, name, patterns, now_s=now_s, write=write)
     if as_json:
         cli.write_json({"name": name, "patterns": list(patterns), "token": secret, **keys})
     elif s3:

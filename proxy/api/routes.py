@@ -26,10 +26,13 @@ PAGE_HISTORY, PAGE_CHANGES, PAGE_CACHED = "page-history", "page-changes", "page-
 PAGE_PREVIEW, PAGE_IMAGE, PAGE_FIND = "page-preview", "page-image", "page-find"
 PAGE_SESSION, PAGE_DIRECTORY, PAGE_DATES = "page-session", "page-directory", "page-dates"
 HUB = "hub"  # the API of the Hugging Face Hub; ``Route.path`` is what follows HUB_PREFIX, unparsed
+LFS = "lfs"  # the API of Git LFS; ``Route.path`` is what follows the repository
 OTHER = "other"  # the label of requests without a route
 
 PAGE_PREFIX = "/page/"
 HUB_PREFIX = "/hf/"
+LFS_PREFIX = "/lfs/"
+LFS_BYTES_MAX = 1 << 20  # of a batch; about 10,000 objects
 HUB_ORDER_BYTES_MAX = 4096
 HUB_BYTES_MAX = 1 << 20  # of a form that names paths
 STATIC_PREFIX = f"{PAGE_PREFIX}static/"
@@ -59,6 +62,7 @@ _METHODS = {
     EVICT: ("POST",),
     WARM: (*READ_METHODS, "POST"),
     HUB: (*READ_METHODS, "POST"),
+    LFS: (*READ_METHODS, "POST", "PUT"),
     PAGE_LOGIN: ("POST",),
     PAGE_LOGOUT: ("POST",),
     WARM_JOB: _JOB_METHODS,
@@ -68,6 +72,7 @@ _METHODS = {
 }
 _BODIES = {
     HUB: HUB_BYTES_MAX,
+    LFS: LFS_BYTES_MAX,
     PAGE_LOGIN: LOGIN_BYTES_MAX,
     CACHE_USED: wire.USED_BYTES_MAX,
     EVICT: cache_control.EVICT_BYTES_MAX,
@@ -95,6 +100,11 @@ _PAGE_TREES = {
 }
 _NODE_PARTS = {b"": NODE, b"children": CHILDREN, b"lookup": LOOKUP, b"data": DATA}
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# The server's URL is /lfs/REPO; a client that has only the URL of a Git repository adds the rest
+_LFS_TAIL = re.compile(
+    r"(?P<repo>.+?)(?:\.git)?(?:/info/lfs)?/"
+    r"(?P<rest>objects/[^/]+|locks(?:/verify|/[^/]+/unlock)?)\Z"
+)
 _INO = re.compile(rb"[1-9][0-9]{0,18}\Z")
 _ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 
@@ -121,6 +131,10 @@ class Route:
     def body_bytes_max(self) -> int:
         """The largest allowed body of a request; 0 for none."""
         return _BODIES.get(self.kind, 0)
+
+    def takes_content(self, method: str) -> bool:
+        """Whether the body of such a request has any size, and is read while it comes."""
+        return self.kind == LFS and method == "PUT"
 
     @property
     def is_always_answered(self) -> bool:
@@ -180,6 +194,8 @@ def parse_route(raw_target: str) -> Route:
     if prefix == HUB_PREFIX:
         rest = target.removeprefix(HUB_PREFIX)
         return Route(HUB, path=rest.encode("utf-8", "surrogateescape"))
+    if prefix == LFS_PREFIX:
+        return _lfs_route(tail, raw_query)
     if prefix == PAGE_PREFIX:
         return _page_route(tail, raw_query)
     raise NotFound("there is no such path; /openapi.json lists all paths")
@@ -197,6 +213,14 @@ def _page_route(tail: str, raw_query: str) -> Route:
     if head in _PAGE_TREES:
         return Route(_PAGE_TREES[head], *_split(rest), query=query)
     raise NotFound("the status page has no such part")
+
+
+def _lfs_route(tail: str, raw_query: str) -> Route:
+    found = _LFS_TAIL.match(unquote(tail))
+    if found is None:
+        raise NotFound(f"the URL of a Git LFS server is {LFS_PREFIX}REPO (docs/git.md)")
+    repo = names.check_repo(found["repo"])
+    return Route(LFS, repo, path=found["rest"].encode(), query=parse_query(raw_query))
 
 
 def _split(tail: str) -> tuple[str, str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lodefs.chunkstore.errors import Denied, NotFound
 from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
@@ -17,7 +17,7 @@ from lodefs.proxy.http import login, request_origin
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.request_origin import HostNames
-from lodefs.proxy.http.tokens import TokenBook, Verdict, bearer_of
+from lodefs.proxy.http.tokens import TokenBook, Verdict, bearer_of, password_of
 from lodefs.proxy.peers.server import PeerServer
 from lodefs.proxy.s3.buckets import S3Settings
 
@@ -34,6 +34,8 @@ _LOCAL_ROUTES = frozenset(
         *(routes.WARM, routes.WARM_JOB, routes.PINS, routes.EVICT),
     }
 )
+# Git LFS asks for a password then; browsers, which would send it along from then on, do not
+LFS_CHALLENGE = ("LFS-Authenticate", 'Basic realm="lodefs: any user name, a token as password"')
 _INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
 
 
@@ -94,7 +96,7 @@ def admit(
             "only the proxy's Unix socket answers this: run the command on that proxy's node, "
             f"with --proxy unix:PATH (mostly unix:{SOCKET_DEFAULT})"
         )
-    token = bearer_of(asked.headers.get("Authorization"))
+    token = _token_of(route, asked)
     from_cookie = None if token is not None else _cookie_of(endpoint, asked)
     if route.kind not in _ANY_HOST_ROUTES and not _is_verified(endpoint, route, token):
         request_origin.check(
@@ -107,7 +109,17 @@ def admit(
         if route.repo:
             local.check(route.repo)
         return local
-    return _with_token(endpoint.tokens, token or from_cookie, route)
+    found = _with_token(endpoint.tokens, token or from_cookie, route)
+    if isinstance(found, Answer) and route.kind == routes.LFS:
+        return replace(found, headers=[*found.headers, LFS_CHALLENGE])
+    return found
+
+
+def _token_of(route: Route, asked: Request) -> str | None:
+    """Returns the token of a request; that of Git LFS is a password, as Git knows no other."""
+    authorization = asked.headers.get("Authorization")
+    token = bearer_of(authorization)
+    return password_of(authorization) if token is None and route.kind == routes.LFS else token
 
 
 def _is_verified(endpoint: Endpoint, route: Route, token: str | None) -> bool:
@@ -139,6 +151,7 @@ def _with_token(book: TokenBook, token: str | None, route: Route) -> Reader | An
         raise Denied(f"this token may not read the repository {route.repo!r}")
     return Reader(
         may_read=lambda repo: book.check(token, repo) is Verdict.ALLOWED,
+        may_write=lambda repo: book.may_write(token, repo),
         is_known=lambda: book.check(token, None) is Verdict.ALLOWED,
         is_limited=not book.sees_all(token),
         name=book.name_of(token),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.protocol.trace_context import PARENT_HEADER
@@ -18,6 +19,7 @@ from lodefs.proxy.tracing.request_scope import ID_HEADER, SCOPE_HEADERS
 from lodefs.proxy.tracing.spans import Attribute, Span
 
 BODY_TIMEOUT_S = 10.0  # for the body to arrive
+PIECE_TIMEOUT_S = 60.0  # for the next piece of a body of any size
 # Conditions, and headers that differ between requests: the answer would not be the same again.
 _NOT_PLAIN = ("If-Match", "If-None-Match", "If-Range", PARENT_HEADER, ID_HEADER)
 
@@ -32,14 +34,37 @@ async def body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
         raise InvalidInput("a body must have no Content-Encoding")
     if not size_bytes:
         return b""
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    _continue(request)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             # request.read() would refuse more than aiohttp's own limit, a MiB
             return await request.content.readexactly(size_bytes)
     except (ConnectionError, asyncio.IncompleteReadError) as error:
         raise InvalidInput("the body is incomplete") from error
+
+
+async def content_of(request: web.BaseRequest) -> AsyncIterator[bytes]:
+    """Yields the body of a request in pieces. Raises: InvalidInput if it is encoded, incomplete or
+    does not go on."""
+    if "Content-Encoding" in request.headers:
+        raise InvalidInput("a body must have no Content-Encoding")
+    _continue(request)
+    try:
+        while not request.content.at_eof():
+            async with asyncio.timeout(PIECE_TIMEOUT_S):
+                piece = await request.content.readany()
+            if piece:
+                yield piece
+    except TimeoutError as error:
+        raise InvalidInput("the body does not go on") from error
+    except (ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
+        raise InvalidInput("the body is incomplete") from error
+
+
+def _continue(request: web.BaseRequest) -> None:
+    """Tells a client that waits for it to send the body."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def asked_headers(request: web.BaseRequest) -> dict[str, str]:

@@ -44,11 +44,13 @@ from lodefs.proxy.http.http_request import (
     all_headers,
     asked_headers,
     body_of,
+    content_of,
     is_plain,
     scope_headers,
 )
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.hub.hub_handlers import HubHandlers
+from lodefs.proxy.lfs.lfs_handlers import LfsHandlers
 from lodefs.proxy.node import NodeService
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
@@ -150,7 +152,11 @@ class ProxyServer:
             version=version,
             status=self._figures,
             stopping=lambda: self.stopping,
-            more={**PageHandlers(node, self._live).of, **HubHandlers(node, self.metrics).of},
+            more={
+                **PageHandlers(node, self._live).of,
+                **HubHandlers(node, self.metrics).of,
+                **LfsHandlers(node).of,
+            },
         )
         self._endpoints: list[EndpointServer] = []
         self._sending: Counter[str] = Counter()  # answers in pieces under way, by owner
@@ -328,7 +334,8 @@ class ProxyServer:
         label = routes.OTHER
         current_owner.set(connection.owner_of(request))
         try:
-            if request.body_exists and not route.body_bytes_max:
+            takes_content = route.takes_content(request.method)
+            if request.body_exists and not (route.body_bytes_max or takes_content):
                 refused = InvalidInput("a request must have no body here")
                 return label, responses.failure_answer(refused, close=True)
             if request.method not in route.methods:
@@ -352,7 +359,8 @@ class ProxyServer:
             if reader.name:
                 current_owner.set(remote_owner(reader.name))
             body = await body_of(request, route.body_bytes_max) if request.method == "POST" else b""
-            asked = replace(asked, reader=reader, body=body)
+            content = content_of(request) if takes_content else None
+            asked = replace(asked, reader=reader, body=body, content=content)
             return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
             return label, responses.failure_answer(error)

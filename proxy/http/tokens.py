@@ -1,4 +1,4 @@
-"""Bearer tokens: who may read which repositories over TCP.
+"""Bearer tokens: who may read, and write to, which repositories over TCP.
 
 The file is JSON, version 1: each token's name, BLAKE3 digest, patterns of repositories and time.
 Tokens are 32 random bytes, so a plain digest of one says nothing about it. The token itself is
@@ -7,10 +7,11 @@ shown once, when it is made, and stored nowhere.
 
 from __future__ import annotations
 
+import binascii
 import fcntl
 import os
 import secrets
-from base64 import urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -38,16 +39,23 @@ _TOKEN_BYTES = 32
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     """One token. ``patterns`` are shell patterns of repository names; '*' also matches '/'.
     Patterns with s3:// are for buckets of another S3, and match no repository. ``s3_salt`` is used
-    to make its S3 secret; "" if it has none."""
+    to make its S3 secret; "" if it has none. It may also write to the repositories among them that
+    one of ``write_patterns`` matches."""
 
     name: str
     digest: str
     patterns: list[str]
     created_s: int
     s3_salt: str = ""
+    write_patterns: list[str] = []
 
     def allows(self, repo: str) -> bool:
         return any(fnmatchcase(repo, pattern) for pattern in self.patterns)
+
+    def allows_writing(self, repo: str) -> bool:
+        """Whether this token may also write to a repository."""
+        written = any(fnmatchcase(repo, pattern) for pattern in self.write_patterns)
+        return written and self.allows(repo)
 
     @property
     def sees_all(self) -> bool:
@@ -124,20 +132,33 @@ class NewToken(NamedTuple):
     s3_secret: str
 
 
-def create_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) -> str:
-    """Adds a token to the file and returns it: this is the only time that it is shown.
+def create_token(
+    path: Path, name: str, patterns: Sequence[str], *, now_s: int, write: Sequence[str] = ()
+) -> str:
+    """Adds a token to the file and returns it: this is the only time that it is shown. It may also
+    write to those of its repositories that the patterns ``write`` match.
 
     Raises: AlreadyExists for a name in use; InvalidInput for a malformed name or no patterns.
     """
-    return _create(path, name, patterns, now_s, s3=False).text
+    return _create(path, name, patterns, now_s, s3=False, write=write).text
 
 
-def create_s3_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) -> NewToken:
+def create_s3_token(
+    path: Path, name: str, patterns: Sequence[str], *, now_s: int, write: Sequence[str] = ()
+) -> NewToken:
     """Does the same for a token that can also sign S3 requests."""
-    return _create(path, name, patterns, now_s, s3=True)
+    return _create(path, name, patterns, now_s, s3=True, write=write)
 
 
-def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: bool) -> NewToken:
+def _create(
+    path: Path,
+    name: str,
+    patterns: Sequence[str],
+    now_s: int,
+    *,
+    s3: bool,
+    write: Sequence[str],
+) -> NewToken:
     try:
         check_ref_name(name)
     except InvalidInput as error:
@@ -153,7 +174,7 @@ def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: b
             raise InvalidInput(f"tokens file {path} has {TOKENS_MAX} tokens already: delete some")
         salt = new_salt() if s3 else ""
         secret = secret_of(make_key(path), name, salt) if s3 else ""
-        made = Token(name, _digest(text), list(patterns), now_s, salt)
+        made = Token(name, _digest(text), list(patterns), now_s, salt, list(write))
         _write(path, [*tokens, made])
     return NewToken(text, secret)
 
@@ -251,6 +272,11 @@ class TokenBook:
             return Verdict.FORBIDDEN
         return Verdict.ALLOWED
 
+    def may_write(self, token: str, repo: str) -> bool:
+        """Whether a token may write to a repository."""
+        found = self._tokens.by_digest.get(_digest(token))
+        return found is not None and found.allows_writing(repo)
+
     def sees_all(self, token: str) -> bool:
         """Whether a token covers every repository."""
         found = self._tokens.by_digest.get(_digest(token))
@@ -299,6 +325,18 @@ def bearer_of(authorization: str | None) -> str | None:
     scheme, _, token = (authorization or "").strip().partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and token else None
+
+
+def password_of(authorization: str | None) -> str | None:
+    """Returns the password of an Authorization header; None for another scheme or none (RFC 7617).
+    The user's name does not count."""
+    scheme, _, pair = (authorization or "").strip().partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return b64decode(pair).decode().partition(":")[2] or None
+    except (binascii.Error, UnicodeDecodeError):
+        return None
 
 
 def _digest(text: str) -> str:

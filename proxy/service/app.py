@@ -51,6 +51,7 @@ from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.hub.upstream import UpstreamSettings
+from lodefs.proxy.lfs.writer import LfsSettings
 from lodefs.proxy.node import NodeService
 from lodefs.proxy.peers.peering import Peering, join_cluster
 from lodefs.proxy.peers.server import PeerServer
@@ -165,6 +166,12 @@ def _open_node(
             fetch_threads=config.fetch_concurrency,
             scrub=ScrubSettings(config.scrub_bytes_per_s_max, config.scrub_days),
             upstream=upstream_settings(config),
+            lfs=LfsSettings(
+                store=config.store,
+                endpoint_url=config.endpoint_url,
+                region=config.region,
+                directory=config.cache_dir.absolute() / "lfs",
+            ),
         )
         with ExitStack() as started:
             data = _start_data(config, opened[1], cache)

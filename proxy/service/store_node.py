@@ -39,7 +39,8 @@ from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
-from lodefs.proxy.node import CacheControl, Upstream
+from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings
+from lodefs.proxy.node import CacheControl, LfsWriter, Upstream
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace
@@ -62,7 +63,7 @@ KEEP_EVERY_S = 30.0
 class NodeSettings:
     """``fetch_deadline_s`` is how long a reader waits for the store at most, for one unit.
     ``keep_every_s`` is the time between syncs of the cache. ``fetch_threads`` limits concurrent
-    requests to the store. ``upstream`` is the site's hub."""
+    requests to the store. ``upstream`` is the site's hub, ``lfs`` where Git LFS writes."""
 
     cache: CacheSettings
     fetch_deadline_s: float = FETCH_DEADLINE_S
@@ -70,6 +71,7 @@ class NodeSettings:
     fetch_threads: int = FETCH_THREADS
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
     upstream: UpstreamSettings | None = None
+    lfs: LfsSettings | None = None
 
 
 class StoreNode:
@@ -124,6 +126,7 @@ class StoreNode:
         jobs = peering.jobs(pools.jobs) if peering is not None else None
         self._warmer = ClusterWarmer(warmer, jobs)
         self._upstream = HubUpstream(settings.upstream, jobs) if settings.upstream else None
+        self._lfs = LfsProcess(settings.lfs) if settings.lfs else None
         self.peer_server = (
             peering.server(self.packs, self._warmer, self._counts, self._upstream)
             if peering is not None
@@ -141,6 +144,10 @@ class StoreNode:
     @property
     def upstream(self) -> Upstream | None:
         return self._upstream
+
+    @property
+    def lfs(self) -> LfsWriter | None:
+        return self._lfs
 
     @property
     def counts(self) -> Counts:
@@ -212,6 +219,8 @@ class StoreNode:
         await self._warmer.close()
         if self._upstream is not None:
             await self._upstream.close()
+        if self._lfs is not None:
+            await self._lfs.close()
         await self.catalog.close()
         await self.files.close()
         await self._fetcher.close()

@@ -41,6 +41,7 @@ from lodefs.proxy.http.tokens import (
     file_digest,
     key_path,
     list_tokens,
+    password_of,
 )
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy
 from tests.support.proxy.scrape import samples
@@ -497,3 +498,32 @@ def test_an_old_name_leads_who_may_read_the_new_one(path: Path) -> None:
 
 
 _NAMES = {"both": ["old", "demo"], "old": ["old"]}
+
+
+def test_tokens_that_may_write(path: Path) -> None:
+    """A token writes only where it was said, among what it reads; older ones write nowhere."""
+    writer = create_token(path, "ci", ["vision/*"], now_s=NOW_S, write=["vision/a", "audio"])
+    reader = create_token(path, "r", ["*"], now_s=NOW_S)
+    book = TokenBook(path)
+    assert book.may_write(writer, "vision/a")
+    assert not book.may_write(writer, "vision/b")
+    assert not book.may_write(writer, "audio")
+    assert not book.may_write(reader, "vision/a")
+    assert not book.may_write("unknown", "vision/a")
+
+
+@pytest.mark.parametrize(
+    ("header", "password"),
+    [
+        ("Basic YW55OmE6Yg==", "a:b"),
+        ("basic Ong=", "x"),
+        ("Basic YW55Og==", None),
+        ("Basic ?", None),
+        ("Basic /w==", None),
+        ("Bearer x", None),
+        (None, None),
+    ],
+)
+def test_passwords(header: str | None, password: str | None) -> None:
+    """The password of HTTP Basic is the token; malformed headers have none."""
+    assert password_of(header) == password

@@ -39,6 +39,7 @@ from lodefs.proxy.node import (
     CacheControl,
     Catalog,
     Extent,
+    LfsWriter,
     NamePage,
     NodeService,
     SnapshotFile,
@@ -137,6 +138,7 @@ class DictNode:
         self.reports: list[UsageReport] = []
         self.cache_control: CacheControl | None = None
         self.upstream: Upstream | None = None
+        self.lfs: LfsWriter | None = None
         self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
         for path in sorted(files):
             self._add_path(path, files[path])

@@ -1,0 +1,55 @@
+"""Git LFS in a store: where the objects and locks of a Git repository lie.
+
+Objects are files of the branch OBJECTS, named as Git LFS names them below ``.git/lfs/objects``.
+Locks are files of the branch LOCKS, one document of JSON each.
+Source: https://github.com/git-lfs/git-lfs, docs/spec.md and docs/api.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import digest_of
+
+OBJECTS, LOCKS = "lfs-objects", "lfs-locks"  # branches
+PATH_BYTES_MAX = 4096
+_OID = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who holds a lock: the name of a token."""
+
+    name: str
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """A lock of one path of a Git repository, as clients see it. ``locked_at`` is in RFC 3339."""
+
+    id: str
+    path: str
+    locked_at: str
+    owner: Owner
+
+
+def check_oid(oid: str) -> str:
+    """Returns the id of an object, a SHA-256. Raises: InvalidInput."""
+    if not _OID.match(oid):
+        raise InvalidInput(f"the id of an object has 64 hex digits in lower case, not {oid[:80]!r}")
+    return oid
+
+
+def object_path(oid: str) -> str:
+    """Returns the path of an object in the branch OBJECTS."""
+    return f"{oid[:2]}/{oid[2:4]}/{oid}"
+
+
+def lock_id(path: str) -> str:
+    """Returns the id of the lock of a path, and its name in the branch LOCKS. Raises:
+    InvalidInput."""
+    data = path.encode("utf-8", "surrogatepass")
+    if not 0 < len(data) <= PATH_BYTES_MAX:
+        raise InvalidInput(f"the path of a lock has 1 to {PATH_BYTES_MAX} bytes")
+    return digest_of(data).hex()

@@ -1,0 +1,252 @@
+"""The API of Git LFS over a node: batch, basic transfer, verify, locks.
+
+Objects are read as /files/ reads files. What is written goes through the node's LfsWriter.
+Source: https://github.com/git-lfs/git-lfs, docs/api.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeVar
+
+import msgspec
+
+from lodefs.chunkstore.errors import (
+    Denied,
+    InvalidInput,
+    NoSpace,
+    NotADirectory,
+    NotFound,
+    Unavailable,
+)
+from lodefs.chunkstore.format import lfs
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.lfs import Lock
+from lodefs.chunkstore.protocol.lfs_orders import AddLock, ListLocks, PutObjects, RemoveLock
+from lodefs.chunkstore.protocol.wire import Snapshot
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.proxy.api import disclosure, responses, routes
+from lodefs.proxy.api.handlers import Handler
+from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.responses import Answer, failure_answer, method_not_allowed
+from lodefs.proxy.api.routes import Route
+from lodefs.proxy.lfs.target import (
+    BASIC,
+    MEDIA,
+    OBJECTS_MAX,
+    Batch,
+    LockWanted,
+    ObjectAnswer,
+    ObjectRef,
+    Page,
+    Unlock,
+    answer_about,
+    checked,
+    failed,
+    page_of,
+)
+from lodefs.proxy.lfs.uploads import received
+from lodefs.proxy.node import LfsWriter, NodeService, SnapshotFile
+
+UPLOADS_MAX = 16  # at once; others wait
+RECENT_MAX = 10_000  # objects
+log = logging.getLogger("lodefs.lfs")
+T = TypeVar("T")
+
+
+class LfsHandlers:
+    """Answers for one node. ``of`` maps kinds of routes to handlers."""
+
+    def __init__(self, node: NodeService) -> None:
+        self._node = node
+        self._places = asyncio.Semaphore(UPLOADS_MAX)
+        self._recent: Lru[tuple[str, str], int] = Lru(RECENT_MAX)  # sizes of uploaded objects
+        self.of: dict[str, Handler] = {routes.LFS: self._answer}
+
+    async def _answer(self, route: Route, request: Request) -> Answer:
+        try:
+            return await self._of(route, request)
+        except _NoWriter as error:
+            return failure_answer(error)
+        except InvalidInput as error:
+            told = disclosure.redacted(error, disclosure.places_of(self._node.status()))
+            return failure_answer(told, status=422)
+        except NoSpace as error:
+            log.warning("an upload was refused: %s", error)
+            full = NoSpace("the node's disk, the store or a quota is full: the proxy's log says it")
+            return failure_answer(full, status=507)
+
+    async def _of(self, route: Route, request: Request) -> Answer:
+        what, _, rest = route.path.decode("utf-8", "replace").partition("/")
+        method = "GET" if request.method == "HEAD" else request.method
+        match method, what, rest.split("/"):
+            case "POST", "objects", ["batch"]:
+                return await self._batch(route, request)
+            case "POST", "objects", ["verify"]:
+                return await self._verify(route, request)
+            case "GET", "objects", [oid]:
+                return await self._download(route.repo, lfs.check_oid(oid), request)
+            case "PUT", "objects", [oid]:
+                return await self._upload(route.repo, lfs.check_oid(oid), request)
+            case "GET", "locks", [""]:
+                return await self._list(route)
+            case "POST", "locks", [""]:
+                return await self._lock(route, request)
+            case "POST", "locks", ["verify"]:
+                return await self._list_by_owner(route, request)
+            case "POST", "locks", [number, "unlock"]:
+                return await self._unlock(route, number, request)
+        return method_not_allowed(request.method, "what docs/git.md names")
+
+    # Objects
+
+    async def _batch(self, route: Route, request: Request) -> Answer:
+        batch = _parsed(request, Batch)
+        if len(batch.objects) > OBJECTS_MAX:
+            error = InvalidInput(f"a batch has at most {OBJECTS_MAX} objects: ask in several")
+            return failure_answer(error, status=413)
+        if BASIC not in batch.transfers or batch.hash_algo != "sha256":
+            raise InvalidInput("this server has the transfer 'basic' and the hash 'sha256' alone")
+        if batch.operation == "upload":
+            _check_write(route.repo, request)
+        head = await self._head(route.repo)
+        base = f"{request.origin}{routes.LFS_PREFIX}{route.repo}"
+        answers: list[ObjectAnswer] = []
+        for wanted in batch.objects:
+            try:
+                stored = await self._size_of(head, checked(wanted))
+            except InvalidInput as error:
+                answers.append(failed(wanted, 422, str(error)))
+            else:
+                answers.append(answer_about(base, batch.operation, wanted, stored))
+        return _told({"transfer": BASIC, "objects": answers, "hash_algo": "sha256"})
+
+    async def _verify(self, route: Route, request: Request) -> Answer:
+        _check_write(route.repo, request)
+        wanted = checked(_parsed(request, ObjectRef))
+        stored = self._recent.get((route.repo, wanted.oid))
+        if stored is None:
+            stored = await self._size_of(await self._head(route.repo), wanted)
+        if stored is None:
+            raise NotFound(f"{route.repo} has no object {wanted.oid}: push it again")
+        if stored != wanted.size:
+            raise InvalidInput(f"{wanted.oid} has {stored} bytes, not {wanted.size}")
+        return _told({})
+
+    async def _download(self, repo: str, oid: str, request: Request) -> Answer:
+        path = lfs.object_path(oid).encode()
+        try:
+            snapshot = await self._node.names.snapshot(repo, lfs.OBJECTS)
+            file = await self._node.names.file(snapshot, path)
+        except NotFound:  # the node may not have seen the last commit
+            head = await self._head(repo)
+            if head is None:
+                raise NotFound(f"{repo} has no object {oid}") from None
+            file = await self._node.names.file(head, path)
+        if not isinstance(file, SnapshotFile):
+            raise NotFound(f"{repo} has no object {oid}")
+        headers = responses.file_headers(file, responses.OCTETS, responses.IMMUTABLE)
+        headers += responses.FOREIGN_CONTENT
+        return await responses.file_answer(self._node.files, file, headers, request)
+
+    async def _upload(self, repo: str, oid: str, request: Request) -> Answer:
+        _check_write(repo, request)
+        assert request.content is not None
+        writer, content = self._writer(), request.content
+        async with self._places, received(writer.uploads(), oid, content) as (file, size_bytes):
+            await writer.carry_out(PutObjects(repo, {oid: str(file)}))
+        self._recent.put((repo, oid), size_bytes)
+        return Answer(200)
+
+    async def _head(self, repo: str) -> Snapshot | None:
+        """Returns the last commit of objects, as the store has it now; None if there is none."""
+        try:
+            log = await self._node.catalog.log(repo, lfs.OBJECTS, 1)
+        except NotFound:
+            return None
+        return await self._node.names.snapshot(repo, log.commits[0].commit)
+
+    async def _size_of(self, head: Snapshot | None, wanted: ObjectRef) -> int | None:
+        if head is None:
+            return None
+        try:
+            path = lfs.object_path(wanted.oid).encode()
+            return (await self._node.names.entry(head, path)).size_bytes
+        except (NotFound, NotADirectory):
+            return None
+
+    # Locks
+
+    async def _list(self, route: Route) -> Answer:
+        query = {name: value.decode("utf-8", "replace") for name, value in route.query.items()}
+        locks = await self._locks(route.repo, query.get("path", ""))
+        if query.get("id"):
+            locks = [lock for lock in locks if lock.id == query["id"]]
+        limit = query.get("limit", "")
+        page = Page(query.get("cursor", ""), int(limit) if limit.isdecimal() else Page().limit)
+        found, following = page_of(locks, page)
+        return _told({"locks": found, **_cursor(following)})
+
+    async def _list_by_owner(self, route: Route, request: Request) -> Answer:
+        _check_write(route.repo, request)
+        page = _parsed(request, Page)
+        found, following = page_of(await self._locks(route.repo), page)
+        ours = [lock for lock in found if lock.owner.name == request.reader.name]
+        theirs = [lock for lock in found if lock.owner.name != request.reader.name]
+        return _told({"ours": ours, "theirs": theirs, **_cursor(following)})
+
+    async def _lock(self, route: Route, request: Request) -> Answer:
+        _check_write(route.repo, request)
+        path = _parsed(request, LockWanted).path
+        lfs.lock_id(path)
+        outcome = await self._writer().carry_out(AddLock(route.repo, path, request.reader.name))
+        [lock] = outcome.locks
+        if outcome.is_refused:
+            message = f"{path} is locked by {lock.owner.name}"
+            return _told({"lock": lock, "message": message}, status=409)
+        return _told({"lock": lock}, status=201)
+
+    async def _unlock(self, route: Route, number: str, request: Request) -> Answer:
+        _check_write(route.repo, request)
+        force = _parsed(request, Unlock).force
+        order = RemoveLock(route.repo, number, request.reader.name, force)
+        outcome = await self._writer().carry_out(order)
+        [lock] = outcome.locks
+        if outcome.is_refused:
+            message = f"{lock.path} is locked by {lock.owner.name}: --force removes the lock"
+            return _told({"lock": lock, "message": message}, status=403)
+        return _told({"lock": lock})
+
+    async def _locks(self, repo: str, path: str = "") -> list[Lock]:
+        return (await self._writer().carry_out(ListLocks(repo, path))).locks
+
+    def _writer(self) -> LfsWriter:
+        if self._node.lfs is None:
+            raise Unavailable("this node does not write to its store")
+        return self._node.lfs
+
+
+class _NoWriter(Denied):
+    """The client may read the repository, but not write to it. The message may be told."""
+
+
+def _check_write(repo: str, request: Request) -> None:
+    if not request.reader.may_write(repo):
+        raise _NoWriter(
+            f"this token may not write to {repo}: one that may is made with "
+            "`lodefs token create --write`"
+        )
+
+
+def _parsed(request: Request, kind: type[T]) -> T:
+    return from_json(request.body or b"{}", kind)
+
+
+def _told(value: object, *, status: int = 200) -> Answer:
+    headers = [("Content-Type", MEDIA), responses.NOSNIFF]
+    return Answer(status, headers, msgspec.json.encode(value))
+
+
+def _cursor(following: str) -> dict[str, str]:
+    return {"next_cursor": following} if following else {}

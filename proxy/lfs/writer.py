@@ -1,0 +1,181 @@
+"""Writes for Git LFS, in a process of its own, so that cutting and compressing never delay reads.
+
+Uploads that end while a commit is being made share the next one: with eight uploads at a time, most
+commits have eight objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore import python_process
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects, StorePlace
+from lodefs.chunkstore.protocol.wire import error_of
+
+log = logging.getLogger("lodefs.lfs")
+
+IDLE_S = 60.0  # without an order the process ends
+ORDER_S_MAX = 3600.0
+OBJECTS_MAX = 1000  # in one commit
+LINE_BYTES_MAX = 64 << 20  # a list of 10,000 locks with long paths
+_COMMAND = python_process.command("lodefs.chunkstore.push.remote.lfs_writer")
+
+
+@dataclass(frozen=True, slots=True)
+class LfsSettings:
+    """The store that is written to, and a directory for uploads and the push index."""
+
+    store: str
+    endpoint_url: str | None
+    region: str | None
+    directory: Path
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    order: Order
+    done: asyncio.Future[Outcome]
+
+
+class LfsProcess:
+    """Implements proxy.node.LfsWriter. For use on the event loop only."""
+
+    def __init__(self, settings: LfsSettings) -> None:
+        self._settings = settings
+        self._waiting: deque[_Waiting] = deque()
+        self._came = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._has_directory = False
+
+    def uploads(self) -> Path:
+        directory = self._settings.directory / "uploads"
+        if not self._has_directory:
+            shutil.rmtree(directory, ignore_errors=True)  # what a killed proxy has left
+            directory.mkdir(mode=0o700, parents=True)
+            self._has_directory = True
+        return directory
+
+    async def carry_out(self, order: Order) -> Outcome:
+        waiting = _Waiting(order, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._came.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        outcome = await waiting.done
+        if outcome.failure is not None:
+            raise error_of(outcome.failure)
+        return outcome
+
+    async def close(self) -> None:
+        """Ends the process. What was not committed was not promised to anybody."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        taken: Sequence[_Waiting] = ()
+        error: LodefsError = Unavailable("the proxy is stopping: repeat the command")
+        try:
+            async with _Process(self._settings) as process:
+                while await self._has_order():
+                    taken = self._next()
+                    async with asyncio.timeout(ORDER_S_MAX):
+                        outcome = await process.ask(_joined(taken))
+                    for one in taken:
+                        if not one.done.done():
+                            one.done.set_result(outcome)
+        except (OSError, TimeoutError, ValueError, InvalidInput, EOFError) as problem:
+            log.warning("the process that writes for Git LFS failed: %r", problem)
+            error = Unavailable("the process that writes for Git LFS ended: repeat the command")
+        finally:
+            self._task = None
+            for one in (*taken, *self._waiting):
+                if not one.done.done():
+                    one.done.set_exception(error)
+            self._waiting.clear()
+
+    async def _has_order(self) -> bool:
+        """Waits for an order. Returns whether there is one."""
+        if not self._waiting:
+            self._came.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._came.wait(), IDLE_S)
+        return bool(self._waiting)
+
+    def _next(self) -> Sequence[_Waiting]:
+        """Takes the oldest order; with objects, also those that others put into its repository."""
+        first = self._waiting.popleft()
+        if not isinstance(first.order, PutObjects):
+            return [first]
+        repo = first.order.repo
+        same = [
+            one
+            for one in self._waiting
+            if isinstance(one.order, PutObjects) and one.order.repo == repo
+        ][: OBJECTS_MAX - 1]
+        for one in same:
+            self._waiting.remove(one)
+        return [first, *same]
+
+
+def _joined(taken: Sequence[_Waiting]) -> Order:
+    first = taken[0].order
+    if not isinstance(first, PutObjects):
+        return first
+    files: dict[str, str] = {}
+    for one in taken:
+        assert isinstance(one.order, PutObjects)
+        files |= one.order.files
+    return PutObjects(first.repo, files)
+
+
+class _Process:
+    """The process, for the time of a block."""
+
+    def __init__(self, settings: LfsSettings) -> None:
+        self._settings = settings
+
+    async def __aenter__(self) -> _Process:
+        settings = self._settings
+        self._process = await asyncio.create_subprocess_exec(
+            *_COMMAND,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=python_process.environment(os.environ),
+            limit=LINE_BYTES_MAX,
+        )
+        index_dir = str(settings.directory / "push-index")
+        place = StorePlace(settings.store, settings.endpoint_url, settings.region, index_dir)
+        await self._tell(place)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process.returncode is None:
+            self._process.kill()  # between orders nothing is under way
+        await self._process.wait()
+
+    async def ask(self, order: Order) -> Outcome:
+        """Returns the outcome of an order. Raises: EOFError if the process has ended; OSError."""
+        await self._tell(order)
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise EOFError(f"exit code {await self._process.wait()}")
+        return from_json(line, Outcome)
+
+    async def _tell(self, value: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(value) + b"\n")
+        await self._process.stdin.drain()

@@ -1,0 +1,89 @@
+"""Writes for Git LFS: objects in a branch, and locks that one of many gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.format import lfs
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.protocol.lfs_orders import (
+    AddLock,
+    ListLocks,
+    Order,
+    Outcome,
+    PutObjects,
+    RemoveLock,
+)
+from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
+from lodefs.chunkstore.repo.history import find
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store, create_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
+
+OIDS = ["ab" * 32, "cd" * 32]
+
+
+@pytest.fixture
+def store() -> Store:
+    return create_store(MemoryObjects())
+
+
+@pytest.fixture
+def writer(store: Store, tmp_path: Path) -> LfsWriter:
+    return LfsWriter(store, tmp_path / "index")
+
+
+def test_objects(store: Store, writer: LfsWriter, tmp_path: Path) -> None:
+    """All objects of an order come in one commit; what is there already makes none."""
+    files = {}
+    for oid in OIDS:
+        file = tmp_path / oid
+        file.write_bytes(oid.encode() * 5000)
+        files[oid] = str(file)
+    for _ in range(2):
+        assert writer.carry_out(PutObjects("r", files)) == Outcome()
+    [ref] = store.refs("r").history(BRANCHES, lfs.OBJECTS)
+    assert ref.commit is not None
+    for oid in OIDS:
+        entry = find(store, Spec("r", lfs.OBJECTS, lfs.object_path(oid).encode()))
+        assert entry.size_bytes == 64 * 5000
+
+
+def test_locks(writer: LfsWriter) -> None:
+    """A path has one lock, which only its owner removes, or force."""
+    assert writer.carry_out(ListLocks("r")).locks == []
+    [lock] = writer.carry_out(AddLock("r", "a.bin", "x")).locks
+    assert (lock.path, lock.owner.name) == ("a.bin", "x")
+    writer.carry_out(AddLock("r", "b.bin", "y"))
+    assert writer.carry_out(AddLock("r", "a.bin", "y")) == Outcome([lock], is_refused=True)
+    assert {one.path for one in writer.carry_out(ListLocks("r")).locks} == {"a.bin", "b.bin"}
+    assert writer.carry_out(ListLocks("r", "a.bin")).locks == [lock]
+    assert writer.carry_out(RemoveLock("r", lock.id, "y", force=False)).is_refused
+    assert not writer.carry_out(RemoveLock("r", lock.id, "y", force=True)).is_refused
+    assert [one.path for one in writer.carry_out(ListLocks("r")).locks] == ["b.bin"]
+    with pytest.raises(NotFound):
+        writer.carry_out(RemoveLock("r", lock.id, "x", force=False))
+
+
+def test_a_lock_that_two_take(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If another proxy takes the lock between our look and our commit, it has the lock."""
+    ours, theirs = LfsWriter(store, tmp_path / "1"), LfsWriter(store, tmp_path / "2")
+    ours.carry_out(AddLock("r", "other.bin", "x"))
+    look = LfsWriter._lock_files
+    orders: list[Order] = [AddLock("r", "a.bin", "them")]
+
+    def look_first(writer: LfsWriter, repo: str) -> object:
+        found = look(writer, repo)
+        if writer is ours and orders:
+            theirs.carry_out(orders.pop())
+        return found
+
+    monkeypatch.setattr(LfsWriter, "_lock_files", look_first)
+    outcome = ours.carry_out(AddLock("r", "a.bin", "us"))
+    assert outcome.is_refused
+    assert outcome.locks[0].owner.name == "them"

@@ -1,0 +1,177 @@
+"""The API of Git LFS over HTTP: requests that no good client sends, and rights."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.protocol.lfs_orders import AddLock, Order, Outcome, PutObjects
+from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
+from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings, _Waiting
+from tests.support.proxy.rig import REPO, Rig, serve_rig
+
+DATA = bytes(range(256)) * 4096
+OID = hashlib.sha256(DATA).hexdigest()
+
+
+class ThreadWriter:
+    """Implements LfsWriter without a process."""
+
+    def __init__(self, rig: Rig, folder: Path) -> None:
+        self._writer = LfsWriter(rig.store, folder / "index")
+        self.folder = folder / "uploads"
+        self.folder.mkdir()
+
+    def uploads(self) -> Path:
+        return self.folder
+
+    async def carry_out(self, order: Order) -> Outcome:
+        return await asyncio.to_thread(self._writer.carry_out, order)
+
+    async def close(self) -> None:
+        """As of LfsProcess."""
+
+
+class Server:
+    """A server with tokens; requests to it as a user of one."""
+
+    def __init__(self, port: int, tokens: dict[str, str], writer: ThreadWriter) -> None:
+        self._port = port
+        self._tokens = tokens
+        self.writer = writer
+
+    def ask(
+        self, method: str, path: str, body: object = None, *, user: str = "writer", range_: str = ""
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer; ``body`` is bytes, or becomes JSON."""
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        pair = b64encode(f"any:{self._tokens.get(user, '')}".encode()).decode()
+        headers = {"Authorization": f"Basic {pair}"} if user else {}
+        if range_:
+            headers["Range"] = range_
+        try:
+            connection.request(method, f"/lfs/{REPO}/{path}", data, headers)
+            answer = connection.getresponse()
+            if answer.status == 401:
+                assert (answer.getheader("LFS-Authenticate") or "").startswith("Basic ")
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def batch(self, operation: str, *objects: object, **more: object) -> tuple[int, bytes]:
+        asked = {"operation": operation, "objects": objects, **more}
+        return self.ask("POST", "objects/batch", asked)
+
+    def code(self, operation: str, oid: str, size: int) -> object:
+        """The code of the error about one object; or its actions."""
+        status, body = self.batch(operation, {"oid": oid, "size": size})
+        assert status == 200
+        [one] = json.loads(body)["objects"]
+        return one["error"]["code"] if "error" in one else sorted(one.get("actions", ()))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    rig, file = Rig(tmp_path, {b"x": b"x"}), tmp_path / "tokens"
+    tokens = {
+        "writer": create_token(file, "writer", [REPO], now_s=0, write=[REPO]),
+        "reader": create_token(file, "reader", [REPO], now_s=0),
+        "foreign": create_token(file, "foreign", ["other/*"], now_s=0, write=["*"]),
+    }
+    with serve_rig(rig, tokens_file=file) as (proxy, node):
+        writer = ThreadWriter(rig, tmp_path)
+        node._lfs = writer  # type: ignore[assignment]
+        yield Server(proxy.port, tokens, writer)
+
+
+def test_upload_and_download(server: Server) -> None:
+    """An object is there once its upload was answered; a range of it is read alone."""
+    assert server.code("upload", OID, len(DATA)) == ["upload", "verify"]
+    assert server.code("download", OID, len(DATA)) == 404
+    assert server.ask("POST", "objects/verify", {"oid": OID, "size": len(DATA)})[0] == 404
+    assert server.ask("PUT", f"objects/{OID}", DATA)[0] == 200
+    assert server.code("upload", OID, len(DATA)) == []
+    assert server.code("download", OID, len(DATA)) == ["download"]
+    assert server.code("download", OID, 1) == server.code("upload", OID, 1) == 422
+    assert server.ask("GET", f"objects/{OID}", user="reader") == (200, DATA)
+    assert server.ask("GET", f"objects/{OID}", range_="bytes=5-9") == (206, DATA[5:10])
+    assert server.ask("POST", "objects/verify", {"oid": OID, "size": len(DATA)})[0] == 200
+    assert server.ask("POST", "objects/verify", {"oid": OID, "size": 1})[0] == 422
+
+
+@pytest.mark.parametrize("data", [DATA[:-1], DATA + b"x", b"other", b""])
+def test_wrong_bytes(server: Server, data: bytes) -> None:
+    """Bytes of another hash leave nothing, neither in the store nor on the disk."""
+    status, body = server.ask("PUT", f"objects/{OID}", data)
+    assert status == 422 and b"do not have the id" in body
+    assert server.code("download", OID, len(DATA)) == 404
+    assert list(server.writer.folder.iterdir()) == []
+
+
+def test_bad_requests(server: Server) -> None:
+    """Ids, sizes, operations, transfers and numbers that cannot be are refused by what they are."""
+    for oid, size in [("a345cde", 9), (OID + "00", 9), ("G" * 64, 9), (OID.upper(), 9), (OID, -1)]:
+        assert server.code("upload", oid, size) == 422
+    one = {"oid": OID, "size": 1}
+    assert server.batch("delete", one)[0] == 422
+    assert server.batch("upload", one, transfers=["tus"])[0] == 422
+    assert server.batch("upload", one, hash_algo="sha512")[0] == 422
+    assert server.batch("upload", *[one] * 1001)[0] == 413
+    assert server.ask("POST", "objects/batch", b"{")[0] == 422
+    assert server.ask("GET", "objects/abc")[0] == 422
+    assert server.ask("PUT", f"objects/{OID[:-1]}", DATA)[0] == 422
+    assert server.ask("PUT", "locks", DATA)[0] == 405
+    assert server.ask("POST", "locks", {"path": ""})[0] == 422
+
+
+def test_rights(server: Server) -> None:
+    """A token that may read cannot write; others learn nothing."""
+    upload = {"operation": "upload", "objects": [{"oid": OID, "size": len(DATA)}]}
+    for path, body in [("objects/batch", upload), ("locks", {"path": "a"}), ("locks/verify", {})]:
+        status, told = server.ask("POST", path, body, user="reader")
+        assert status == 403 and b"may not write" in told
+        assert server.ask("POST", path, body, user="foreign")[0] == 403
+        assert server.ask("POST", path, body, user="nobody")[0] == 401
+        assert server.ask("POST", path, body, user="")[0] == 401
+    assert server.ask("PUT", f"objects/{OID}", DATA, user="reader")[0] == 403
+    assert server.code("download", OID, len(DATA)) == 404
+
+
+def test_locks(server: Server) -> None:
+    """A lock is told to all, in pages, and its owner removes it."""
+    created = [server.ask("POST", "locks", {"path": path}) for path in ("a", "b", "c")]
+    assert [status for status, _ in created] == [201] * 3
+    assert server.ask("POST", "locks", {"path": "a"})[0] == 409
+    first = json.loads(server.ask("GET", "locks?limit=2", user="reader")[1])
+    rest = json.loads(server.ask("GET", f"locks?cursor={first['next_cursor']}", user="reader")[1])
+    assert {one["path"] for one in first["locks"] + rest["locks"]} == {"a", "b", "c"}
+    assert len(json.loads(server.ask("GET", "locks?path=b")[1])["locks"]) == 1
+    both = json.loads(server.ask("POST", "locks/verify", {})[1])
+    assert (len(both["ours"]), both["theirs"]) == (3, [])
+    number = json.loads(created[0][1])["lock"]["id"]
+    assert server.ask("POST", f"locks/{number}/unlock", {})[0] == 200
+    assert server.ask("POST", f"locks/{number}/unlock", {})[0] == 404
+
+
+def test_uploads_share_a_commit(tmp_path: Path) -> None:
+    """Objects that wait for the same repository are taken together, in front of other orders."""
+
+    async def taken() -> list[Order]:
+        process = LfsProcess(LfsSettings("store", None, None, tmp_path))
+        lock = AddLock("r", "a", "x")
+        put = [PutObjects("r", {"1": "f"}), PutObjects("s", {}), PutObjects("r", {})]
+        orders: list[Order] = [put[0], lock, *put[1:]]
+        loop = asyncio.get_running_loop()
+        process._waiting.extend(_Waiting(order, loop.create_future()) for order in orders)
+        return [one.order for one in process._next()]
+
+    assert asyncio.run(taken()) == [PutObjects("r", {"1": "f"}), PutObjects("r", {})]
