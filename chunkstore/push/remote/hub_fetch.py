@@ -6,15 +6,18 @@ some seconds, and one at the end. ``HF_ENDPOINT`` and ``HF_TOKEN_PATH`` say whic
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
@@ -24,12 +27,18 @@ from lodefs.chunkstore.push.remote.hub_push import push_hub
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.system.progress import Progress
 
+T = TypeVar("T")
 AUTHOR = "Hugging Face Hub"
 TOLD_EVERY_S = 10.0
 TIMEOUT_S = 30.0  # for one answer about a repository
+FILES_MAX = 10_000_000  # also directories; a list whose pages lead in a circle has no end
+# The library keeps an answer in memory, and a hub may send one without an end. For each process;
+# the names of a million files need less than half
+MEMORY_BYTES_MAX = 4 << 30
 
 
 def main() -> None:
+    limit_memory(MEMORY_BYTES_MAX)
     order = from_json(sys.stdin.buffer.read(), FetchOrder)
     progress, ended = Progress(), threading.Event()
     teller = threading.Thread(target=_tell_of, args=(progress, ended))
@@ -42,6 +51,13 @@ def main() -> None:
         ended.set()
         teller.join()
     _tell(outcome)
+
+
+def limit_memory(size_bytes: int) -> None:
+    """Lets what needs more memory fail, in this process and in those that it starts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def fetch(order: FetchOrder, progress: Progress) -> HubOutcome:
@@ -79,7 +95,9 @@ def _commit_of(wanted: HubOrder, size_bytes_max: int) -> str | HubOutcome:
         files = api.list_repo_tree(
             wanted.repo_id, recursive=True, revision=sha, repo_type=wanted.kind
         )
-        size_bytes = sum(getattr(one, "size", 0) for one in files)
+        size_bytes = sum(getattr(one, "size", 0) for one in _bounded(files))
+    except InvalidInput as error:
+        return HubOutcome("too large", f"{wanted.repo_url} {error}")
     except errors.GatedRepoError:
         return HubOutcome("gated", f"{wanted.repo_url} is gated: the site's token has no access")
     except errors.RevisionNotFoundError:
@@ -95,6 +113,14 @@ def _commit_of(wanted: HubOrder, size_bytes_max: int) -> str | HubOutcome:
             f"{size_bytes_max:,} (hub_size_bytes_max); lodefs push takes more",
         )
     return sha
+
+
+def _bounded(files: Iterable[T]) -> Iterator[T]:
+    """Yields ``files``. Raises: InvalidInput if they are too many."""
+    for number, one in enumerate(files):
+        if number == FILES_MAX:
+            raise InvalidInput(f"has more than {FILES_MAX:,} files, the most that a site fetches")
+        yield one
 
 
 def _tell_of(progress: Progress, ended: threading.Event) -> None:
