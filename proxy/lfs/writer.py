@@ -83,9 +83,20 @@ class LfsProcess:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        for one in self._waiting:
+            one.done.set_exception(Unavailable("the proxy is stopping: repeat the command"))
 
     async def _run(self) -> None:
-        taken: Sequence[_Waiting] = ()
+        try:
+            while self._waiting:
+                await self._until_idle()
+        finally:
+            self._task = None
+
+    async def _until_idle(self) -> None:
+        """Starts the process and has it carry out orders. After a failure, those that it has not
+        begun stay for another one."""
+        taken: Sequence[_Waiting] = tuple(self._waiting)  # they fail if it does not start
         error: LodefsError = Unavailable("the proxy is stopping: repeat the command")
         try:
             async with _Process(self._settings) as process:
@@ -100,11 +111,10 @@ class LfsProcess:
             log.warning("the process that writes for Git LFS failed: %r", problem)
             error = Unavailable("the process that writes for Git LFS ended: repeat the command")
         finally:
-            self._task = None
-            for one in (*taken, *self._waiting):
+            for one in taken:
                 if not one.done.done():
                     one.done.set_exception(error)
-            self._waiting.clear()
+            self._waiting = deque(one for one in self._waiting if not one.done.done())
 
     async def _has_order(self) -> bool:
         """Waits for an order. Returns whether there is one."""

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.protocol.lfs_orders import AddLock, Order, Outcome, PutObjects
+from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome
 from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
 from lodefs.proxy.http.tokens import create_token
-from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings, _Waiting
 from tests.support.proxy.rig import REPO, Rig, serve_rig
 
 DATA = bytes(range(256)) * 4096
@@ -160,18 +159,3 @@ def test_locks(server: Server) -> None:
     number = json.loads(created[0][1])["lock"]["id"]
     assert server.ask("POST", f"locks/{number}/unlock", {})[0] == 200
     assert server.ask("POST", f"locks/{number}/unlock", {})[0] == 404
-
-
-def test_uploads_share_a_commit(tmp_path: Path) -> None:
-    """Objects that wait for the same repository are taken together, in front of other orders."""
-
-    async def taken() -> list[Order]:
-        process = LfsProcess(LfsSettings("store", None, None, tmp_path))
-        lock = AddLock("r", "a", "x")
-        put = [PutObjects("r", {"1": "f"}), PutObjects("s", {}), PutObjects("r", {})]
-        orders: list[Order] = [put[0], lock, *put[1:]]
-        loop = asyncio.get_running_loop()
-        process._waiting.extend(_Waiting(order, loop.create_future()) for order in orders)
-        return [one.order for one in process._next()]
-
-    assert asyncio.run(taken()) == [PutObjects("r", {"1": "f"}), PutObjects("r", {})]
