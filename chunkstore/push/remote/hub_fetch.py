@@ -6,6 +6,7 @@ some seconds, and one at the end. ``HF_ENDPOINT`` and ``HF_TOKEN_PATH`` say whic
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import threading
@@ -25,6 +26,7 @@ from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcom
 from lodefs.chunkstore.push.push import PushOptions
 from lodefs.chunkstore.push.remote.hub_push import push_hub
 from lodefs.chunkstore.repo.store import open_store
+from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.chunkstore.system.progress import Progress
 
 T = TypeVar("T")
@@ -38,6 +40,7 @@ MEMORY_BYTES_MAX = 4 << 30
 
 
 def main() -> None:
+    die_with_parent(os.getppid())  # a node that is killed does not leave a fetch behind
     limit_memory(MEMORY_BYTES_MAX)
     order = from_json(sys.stdin.buffer.read(), FetchOrder)
     progress, ended = Progress(), threading.Event()

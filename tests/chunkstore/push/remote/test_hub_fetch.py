@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi
 
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder
 from lodefs.chunkstore.push.remote import hub_fetch
 from lodefs.chunkstore.system.progress import Progress
@@ -40,3 +43,14 @@ def test_memory() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "refused\n"
+
+
+def test_process_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it reads its order it is tied to the node, which may be killed, and to the limit."""
+    called: list[int] = []
+    monkeypatch.setattr(hub_fetch, "die_with_parent", called.append)
+    monkeypatch.setattr(hub_fetch, "limit_memory", called.append)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    with pytest.raises(InvalidInput):
+        hub_fetch.main()
+    assert called == [os.getppid(), hub_fetch.MEMORY_BYTES_MAX]
