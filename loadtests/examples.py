@@ -3,7 +3,7 @@
 A block begins with ``python`` and the packages that it needs. What it prints stands in the block
 ``text`` after it, or it prints nothing; ``…`` stands for what differs from run to run. Environments
 are made below ``~/.cache/lodefs-dev/examples`` and kept; torch is Debian's (python3-torch). What
-needs a later one, or a trainer, is not run.
+needs a later one, or a trainer, is not run. A block that needs ``mpi4py`` runs on three ranks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ ROOT = Path(__file__).parents[1]
 NAMES = ("python", "fsspec", "pytorch", "many-machines")
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
 PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdataset"]
-PACKAGES += ["universal_pathlib", "distributed"]
+PACKAGES += ["universal_pathlib", "distributed", "ray[client]", "mpi4py"]
 NOT_RUN = frozenset({"torch2", "transformers", "lightning"})  # too large to be installed
 DEBIAN_PYTHON = "/usr/bin/python3"
+RANKS = ["mpiexec", "-n", "3"]
+ANY_MACHINE = {  # Open MPI: also as root, and with more ranks than processors
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
 TIMEOUT_S = 300.0
 VARIES = "…"  # in a line of output, stands for anything
 
@@ -132,13 +138,15 @@ def main(*only: str) -> int:
         folder = Path(place)
         environment = {
             **os.environ,
+            **ANY_MACHINE,
             "HOME": place,
             "XDG_CACHE_HOME": str(folder / "cache"),
             "LODEFS_STORE": str(folder / "store"),
             "LODEFS_CONFIG": os.devnull,
         }
         write_plain_files(folder / "flickr30k")
-        if run(with_packages, TABLES, folder, environment, str(folder / "flickr30k")) is None:
+        data = str(folder / "flickr30k")
+        if run([str(with_packages)], TABLES, folder, environment, data) is None:
             return 1
         init = [str(with_packages), "-m", "lodefs.main", "init", environment["LODEFS_STORE"]]
         subprocess.run(init, check=True, env=environment, stdout=subprocess.DEVNULL)
@@ -150,7 +158,10 @@ def main(*only: str) -> int:
                     print(f"not run {example}", flush=True)
                     continue
                 python = with_torch if "torch" in example.needs else with_packages
-                printed = run(python, example.code, folder, environment)
+                start = [str(python)]
+                if "mpi4py" in example.needs:
+                    start = [*RANKS, str(python), "-m", "mpi4py.futures"]
+                printed = run(start, example.code, folder, environment)
                 differs = "it failed" if printed is None else example.difference(printed)
                 print(f"{'FAILED' if differs else 'ok    '}  {example}", flush=True)
                 if differs:
@@ -178,13 +189,13 @@ def made(env: Path, base: Path, packages: list[str], *, is_debian: bool = False)
 
 
 def run(
-    python: Path, code: str, folder: Path, environment: dict[str, str], *arguments: str
+    start: list[str], code: str, folder: Path, environment: dict[str, str], *arguments: str
 ) -> str | None:
-    """The output of a script; None, with its errors shown, if it fails."""
+    """The output of a script that a command starts; None, with its errors shown, if it fails."""
     script = folder / "example.py"  # a file, since spawned workers import it
     script.write_text(code)
     done = subprocess.run(
-        [str(python), str(script), *arguments],
+        [*start, str(script), *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -105,7 +105,7 @@ def opened_executor(name: str | Executor) -> Iterator[Executor]:
     """Opens the executor that a name stands for: ``processes:N``, ``dask://HOST:PORT``, ``mpi``,
     ``ray://HOST:PORT`` or ``ray`` (on this machine). An executor itself stays open afterwards.
     Raises: InvalidInput, also for a library that is not installed, with the command that installs
-    it."""
+    it; Unavailable for a scheduler or cluster that does not answer."""
     if isinstance(name, Executor):
         yield name
         return
@@ -121,6 +121,11 @@ def opened_executor(name: str | Executor) -> Iterator[Executor]:
     except ImportError as error:
         raise InvalidInput(
             f"{name} needs the package {library}, which is not installed here: {install}"
+        ) from error
+    except OSError as error:
+        raise Unavailable(
+            f"{name} does not answer ({error}): look whether it runs there, and whether it wants "
+            "a token (Ray: RAY_AUTH_MODE=token)"
         ) from error
     with executor:
         yield executor
@@ -175,9 +180,10 @@ class _RayExecutor(Executor):
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
+        self._call = ray.remote(_call)
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = self._ray.remote(_call).remote(fn, args, kwargs).future()
+        future: Future[Any] = self._call.remote(fn, args, kwargs).future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT002, ARG002
@@ -193,5 +199,5 @@ _OPENERS: dict[str, tuple[str, str, Callable[[str], Executor]]] = {
     "processes": ("", "", _processes),
     "dask": ("distributed", "pip install distributed", _dask),
     "mpi": ("mpi4py", "pip install mpi4py", _mpi),
-    "ray": ("ray", "pip install ray", _ray),
+    "ray": ("ray", 'pip install "ray[client]"', _ray),
 }

@@ -144,7 +144,7 @@ def test_readme(folder: Path) -> None:
         "LODEFS_STORE": str(folder / "store"),
         "LODEFS_CONFIG": os.devnull,
     }
-    out = run_example(Path(sys.executable), example.code, folder, environment)
+    out = run_example([sys.executable], example.code, folder, environment)
     assert out is not None
     assert example.difference(out) == ""
 

@@ -55,7 +55,7 @@ def environment(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_example(folder: Path, example: Example) -> None:
     """The example runs, after those before it, and prints what the page says."""
-    printed = run_example(Path(sys.executable), example.code, folder, environment(folder))
+    printed = run_example([sys.executable], example.code, folder, environment(folder))
     assert printed is not None
     assert example.difference(printed) == ""
 

@@ -73,6 +73,27 @@ def test_nothing_of_roots_is_everybodys_to_change(umask: int, of_root: int) -> N
     assert int(ran.stdout) == (of_root if os.geteuid() == 0 else umask)
 
 
+@pytest.mark.parametrize(("library", "printed"), [("mpi4py.MPI", ""), ("other", "cut off\n")])
+def test_a_rank_of_mpi_ends_as_its_library_wants_it(library: str, printed: str) -> None:
+    """It is not cut off before MPI is finalized; other processes are, since that is faster."""
+    program = (
+        "import os, sys, lodefs.app\n"
+        "from lodefs.main import main\n"
+        "lodefs.app.run = lambda *_: 0\n"
+        "os._exit = lambda _: print('cut off')\n"
+        f"sys.modules[{library!r}] = os\n"
+        "main([])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert ran.stdout == printed
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["version"], ["push", "--help"]])
 def test_start_up_imports_nothing_heavy(arguments: list[str]) -> None:
     """Help and version load no library that takes long to import."""

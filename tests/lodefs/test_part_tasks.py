@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from lodefs.api.part_tasks import ATTEMPTS_MAX, IN_FLIGHT_MAX, TaskResult, run_tasks
+from lodefs.api.part_tasks import (
+    ATTEMPTS_MAX,
+    IN_FLIGHT_MAX,
+    TaskResult,
+    opened_executor,
+    run_tasks,
+)
 from lodefs.chunkstore.errors import Unavailable
 
 
@@ -86,3 +94,21 @@ def test_an_executor_that_has_ended_is_named() -> None:
     with pytest.raises(Unavailable, match="after shutdown"):
         run_tasks(FakeExecutor(outcome), _fine, range(2), _never)
     assert [one.cancelled() for one in left] == [True]
+
+
+class _RayWithoutCluster(ModuleType):
+    """Ray's library, if no client server answers, or it wants a token."""
+
+    @staticmethod
+    def init(_address: str | None) -> None:
+        raise ConnectionError("ray client connection timeout")
+
+
+def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what may be wrong there."""
+    monkeypatch.setitem(sys.modules, "ray", _RayWithoutCluster("ray"))
+    with (
+        pytest.raises(Unavailable, match=r"ray://x:1 does not answer .*RAY_AUTH_MODE=token"),
+        opened_executor("ray://x:1"),
+    ):
+        pass

@@ -84,7 +84,7 @@ def test_shares_are_checked(lodefs: Lodefs, source: Path, share: str) -> None:
         ("spark://x", "use processes:N, dask://HOST:PORT, mpi or ray://HOST:PORT"),
         ("processes:", "as in processes:8"),
         ("processes:0", "as in processes:8"),
-        ("ray://x:1", "pip install ray"),
+        ("ray://x:1", 'pip install "ray[client]"'),
         ("dask://x:1", "pip install distributed"),
         ("mpi", "pip install mpi4py"),
     ],
