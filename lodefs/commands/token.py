@@ -88,14 +88,17 @@ def create(
 
 @cli.command("lodefs token list", name="list", group=token)
 def list_(session: Session, as_json: bool = cli.JSON) -> None:
-    """List tokens: name, patterns, time. The tokens themselves are not stored."""
+    """List tokens: name, time, patterns, and those for writing. The tokens are not stored."""
     from lodefs.proxy.http.tokens import list_tokens
 
     for one in list_tokens(_file(session)):
         if as_json:
-            cli.write_json({"name": one.name, "patterns": one.patterns, "time_s": one.created_s})
+            view = {"name": one.name, "patterns": one.patterns, "write": one.write_patterns}
+            cli.write_json({**view, "time_s": one.created_s})
         else:
             patterns = text.escaped(" ".join(one.patterns))
+            if one.write_patterns:
+                patterns += f"  writes {text.escaped(' '.join(one.write_patterns))}"
             cli.write_line(f"{text.escaped(one.name):<24} {text.time(one.created_s)}  {patterns}")
 
 

@@ -40,7 +40,7 @@ KEYS = {
         "read_bytes", "purged",
     },
     "token create": {"name", "patterns", "token"},
-    "token list": {"name", "patterns", "time_s"},
+    "token list": {"name", "patterns", "write", "time_s"},
     "version": {"version"},
     "repos": {"repo"},
     "mounts": MOUNT | {"branch", "proxy", "proxy_answers", "traffic"},

@@ -134,9 +134,11 @@ def test_token_file_of_the_config(lodefs: Lodefs, tmp_path: Path) -> None:
     config.write_text(
         f'[serve]\ntokens_file = "{tmp_path}/tokens"\nsocket_path = "{tmp_path}/sock"\n'
     )
-    assert lodefs("token", "create", "a", "*", LODEFS_CONFIG=str(config)).code == 0
+    ran = lodefs("token", "create", "--write", "x/*", "a", "*", LODEFS_CONFIG=str(config))
+    assert ran.code == 0
     listed = lodefs("token", "list", "--json", LODEFS_CONFIG=str(config)).json
-    assert (listed["name"], listed["patterns"]) == ("a", ["*"])
+    assert (listed["name"], listed["patterns"], listed["write"]) == ("a", ["*"], ["x/*"])
+    assert "writes x/*" in lodefs("token", "list", LODEFS_CONFIG=str(config)).out
 
 
 def test_serve_settings(tmp_path: Path) -> None:
