@@ -233,7 +233,7 @@ def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
 
 def run(arguments: Sequence[str] | None, session: Session) -> int:
     """Runs one command line and returns its exit code. An error is one line on standard error."""
-    _prepare_output()
+    _prepare_streams()
     try:
         cli.main(arguments, prog_name="lodefs", standalone_mode=False, obj=session)
         return session.exit_code
@@ -300,9 +300,11 @@ def _flush_output() -> None:
         raise output_error(error) from None
 
 
-def _prepare_output() -> None:
-    """Escapes characters that the terminal's encoding lacks. If standard output was closed
-    (``>&-``), each write fails, as in C."""
+def _prepare_streams() -> None:
+    """Escapes characters that the terminal's encoding lacks. If standard input or output
+    was closed (``<&- >&-``), each read or write fails, as in C."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     for stream in (sys.stdout, sys.stderr):

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -313,3 +314,18 @@ def test_closed_output() -> None:
     )
     assert done.returncode == 1
     assert done.stderr == "lodefs: error: [Errno 9] Bad file descriptor: 'standard output'\n"
+
+
+def test_closed_input(tmp_path: Path) -> None:
+    """Where there is no standard input, a push from it fails, and is no fault of lodefs."""
+    lodefs = '"$0" -m lodefs.main --store "$1"'
+    script = f'{lodefs} init "$1" && {lodefs} push - a/b:c <&-'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, str(tmp_path / "store")],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Bad file descriptor" in done.stderr and "fault of lodefs" not in done.stderr
