@@ -18,6 +18,7 @@ from lodefs.chunkstore.errors import (
     NoSpace,
     NotADirectory,
     NotFound,
+    Renamed,
     Unavailable,
 )
 from lodefs.chunkstore.format import lfs
@@ -79,6 +80,8 @@ class LfsHandlers:
 
     async def _of(self, route: Route, request: Request) -> Answer:
         what, _, rest = route.path.decode("utf-8", "replace").partition("/")
+        if what == "locks":
+            await self._head(route.repo)  # raises Renamed, so that the new name is tried
         method = "GET" if request.method == "HEAD" else request.method
         match method, what, rest.split("/"):
             case "POST", "objects", ["batch"]:
@@ -163,6 +166,8 @@ class LfsHandlers:
         """Returns the last commit of objects, as the store has it now; None if there is none."""
         try:
             log = await self._node.catalog.log(repo, lfs.OBJECTS, 1)
+        except Renamed:
+            raise
         except NotFound:
             return None
         return await self._node.names.snapshot(repo, log.commits[0].commit)

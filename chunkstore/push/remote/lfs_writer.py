@@ -14,13 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import Conflict, NoSpace, NotFound
+from lodefs.chunkstore.errors import Conflict, NoSpace, NotFound, Renamed
 from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.decoding import from_json, json_decoder
 from lodefs.chunkstore.format.lfs import Lock, Owner
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.protocol.access import hidden
 from lodefs.chunkstore.protocol.lfs_orders import (
     AddLock,
     ListLocks,
@@ -69,8 +70,11 @@ class LfsWriter:
         self._index_dir = index_dir
 
     def carry_out(self, order: Order) -> Outcome:
-        """Carries out one order. Raises: NotFound for a lock that nobody has; what commit_changes
-        raises."""
+        """Carries out one order. Raises: NotFound for a lock that nobody has; Renamed, since a
+        client that may write under the old name perhaps may not under the new one; what
+        commit_changes raises."""
+        if self._store.new_name(order.repo) is not None:
+            raise Renamed(str(hidden(order.repo)))
         if isinstance(order, PutObjects):
             return self._put(order)
         if isinstance(order, ListLocks):

@@ -14,6 +14,7 @@ import pytest
 
 from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome
 from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
+from lodefs.chunkstore.transfer.rename import RenameOptions, rename
 from lodefs.proxy.http.tokens import create_token
 from tests.support.proxy.rig import REPO, Rig, serve_rig
 
@@ -25,6 +26,7 @@ class ThreadWriter:
     """Implements LfsWriter without a process."""
 
     def __init__(self, rig: Rig, folder: Path) -> None:
+        self.store = rig.store
         self._writer = LfsWriter(rig.store, folder / "index")
         self.folder = folder / "uploads"
         self.folder.mkdir()
@@ -66,9 +68,11 @@ class Server:
         finally:
             connection.close()
 
-    def batch(self, operation: str, *objects: object, **more: object) -> tuple[int, bytes]:
+    def batch(
+        self, operation: str, *objects: object, user: str = "writer", **more: object
+    ) -> tuple[int, bytes]:
         asked = {"operation": operation, "objects": objects, **more}
-        return self.ask("POST", "objects/batch", asked)
+        return self.ask("POST", "objects/batch", asked, user=user)
 
     def code(self, operation: str, oid: str, size: int) -> object:
         """The code of the error about one object; or its actions."""
@@ -84,6 +88,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     tokens = {
         "writer": create_token(file, "writer", [REPO], now_s=0, write=[REPO]),
         "reader": create_token(file, "reader", [REPO], now_s=0),
+        "all": create_token(file, "all", ["*"], now_s=0, write=["*"]),
         "foreign": create_token(file, "foreign", ["other/*"], now_s=0, write=["*"]),
     }
     with serve_rig(rig, tokens_file=file) as (proxy, node):
@@ -159,3 +164,17 @@ def test_locks(server: Server) -> None:
     number = json.loads(created[0][1])["lock"]["id"]
     assert server.ask("POST", f"locks/{number}/unlock", {})[0] == 200
     assert server.ask("POST", f"locks/{number}/unlock", {})[0] == 404
+
+
+def test_a_renamed_repository(server: Server) -> None:
+    """Clients go on under the new name if their token may, and learn nothing of it if not."""
+    assert server.ask("PUT", f"objects/{OID}", DATA)[0] == 200
+    assert server.ask("POST", "locks", {"path": "a"})[0] == 201
+    rename(server.writer.store, REPO, "data/new", RenameOptions("me", 1 << 40))
+    status, body = server.batch("download", {"oid": OID, "size": len(DATA)}, user="all")
+    assert status == 200 and b"/lfs/data/new/objects/" in body
+    assert len(json.loads(server.ask("GET", "locks", user="all")[1])["locks"]) == 1
+    assert server.ask("GET", f"objects/{OID}", user="all") == (200, DATA)
+    for method, path, sent in [("PUT", f"objects/{OID}", DATA), ("POST", "locks", {"path": "b"})]:
+        status, body = server.ask(method, path, sent)
+        assert status == 404 and b"new" not in body

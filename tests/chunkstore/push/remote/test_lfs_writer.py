@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import NotFound, Renamed
 from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.protocol.lfs_orders import (
@@ -21,6 +21,7 @@ from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, create_store
+from lodefs.chunkstore.transfer.rename import RenameOptions, rename
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
 OIDS = ["ab" * 32, "cd" * 32]
@@ -66,6 +67,18 @@ def test_locks(writer: LfsWriter) -> None:
     assert [one.path for one in writer.carry_out(ListLocks("r")).locks] == ["b.bin"]
     with pytest.raises(NotFound):
         writer.carry_out(RemoveLock("r", lock.id, "x", force=False))
+
+
+def test_a_renamed_repository(store: Store, writer: LfsWriter, tmp_path: Path) -> None:
+    """Nothing is written under a new name for somebody who named the old one."""
+    writer.carry_out(AddLock("r", "a.bin", "x"))
+    rename(store, "r", "s", RenameOptions("me", 1 << 40))
+    (tmp_path / "file").write_bytes(b"x")
+    for order in (PutObjects("r", {OIDS[0]: str(tmp_path / "file")}), AddLock("r", "b.bin", "x")):
+        with pytest.raises(Renamed):
+            writer.carry_out(order)
+    assert store.refs("s").latest(BRANCHES, lfs.OBJECTS) is None
+    assert [one.path for one in writer.carry_out(ListLocks("s")).locks] == ["a.bin"]
 
 
 def test_a_lock_that_two_take(
