@@ -374,7 +374,7 @@ def report(
     if result.lost_packs:
         packs = text.count(result.lost_packs, "pack")
         cli.write_line(
-            f"gone    {packs}: no longer in the store (deleted by gc, or lost), and stored again"
+            f"gone    {packs}: deleted by gc, lost, or in place in a bucket; stored again"
         )
     if result.excluded:
         cli.write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
