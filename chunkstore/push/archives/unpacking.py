@@ -89,7 +89,7 @@ class Unpacking:
                 return
             self._put(names, member)
         except (_Refused, NotADirectory) as error:
-            reason = f"{show_path(member.path)} in {archive} {error}"
+            reason = f"{show_path(member.path[:PATH_BYTES_MAX])} in {archive} {error}"
             if not self._skip_unreadable:
                 raise InvalidInput(
                     f"{reason}; --exclude leaves it out, --skip-unreadable all such"

@@ -274,6 +274,13 @@ def test_links_through_links(world: World) -> None:
     assert world.unpack(tar_of(up, again)).commit
 
 
+def test_a_path_without_an_end(world: World) -> None:
+    """The error names what a system could take of it, and not megabytes."""
+    with pytest.raises(InvalidInput, match="a path of more than 4,095 bytes") as raised:
+        world.unpack(tar_of(info_of("d/" * 100_000 + "x")))
+    assert len(str(raised.value)) < 4400
+
+
 def test_two_archives_in_one(world: World) -> None:
     """What `cat *.tar` writes is refused, since only the first archive would be read."""
     one, other = tar_of(("a", b"1")), tar_of(("b", b"2"))
