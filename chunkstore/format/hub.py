@@ -1,4 +1,4 @@
-"""How a store keeps what the Hugging Face Hub says of a commit: its id, and the tags of its files.
+"""How a store keeps the Hugging Face Hub's id of a commit, and the hub's tags of its files.
 
 A commit that was taken from the hub has the hub's id in its metadata (``COMMIT``). The branch
 ``branch_of`` that id ends in one more commit, whose parent it is: the same paths, with a symlink in

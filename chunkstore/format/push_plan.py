@@ -1,4 +1,4 @@
-"""The documents of a planned push: the plan, its parts, and what has become of each part.
+"""The documents of a planned push: the plan, its parts, and the outcome of each part.
 
 docs/format.md has the fields. Paths and names are bytes, in base64.
 """
@@ -79,7 +79,7 @@ class PushPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """What a part has stored: a directory, which has only what the part has. ``writer`` is the
+    """The result of a part: a directory that has only the files of the part. ``writer`` is the
     entry of the journal that keeps it, ``purges_seen`` the newest purge that it knew."""
 
     number: int
@@ -152,7 +152,7 @@ def check_plan_name(name: str) -> str:
     """Returns a valid name of a plan. Raises: InvalidInput."""
     if not _NAME.match(name):
         raise InvalidInput(
-            f"{name!r} is no name of a plan: use up to 64 letters, digits, '.', '_' and '-', a "
+            f"{name!r} is not a plan's name: use up to 64 letters, digits, '.', '_' and '-', a "
             "letter or digit first"
         )
     return name

@@ -52,8 +52,8 @@ def adopt(
     store: Store, spec: Spec | None, progress: Progress | None = None, *, dry_run: bool = False
 ) -> AdoptResult:
     """Brings the bytes that a version has in place into the store; without ``spec`` those of all
-    packs. With ``dry_run`` it only counts them. What is lost or damaged stays as it is, and does
-    not keep the rest from being adopted.
+    packs. With ``dry_run`` it only counts them. Lost or damaged data stays as it is, and does not
+    stop the adoption of the rest.
 
     Raises: NotFound; SourceUnknown, Denied for a source that this machine cannot read; Unavailable;
     what the store raises.
@@ -140,8 +140,7 @@ class _Made(NamedTuple):
 
 
 def _with_bytes(objects: ObjectStore, version: PackIndexVersion, virtual: VirtualPack) -> _Made:
-    """Returns the pack with the bytes of all runs that are what they were. Raises: what reading
-    raises."""
+    """Returns the pack with the bytes of all unchanged runs. Raises: what reading raises."""
     index, lost, left = version.index, [], []
     data: list[Buffer] = []
     codecs, sizes, size_bytes = bytearray(index.codecs), array("I", index.stored_sizes), 0

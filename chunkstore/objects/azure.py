@@ -1,4 +1,4 @@
-"""How Azure Blob Storage is asked: its REST interface, with block blobs.
+"""Requests to Azure Blob Storage through its REST interface, with block blobs.
 
 Source: Azure Storage REST API reference (Get Blob, Put Blob, List Blobs, Delete Blob; "Authorize
 with Shared Key"; "Configure connection strings"). Credentials are found as Azure's own tools find
@@ -66,7 +66,7 @@ class Account(NamedTuple):
     sas: str = ""
 
     def __repr__(self) -> str:
-        """Returns a text without the secrets."""
+        """Returns a text without secrets."""
         return f"Account({self.name}, {self.endpoint})"
 
 

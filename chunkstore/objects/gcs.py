@@ -1,9 +1,9 @@
-"""How Google Cloud Storage is asked: its JSON API, version 1.
+"""Requests to Google Cloud Storage through its JSON API, version 1.
 
 Source: Cloud Storage JSON API reference (objects: get, insert, list, delete) and "Request
-preconditions". The ETag of an object is its generation, which changes with each write of its
-bytes; ``ifGenerationMatch=0`` writes only where there is no object. google-auth finds credentials
-as all of Google's tools do; STORAGE_EMULATOR_HOST names an emulator, which needs none.
+preconditions". The ETag of an object is its generation, which changes with each write of its bytes;
+``ifGenerationMatch=0`` writes only if there is no object. google-auth finds credentials as all of
+Google's tools do; STORAGE_EMULATOR_HOST names an emulator, which needs none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Objects in a bucket of a cloud that is asked over plain HTTP: Google Cloud Storage, Azure Blobs.
+"""Objects in a bucket of a cloud with an HTTP API: Google Cloud Storage, Azure Blobs.
 
-A CloudApi says how each request and answer looks (gcs.py, azure.py). This module carries requests
-out by urllib3, each within its time, and gives reads of ranges to other processes as orders.
-Wrappers add retries, limits and counts.
+A CloudApi defines each request and answer (gcs.py, azure.py). This module carries requests out by
+urllib3, each within its time, and gives reads of ranges to other processes as orders. Wrappers add
+retries, limits and counts.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Page(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What one page of a listing asks for. ``start`` is the first key, where the server can begin
-    at one. ``delimiter`` ends prefixes; "" lists all objects."""
+    """A request for one page of a listing. ``start`` is the first key, if the server can begin at
+    one. ``delimiter`` ends prefixes; "" lists all objects."""
 
     prefix: str
     start: str = ""
@@ -80,16 +80,16 @@ class Listing(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a server says about an object that was put: its ETag, and the MD5 of the bytes that
-    arrived, if it tells."""
+    """The answer to a put: the object's ETag, and the MD5 of the bytes that arrived, if the server
+    reports it."""
 
     etag: str
     md5: bytes | None
 
 
 class CloudApi(Protocol):
-    """How one cloud is asked about the objects of one bucket. Keys are those of the bucket. All is
-    pure, except that ``signed`` may fetch credentials. For any thread."""
+    """The requests and answers of one cloud for the objects of one bucket. Keys are those of the
+    bucket. All methods are pure, except that ``signed`` may fetch credentials. For any thread."""
 
     url: str  # of the bucket, for messages
     endpoint: str  # http(s)://HOST[:PORT]
@@ -116,19 +116,19 @@ class CloudApi(Protocol):
     def list(self, listing: Listing) -> HttpRequest: ...
 
     def info(self, key: str, answer: RangeResponse) -> ObjectInfo:
-        """Returns what an answer to ``head`` says. Raises: ValueError, LookupError."""
+        """Returns the content of an answer to ``head``. Raises: ValueError, LookupError."""
         ...
 
     def written(self, answer: RangeResponse) -> Written:
-        """Returns what an answer to ``put`` says. Raises: ValueError, LookupError."""
+        """Returns the content of an answer to ``put``. Raises: ValueError, LookupError."""
         ...
 
     def page(self, answer: RangeResponse) -> Page:
-        """Returns what an answer to ``list`` says. Raises: ValueError, LookupError."""
+        """Returns the content of an answer to ``list``. Raises: ValueError, LookupError."""
         ...
 
     def is_taken(self, answer: RangeResponse) -> bool:
-        """Whether a put is refused since there is an object at the key."""
+        """Whether a put is refused because the key exists."""
         ...
 
     def refusal(self, answer: RangeResponse, what: str) -> LodefsError:
@@ -453,5 +453,5 @@ def _translated(error: Exception, what: str, check: str) -> Exception:
     if isinstance(error, HTTPError | OSError):
         return Unavailable(f"{what}: {error}; {check}")
     if isinstance(error, ValueError | LookupError):
-        return Unavailable(f"{what}: the answer is none that this cloud gives ({error!r})")
+        return Unavailable(f"{what}: the answer is malformed ({error!r})")
     return error

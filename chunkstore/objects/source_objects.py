@@ -1,4 +1,5 @@
-"""Objects of somebody's bucket that have chunks of virtual packs: read in one state, or not at all.
+"""Objects of other buckets that have chunks of virtual packs. They are read in one state, or not at
+all.
 
 Implementations: S3SourceObjects here. Every one passes
 ``tests.support.chunkstore.source_objects_suite``.
@@ -30,7 +31,7 @@ class SourceObjects(Protocol):
         ...
 
     def check(self, found: SourceObject) -> None:
-        """Returns if an object is in the given state, without reading it. Raises: what ``read``
+        """Checks, without reading an object, that it is in the given state. Raises: what ``read``
         raises."""
         ...
 
@@ -81,7 +82,7 @@ class S3SourceObjects:
 
     @contextmanager
     def _lost(self, found: SourceObject) -> Iterator[None]:
-        """Translates the errors of an object that is not what it was."""
+        """Translates the errors of an object that has changed."""
         try:
             yield
         except (NotFound, Changed, Archived) as error:
@@ -89,7 +90,7 @@ class S3SourceObjects:
 
 
 def lost(where: str, found: SourceObject, error: Exception) -> SourceLost:
-    """Returns the error for an object that is not what it was."""
+    """Returns the error for an object that has changed."""
     what = {NotFound: "is gone", Archived: "is archived"}
     state = next((text for kind, text in what.items() if isinstance(error, kind)), "was changed")
     version = f", version {found.version}" if found.version else ""
@@ -128,7 +129,7 @@ class Sources:
             return self._opened[name]
 
     def close(self) -> None:
-        """Closes all that were opened."""
+        """Closes all opened sources."""
         with self._lock:
             while self._opened:
                 self._opened.popitem()[1].close()

@@ -43,7 +43,9 @@ def _source(name: str, value: object) -> SourceSettings:
     texts = value if isinstance(value, Mapping) else {"": value}
     names = SourceSettings.__struct_fields__
     if "url" not in texts or not all(k in names and isinstance(v, str) for k, v in texts.items()):
-        raise InvalidInput(f"[sources.{name}] must have texts: url, and of {', '.join(names[1:])}")
+        raise InvalidInput(
+            f"[sources.{name}] must have texts: url, and optionally {', '.join(names[1:])}"
+        )
     found = SourceSettings(**texts)
     _check_url(name, found)
     return found

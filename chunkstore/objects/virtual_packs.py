@@ -1,9 +1,9 @@
 """An object store in which a virtual pack looks like an ordinary one: bytes, index, trailer.
 
-Its ETag says that it is virtual, and in which state its own object is. A range of it is read from
+Its ETag says that it is virtual, and gives the state of its own object. A range of it is read from
 that object and from those of sources that the reader's settings name, each under the condition that
-it has not changed. Whoever reads packs thus needs not know; a list and ``head`` show the size and
-the ETag of the pack's own object, which is what the store keeps.
+it has not changed. So readers of packs need not know of this; a list and ``head`` show the size and
+the ETag of the pack's own object, which the store keeps.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def virtual_pack_of(objects: ObjectStore, pack_id: PackId, etag: str) -> Virtual
 
 
 def check_in_place(objects: ObjectStore, found: SourceObject) -> None:
-    """Returns if an object of a source is what it was. Raises: SourceLost, SourceUnknown, Denied,
+    """Checks that an object of a source is unchanged. Raises: SourceLost, SourceUnknown, Denied,
     Unavailable."""
     _wrapper_of(objects).sources[found.source].check(found)
 

@@ -1,4 +1,4 @@
-"""What nodes and the process that fetches say of a fetch from the Hugging Face Hub."""
+"""Messages about a fetch from the Hugging Face Hub, between nodes and the process that fetches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HubOrder(msgspec.Struct, frozen=True):
 
 
 class HubOutcome(msgspec.Struct, frozen=True):
-    """How far a fetch is, or how it ended. ``message`` is for logs and clients."""
+    """The progress of a fetch, or its end. ``message`` is for logs and clients."""
 
     state: State
     message: str = ""

@@ -1,4 +1,4 @@
-"""What a proxy and its process that writes for Git LFS say to each other: a line of JSON each."""
+"""Messages between a proxy and its process that writes for Git LFS: one line of JSON each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What lodefs needs of a place for a store, tried there on small objects, which are removed again.
+"""Checks that a place meets the requirements of a store, with small objects that are removed again.
 
 Each requirement is tried as lodefs uses it, through the interface of object stores. Conditions that
 a server ignores, and listings that lack what was just written, lose commits or data later, without
-an error: so a new store is refused where one requirement does not hold.
+an error: so a new store is refused if one requirement does not hold.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Result(NamedTuple):
 
 
 class Requirement(NamedTuple):
-    """One thing that a place must do. ``problem`` tries it below a prefix of keys, and returns what
-    is wrong, or ""."""
+    """One requirement of a place. ``problem`` checks it below a prefix of keys, and returns what is
+    wrong, or ""."""
 
     name: str
     problem: Callable[[ObjectStore, str], str]

@@ -47,8 +47,8 @@ def add_objects(
 
 
 def check_object(objects: ObjectStore, place: InPlace[File]) -> None:
-    """Asks for an object. Returns if it is what it was, or if no pack needs it any more because it
-    was adopted meanwhile. Raises: SourceLost, SourceUnknown, Denied, Unavailable."""
+    """Checks that an object is unchanged, unless no pack needs it any more because it was adopted
+    meanwhile. Raises: SourceLost, SourceUnknown, Denied, Unavailable."""
     try:
         check_in_place(objects, place.object)
     except SourceLost:

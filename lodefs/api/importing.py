@@ -110,7 +110,7 @@ def place_of(url: str, sources: Mapping[str, SourceSettings], name: str | None) 
     if name is not None and name not in sources:
         raise InvalidInput(
             f"the settings name no source {name}: add {lines_for(name, wanted)} to lodefs.toml, "
-            "here and for all who read"
+            "here and on all readers"
         )
     bases = {one: sources[one].url.rstrip("/") for one in (sources if name is None else [name])}
     fitting = [one for one, base in bases.items() if f"{wanted}/".startswith(f"{base}/")]
@@ -120,7 +120,7 @@ def place_of(url: str, sources: Mapping[str, SourceSettings], name: str | None) 
         new = _NOT_NAME.sub("-", wanted.removeprefix("s3://")).strip("-")[:100] or "NAME"
         raise InvalidInput(
             f"the settings name no source with {url}: add {lines_for(new, wanted)} to lodefs.toml, "
-            "here and for all who read"
+            "here and on all readers"
         )
     found = max(fitting, key=lambda one: len(bases[one]))
     prefix = unquote(wanted[len(bases[found]) :]).strip("/")

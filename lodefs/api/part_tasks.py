@@ -24,7 +24,7 @@ LOOK_EVERY_S = 60.0  # for results that the executor has lost
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What became of a part: its error, which may pass if ``may_pass``, or what was stored."""
+    """The outcome of a part: its error, which may pass if ``may_pass``, or its result."""
 
     number: int
     error: str | None = None
@@ -42,7 +42,7 @@ def run_tasks(
     look_every_s: float = LOOK_EVERY_S,
 ) -> list[TaskResult]:
     """Runs a task for each number, some of them more than once, and returns those that failed at
-    last. ``is_done`` is asked when nothing is heard of the executor for ``look_every_s``.
+    last. ``is_done`` is called when the executor has been silent for ``look_every_s``.
 
     Raises: Unavailable if the executor takes no more tasks.
     """
@@ -113,7 +113,8 @@ def opened_executor(name: str | Executor) -> Iterator[Executor]:
     opener = _OPENERS.get(kind)
     if opener is None:
         raise InvalidInput(
-            f"{name!r} is no executor: use processes:N, dask://HOST:PORT, mpi or ray://HOST:PORT"
+            f"{name!r} is not an executor: use processes:N, dask://HOST:PORT, mpi or "
+            "ray://HOST:PORT"
         )
     library, install, make = opener
     try:

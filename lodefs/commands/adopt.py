@@ -19,21 +19,21 @@ from lodefs.settings.session import Session
 def adopt(
     session: Session,
     spec: Spec | None = cli.argument("[REPO[@REV]]"),
-    every: bool = cli.option("Adopt whatever the store has in place.", "--all"),
-    dry_run: bool = cli.option("Only say how many bytes would be copied.", "-n", "--dry-run"),
+    every: bool = cli.option("Adopt all data that the store has in place.", "--all"),
+    dry_run: bool = cli.option("Only report how many bytes would be copied.", "-n", "--dry-run"),
     as_json: bool = cli.JSON,
 ) -> None:
     """Copy the bytes that a version has in place, by lodefs import, into the store.
 
-    Afterwards the version needs nobody's bucket. All its names and contents stay, and so does its
-    commit; other versions with the same bytes profit too. Objects that are changed or gone are
-    named, and the command exits with 1; everything else is adopted. After an interruption repeat
-    it: it goes on with what is left.
+    Afterwards the version needs no other bucket. Its names, contents and commit stay; other
+    versions with the same bytes profit too. Objects that are changed or gone are named, and the
+    command exits with 1; everything else is adopted. After an interruption repeat it: it goes on
+    with what is left.
     """
     from lodefs.chunkstore.maintenance.adopt import adopt as bring
 
     if (spec is None) != every:
-        raise InvalidInput("say what to adopt: REPO[@REV], or --all")
+        raise InvalidInput("name the version to adopt: REPO[@REV], or --all")
     if spec is not None:
         cli.no_path(spec)
     with show_progress() as progress:

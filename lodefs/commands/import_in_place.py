@@ -35,7 +35,7 @@ def import_(
     bytes cannot be read, unless lodefs adopt has copied them before.
 
     The settings name the bucket: [sources.NAME] with url = "s3://BUCKET/PREFIX", and endpoint_url,
-    region and profile if need be. Whoever reads needs the same name in his settings.
+    region and profile if need be. Every reader needs the same name in its settings.
 
     A second import lists the bucket, and reads only what has changed.
     """

@@ -55,8 +55,7 @@ def create(
     """Scan SRC, and plan its push to a branch in parts.
 
     Parts have up to 50,000 files or 8 GiB, the first ones less; a larger file is a part of its own.
-    Nothing is read but names and times: a file that changes before its part is done makes that part
-    fail.
+    Only names and times are read: a file that changes before its part is done makes that part fail.
     """
     with show_progress() as progress:
         found = push_plans.create_plan(
@@ -187,7 +186,7 @@ def finish(
 
 @cli.command("lodefs plan discard crawl-7", group=plan, store=True)
 def discard(session: Session, name: str = cli.argument("PLAN")) -> None:
-    """Remove PLAN. Its commit stays, if it is finished; otherwise gc deletes what it has stored."""
+    """Remove PLAN. Its commit stays, if it is finished; otherwise gc deletes its data."""
     push_plans.discard_plan(name, session=session)
     cli.write_line(f"discarded the plan {name}")
 
@@ -195,7 +194,7 @@ def discard(session: Session, name: str = cli.argument("PLAN")) -> None:
 def _share(share: str) -> tuple[int, int]:
     task, slash, tasks = share.partition("/")
     if not slash or not task.isdecimal() or not tasks.isdecimal():
-        raise InvalidInput(f"{share!r} is no share of tasks: 3/32 is the third of 32")
+        raise InvalidInput(f"{share!r} is not a share of the tasks: 3/32 is the third of 32")
     return int(task), int(tasks)
 
 

@@ -1,7 +1,7 @@
 """The hub's HTTP API for reading, over a node: one method for each action.
 
 Bytes are answered as /files/ answers them. Nothing here speaks of Xet, so clients take plain HTTP.
-Source: what the package huggingface_hub asks for, and what it reads of the answers.
+Source: the requests of the package huggingface_hub, and the fields that it reads from the answers.
 """
 
 from __future__ import annotations
@@ -210,8 +210,7 @@ def _headers(found: HubRevision) -> responses.Headers:
 
 
 def _refusal(order: HubOrder, outcome: HubOutcome) -> HubError:
-    """Returns why a fetch failed. The reason of a fault may name places, so the log alone has
-    it."""
+    """Returns why a fetch failed. The reason of a fault may name places, so only the log has it."""
     if outcome.state in _CODES:
         return HubError(_CODES[outcome.state], outcome.message)
     what = f"{order.repo_url} cannot be fetched now: the log of the proxy says why"

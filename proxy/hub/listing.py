@@ -1,7 +1,7 @@
 """Lists a snapshot for clients of the hub: files and directories by their paths, some at a time.
 
-What JSON cannot say or a hub has not is left out: names that are not UTF-8, and symlinks that lead
-to no file of the snapshot.
+Entries that JSON or a hub cannot have are left out: names that are not UTF-8, and symlinks that
+lead to no file of the snapshot.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ PAGE_ENTRIES = 1000  # of one directory, read at once
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file or a directory of a listing. ``etag`` is "" for a directory, whose ``id`` it has in
-    place of one."""
+    """A file or a directory of a listing. A directory has ``id``, and "" as ``etag``."""
 
     path: str
     size_bytes: int
@@ -34,7 +33,7 @@ class Listed:
 
 @dataclass(slots=True)
 class _Level:
-    """A directory on the way through a tree, and what is known of the rest of it."""
+    """A directory on the way through a tree, and the known part of its remaining entries."""
 
     path: bytes
     ino: int
@@ -93,7 +92,7 @@ class Listing:
         except (NotFound, NotADirectory) as error:
             raise HubError("EntryNotFound", f"there is no file {shown}", sha=sha) from error
         if not isinstance(found, SnapshotFile):
-            raise HubError("EntryNotFound", f"{shown} is a directory, and no file", sha=sha)
+            raise HubError("EntryNotFound", f"{shown} is a directory, not a file", sha=sha)
         return found
 
     async def _levels(self, top: bytes, after: bytes, *, recursive: bool) -> list[_Level]:

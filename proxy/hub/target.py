@@ -1,6 +1,6 @@
-"""What a request below /hf/ names, parsed from its raw target. Pure; looks nothing up.
+"""Parses the raw targets of requests below /hf/. Pure; looks nothing up.
 
-Source: the paths that the package huggingface_hub asks for.
+Source: the paths that the package huggingface_hub requests.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class HubTarget:
 
 
 def parse_target(raw: str) -> HubTarget:
-    """Parses what follows ``/hf/``, with its query. Raises: NotFound for what the hub has and a
-    store has not; InvalidInput for a path with '..' or NUL, or a malformed query."""
+    """Parses what follows ``/hf/``, with its query. Raises: NotFound for paths that the hub has and
+    a store has not; InvalidInput for a path with '..' or NUL, or a malformed query."""
     raw_path, _, raw_query = raw.partition("?")
     words = raw_path.split("/")
     query = form_of(raw_query)

@@ -1,4 +1,4 @@
-"""Fetches what the store lacks from the hub that the settings name, once for the whole site.
+"""Fetches repositories that the store lacks from the hub in the settings, once for the whole site.
 
 The owner of a repository, by rendezvous hashing as for packs, fetches it in a process of its own;
 the other nodes ask that node until it has ended. The store then has it for everybody.
@@ -57,7 +57,8 @@ class OwnerNodes(Protocol):
         """Returns the address of the node that owns a key; None if it is this one."""
 
     async def fetch_hub(self, address: str, order: HubOrder) -> HubOutcome:
-        """Has that node fetch, and returns how far it is. Raises: Unavailable, Denied, NotFound."""
+        """Makes that node fetch, and returns the progress. Raises: Unavailable, Denied,
+        NotFound."""
 
 
 class HubUpstream:
@@ -161,7 +162,9 @@ class HubUpstream:
                     log.info("%s@%s: %s", order.repo_url, order.rev, last.message)
             await process.wait()
         except (InvalidInput, ValueError) as error:
-            return HubOutcome("failed", f"what fetches is not understood: {error}")
+            return HubOutcome(
+                "failed", f"the output of the process that fetches is malformed: {error}"
+            )
         finally:
             if process.returncode is None:
                 process.kill()

@@ -1,6 +1,6 @@
 """The API of Git LFS over a node: batch, basic transfer, verify, locks.
 
-Objects are read as /files/ reads files. What is written goes through the node's LfsWriter.
+Objects are read as /files/ reads files. Writes go through the node's LfsWriter.
 Source: https://github.com/git-lfs/git-lfs, docs/api.
 """
 

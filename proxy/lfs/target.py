@@ -1,4 +1,4 @@
-"""What a request below /lfs/ names, and the documents of the API. Pure; looks nothing up.
+"""The targets of requests below /lfs/, and the documents of the API. Pure; looks nothing up.
 
 Source: https://github.com/git-lfs/git-lfs, docs/api.
 """
@@ -49,7 +49,7 @@ class Unlock(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Which part of the locks is asked for."""
+    """The part of the locks that a client asks for."""
 
     cursor: str = ""
     limit: int = LOCKS_MAX
@@ -88,7 +88,7 @@ def checked(wanted: ObjectRef) -> ObjectRef:
 def answer_about(
     base: str, operation: Operation, wanted: ObjectRef, stored: int | None
 ) -> ObjectAnswer:
-    """Returns what a client shall do with an object that has ``stored`` bytes in the store, or is
+    """Returns what a client must do with an object that has ``stored`` bytes in the store, or is
     not there. ``base`` is the URL of the server for its repository."""
     url = f"{base}/objects/{wanted.oid}"
     if stored is not None and stored != wanted.size:

@@ -79,7 +79,7 @@ class LfsProcess:
         return outcome
 
     async def close(self) -> None:
-        """Ends the process. What was not committed was not promised to anybody."""
+        """Ends the process. No client was told that an uncommitted write succeeded."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -55,7 +55,7 @@ class MemberKind(Enum):
 
 class Member(NamedTuple):
     """A member. ``path`` is as the archive has it, perhaps hostile. ``target`` is that of a link;
-    for OTHER it says what the member is. ``read`` gives the content once, before the next member is
+    for OTHER it describes the member. ``read`` gives the content once, before the next member is
     asked for."""
 
     path: bytes
@@ -96,7 +96,7 @@ def members(name: str, stream: BinaryIO, budget: Budget) -> Iterator[Member]:
     head = packed.head()
     if head.startswith(_ZIP_HEADS):
         if not stream.seekable():
-            raise InvalidInput(f"{name} is a zip, whose list is at its end: save it to a file")
+            raise InvalidInput(f"{name} is a zip, which has its list at the end: save it to a file")
         yield from _zip_members(stream, budget)
         return
     found = (make for magic, make in _DECOMPRESSORS.items() if head.startswith(magic))
@@ -106,7 +106,7 @@ def members(name: str, stream: BinaryIO, budget: Budget) -> Iterator[Member]:
 
 
 class _Packed(io.RawIOBase):
-    """The bytes of an archive, counted. Its head can be seen before it is read."""
+    """Counts the bytes of an archive. Its head can be seen before it is read."""
 
     def __init__(self, stream: BinaryIO, budget: Budget) -> None:
         self._stream = stream
@@ -211,14 +211,14 @@ class _Forward:
             if size == tarfile.BLOCKSIZE and any(found):
                 if found.startswith(b"ustar", _MAGIC_AT):
                     raise InvalidInput(
-                        f"another tar follows the end of the one in {name}: name each file, as in "
+                        f"another tar follows the first one in {name}: name each file, as in "
                         "`lodefs push *.tar REPO --unpack`"
                     )
                 size = READ_BYTES_MAX
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A header; one that is cut off or wrong is an error also after the first member."""
+    """A header. A truncated or wrong one is an error also after the first member."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> _TarInfo:
@@ -227,7 +227,7 @@ class _TarInfo(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             if isinstance(error, tarfile.EOFHeaderError):  # type: ignore[attr-defined]
                 raise  # the mark of the end
-            raise EOFError(f"it has no end, or a wrong header ({error})") from error
+            raise EOFError(f"it has no end marker, or a wrong header ({error})") from error
 
 
 def _tar_members(name: str, forward: _Forward, budget: Budget) -> Iterator[Member]:

@@ -1,7 +1,7 @@
-"""Members of archives become a directory of a commit: staged contents, and their names.
+"""Turns members of archives into a directory of a commit: staged contents, and their names.
 
-What no careful program would unpack is refused, and named: paths and links that lead out of the
-archive, devices, and names that come twice.
+It refuses and names members that no careful program would unpack: paths and links that lead out of
+the archive, devices, and names that come twice.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Unpacking:
 
     @property
     def root(self) -> ChangedDirectory:
-        """What was unpacked so far; contents are staged."""
+        """The directory unpacked so far; contents are staged."""
         assert isinstance(self._overlay.root, ChangedDirectory)
         return self._overlay.root
 
@@ -118,7 +118,7 @@ class Unpacking:
                 linked = self._there(_names(member.target))
                 if not isinstance(linked, TreeEntry) or linked.kind is not Kind.FILE:
                     shown = show_path(member.target)
-                    raise _Refused(f"is a hard link to {shown}, which is no file before it")
+                    raise _Refused(f"is a hard link to {shown}, which is not a file before it")
                 return msgspec.structs.replace(linked, name=names[-1])
             case _:
                 raise _Refused(f"is {member.target.decode()}")

@@ -1,4 +1,4 @@
-"""Ends a planned push: the directories of all parts become one tree, and that a commit.
+"""Ends a planned push: joins the directories of all parts to one tree, and commits it.
 
 A part has a run of the source's sorted files, so two parts share only the directories above the
 place where one ends and the next begins. Only these are read and written again: the work and the

@@ -1,4 +1,4 @@
-"""A scan as parts of a plan: cut into parts where they are full, and read again from one part."""
+"""Cuts a scan into the parts of a plan, and reads a scan back from one part."""
 
 from __future__ import annotations
 

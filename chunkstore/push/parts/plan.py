@@ -82,7 +82,7 @@ def _check_unsigned(root: bytes) -> None:
     if root.lower().startswith(_SIGNED) and b"?" in root:
         raise InvalidInput(
             f"what follows the ? of {show_path(root.partition(b'?')[0])} may be a signature, and "
-            "all who read the store can read a plan: push it without a plan, or name it by a URL "
+            "all readers of the store can read a plan: push it without a plan, or name it by a URL "
             "that needs none"
         )
 

@@ -1,4 +1,4 @@
-"""How far a planned push is: which parts are done, which failed, and which are to be done."""
+"""The progress of a planned push: which parts are done, which failed, and which are to be done."""
 
 from __future__ import annotations
 

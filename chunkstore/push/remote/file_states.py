@@ -1,6 +1,6 @@
-"""What the file systems of fsspec tell of a file, as a state: a word that changes with its bytes.
+"""States of files on file systems of fsspec: words that change with a file's bytes.
 
-The names of the facts are those of fsspec's file systems, each of which has its own.
+Each file system of fsspec has its own names for the facts.
 """
 
 from __future__ import annotations

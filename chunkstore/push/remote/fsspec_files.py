@@ -139,7 +139,7 @@ class FsspecFiles:
     def _add_files(
         self, path: bytes, files: dict[bytes, Mapping[str, Any]], listing: Listing
     ) -> None:
-        """Adds files to a listing; asks for what the list itself has not told of them."""
+        """Adds files to a listing; asks for facts that the list does not have."""
         unknown = [n for n, i in files.items() if i["type"] != "file" or i.get("size") is None]
         told_of: dict[bytes, Mapping[str, Any] | LodefsError] = dict(files)
         if unknown:
@@ -157,7 +157,7 @@ class FsspecFiles:
                 listing.files.append(RemoteFile(name, int(told["size"]), state))
 
     def _told(self, path: bytes) -> Mapping[str, Any] | LodefsError:
-        """Returns what is told of one file, or why nothing is. Raises: NoAccess, Unavailable."""
+        """Returns the facts of one file, or why there are none. Raises: NoAccess, Unavailable."""
         try:
             return self._info(path)
         except (NoAccess, Unavailable):
@@ -307,7 +307,7 @@ _SFTP_TIMEOUT_S = 60.0
 
 
 def _known_hosts() -> Any:
-    """Returns a policy of paramiko that trusts the hosts that ssh trusts; fsspec's trusts all."""
+    """Returns a policy of paramiko that trusts the same hosts as ssh; fsspec's trusts all."""
     import paramiko
 
     def check(_policy: Any, _client: Any, hostname: str, key: Any) -> None:
@@ -329,7 +329,7 @@ def _pinned(filesystem: Any, root: str) -> tuple[str, str]:
     found = filesystem.resolve_path(root)
     if not hasattr(found, "repo_id"):
         raise InvalidInput(
-            f"hf://{root} is a bucket of Hugging Face, which tells no states of files: download it "
+            f"hf://{root} is a bucket of Hugging Face, which reports no file states: download it "
             "and push the directory"
         )
     api = HfApi(endpoint=filesystem.endpoint, token=filesystem.token)
@@ -351,7 +351,7 @@ def _check_url(scheme: str, url: str) -> None:
         raise InvalidInput(f"{refused}:// {_NO_SOURCE}")
     if any(part.password for part in map(urlsplit, url.split("::")) if "@" in part.netloc):
         raise InvalidInput(
-            f"{shown_url(url)} has a password, which others could see: put it into "
+            f"{shown_url(url)} has a password, which others can see: put it into "
             f"FSSPEC_{scheme.upper()}_PASSWORD, or into a file in ~/.config/fsspec"
         )
 
@@ -407,7 +407,7 @@ def error_of(error: Exception, what: str) -> LodefsError:
 
 
 def _words_of(error: Exception) -> str:
-    """Returns what an error says, with URLs as messages may have them."""
+    """Returns the message of an error, with URLs as messages may have them."""
     return re.sub(r"\w+://[^\s'\"]+", lambda url: shown_url(url[0]), str(error))
 
 

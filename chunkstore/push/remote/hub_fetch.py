@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def limit_memory(size_bytes: int) -> None:
-    """Lets what needs more memory fail, in this process and in those that it starts."""
+    """Limits the memory of this process and of those that it starts."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

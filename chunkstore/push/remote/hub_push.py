@@ -95,8 +95,8 @@ def _pinned(url: str) -> str:
 def keep_tags(
     store: Store, of_hub: HubCommit, repo: str, commit: str, options: PushOptions
 ) -> None:
-    """Keeps the hub's ETags of a commit that was made of ``of_hub``, unless they are kept for an
-    equal commit already. Raises: as ``commit_changes``; errors of the hub."""
+    """Keeps the hub's ETags of a commit that was made from ``of_hub``, unless an equal commit has
+    them already. Raises: as ``commit_changes``; errors of the hub."""
     base = CommitId(parse_id(commit))
     branch = hub.branch_of(of_hub.sha)
     head = store.refs(repo).latest(BRANCHES, branch)

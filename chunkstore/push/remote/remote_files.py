@@ -43,8 +43,8 @@ class Unreadable(NamedTuple):
 
 @dataclass(slots=True)
 class Listing:
-    """All that one directory holds, in any order. Names are as the source has them, so they may be
-    no names of files."""
+    """The content of one directory, in any order. Names are as the source has them, so they may be
+    invalid as names of files."""
 
     files: list[RemoteFile]
     subdirectories: list[bytes]
@@ -103,7 +103,7 @@ class RemoteFiles(Protocol):
 
 
 class NoAccess(Denied):
-    """The source refuses all requests, such as after the credentials have expired."""
+    """The source refuses all requests, for example because the credentials have expired."""
 
 
 def is_url(source: bytes | str | os.PathLike[str]) -> bool:

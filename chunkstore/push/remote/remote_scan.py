@@ -1,4 +1,4 @@
-"""Scans a source that a URL names, as scanner.py does with a directory."""
+"""Scans a source that a URL names, as scanner.py scans a directory."""
 
 from __future__ import annotations
 

@@ -38,5 +38,5 @@ def test_impossible_values_are_refused() -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-p", "p" * 65, "p q"])
 def test_names_of_plans_are_parts_of_keys(name: str) -> None:
     """Others are refused."""
-    with pytest.raises(InvalidInput, match="no name of a plan"):
+    with pytest.raises(InvalidInput, match="is not a plan's name"):
         push_plan.check_plan_name(name)

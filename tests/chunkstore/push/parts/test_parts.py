@@ -293,7 +293,7 @@ def test_names_and_numbers_are_checked(site: Site) -> None:
     site.plan()
     with pytest.raises(AlreadyExists, match="lodefs plan discard p"):
         site.plan()
-    with pytest.raises(InvalidInput, match="no name of a plan"):
+    with pytest.raises(InvalidInput, match="is not a plan's name"):
         site.plan("../p")
     with pytest.raises(NotFound, match="no plan q"):
         do_part(site.store, "q", 0, site.options())
