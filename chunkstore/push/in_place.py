@@ -1,5 +1,5 @@
-"""An import in place: which chunks stay in the objects that they were read from, and on which
-earlier ones it may rely."""
+"""Decides which chunks of an import in place stay in their objects, and on which earlier chunks it
+may rely."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class LfsHandlers:
 
 
 class _NoWriter(Denied):
-    """The client may read the repository, but not write to it. The message may be told."""
+    """The client may read the repository, but not write to it. The message is safe to show."""
 
 
 def _check_write(repo: str, request: Request) -> None:

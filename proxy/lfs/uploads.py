@@ -43,7 +43,7 @@ async def received(
 
 
 async def _blocks(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields the same bytes in blocks that are worth a turn of a thread."""
+    """Yields the same bytes in larger blocks, each worth a call in a thread."""
     block = bytearray()
     async for piece in content:
         block += piece

@@ -62,8 +62,8 @@ def push_hub(
     progress: Progress | None = None,
 ) -> PushResult:
     """Commits the repository of the hub at ``hf://ORG/NAME@REV``, at the commit of that revision
-    now, to a branch. The hub's id and ETags are kept with it if it is a whole repository, with no
-    file left out. Raises: as ``push``."""
+    now, to a branch. The commit keeps the hub's id and ETags if it has the whole repository.
+    Raises: as ``push``."""
     pinned = _pinned(url)
     of_hub = parse_commit(pinned)
     metadata = {**dict(options.metadata), hub.SOURCE: of_hub.repo_url, hub.COMMIT: of_hub.sha}

@@ -94,7 +94,7 @@ class RemoteScan:
         return None
 
     def _is_name(self, path: bytes, name: bytes, after: str = "") -> bool:
-        """Whether a commit can have a name; ``after`` follows it in the source. Raises:
+        """Whether a commit can have a name, which ``after`` follows in the source. Raises:
         InvalidInput."""
         is_name = name not in (b"", b".", b"..") and not any(sign in name for sign in b"/\0")
         if is_name and len(name) <= NAME_BYTES_MAX and len(path) + len(name) < PATH_BYTES_MAX:
