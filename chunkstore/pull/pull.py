@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, Purged
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, Purged, SourceLost
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
@@ -431,13 +431,25 @@ class _Pull:
         try:
             return self._packs.read_span(pack, unit.first, unit.count)
         except Corrupt as error:
-            bad = error.number if isinstance(error, WrongChunk) else None
-            paths = (
-                part[2].file.path
-                for part in unit.parts
-                if bad is None or part[0] <= bad < part[0] + part[1]
-            )
+            paths = [
+                part.file.path
+                for first, count, part, _ in unit.parts
+                if self._needs(error, pack, first, count)
+            ]
             raise Corrupt(f"{named(paths)}: {error}") from error
+
+    def _needs(self, error: Corrupt, pack: PackId, first: int, count: int) -> bool:
+        """Whether a run of a unit has the chunks that an error is about. Those of one unit may lie
+        in several objects of a source, one of which is lost."""
+        if isinstance(error, WrongChunk) and error.number is not None:
+            return first <= error.number < first + count
+        if not isinstance(error, SourceLost):
+            return True
+        try:
+            self._packs.read_span(pack, first, count)
+        except SourceLost:
+            return True
+        return False
 
     def _write(self, unit: Unit[_Part], chunks: Sequence[Buffer]) -> None:
         for first, count, (file, segment, offset), before in unit.parts:
