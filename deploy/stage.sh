@@ -10,7 +10,7 @@ usage: stage.sh [--wheel FILE] [--extras NAMES] [--python PATH] [--prefix DIR]
                 [--architecture NAME] DIR
 
   --wheel FILE    a wheel of lodefs [built from this checkout]
-  --extras NAMES  optional parts of lodefs, with commas between them: csi
+  --extras NAMES  optional parts of lodefs, with commas between them [gcs,azure]
   --python PATH   the Python (3.11 or newer, with venv) that will run it [/usr/bin/python3]
   --prefix DIR    where it will be installed: /usr or /usr/local [/usr]
   --architecture NAME
@@ -27,7 +27,7 @@ fail() {
   exit 1
 }
 
-wheel='' extras='' python=/usr/bin/python3 prefix=/usr architecture='' dir=''
+wheel='' extras=gcs,azure python=/usr/bin/python3 prefix=/usr architecture='' dir=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;

@@ -60,6 +60,12 @@ class Skipped(NamedTuple):
     path: bytes
     reason: str  # names the path
 
+    @classmethod
+    def of_kind(cls, path: bytes, mode: int) -> Skipped:
+        """Returns what says of a socket, FIFO or device (``mode``: its st_mode) which it is."""
+        kind = _OTHER_KINDS.get(stat.S_IFMT(mode), "not a file, directory or symlink")
+        return cls(path, f"{show_path(path)} is {kind}")
+
     def __str__(self) -> str:
         return self.reason
 
@@ -319,9 +325,7 @@ class Scan:
         if stat.S_ISLNK(seen.st_mode):
             rows.append(_row(name, SYMLINK, seen))
             return
-        kind = _OTHER_KINDS.get(stat.S_IFMT(seen.st_mode), "not a file, directory or symlink")
-        where = below(path, name)
-        self.skipped.append(Skipped(where, f"{show_path(where)} is {kind}"))
+        self.skipped.append(Skipped.of_kind(below(path, name), seen.st_mode))
 
 
 def walk(visit: Callable[[bytes, int], ScannedDirectory | None]) -> Iterator[ScannedDirectory]:

@@ -93,9 +93,9 @@ debian() { # debian DIR: Python and what the images' users need
   echo 'lodefs:x:65532:65532:lodefs:/var/lib/lodefs:/usr/sbin/nologin' >>"$1/etc/passwd"
   echo 'lodefs:x:65532:' >>"$1/etc/group"
 }
-packages() { # packages DIR: what lodefs depends on, with its extras for Kubernetes and for clouds
+packages() { # packages DIR: what lodefs depends on, with extras for Kubernetes, clouds and the hub
   mkdir -p "$1"
-  "$here/../stage.sh" --python "$python" --extras csi,gcs,azure --wheel "$wheel" \
+  "$here/../stage.sh" --python "$python" --extras csi,gcs,azure,hf --wheel "$wheel" \
     --architecture "$architecture" "$scratch/staged" >/dev/null
   mkdir -p "$1/usr/lib"
   mv "$scratch/staged/usr/lib/lodefs" "$1/usr/lib/lodefs"

@@ -95,6 +95,7 @@ def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
         "/usr/share/doc/lodefs/grafana/dashboards/lodefs-node.json",
         "/usr/share/doc/lodefs/changelog.gz",
         *(f"/usr/share/lodefs/slurm/{name}" for name in SLURM),
+        *(f"/usr/lib/lodefs/{name}/__init__.py" for name in ("google/auth", "azure/identity")),
     ):
         assert members[place].isfile()
     assert members["/etc/lodefs/mounts.d"].isdir()

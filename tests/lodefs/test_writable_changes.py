@@ -276,7 +276,7 @@ def test_commands(kept: KeptChanges, lodefs: Lodefs) -> None:
     assert out == (
         f"r@main, base {kept.base[:12]}, not mounted\n"
         "M  a  (1 B -> 7 B)\nA  new  (nothing -> 3 B)\n"
-        "no commit can hold it: pipe is not a file, directory or symlink\n"
+        "no commit can hold it: pipe is a FIFO\n"
     )
     found = shown(kept, lodefs, "status", place, "--json").json
     assert [one["change"] for one in found["changes"]] == ["changed", "added"]

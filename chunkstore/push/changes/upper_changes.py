@@ -32,7 +32,7 @@ from lodefs.chunkstore.push.changes.upper_directory import (
     walk_upper,
 )
 from lodefs.chunkstore.push.scanner import SET_ID, Skipped
-from lodefs.chunkstore.push.workers.source_files import Source, show_path, source_error
+from lodefs.chunkstore.push.workers.source_files import Source, source_error
 from lodefs.chunkstore.repo.history import Change as Difference
 from lodefs.chunkstore.repo.history import ChangeKind
 from lodefs.chunkstore.system.safe_open import closing
@@ -72,7 +72,7 @@ class UpperChanges:
     def skipped(self) -> list[Skipped]:
         """Returns what no commit can hold."""
         return [
-            Skipped(one.path, f"{show_path(one.path)} is not a file, directory or symlink")
+            Skipped.of_kind(one.path, one.mode)
             for one in self.entries
             if one.kind is UpperKind.OTHER
         ]
