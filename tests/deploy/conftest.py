@@ -22,6 +22,7 @@ DEPLOY = ROOT / "deploy"
 EPOCH = 1_700_000_000
 BUILD_TIMEOUT_S = 240.0
 PYTHON_VERSION = "3.11"
+EXTRAS = "gcs,azure"  # of stage.sh
 Report = Callable[[str, str], None]
 if os.environ.get("LODEFS_TEST_PACKAGES") != "1":
     # Not a part of this run.
@@ -117,7 +118,8 @@ def _make_wheels(workshop: Path, wheels: Path) -> Path:
     (own,) = wheels.glob("lodefs-*.whl")
     fits = ["--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
     constraints: list[str | Path] = ["-c", source / "constraints.txt"]
-    run([*pip, "download", "-d", wheels, *fits, *constraints, own], timeout_s=BUILD_TIMEOUT_S)
+    wanted = f"{own}[{EXTRAS}]"
+    run([*pip, "download", "-d", wheels, *fits, *constraints, wanted], timeout_s=BUILD_TIMEOUT_S)
     return wheels
 
 
