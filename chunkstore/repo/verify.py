@@ -1,8 +1,9 @@
 """Verify: checks that every reference of a store resolves, and with ``data`` every byte.
 
 It goes from refs to commits, trees, pack indexes and chunks. It never stops at a problem: it lists
-the problem with repository, commit, path, pack and chunk, and checks the rest. If the store, or a
-source, cannot be reached or read, verify ends with that error, since its bytes may be fine.
+the problem with repository, commit, path, pack and chunk, and checks the rest. A source that the
+settings do not name is one problem of all files that lie there. If the store, or a source, cannot
+be reached or read, verify ends with that error, since its bytes may be fine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from typing import NamedTuple, TypeVar
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, Expired, LodefsError, NotFound, Purged
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    Expired,
+    LodefsError,
+    NotFound,
+    Purged,
+    SourceUnknown,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec
@@ -44,7 +52,7 @@ AHEAD = 4  # unprocessed results for each worker; bounds memory
 
 T = TypeVar("T")
 U = TypeVar("U")
-_PROBLEMS = BAD_TREE
+_PROBLEMS = (*BAD_TREE, SourceUnknown)
 
 
 @dataclass(slots=True)
@@ -92,7 +100,7 @@ def verify(
     tags lead to, with older commits, and the index shards. With ``sources`` it also asks whether
     the objects of sources in which files lie are what they were.
 
-    Raises: NotFound if the revision does not exist; Unavailable, Denied; SourceUnknown.
+    Raises: NotFound if the revision does not exist; Unavailable, Denied.
     """
     executor = ThreadPoolExecutor(workers, thread_name_prefix="verify")
     try:
@@ -114,6 +122,7 @@ def verify(
                 heads = [(spec.repo, commit_id)]
             work.commits(heads, with_trees_of_parents=spec is None)
             work.places()
+            work.unknown_sources()
             return work.result
     finally:
         executor.shutdown(cancel_futures=True)
@@ -146,6 +155,7 @@ class _Verify:
         self._looked: list[tuple[str, CommitId]] = []  # commits whose files were checked
         # For each content, its lines among the problems
         self._bad: dict[Stored, list[tuple[list[str], int]]] = {}
+        self._unknown: dict[str, _Where] = {}  # by error: the first file that was not checked
 
     def shards(self) -> None:
         """Checks that every index shard decodes and its packs exist, since pushes rely on that."""
@@ -218,6 +228,11 @@ class _Verify:
             if found[key].commits:
                 for told, at in lines:
                     told[at] += f"; {found[key]}"
+
+    def unknown_sources(self) -> None:
+        """Adds a line for each source that the settings do not name."""
+        for error, first in self._unknown.items():
+            self._problem(f"{first}, and all else that lies there, was not checked: {error}")
 
     def _commit(self, repo: str, commit_id: CommitId, commit: Commit) -> None:
         self._progress.phase = f"checking {repo}@{commit_id.hex()[:12]}"
@@ -309,6 +324,9 @@ class _Verify:
 
     def _of_file(self, where: _Where, reason: object, told: list[str]) -> None:
         """Adds one line for each problem: several segments of a file may have the same problem."""
+        if isinstance(reason, SourceUnknown):
+            self._unknown.setdefault(str(reason), where)
+            return
         text = f"{where}: {reason}"
         lines = self._bad.get(key := stored(where.entry), [])
         if any(told[at] == text for one, at in lines if one is told):
