@@ -75,6 +75,9 @@ def _known_here(proxy: RunningProxy) -> str:
     return job
 
 
+LFS_OBJECT = {"oid": "0" * 64, "size": 1}
+
+
 def targets(repo: str, commit: str, job: str) -> Iterator[str]:
     """A target of each route there is, about a repository; made of the tables of routes.py."""
     yield from routes._PLAIN
@@ -87,6 +90,8 @@ def targets(repo: str, commit: str, job: str) -> Iterator[str]:
         for call in ("revision", "tree", "paths-info"):
             yield f"/hf/api/models/{repo}/{call}/{rev}"
     yield from (f"/hf/api/models/{repo}", f"/hf/api/models/{repo}/refs")
+    for call in ("objects/batch", f"objects/{'0' * 64}", "verify", "locks", "locks/verify"):
+        yield f"/lfs/{repo}/{call}"
     for node_part in routes._NODE_PARTS:
         for ino in (1, 77):
             yield f"/nodes/{repo}@{commit}/{ino}/{node_part.decode()}?name=f".replace("/?", "?")
@@ -103,6 +108,11 @@ def bodies(target: str, repo: str) -> Iterator[tuple[str, bytes | None]]:
         yield "POST", b'{"everything":true,"pins_only":true,"owner":"x"}'
     if "/paths-info/" in target:
         yield "POST", b'{"paths":["f","nope"]}'
+    if target.endswith("/objects/batch"):
+        yield "POST", json.dumps({"operation": "download", "objects": [LFS_OBJECT]}).encode()
+        yield "POST", json.dumps({"operation": "upload", "objects": [LFS_OBJECT]}).encode()
+    if target.endswith(("/locks", "/verify")):
+        yield "POST", json.dumps({"path": "f"} | LFS_OBJECT).encode()
     if target.startswith("/warm/"):
         yield "DELETE", None
 

@@ -142,7 +142,7 @@ def test_what_no_commit_holds_is_logged(given: RealGiven, caplog: pytest.LogCapt
     os.mkfifo(f"{place}/fifo")
     openings = Openings(given.service, given.writer, lambda _: None, wanted_of, WORDS)
     assert openings.close(volume).commit
-    assert "the commit of volume a leaves out: fifo is not a file" in caplog.text
+    assert "the commit of volume a leaves out: fifo is a FIFO" in caplog.text
     assert given.messages() == ["Docker volume a\n"]
 
 
