@@ -48,6 +48,10 @@ class AdoptResult:
     lost: list[str] = field(default_factory=list)
 
 
+class Written(dict[PackId, str]):
+    """The packs that were put, with their ETags; "" while the answer to the put is not known."""
+
+
 def adopt(
     store: Store, spec: Spec | None, progress: Progress | None = None, *, dry_run: bool = False
 ) -> AdoptResult:
@@ -61,27 +65,47 @@ def adopt(
     progress = progress or Progress()
     progress.phase = "looking for packs in place"
     packs = _listed(store) if spec is None else _named(store, spec)
-    result = AdoptResult()
+    result, written = AdoptResult(), Written()
     if not dry_run:
         store.ensure_writable()
-    with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-adopt") as executor:
-        written: list[PackId] = []
-        progress.phase, progress.files_total = "adopting packs", len(packs)
-        adopt_one = partial(adopt_pack, store.objects, dry_run=dry_run, may_go=spec is None)
-        for pack_id, one in zip(
-            packs, map_ahead(executor, adopt_one, packs, PACKS_AT_ONCE), strict=True
-        ):
-            progress.files_done += 1
-            progress.bytes_done += one.size_bytes
-            progress.bytes_sent += one.stored_bytes
-            result.packs += one.size_bytes > 0
-            result.size_bytes += one.size_bytes
-            result.stored_bytes += one.stored_bytes
-            result.lost += one.lost
-            if one.stored_bytes:
-                written.append(pack_id)
-        drop_purged(store.objects, written, executor, Rate(None))
+    progress.phase, progress.files_total = "adopting packs", len(packs)
+    adopt_one = partial(adopt_pack, store.objects, written, dry_run=dry_run, may_go=spec is None)
+    try:
+        with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-adopt") as executor:
+            for one in map_ahead(executor, adopt_one, packs, PACKS_AT_ONCE):
+                progress.files_done += 1
+                progress.bytes_done += one.size_bytes
+                progress.bytes_sent += one.stored_bytes
+                result.packs += one.size_bytes > 0
+                result.size_bytes += one.size_bytes
+                result.stored_bytes += one.stored_bytes
+                result.lost += one.lost
+    finally:
+        lost = _after_others(store.objects, written)
+    result.lost += lost
     return result
+
+
+def _after_others(objects: ObjectStore, written: Written) -> list[str]:
+    """Joins what was written with what others wrote at the same time, also after an error: a purge
+    may have put a pack that it had read while that was virtual, and an adopted pack may have bytes
+    that were purged meanwhile. Returns what is lost. Raises: what adopt_pack and drop_purged
+    raise."""
+
+    def again(one: tuple[PackId, str]) -> list[str]:
+        pack_id, etag = one
+        try:
+            if not etag or objects.head(keys.pack(pack_id)).etag == etag:
+                return []
+        except NotFound:  # a gc run has deleted it
+            return []
+        return adopt_pack(objects, Written(), pack_id, dry_run=False, may_go=True).lost
+
+    with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-adopt") as executor:
+        found = map_ahead(executor, again, written.items(), PACKS_AT_ONCE)
+        lost = [line for lines in found for line in lines]
+        drop_purged(objects, written, executor, Rate(None))
+    return lost
 
 
 def _named(store: Store, spec: Spec) -> list[PackId]:
@@ -98,11 +122,11 @@ def _listed(store: Store) -> list[PackId]:
 
 
 def adopt_pack(
-    objects: ObjectStore, pack_id: PackId, *, dry_run: bool, may_go: bool
+    objects: ObjectStore, written: Written, pack_id: PackId, *, dry_run: bool, may_go: bool
 ) -> AdoptResult:
-    """Adopts one pack; an ordinary one stays as it is, and so does one that is gone, if it
-    ``may_go``: a gc run has deleted it. Raises: Changed if others keep rewriting it; what the store
-    and the sources raise."""
+    """Adopts one pack, and adds it to ``written``. An ordinary one stays as it is, and so does one
+    that is gone, if it ``may_go``: a gc run has deleted it. Raises: Changed if others keep
+    rewriting it; what the store and the sources raise."""
     key = keys.pack(pack_id)
     for _ in range(TRIES):
         try:
@@ -125,7 +149,8 @@ def adopt_pack(
             return AdoptResult(lost=made.lost)
         # The put has no condition: whoever else writes this pack has the same chunks
         if objects.head(key).etag == stored_etag(version.etag):
-            objects.put(key, made.data)
+            written[pack_id] = ""
+            written[pack_id] = objects.put(key, made.data)
             stored_bytes = sum(len(one) for one in made.data)
             return AdoptResult(1, made.size_bytes, stored_bytes, made.lost)
     raise Changed(f"{key} is not adopted: others keep rewriting it; repeat the command")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,51 @@ def test_an_interrupted_adoption_goes_on(world: InPlaceWorld) -> None:
     assert 0 < adopted(world).size_bytes < 15_000_000
     assert not world.packs_in_place()
     assert {key: world.read(key) for key in files} == files
+
+
+def test_a_purge_that_puts_its_pack_late(world: InPlaceWorld) -> None:
+    """A purge has read a pack in place, and puts it again, still in place, once it is adopted."""
+    key = "00"
+    data = world.put(key)
+    world.imported()
+    (pack,) = world.packs_in_place()
+    before = world.memory.objects[keys.pack(pack)]
+
+    def put_late(perform: Callable[[], str]) -> str:
+        etag = perform()
+        world.memory.put(keys.pack(pack), [before])
+        return etag
+
+    faulty = FaultyObjects(world.memory)
+    faulty.add(put_late, "put", keys.pack(pack), times=1)
+    result = adopt(open_store(VirtualPacks(faulty, sources_of(world.source))), MAIN)
+    assert (result.packs, result.size_bytes) == (1, len(data))
+    assert not world.packs_in_place()
+    world.source.delete(key)
+    assert world.read(key) == data
+
+
+def test_a_purge_during_an_adoption_that_fails(world: InPlaceWorld) -> None:
+    """Bytes that were purged while a pack was adopted do not stay, even if the answer to its put is
+    lost."""
+    gone, stays = world.put("00"), world.put("01")
+    world.imported()
+    (pack,) = world.packs_in_place()
+
+    def purge_first(perform: Callable[[], str]) -> str:
+        store = open_store(world.objects())
+        assert not purge(store, plan_path(store, "r", b"00")).left
+        perform()
+        raise Unavailable("the answer is lost")
+
+    faulty = FaultyObjects(world.memory)
+    faulty.add(purge_first, "put", keys.pack(pack), times=1)
+    with pytest.raises(Unavailable, match="the answer is lost"):
+        adopt(open_store(VirtualPacks(faulty, sources_of(world.source))), MAIN)
+    with pytest.raises(Purged):
+        world.read("00")
+    assert world.read("01") == stays
+    assert not any(gone[:1000] in data for data in world.memory.objects.values())
 
 
 def test_a_source_that_is_not_known(world: InPlaceWorld) -> None:

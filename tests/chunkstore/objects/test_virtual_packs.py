@@ -13,7 +13,7 @@ from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost, SourceUnknown
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.virtual_pack import SourceObject, VirtualPack
-from lodefs.chunkstore.maintenance.adopt import adopt_pack
+from lodefs.chunkstore.maintenance.adopt import Written, adopt_pack
 from lodefs.chunkstore.objects.virtual_packs import VirtualPacks, is_virtual_etag
 from lodefs.chunkstore.repo.pack_reader import (
     PackReader,
@@ -164,7 +164,7 @@ class Bucket(RuleBasedStateMachine):
     @rule()
     def adopted(self) -> None:
         """What can be read is in the store from then on; the reader has the old index."""
-        adopt_pack(self.objects, self.pack_id, dry_run=False, may_go=False)
+        adopt_pack(self.objects, Written(), self.pack_id, dry_run=False, may_go=False)
         left = PackReader(self.objects).virtual(self.pack_id)
         self.pack = left or replace(self.pack, runs=[])
 
