@@ -27,13 +27,19 @@ def range_header(offset: int, size_bytes: int) -> str:
     return f"bytes={offset}" if offset < 0 else f"bytes={offset}-{offset + size_bytes - 1}"
 
 
+def content_range(headers: Mapping[str, str]) -> tuple[str, int]:
+    """Returns the range in a Content-Range header (RFC 9110, 14.4), and the size of the whole; -1
+    if the header does not tell it."""
+    span, _, total = headers.get("content-range", "").partition("/")
+    return span, int(total) if total.isdecimal() and total.isascii() else -1
+
+
 def part_of(
     answer: RangeResponse, key: str, offset: int, if_match: str | None, etag_header: str = ETAG
 ) -> Part:
     """Returns the part in a 206. Raises: Unavailable for another range; Changed."""
-    span, _, total = answer.headers.get("content-range", "").partition("/")
+    span, size = content_range(answer.headers)
     etag = answer.headers.get(etag_header, "")
-    size = int(total) if total.isdigit() else -1
     first = max(size + offset, 0) if offset < 0 else offset
     if not etag or span != f"bytes {first}-{first + len(answer.data) - 1}":
         raise Unavailable(f"{key}: the server answered with another range: {span!r}")

@@ -25,6 +25,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.retrying import patiently
 from lodefs.chunkstore.push.remote.file_states import listed, state_of
+from lodefs.chunkstore.push.remote.http_ranges import facts_of, read_range
 from lodefs.chunkstore.push.remote.remote_files import (
     Listing,
     NoAccess,
@@ -51,7 +52,7 @@ class Kind(NamedTuple):
 
 
 _GS, _AZURE = Kind("gcsfs"), Kind("adlfs")
-_HTTP = Kind("aiohttp", is_http=True, open_options={"cache_type": "none"})
+_HTTP = Kind("aiohttp", is_http=True)
 _SFTP = Kind("paramiko", is_concurrent=False, open_options={})  # its client mixes up answers
 _ARCHIVE = Kind("", is_concurrent=False, open_options={})
 KINDS: dict[str, Kind] = {
@@ -166,17 +167,30 @@ class FsspecFiles:
             return error
 
     def read(self, path: bytes, offset: int, size_bytes: int) -> Piece:
-        before = self._info(path)
+        data, before = self._read(path, offset, size_bytes)
         file_size_bytes, state = int(before["size"]), self._state(before)
-        size_bytes = max(0, min(size_bytes, file_size_bytes - offset))
-        data = b""
-        if size_bytes:
-            data = self._asked(path, lambda: self._range(path, offset, size_bytes, before))
-        if size_bytes and not self._is_pinned:
+        if data and not self._is_pinned:
             after = self._info(path)
             if (after["size"], self._state(after)) != (before["size"], state):
                 raise SourceChanged(f"{show_path(path)} changed while it was read")
         return Piece(data, file_size_bytes, state)
+
+    def _read(self, path: bytes, offset: int, size_bytes: int) -> tuple[bytes, Mapping[str, Any]]:
+        """Returns bytes of a file, and the facts of it from before they were read."""
+        if self._kind.is_http and size_bytes:
+            place, shown = self._place(path), self._shown(path)
+            found = self._asked(
+                path, lambda: read_range(self._filesystem, place, shown, offset, size_bytes)
+            )
+            if found is not None:
+                return found
+        info = self._info(path)
+        size_bytes = max(0, min(size_bytes, int(info["size"]) - offset))
+        if not size_bytes:
+            return b"", info
+        if self._kind.is_http:
+            raise SourceChanged(f"{show_path(path)} changed while it was read")
+        return self._asked(path, lambda: self._range(path, offset, size_bytes)), info
 
     def find(self, path: bytes) -> RemoteFile | None:
         try:
@@ -231,20 +245,20 @@ class FsspecFiles:
         return unquote_to_bytes(name)
 
     def _state(self, info: Mapping[str, Any]) -> str:
-        return state_of(info, self._clock()) if self._kind.has_states else ""
+        if not self._kind.has_states:
+            return ""
+        return state_of(facts_of(info) if self._kind.is_http else info, self._clock())
 
     def _info(self, path: bytes) -> Mapping[str, Any]:
         place = self._place(path)
         info: Mapping[str, Any] = self._asked(path, lambda: self._filesystem.info(place))
         return info
 
-    def _range(self, path: bytes, offset: int, size_bytes: int, info: Mapping[str, Any]) -> bytes:
-        """Reads a range that is not empty, from a file of which ``info`` is known."""
+    def _range(self, path: bytes, offset: int, size_bytes: int) -> bytes:
+        """Reads a range that is not empty."""
         place, options = self._place(path), self._kind.open_options
         if options is None:
             return bytes(self._filesystem.cat_file(place, offset, offset + size_bytes))
-        if self._kind.is_http:
-            options = {**options, "size": info["size"]}  # else it asks for it again
         with self._filesystem.open(place, "rb", **options) as file:
             file.seek(offset)
             return bytes(file.read(size_bytes))
@@ -257,10 +271,12 @@ class FsspecFiles:
                 with self._gate:
                     return ask()
             except Exception as error:
-                shown = f"{show_path(path)} in {self.url}" if path else self.url
-                raise error_of(error, shown) from error
+                raise error_of(error, self._shown(path)) from error
 
         return patiently(once, self._policy)
+
+    def _shown(self, path: bytes) -> str:
+        return f"{show_path(path)} in {self.url}" if path else self.url
 
 
 def open_fsspec_files(url: str) -> FsspecFiles:
