@@ -95,9 +95,7 @@ class WorkerMain:
             if self._supervisor_fd in fds:
                 self._on_supervisor_death()
             if self._control_server is not None and self._control_server.fileno() in fds:
-                client = self._control_server.answer()
-                if client is not None:
-                    client.close()
+                self._answer(self._control_server)
             if self.alone and time.monotonic() >= self._watch_s:
                 self._watch()
             for unique in self._lines.receive(self._index):
@@ -136,18 +134,28 @@ class WorkerMain:
         self._watch_s = time.monotonic() + WATCH_S
         self._answer_for_mount()
 
+    def _answer(self, control_server: ControlServer) -> None:
+        self._answer_for_mount()
+        client = control_server.answer() if self._is_answering else None
+        if client is not None:
+            client.close()
+
     def _answer_for_mount(self) -> None:
-        """Answers at the mount's socket while no supervisor does. A living supervisor that was
-        replacing ours, or that ours was replacing, answers itself and ends this worker soon."""
-        if self._control_server is None or self._is_answering:
+        """Answers at the mount's socket as long as no supervisor does. A living one answers itself,
+        and would hear of no take-over that this worker has agreed to. It ends this worker soon, if
+        it knows it: one in another PID namespace does not."""
+        if self._control_server is None:
             return
         try:
-            if self._process_table is not None and self._process_table.has_supervisor():
-                return
+            table = self._process_table
+            is_answering = table is None or not table.has_supervisor()
         except Unavailable:
             return  # no descriptors are left; it tries again later
-        self._is_answering = True
-        self._poll.register(self._control_server, select.POLLIN)
+        if is_answering and not self._is_answering:
+            self._poll.register(self._control_server, select.POLLIN)
+        elif self._is_answering and not is_answering:
+            self._poll.unregister(self._control_server)
+        self._is_answering = is_answering
 
     def _watch(self) -> None:
         """Does a supervisor's work: sends the requests of dead workers again.
