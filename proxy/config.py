@@ -125,15 +125,21 @@ def _endpoint_url(value: object) -> str:
     return url
 
 
-def _collector_url(value: object) -> str:
-    """Returns the URL for OTLP. It must have no password, which logs and settings would show."""
-    text = _text(value)
+def _is_plain_url(text: str) -> bool:
+    """Whether this is the URL of a web server, without a password, which logs and settings would
+    show."""
     try:
         parts = urlsplit(text)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_good = False
-    if not is_good or parts.username or parts.password or parts.query or parts.fragment:
+        return False
+    return is_good and not (parts.username or parts.password or parts.query or parts.fragment)
+
+
+def _collector_url(value: object) -> str:
+    """Returns the URL for OTLP."""
+    text = _text(value)
+    if not _is_plain_url(text):
         raise InvalidInput(
             "must be a collector's URL such as http://localhost:4318, without a password "
             "(headers go into OTEL_EXPORTER_OTLP_HEADERS)"
@@ -143,12 +149,7 @@ def _collector_url(value: object) -> str:
 
 def _hub_url(value: object) -> str:
     text = _text(value)
-    try:
-        parts = urlsplit(text)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good or parts.username or parts.password or parts.query or parts.fragment:
+    if not _is_plain_url(text):
         raise InvalidInput("must be the URL of a hub, such as https://huggingface.co")
     return text.rstrip("/")
 

@@ -1,8 +1,8 @@
 """How a store keeps the Hugging Face Hub's id of a commit, and the hub's tags of its files.
 
 A commit that was taken from the hub has the hub's id in its metadata (``COMMIT``). The branch
-``branch_of`` that id ends in one more commit, whose parent it is: the same paths, with a symlink in
-place of each file, whose target is the ETag that the hub gives (docs/decisions/0091).
+``branch_of`` that id ends in one more commit, whose parent it is. That commit has the same paths,
+but each file is a symlink, and the symlink's target is the hub's ETag (docs/decisions/0091).
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def adopt_pack(
             continue
         if not made.size_bytes:
             return AdoptResult(lost=made.lost)
-        # The put has no condition: whoever else writes this pack has the same chunks
+        # The put has no condition: another writer of this pack has the same chunks
         if objects.head(key).etag == stored_etag(version.etag):
             written[pack_id] = ""
             written[pack_id] = objects.put(key, made.data)

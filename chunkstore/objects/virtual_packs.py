@@ -106,7 +106,7 @@ class VirtualPacks(DelegatingStore):
         """Returns a range of the ordinary pack. Raises: what the stores raise."""
         payload_bytes = shown.pack.index.offsets[-1]
         first = offset
-        if offset < 0:  # whoever wants the index must not need the sources
+        if offset < 0:  # the index can be read without the sources
             first = max(payload_bytes, shown.size_bytes + offset)
         end = min(first + size, shown.size_bytes)
         parts = [self._piece(shown, piece) for piece in shown.cut(first, end)]

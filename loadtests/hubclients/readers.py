@@ -42,7 +42,7 @@ def datasets() -> object:
 
 
 def transformers() -> object:
-    """Configuration and tokenizer; and the model, where there is torch."""
+    """Configuration and tokenizer, and the model if torch is installed."""
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import is_torch_available
 

@@ -56,7 +56,7 @@ def main() -> None:
                 outcome = writer.carry_out(orders.decode(line))
             except NoSpace as error:  # of any kind, such as a quota
                 outcome = Outcome(failure=failure_of(NoSpace(str(error))))
-            except Exception as error:  # noqa: BLE001 - whoever ordered has to hear of it
+            except Exception as error:  # noqa: BLE001 - the proxy must hear of it
                 outcome = Outcome(failure=failure_of(error))
             sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
             sys.stdout.buffer.flush()
