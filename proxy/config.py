@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.objects.schemes import FORMS, scheme_of
-from lodefs.chunkstore.objects.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.access import parse_rules
 from lodefs.proxy.peers.membership import peer

@@ -19,8 +19,8 @@ from lodefs.chunkstore.format.virtual_pack import PlacedRun, VirtualPack
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.maintenance.inventory import PackList
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.objects.in_place.virtual_packs import stored_etag, virtual_pack_of
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.virtual_packs import stored_etag, virtual_pack_of
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
     read_index,

@@ -20,9 +20,9 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.format.virtual_pack import VirtualPack
 from lodefs.chunkstore.maintenance.mark import Marked
+from lodefs.chunkstore.objects.in_place.virtual_packs import stored_etag, virtual_pack_of
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.pack_locations import PackBatch, locations_of, place_of
-from lodefs.chunkstore.objects.virtual_packs import stored_etag, virtual_pack_of
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
     check_bound,

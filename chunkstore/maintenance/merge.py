@@ -30,13 +30,13 @@ from lodefs.chunkstore.maintenance.moved_packs import (
     sweep_moved,
 )
 from lodefs.chunkstore.objects.composite_tables import NO_TABLE, unused_of
+from lodefs.chunkstore.objects.in_place.virtual_packs import is_virtual_etag
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.pack_locations import (
     COMPOSITE_SIZE_BYTES,
     composite_parts,
     locations_of,
 )
-from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.system.rate import Rate

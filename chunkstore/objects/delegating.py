@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
+from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.objects.direct_io import DIRECT_SIZE_BYTES_MIN, DirectWriter
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
-from lodefs.chunkstore.objects.range_order import RangeOrder
+from lodefs.chunkstore.objects.ranges.order import RangeOrder
 from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.types import Buffer
 

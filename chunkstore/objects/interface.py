@@ -1,7 +1,7 @@
 """The interface of an object store: what lodefs needs from S3, a directory, or memory.
 
-Implementations: directory.py, s3.py, http_objects.py. Wrappers, which extend delegating.py:
-retrying.py, limiting.py, observing.py. Every one passes
+Implementations: directory.py, s3/store.py, clouds/http_objects.py. Wrappers, which extend
+delegating.py: retrying.py, limiting.py, observing.py. Every one passes
 ``tests.support.chunkstore.object_store_suite``.
 """
 

@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
 from lodefs.chunkstore.objects.pacing import Pace
-from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
+from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotF
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
+from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer

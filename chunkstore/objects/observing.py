@@ -11,7 +11,7 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.objects.delegating import DelegatingStore, StoreCall
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
-from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
+from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 
 T = TypeVar("T")
 

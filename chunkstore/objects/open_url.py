@@ -12,24 +12,24 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects import s3_boto
-from lodefs.chunkstore.objects.azure import open_azure
+from lodefs.chunkstore.objects.clouds.azure import open_azure
+from lodefs.chunkstore.objects.clouds.gcs import open_gcs
+from lodefs.chunkstore.objects.clouds.http_objects import CloudApi, HttpObjects
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
-from lodefs.chunkstore.objects.gcs import open_gcs
-from lodefs.chunkstore.objects.http_objects import CloudApi, HttpObjects
+from lodefs.chunkstore.objects.in_place.source_objects import S3SourceObjects, Sources
+from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings
+from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrored import Mirrored
 from lodefs.chunkstore.objects.observing import Observation, Observed
 from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.objects.retrying import Retrying
-from lodefs.chunkstore.objects.s3 import S3Objects
-from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.s3_bucket import PatientBucket, S3Bucket
+from lodefs.chunkstore.objects.s3 import boto
+from lodefs.chunkstore.objects.s3.boto import S3Options
+from lodefs.chunkstore.objects.s3.bucket import PatientBucket, S3Bucket
+from lodefs.chunkstore.objects.s3.store import S3Objects
 from lodefs.chunkstore.objects.schemes import FORMS, SETTINGS, scheme_of
-from lodefs.chunkstore.objects.source_objects import S3SourceObjects, Sources
-from lodefs.chunkstore.objects.source_settings import SourceSettings
-from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 
 _FORMS = f"use {FORMS}, file:///PATH, or a path"
@@ -82,7 +82,7 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
 def endpoint_of(url: str, options: StoreOptions) -> str:
     """Returns the URL of the server of a store. Raises: InvalidInput."""
     if scheme_of(url) == "s3":
-        return s3_boto.endpoint_of(_s3_place(url, options).options)
+        return boto.endpoint_of(_s3_place(url, options).options)
     return _cloud_api(url)[0].endpoint
 
 

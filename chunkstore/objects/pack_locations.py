@@ -23,7 +23,7 @@ from lodefs.chunkstore.format.pack import MAGIC, TRAILER_SIZE_BYTES, VERSION_GON
 from lodefs.chunkstore.objects.composite_tables import CompositeTables
 from lodefs.chunkstore.objects.delegating import DelegatingStore
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
+from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 from lodefs.chunkstore.types import Buffer
 
 COMPOSITE_SIZE_BYTES = 32 * 1024 * 1024  # in memory while the composite is made

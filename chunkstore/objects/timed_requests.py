@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
-from lodefs.chunkstore.objects.range_transport import closer
+from lodefs.chunkstore.objects.ranges.transport import closer
 from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
 from lodefs.chunkstore.types import Buffer
 

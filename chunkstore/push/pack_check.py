@@ -24,8 +24,8 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, GONE, PackIndex
 from lodefs.chunkstore.journal.named_packs import NamedPacks
+from lodefs.chunkstore.objects.in_place.virtual_packs import check_in_place, virtual_pack_of
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.virtual_packs import check_in_place, virtual_pack_of
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 
 REQUESTS_MAX = 16  # concurrent requests

@@ -17,8 +17,8 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex, unpack
 from lodefs.chunkstore.format.virtual_pack import PlacedRun
+from lodefs.chunkstore.objects.in_place.virtual_packs import virtual_pack_of
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.virtual_packs import virtual_pack_of
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
     check_bound,

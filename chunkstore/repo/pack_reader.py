@@ -31,9 +31,9 @@ from lodefs.chunkstore.format.pack import (
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, decode_tree, tree_digest
 from lodefs.chunkstore.format.virtual_pack import VirtualPack
+from lodefs.chunkstore.objects.in_place.virtual_packs import is_virtual_etag, virtual_pack_of
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.objects.mirrored import report_corruption
-from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag, virtual_pack_of
 from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer

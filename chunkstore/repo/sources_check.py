@@ -10,8 +10,8 @@ from lodefs.chunkstore.errors import SourceLost
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.format.virtual_pack import SourceObject, VirtualPack
+from lodefs.chunkstore.objects.in_place.virtual_packs import check_in_place, virtual_pack_of
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.virtual_packs import check_in_place, virtual_pack_of
 from lodefs.chunkstore.repo.pack_reader import read_index
 
 File = TypeVar("File")

@@ -22,9 +22,9 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.objects.in_place.virtual_packs import is_virtual_etag
 from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.pack_locations import place_of
-from lodefs.chunkstore.objects.virtual_packs import is_virtual_etag
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack, md5_of
 

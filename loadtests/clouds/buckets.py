@@ -7,8 +7,8 @@ import os
 import secrets
 import urllib.request
 
-from lodefs.chunkstore.objects.azure import AzureApi, account_of
-from lodefs.chunkstore.objects.http_objects import HttpRequest
+from lodefs.chunkstore.objects.clouds.azure import AzureApi, account_of
+from lodefs.chunkstore.objects.clouds.http_objects import HttpRequest
 
 TIMEOUT_S = 30.0
 

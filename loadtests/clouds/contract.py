@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from loadtests.clouds.buckets import azure_container, gcs_bucket
-from lodefs.chunkstore.objects.azure import open_azure
-from lodefs.chunkstore.objects.gcs import open_gcs
-from lodefs.chunkstore.objects.http_objects import CloudApi, HttpObjects
+from lodefs.chunkstore.objects.clouds.azure import open_azure
+from lodefs.chunkstore.objects.clouds.gcs import open_gcs
+from lodefs.chunkstore.objects.clouds.http_objects import CloudApi, HttpObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.timed_requests import HttpOptions
 from tests.support.chunkstore.object_store_suite import ObjectStoreSuite

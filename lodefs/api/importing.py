@@ -16,7 +16,7 @@ from lodefs.cli.parsed_type import SIZE
 from lodefs.settings.session import spec_of
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.objects.source_settings import SourceSettings
+    from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings
     from lodefs.chunkstore.push.limits import AllowRemovals
     from lodefs.chunkstore.push.session import CommitResult
 
@@ -98,7 +98,7 @@ class SourcePlace(NamedTuple):
 def place_of(url: str, sources: Mapping[str, SourceSettings], name: str | None) -> SourcePlace:
     """Returns where a URL lies in a source: the one that is named, or the one with the longest
     URL. Raises: InvalidInput, with the lines to add to the settings."""
-    from lodefs.chunkstore.objects.source_settings import lines_for
+    from lodefs.chunkstore.objects.in_place.source_settings import lines_for
 
     wanted = url.rstrip("/")
     if not url.startswith("s3://") or "?" in url:

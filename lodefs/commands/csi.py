@@ -155,7 +155,7 @@ def _session_of(
 ) -> Iterator[Session]:
     """Returns the settings with the credentials of a volume's Secret, or the driver's own. Raises:
     Denied."""
-    from lodefs.chunkstore.objects.sigv4 import Credentials as Keys
+    from lodefs.chunkstore.objects.s3.sigv4 import Credentials as Keys
     from lodefs.mount.csi.attributes import CREDENTIALS
 
     found = credentials.of(volume.key)

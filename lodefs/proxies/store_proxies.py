@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.objects.source_settings import as_table
+from lodefs.chunkstore.objects.in_place.source_settings import as_table
 from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.helper.helper_client import MountHelper
 from lodefs.mount.helper.interface import NodeMounts

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.objects.source_settings import SourceSettings, parse_sources
+from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.protocol.access import parse_rules
 from lodefs.settings import toml_file
 

@@ -18,7 +18,7 @@ from lodefs.settings import config
 if TYPE_CHECKING:
     from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
     from lodefs.chunkstore.objects.open_url import StoreOptions
-    from lodefs.chunkstore.objects.sigv4 import Credentials
+    from lodefs.chunkstore.objects.s3.sigv4 import Credentials
     from lodefs.chunkstore.repo.store import Store
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.objects.range_order import HttpOrder
+from lodefs.chunkstore.objects.ranges.order import HttpOrder
 from lodefs.chunkstore.protocol import rpc
 
 FILES_MAX = 32  # in one order; the kernel accepts 253

@@ -24,7 +24,7 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import Changed, LodefsError
 from lodefs.chunkstore.format.compression import decompress
 from lodefs.chunkstore.format.names import ID_BYTES
-from lodefs.chunkstore.objects.range_stream import Body, FileBody, RangeStreams
+from lodefs.chunkstore.objects.ranges.stream import Body, FileBody, RangeStreams
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.batched_writes import write_at

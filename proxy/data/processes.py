@@ -22,7 +22,7 @@ import msgspec
 
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.format.decoding import msgpack_decoder
-from lodefs.chunkstore.objects.range_transport import limit_waiting
+from lodefs.chunkstore.objects.ranges.transport import limit_waiting
 from lodefs.chunkstore.protocol import rpc
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask

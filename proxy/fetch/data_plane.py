@@ -19,7 +19,7 @@ from lodefs.chunkstore.errors import Changed, LodefsError, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.range_order import Done, RangeOrder, range_order
+from lodefs.chunkstore.objects.ranges.order import Done, RangeOrder, range_order
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.proxy.cache.chunk_cache import (

@@ -20,7 +20,7 @@ from urllib.parse import quote, quote_from_bytes
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 from lodefs.chunkstore.objects.open_url import parse_endpoint
-from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
+from lodefs.chunkstore.objects.s3.sigv4 import Credentials, Signer
 from lodefs.proxy.api.responses import FOREIGN_CONTENT, Answer, Headers
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.s3.errors import S3Error

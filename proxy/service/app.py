@@ -26,7 +26,7 @@ from lodefs.chunkstore.installed_version import installed_version
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_objects
-from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
+from lodefs.chunkstore.objects.s3.boto import REGION, node_credentials
 from lodefs.chunkstore.protocol.figures.figure_files import (
     directories_of,
     directory_of,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lodefs.chunkstore.objects.source_settings import as_table
+from lodefs.chunkstore.objects.in_place.source_settings import as_table
 from lodefs.proxy.config import Config
 from tests.deploy.conftest import DEPLOY
 

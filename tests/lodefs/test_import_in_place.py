@@ -15,7 +15,7 @@ from loadtests.measure import CommandError
 from loadtests.services import S3Server
 from lodefs.api.importing import SourcePlace, place_of, readable_url
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.objects.source_settings import SourceSettings
+from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings
 
 SETTINGS = """
 [sources.field-7]

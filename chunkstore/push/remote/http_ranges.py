@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.chunkstore.objects.range_answers import RangeResponse, content_range, range_header
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse, content_range, range_header
 
 _PAST_THE_END = 416
 _PARTIAL = 206

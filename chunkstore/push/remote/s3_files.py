@@ -8,8 +8,8 @@ from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectInfo
 from lodefs.chunkstore.objects.open_url import open_bucket
-from lodefs.chunkstore.objects.s3_bucket import PatientBucket
-from lodefs.chunkstore.objects.s3_errors import BadCredentials
+from lodefs.chunkstore.objects.s3.bucket import PatientBucket
+from lodefs.chunkstore.objects.s3.errors import BadCredentials
 from lodefs.chunkstore.push.remote.remote_files import (
     Listing,
     NoAccess,

@@ -17,7 +17,7 @@ from lodefs.chunkstore.maintenance.adopt import AdoptResult, adopt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.compact import drop_all
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
-from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
+from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.refs import BRANCHES

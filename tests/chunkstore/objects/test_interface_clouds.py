@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lodefs.chunkstore.objects.azure import AzureApi, account_of
-from lodefs.chunkstore.objects.gcs import GcsApi
-from lodefs.chunkstore.objects.http_objects import HttpObjects
+from lodefs.chunkstore.objects.clouds.azure import AzureApi, account_of
+from lodefs.chunkstore.objects.clouds.gcs import GcsApi
+from lodefs.chunkstore.objects.clouds.http_objects import HttpObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.timed_requests import HttpOptions
 from tests.support.chunkstore.bad_server import BadServer

@@ -28,9 +28,9 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.objects.interface import Md5Buffers, ObjectStore
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
-from lodefs.chunkstore.objects.s3 import S3Objects
-from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.s3_errors import error_of
+from lodefs.chunkstore.objects.s3.boto import S3Options
+from lodefs.chunkstore.objects.s3.errors import error_of
+from lodefs.chunkstore.objects.s3.store import S3Objects
 from lodefs.chunkstore.objects.timed_requests import ANSWER_SIZE_BYTES_MAX
 from tests.support.chunkstore.bad_server import Answer, BadServer
 from tests.support.chunkstore.certificates import certificate

@@ -12,8 +12,8 @@ from lodefs.chunkstore.maintenance.overlay import OverlayObjects
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.pack_locations import PackLocations
-from lodefs.chunkstore.objects.s3 import S3Objects
-from lodefs.chunkstore.objects.s3_boto import S3Options
+from lodefs.chunkstore.objects.s3.boto import S3Options
+from lodefs.chunkstore.objects.s3.store import S3Objects
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import ObjectStoreSuite
 

@@ -23,7 +23,7 @@ from lodefs.chunkstore.objects.mirrored import (
     is_content,
     join_etag,
 )
-from lodefs.chunkstore.objects.range_order import RangeOrder
+from lodefs.chunkstore.objects.ranges.order import RangeOrder
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
 from tests.support.chunkstore.handmade import Handmade, memory_store

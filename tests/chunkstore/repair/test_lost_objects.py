@@ -8,7 +8,7 @@ import pytest
 
 from lodefs.chunkstore.errors import SourceLost, SourceUnknown
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
+from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share, scrub

@@ -9,7 +9,7 @@ import pytest
 
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.maintenance.adopt import adopt
-from lodefs.chunkstore.objects.virtual_packs import VirtualPacks
+from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import VerifyResult, verify

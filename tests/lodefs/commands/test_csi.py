@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
-from lodefs.chunkstore.objects.s3_boto import S3Options, S3Transfer, open_client
-from lodefs.chunkstore.objects.sigv4 import Credentials as Keys
+from lodefs.chunkstore.objects.s3.boto import S3Options, S3Transfer, open_client
+from lodefs.chunkstore.objects.s3.sigv4 import Credentials as Keys
 from lodefs.commands.csi import _session_of, _writer
 from lodefs.mount.csi.credentials import Credentials
 from lodefs.mount.helper.interface import Source

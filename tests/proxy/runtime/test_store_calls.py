@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import LodefsError, NotFound, Unavailable
-from lodefs.chunkstore.objects.s3_errors import NoSuchKey
+from lodefs.chunkstore.objects.s3.errors import NoSuchKey
 from lodefs.proxy.runtime.store_calls import outcome_of
 
 

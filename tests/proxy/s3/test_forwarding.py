@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from loadtests.services import S3Server
-from lodefs.chunkstore.objects.sigv4 import Credentials
+from lodefs.chunkstore.objects.s3.sigv4 import Credentials
 from lodefs.proxy.http.tokens import create_s3_token
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.forwarding import RawS3

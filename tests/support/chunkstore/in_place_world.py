@@ -7,8 +7,8 @@ from random import Random
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks, virtual_pack_of
 from lodefs.chunkstore.objects.pack_locations import PackLocations
-from lodefs.chunkstore.objects.virtual_packs import VirtualPacks, virtual_pack_of
 from lodefs.chunkstore.push.in_place import InPlace
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.pack_reader import read_index

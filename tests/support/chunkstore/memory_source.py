@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from lodefs.chunkstore.errors import Changed, NotFound
 from lodefs.chunkstore.format.virtual_pack import SourceObject
-from lodefs.chunkstore.objects.range_order import RangeOrder
-from lodefs.chunkstore.objects.s3_errors import Archived
-from lodefs.chunkstore.objects.source_objects import SourceObjects, Sources, lost
-from lodefs.chunkstore.objects.source_settings import SourceSettings
+from lodefs.chunkstore.objects.in_place.source_objects import SourceObjects, Sources, lost
+from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings
+from lodefs.chunkstore.objects.ranges.order import RangeOrder
+from lodefs.chunkstore.objects.s3.errors import Archived
 from lodefs.chunkstore.push.remote.remote_files import Listing, Piece
 from lodefs.chunkstore.push.workers.source_files import ReadCondition
 from lodefs.chunkstore.types import Buffer

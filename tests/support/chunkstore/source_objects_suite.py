@@ -8,7 +8,7 @@ import pytest
 
 from lodefs.chunkstore.errors import SourceLost
 from lodefs.chunkstore.format.virtual_pack import SourceObject
-from lodefs.chunkstore.objects.source_objects import SourceObjects
+from lodefs.chunkstore.objects.in_place.source_objects import SourceObjects
 
 DATA = bytes(range(256)) * 4
 KEYS = ["a", "b/c d", "ä/+&=%?#.bin", "x/..y/~"]

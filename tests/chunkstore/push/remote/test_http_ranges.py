@@ -9,7 +9,7 @@ import pytest
 from fsspec.implementations.http import HTTPFileSystem
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
-from lodefs.chunkstore.objects.range_answers import RangeResponse
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse
 from lodefs.chunkstore.push.remote.fsspec_files import KINDS, FsspecFiles
 from lodefs.chunkstore.push.remote.http_ranges import range_of
 from lodefs.chunkstore.system.retry_policy import RetryPolicy

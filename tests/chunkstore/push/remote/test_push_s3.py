@@ -13,8 +13,8 @@ from loadtests.services import S3Server
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.objects.directory import DirectoryObjects
-from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.s3_bucket import S3Bucket
+from lodefs.chunkstore.objects.s3.boto import S3Options
+from lodefs.chunkstore.objects.s3.bucket import S3Bucket
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.store import Store, create_store
 from tests.support.chunkstore.child_process import Child

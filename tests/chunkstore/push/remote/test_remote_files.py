@@ -10,9 +10,9 @@ import pytest
 from loadtests.services import S3Server
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.objects.interface import ObjectInfo
-from lodefs.chunkstore.objects.s3 import is_archived
-from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.s3_bucket import Level, S3Bucket
+from lodefs.chunkstore.objects.s3.boto import S3Options
+from lodefs.chunkstore.objects.s3.bucket import Level, S3Bucket
+from lodefs.chunkstore.objects.s3.store import is_archived
 from lodefs.chunkstore.push.remote.remote_files import RemoteFiles, is_url, open_remote
 from lodefs.chunkstore.push.remote.s3_files import S3Files, open_s3_files
 from tests.support.chunkstore.memory_remote import MemoryRemote

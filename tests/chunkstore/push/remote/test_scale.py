@@ -11,7 +11,7 @@ import pytest
 
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.objects.interface import ObjectInfo
-from lodefs.chunkstore.objects.s3_bucket import Level
+from lodefs.chunkstore.objects.s3.bucket import Level
 from lodefs.chunkstore.push.remote.remote_scan import RemoteScan
 from lodefs.chunkstore.push.remote.s3_files import S3Files
 from lodefs.chunkstore.push.workers.pipeline import Planner, UnitLimits, WindowUnit

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lodefs.chunkstore.objects.s3_boto import S3Options, S3Transfer, open_client
+from lodefs.chunkstore.objects.s3.boto import S3Options, S3Transfer, open_client
 from lodefs.chunkstore.objects.timed_requests import SEND_SIZE_BYTES, TLS_SEND_SIZE_BYTES
 
 TAKEN_BYTES = 7_000  # of a slow line, at once

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unsupported
-from lodefs.chunkstore.objects.http_objects import HttpRequest, Listing, Page, Written
+from lodefs.chunkstore.objects.clouds.http_objects import HttpRequest, Listing, Page, Written
 from lodefs.chunkstore.objects.interface import ObjectInfo
-from lodefs.chunkstore.objects.range_answers import RangeResponse
-from lodefs.chunkstore.objects.s3_errors import error_of_cloud
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse
+from lodefs.chunkstore.objects.s3.errors import error_of_cloud
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -41,7 +41,7 @@ _EMULATED = (
     "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"
 )
 _RENEWED_BEFORE_S = 300.0  # a token's end
-_CODES = {  # error codes of Azure for which s3_errors has a name
+_CODES = {  # error codes of Azure for which s3/errors.py has a name
     "ContainerNotFound": "NoSuchBucket",
     "AuthenticationFailed": "InvalidAccessKeyId",
     "InvalidAuthenticationInfo": "InvalidToken",

@@ -18,10 +18,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
-from lodefs.chunkstore.objects.http_objects import HttpRequest, Listing, Page, Written
+from lodefs.chunkstore.objects.clouds.http_objects import HttpRequest, Listing, Page, Written
 from lodefs.chunkstore.objects.interface import ObjectInfo
-from lodefs.chunkstore.objects.range_answers import RangeResponse
-from lodefs.chunkstore.objects.s3_errors import error_of_cloud
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse
+from lodefs.chunkstore.objects.s3.errors import error_of_cloud
 
 ENDPOINT = "https://storage.googleapis.com"
 EMULATOR = "STORAGE_EMULATOR_HOST"
@@ -29,7 +29,7 @@ SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]\Z")
 _GENERATION = re.compile(r"[0-9]{1,19}\Z")
 _NO_BUCKET = re.compile(r"bucket does not exist|bucket .*not found", re.IGNORECASE)
-_CODES = {  # reasons of Google for which s3_errors has a name
+_CODES = {  # reasons of Google for which s3/errors.py has a name
     "rateLimitExceeded": "SlowDown",  # with the status 403 or 429
     "userRateLimitExceeded": "SlowDown",
     "authError": "InvalidToken",

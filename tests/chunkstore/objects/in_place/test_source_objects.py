@@ -10,9 +10,13 @@ import pytest
 from loadtests.services import S3Server
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.virtual_pack import SourceObject
+from lodefs.chunkstore.objects.in_place.source_objects import SourceObjects
+from lodefs.chunkstore.objects.in_place.source_settings import (
+    SourceSettings,
+    as_table,
+    parse_sources,
+)
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_bucket, open_sources
-from lodefs.chunkstore.objects.source_objects import SourceObjects
-from lodefs.chunkstore.objects.source_settings import SourceSettings, as_table, parse_sources
 from tests.support.chunkstore.memory_source import MemorySource
 from tests.support.chunkstore.source_objects_suite import DATA, SourceObjectsSuite
 

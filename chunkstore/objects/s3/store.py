@@ -1,7 +1,7 @@
 """Objects in an S3 bucket.
 
 Protocol: Amazon S3 API Reference (GetObject, PutObject with If-None-Match, ListObjectsV2). Tested
-with Ceph RGW 16 and moto. s3_boto.py wraps boto3. Ranged reads go through s3_range_reader.py once
+with Ceph RGW 16 and moto. boto.py wraps boto3. Ranged reads go through range_reader.py once
 one has gone through boto3. Wrappers add retries, limits and counts, instead of botocore.
 """
 
@@ -33,10 +33,10 @@ from lodefs.chunkstore.objects.interface import (
     check_key,
     check_prefix,
 )
-from lodefs.chunkstore.objects.range_answers import part_of, range_header
-from lodefs.chunkstore.objects.range_order import RangeOrder
-from lodefs.chunkstore.objects.range_transport import UnsupportedResponse
-from lodefs.chunkstore.objects.s3_boto import (
+from lodefs.chunkstore.objects.ranges.answers import part_of, range_header
+from lodefs.chunkstore.objects.ranges.order import RangeOrder
+from lodefs.chunkstore.objects.ranges.transport import UnsupportedResponse
+from lodefs.chunkstore.objects.s3.boto import (
     CHECK,
     S3Options,
     S3Transfer,
@@ -45,8 +45,8 @@ from lodefs.chunkstore.objects.s3_boto import (
     range_reader_of,
     translated,
 )
-from lodefs.chunkstore.objects.s3_errors import NoSuchKey, PastTheEnd, refusal_of
-from lodefs.chunkstore.objects.s3_range_reader import SIZE_BYTES_MAX, RangeReader
+from lodefs.chunkstore.objects.s3.errors import NoSuchKey, PastTheEnd, refusal_of
+from lodefs.chunkstore.objects.s3.range_reader import SIZE_BYTES_MAX, RangeReader
 from lodefs.chunkstore.objects.timed_requests import TimedRequests
 from lodefs.chunkstore.system.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer

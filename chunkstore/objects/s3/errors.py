@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.objects.interface import NoSuchBucket
-from lodefs.chunkstore.objects.range_answers import RangeResponse
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse
 from lodefs.chunkstore.types import Buffer
 
 _BAD_CREDENTIALS = {

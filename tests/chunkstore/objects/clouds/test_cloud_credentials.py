@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, Unsupported
-from lodefs.chunkstore.objects.azure import AzureApi, AzureToken, account_of, text_to_sign
-from lodefs.chunkstore.objects.gcs import GoogleToken, open_gcs
-from lodefs.chunkstore.objects.http_objects import HttpRequest
+from lodefs.chunkstore.objects.clouds.azure import AzureApi, AzureToken, account_of, text_to_sign
+from lodefs.chunkstore.objects.clouds.gcs import GoogleToken, open_gcs
+from lodefs.chunkstore.objects.clouds.http_objects import HttpRequest
 from tests.support.chunkstore.bad_server import Answer, BadServer
 
 NOW_S = 1_700_000_000.0

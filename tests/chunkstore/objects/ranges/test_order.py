@@ -11,10 +11,10 @@ from lodefs.chunkstore.errors import Changed, Unavailable
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
-from lodefs.chunkstore.objects.range_order import HttpOrder, range_order
-from lodefs.chunkstore.objects.range_stream import FileBody, RangeStreams
-from lodefs.chunkstore.objects.s3 import S3Objects
-from lodefs.chunkstore.objects.s3_boto import S3Options
+from lodefs.chunkstore.objects.ranges.order import HttpOrder, range_order
+from lodefs.chunkstore.objects.ranges.stream import FileBody, RangeStreams
+from lodefs.chunkstore.objects.s3.boto import S3Options
+from lodefs.chunkstore.objects.s3.store import S3Objects
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 from tests.support.chunkstore.certificates import certificate
 

@@ -19,9 +19,9 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TAIL_SIZE_BYTES, TRAILER_SIZE_BYTES, Trailer, is_virtual
 from lodefs.chunkstore.format.virtual_pack import OWN, Piece, SourceObject, VirtualPack
 from lodefs.chunkstore.objects.delegating import DelegatingStore
+from lodefs.chunkstore.objects.in_place.source_objects import Sources
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
-from lodefs.chunkstore.objects.range_order import RangeOrder, range_order
-from lodefs.chunkstore.objects.source_objects import Sources
+from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
 

@@ -13,9 +13,9 @@ from os.path import isfile
 from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
-from lodefs.chunkstore.objects.s3_errors import error_of
-from lodefs.chunkstore.objects.s3_range_reader import RangeReader, Timeouts, request_template
-from lodefs.chunkstore.objects.sigv4 import Credentials
+from lodefs.chunkstore.objects.s3.errors import error_of
+from lodefs.chunkstore.objects.s3.range_reader import RangeReader, Timeouts, request_template
+from lodefs.chunkstore.objects.s3.sigv4 import Credentials
 from lodefs.chunkstore.objects.timed_requests import (
     ANSWER_SIZE_BYTES_MAX,
     HttpOptions,

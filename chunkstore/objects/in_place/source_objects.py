@@ -14,10 +14,10 @@ from typing import Protocol
 
 from lodefs.chunkstore.errors import Changed, NotFound, SourceLost, SourceUnknown
 from lodefs.chunkstore.format.virtual_pack import SourceObject, check_object_key
-from lodefs.chunkstore.objects.range_order import RangeOrder
-from lodefs.chunkstore.objects.s3_bucket import PatientBucket, VersionedKey
-from lodefs.chunkstore.objects.s3_errors import Archived
-from lodefs.chunkstore.objects.source_settings import SourceSettings, lines_for
+from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings, lines_for
+from lodefs.chunkstore.objects.ranges.order import RangeOrder
+from lodefs.chunkstore.objects.s3.bucket import PatientBucket, VersionedKey
+from lodefs.chunkstore.objects.s3.errors import Archived
 from lodefs.chunkstore.types import Buffer
 
 

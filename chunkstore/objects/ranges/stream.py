@@ -11,8 +11,8 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Changed, Unavailable
-from lodefs.chunkstore.objects.range_order import HttpOrder
-from lodefs.chunkstore.objects.range_transport import (
+from lodefs.chunkstore.objects.ranges.order import HttpOrder
+from lodefs.chunkstore.objects.ranges.transport import (
     RangeConnection,
     RangeTransport,
     UnsupportedResponse,

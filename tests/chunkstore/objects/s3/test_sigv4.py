@@ -10,7 +10,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
 
-from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
+from lodefs.chunkstore.objects.s3.sigv4 import Credentials, Signer
 
 HOST = "s3.example:9000"
 PATH = "/bucket/a%20prefix/packs/00/00ab.cd-ef_gh"

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from lodefs.chunkstore.objects.range_answers import RangeResponse
-from lodefs.chunkstore.objects.range_order import HttpOrder
-from lodefs.chunkstore.objects.range_transport import (
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse
+from lodefs.chunkstore.objects.ranges.order import HttpOrder
+from lodefs.chunkstore.objects.ranges.transport import (
     RangeConnection,
     RangeTransport,
     UnsupportedResponse,
     limit_waiting,
 )
-from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
+from lodefs.chunkstore.objects.s3.sigv4 import Credentials, Signer
 from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.protocol.trace_context import outgoing_headers
 from lodefs.chunkstore.system.watchdog import Transfer

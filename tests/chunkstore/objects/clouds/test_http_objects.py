@@ -19,9 +19,9 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
-from lodefs.chunkstore.objects.azure import AzureApi, account_of
-from lodefs.chunkstore.objects.gcs import GcsApi
-from lodefs.chunkstore.objects.http_objects import HttpObjects, levels_of
+from lodefs.chunkstore.objects.clouds.azure import AzureApi, account_of
+from lodefs.chunkstore.objects.clouds.gcs import GcsApi
+from lodefs.chunkstore.objects.clouds.http_objects import HttpObjects, levels_of
 from lodefs.chunkstore.objects.interface import Md5Buffers, NoSuchBucket, ObjectStore
 from lodefs.chunkstore.objects.open_url import (
     StoreOptions,
@@ -30,8 +30,8 @@ from lodefs.chunkstore.objects.open_url import (
     open_objects,
     open_server_copy,
 )
-from lodefs.chunkstore.objects.range_order import range_order
-from lodefs.chunkstore.objects.range_stream import RangeStreams
+from lodefs.chunkstore.objects.ranges.order import range_order
+from lodefs.chunkstore.objects.ranges.stream import RangeStreams
 from lodefs.chunkstore.objects.timed_requests import ANSWER_SIZE_BYTES_MAX, HttpOptions
 from tests.chunkstore.objects.test_interface_clouds import azure_environment
 from tests.support.chunkstore.bad_server import Answer, BadServer

@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.virtual_pack import SourceObject, VirtualPack
 from lodefs.chunkstore.maintenance.adopt import Written, adopt_pack
-from lodefs.chunkstore.objects.virtual_packs import VirtualPacks, is_virtual_etag
+from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks, is_virtual_etag
 from lodefs.chunkstore.repo.pack_reader import (
     PackReader,
     read_index,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.objects.s3_boto import S3Options, S3Transfer, open_client
+from lodefs.chunkstore.objects.s3.boto import S3Options, S3Transfer, open_client
 
 ANSWER = b"""<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
 <Contents><Key>a</Key><LastModified>2026-11-27T15:31:27.123Z</LastModified></Contents>

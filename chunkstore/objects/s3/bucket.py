@@ -12,9 +12,9 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation, Observed
-from lodefs.chunkstore.objects.range_order import RangeOrder
+from lodefs.chunkstore.objects.ranges.order import RangeOrder
 from lodefs.chunkstore.objects.retrying import Retrying
-from lodefs.chunkstore.objects.s3 import LIST_KEYS_MAX, S3Objects, is_archived
+from lodefs.chunkstore.objects.s3.store import LIST_KEYS_MAX, S3Objects, is_archived
 
 _KEY_BYTES_MAX = 1024  # of any object on S3
 _UNESCAPED = "/~"  # as botocore leaves them

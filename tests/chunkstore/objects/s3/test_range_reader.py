@@ -18,9 +18,9 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.objects.interface import NoSuchBucket
-from lodefs.chunkstore.objects.s3 import S3Objects
-from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.s3_range_reader import RequestTemplate, request_template
+from lodefs.chunkstore.objects.s3.boto import S3Options
+from lodefs.chunkstore.objects.s3.range_reader import RequestTemplate, request_template
+from lodefs.chunkstore.objects.s3.store import S3Objects
 from lodefs.chunkstore.protocol.trace_context import TraceContext, current_trace
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request

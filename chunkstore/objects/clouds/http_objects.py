@@ -30,9 +30,9 @@ from lodefs.chunkstore.objects.interface import (
     check_key,
     check_prefix,
 )
-from lodefs.chunkstore.objects.range_answers import RangeResponse, part_of, range_header
-from lodefs.chunkstore.objects.range_order import HttpOrder, RangeOrder
-from lodefs.chunkstore.objects.s3_errors import PastTheEnd
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse, part_of, range_header
+from lodefs.chunkstore.objects.ranges.order import HttpOrder, RangeOrder
+from lodefs.chunkstore.objects.s3.errors import PastTheEnd
 from lodefs.chunkstore.objects.timed_requests import (
     ANSWER_SIZE_BYTES_MAX,
     HttpOptions,

@@ -1,0 +1,1 @@
+"""Stores on Google Cloud Storage and Azure Blob, asked over HTTP."""

@@ -1,0 +1,1 @@
+"""Ranges of objects: what is asked for, how it travels, and how answers are read."""
