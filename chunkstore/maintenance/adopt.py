@@ -143,12 +143,13 @@ def adopt_pack(
             return AdoptResult(1, virtual.index.offsets[-1] - virtual.own_size_bytes)
         try:
             made = _with_bytes(objects, version, virtual)
-        except Changed:
+            is_same = objects.head(key).etag == stored_etag(version.etag)
+        except (Changed, NotFound):  # rewritten, or deleted by a gc run: the next look tells
             continue
         if not made.size_bytes:
             return AdoptResult(lost=made.lost)
         # The put has no condition: another writer of this pack has the same chunks
-        if objects.head(key).etag == stored_etag(version.etag):
+        if is_same:
             written[pack_id] = ""
             written[pack_id] = objects.put(key, made.data)
             stored_bytes = sum(len(one) for one in made.data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,10 +25,10 @@ from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.system.rate import Rate
-from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.faulty_store import Effect, FaultyObjects, fail
 from tests.support.chunkstore.in_place_world import InPlaceWorld
 from tests.support.chunkstore.memory_source import sources_of
-from tests.support.maintenance.baton import InlineExecutor
+from tests.support.maintenance.baton import InlineExecutor, Killed
 
 MAIN = Spec("r", "main")
 
@@ -156,6 +158,85 @@ def test_a_purge_during_an_adoption_that_fails(world: InPlaceWorld) -> None:
         world.read("00")
     assert world.read("01") == stays
     assert not any(gone[:1000] in data for data in world.memory.objects.values())
+
+
+def killed_at(first: int, *, done: bool) -> Effect:
+    """The process is killed at its ``first`` request, or right after that is ``done``. No later one
+    does anything."""
+    numbers = itertools.count(first)
+
+    def effect(perform: Callable[[], object]) -> object:
+        if done and next(numbers) == first:
+            perform()
+        raise Killed
+
+    return effect
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_kill_at_any_request(world: InPlaceWorld, *, done: bool) -> None:
+    """Wherever an adoption is killed, every file can be read, and a repetition adopts only the
+    packs that are left. Then the bucket is not needed, and the store has the same packs."""
+    files = {}
+    for n in range(6):  # the packs of six commits, two for each thread
+        files[f"{n}"] = world.put(f"{n}", 100_000)
+        world.imported()
+    before, packs = dict(world.memory.objects), set(world.packs_in_place())
+    packs_before = {key for key in before if "packs/" in key}
+    assert len(packs) == len(files)
+    for first in itertools.count(1):
+        faulty = FaultyObjects(world.memory)
+        faulty.add(killed_at(first, done=done), first=first)
+        with suppress(Killed):
+            adopt(open_store(VirtualPacks(faulty, sources_of(world.source))), MAIN)
+            assert first > 6 * len(files), "each pack takes several requests"
+            break
+        assert {key: world.read(key) for key in files} == files
+        left = set(world.packs_in_place())
+        again = FaultyObjects(world.memory)
+        result = adopt(open_store(VirtualPacks(again, sources_of(world.source))), MAIN)
+        assert (result.packs, result.size_bytes) == (len(left), 100_000 * len(left))
+        written = [call.key for call in again.calls if call.operation == "put"]
+        assert {*written} >= {keys.pack(pack) for pack in left}
+        assert not {*written} & {keys.pack(pack) for pack in packs - left}
+        assert adopted(world) == AdoptResult()
+        assert {key for key in world.memory.objects if "packs/" in key} == packs_before
+        kept, world.source.versions = world.source.versions, {}
+        assert {key: world.read(key) for key in files} == files
+        world.source.versions = kept
+        world.memory.objects = dict(before)
+
+
+def test_packs_that_gc_deletes_meanwhile(world: InPlaceWorld) -> None:
+    """With --all they need not be adopted: the next look at each finds that it is gone. A version
+    needs its packs, so one that is gone is named."""
+    world.put("00")
+    world.imported()
+    (pack,) = world.packs_in_place()
+    before = dict(world.memory.objects)
+    for spec in (None, MAIN):
+        for operation in ("get", "head"):
+            for first in itertools.count(1):
+                world.memory.objects = dict(before)
+                faulty = FaultyObjects(world.memory)
+                rule = faulty.add(deleted_first(world, pack), operation, keys.pack(pack))
+                rule.first, rule.times = first, 1
+                result = adopt(open_store(VirtualPacks(faulty, sources_of(world.source))), spec)
+                if keys.pack(pack) in world.memory.objects:
+                    break
+                is_late = result.size_bytes > 0  # it was adopted before
+                assert bool(result.lost) == (spec is not None and not is_late)
+            assert first > 1
+
+
+def deleted_first(world: InPlaceWorld, pack: PackId) -> Effect:
+    """A gc run deletes the pack right before the request."""
+
+    def effect(perform: Callable[[], object]) -> object:
+        world.memory.delete(keys.pack(pack))
+        return perform()
+
+    return effect
 
 
 def test_a_source_that_is_not_known(world: InPlaceWorld) -> None:
