@@ -11,6 +11,7 @@ from lodefs.chunkstore.errors import (
     Corrupt,
     NotFound,
     SourceLost,
+    SourceUnknown,
     UnknownFormat,
 )
 from lodefs.chunkstore.format import keys
@@ -107,7 +108,8 @@ def dropped_of(index: PackIndex, named: int) -> int:
 @dataclass(frozen=True, slots=True)
 class FoundPieces:
     """The parts of a pack that exist: its index, its good chunks, and all chunks as they are,
-    except those in objects of a source that are lost."""
+    except those in objects of a source that are lost, or in sources that the settings do not name.
+    """
 
     index: PackIndex
     good: Pieces
@@ -119,10 +121,19 @@ def find_pieces(objects: ObjectStore, pack_id: PackId) -> FoundPieces | None:
     try:
         version = read_index(objects, pack_id)
         check_bound(version.index)
-        stored, _ = _stored_pieces(objects, version)
+        stored = _reachable_pieces(objects, version)
     except (*UNREADABLE, Changed):
         return None
     return FoundPieces(version.index, _good_pieces(version.index, stored)[0], stored)
+
+
+def _reachable_pieces(objects: ObjectStore, version: PackIndexVersion) -> Pieces:
+    """Returns the stored chunks of a pack, or those that lie in the store if the settings do not
+    name a source of the others. Raises: what reading raises."""
+    try:
+        return _stored_pieces(objects, version)[0]
+    except SourceUnknown:
+        return _stored_pieces(objects, version, in_place=False)[0]
 
 
 def _stored_pieces(

@@ -14,7 +14,14 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lodefs.chunkstore.errors import UNREADABLE, Corrupt, Expired, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import (
+    UNREADABLE,
+    Corrupt,
+    Expired,
+    NotFound,
+    SourceUnknown,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import Commit
@@ -81,12 +88,14 @@ class Finding:
 
 @dataclass(slots=True)
 class RepairResult:
-    """Counts of the examined objects, and all findings."""
+    """Counts of the examined objects, and all findings. ``unchecked`` has a line for each source
+    of bytes in place that the settings do not name."""
 
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0
     packs: int = 0
     notes: list[str] = field(default_factory=list)  # the sources' notes about the search
+    unchecked: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> list[Finding]:
@@ -152,6 +161,7 @@ class _Repair:
         self._lacking: dict[PackId, list[str]] = defaultdict(list)  # files without a source
         self._commits: dict[tuple[str, CommitId], Commit] = {}
         self._repairs = 0  # number of repaired packs
+        self._unknown: dict[str, PackId] = {}  # by error: the first pack that was not checked
         # The value of _repairs when a pack was last searched for
         self._tried: dict[PackId, int] = {}
 
@@ -177,6 +187,7 @@ class _Repair:
         self._history([*self._heads(refs, damages)], journal.deleted)
         self._trees()
         self._data()
+        self._unknown_sources()
         for pack_id, pack in self._packs.items():
             if pack is not None:
                 concerns = self._concerns[pack_id]
@@ -387,7 +398,12 @@ class _Repair:
             self._reader = PackReader(self._objects)  # a new one, without the old caches
 
     def _damage(self, pack_id: PackId, *, data: bool) -> PackDamage | None:
-        return examine(self._objects, pack_id, data=data, named=self._chunks.get(pack_id, 0))
+        look = partial(examine, self._objects, pack_id, named=self._chunks.get(pack_id, 0))
+        try:
+            return look(data=data)
+        except SourceUnknown as error:
+            self._unknown.setdefault(str(error), pack_id)
+            return look(data=data, in_place=False)
 
     def _note_all(self, places: Sequence[_Directory]) -> None:
         for place in places:
@@ -425,6 +441,16 @@ class _Repair:
         )
         left = [damage for damage in bad if damage.absent and damage.repaired_from is None]
         self._name([replace(damage, good=~damage.absent) for damage in left], self._lacking)
+
+    def _unknown_sources(self) -> None:
+        """Adds a line for each source that the settings do not name."""
+        packs = self._unknown.values()
+        names: dict[PackId, list[str]] = defaultdict(list)
+        self._name([PackDamage(pack_id, is_lost=False, what="") for pack_id in packs], names)
+        for error, pack_id in self._unknown.items():
+            first = names[pack_id][0] if names[pack_id] else keys.pack(pack_id)
+            line = f"{first}, and all else that lies there, was not checked: {error}"
+            self._result.unchecked.append(line)
 
     def _name(self, bad: Sequence[PackDamage], names: dict[PackId, list[str]]) -> None:
         """Adds the files that need a missing chunk of the bad packs."""

@@ -67,10 +67,12 @@ def repair(
     else:
         for finding in result.findings:
             cli.write_line(_line(finding, dry_run=dry_run))
+        for line in result.unchecked:
+            cli.write_line(text.escaped(line))
         for note in result.notes:
             cli.write_line(text.escaped(note))
         cli.write_line(_summary(result, dry_run=dry_run))
-    if result.left or (dry_run and result.findings):
+    if result.left or result.unchecked or (dry_run and result.findings):
         session.exit_code = exit_codes.FAILURE
 
 
@@ -173,6 +175,7 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
         "commits": result.commits,
         "packs": result.packs,
         "notes": result.notes,
+        "unchecked": result.unchecked,
     }
 
 
@@ -191,7 +194,7 @@ def _line(finding: Finding, *, dry_run: bool) -> str:
 def _summary(result: RepairResult, *, dry_run: bool) -> str:
     looked = f"{text.count(result.commits, 'commit')}, {text.count(result.packs, 'pack')}: "
     if not result.findings:
-        return looked + "all is well"
+        return looked + ("all else is well" if result.unchecked else "all is well")
     problems = text.count(len(result.findings), "problem")
     repaired = len(result.findings) - len(result.left)
     return f"{looked}{problems}, {repaired} {'can be repaired' if dry_run else 'repaired'}"

@@ -124,7 +124,9 @@ class VirtualPacks(DelegatingStore):
             except (SourceLost, SourceUnknown) as error:
                 if self.inner.head(key).etag != etag:
                     raise Changed(f"{key} was rewritten, perhaps with these bytes") from error
-                raise type(error)(f"{error}; it has bytes of {key}") from error
+                if isinstance(error, SourceUnknown):
+                    raise  # one error for all packs
+                raise SourceLost(f"{error}; it has bytes of {key}") from error
         part = self.inner.get(key, offset=piece.offset, size=piece.size_bytes, if_match=etag)
         if len(part.data) != piece.size_bytes:
             raise Changed(f"{key} is shorter than it was")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import SourceLost, SourceUnknown
+from lodefs.chunkstore.errors import SourceLost
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.push.remote import remote_files
@@ -89,14 +90,40 @@ def test_a_source_that_has_a_part(world: InPlaceWorld) -> None:
 
 
 def test_an_unknown_source_is_no_damage(world: InPlaceWorld) -> None:
-    """A repair that reads all bytes ends with the lines to add, and changes nothing; one that
-    checks what the store has needs no source."""
+    """A repair that reads all bytes has one line for it, with those to add, and changes nothing;
+    one that checks what the store has needs no source."""
+    world.put("d")
+    world.imported()
+    assert len(world.packs_in_place()) == 2
     before = dict(world.memory.objects)
     there = VirtualPacks(world.memory, sources_of())
-    with pytest.raises(SourceUnknown, match=r"\[sources.archive\]"):
-        repair(there, [], RepairOptions(data=True))
-    assert not repair(there, [], RepairOptions()).findings
+    result = repair(there, [], RepairOptions(data=True))
+    (line,) = result.unchecked
+    assert re.match(r"r@\w+:[abcd], and all else .* was not checked: .*\[sources.archive\]", line)
+    assert not result.findings
+    assert repair(there, [], RepairOptions()) == RepairResult(commits=2, packs=result.packs)
     assert world.memory.objects == before
+
+
+def test_damage_beside_an_unknown_source(world: InPlaceWorld) -> None:
+    """It is repaired, and no chunk of the source counts as lost in a pack that nobody has whole:
+    that stays as it is."""
+    contents = {key: world.read(key) for key in (*FILES, "small")}
+    key = keys.pack(world.packs_in_place()[0])
+    data = world.memory.objects[key]
+    begin = data.index(contents["small"][:8])
+    world.memory.objects[key] = data[:begin] + bytes([data[begin] ^ 1]) + data[begin + 1 :]
+    there = VirtualPacks(world.memory, sources_of())
+    part, whole = other_store(world, "small"), other_store(world, *FILES, "small")
+    damaged = dict(world.memory.objects)
+    result = repair(there, [StoreSource(part)], RepairOptions(data=True))
+    assert len(result.unchecked) == 1
+    assert [one.key for one in result.left] == [key]
+    assert world.memory.objects[key] == damaged[key]
+    result = repair(there, [StoreSource(whole)], RepairOptions(data=True))
+    assert [one.key for one in result.findings] == [key]
+    assert not result.left
+    assert {name: world.read(name) for name in contents} == contents
 
 
 def test_a_scrub_reads_what_the_store_has(world: InPlaceWorld) -> None:

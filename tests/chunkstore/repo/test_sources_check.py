@@ -83,6 +83,9 @@ def test_a_pack_that_is_adopted_meanwhile(world: InPlaceWorld) -> None:
 def test_a_source_that_is_not_known(world: InPlaceWorld) -> None:
     """One problem has the lines to add, and all else is checked: one commit does not end the check
     of a store. Without the options nobody needs the source."""
+    world.put("d")
+    world.imported()
+    assert len(world.packs_in_place()) == 2
     store = open_store(VirtualPacks(world.memory, sources_of()))
     assert not verify(store).problems
     for result in (verify(store, sources=True), verify(store, data=True)):
