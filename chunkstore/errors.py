@@ -13,7 +13,16 @@ _TOLD_END_BYTES = 500
 
 
 class LodefsError(Exception):
-    """Base of all errors that lodefs raises on purpose."""
+    """Base of all errors that lodefs raises on purpose. Tasks on other machines return them by
+    pickle, so that works whatever a constructor takes."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {name: value for name, value in vars(self).items() if not callable(value)}
+        return _unpickled, (type(self), self.args), state
+
+
+def _unpickled(kind: type[LodefsError], args: tuple[object, ...]) -> LodefsError:
+    return kind.__new__(kind, *args)
 
 
 class NotFound(LodefsError):

@@ -26,6 +26,12 @@ def pack(pack_id: PackId) -> str:
     return f"{PACKS}{name[:2]}/{name}"
 
 
+def before_packs(prefix: bytes) -> str:
+    """Returns a key that sorts right before those of packs whose ids begin with ``prefix``."""
+    name = prefix.hex()
+    return f"{PACKS}{name[:2]}/{name}"
+
+
 def shard(push_id: str) -> str:
     """Returns ``index/<push id>``."""
     return f"{INDEX}{push_id}"

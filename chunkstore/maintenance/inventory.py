@@ -22,6 +22,7 @@ from lodefs.chunkstore.format.names import (
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.chunkstore.system.task_share import TaskShare
 
 _ROW = struct.Struct("<32sQ")
 _ROWS_AT_ONCE = 8192
@@ -45,11 +46,14 @@ class PackList:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def fill(self, objects: ObjectStore) -> None:
-        """Lists the packs of a store. Skips objects with other names."""
+    def fill(self, objects: ObjectStore, share: TaskShare | None = None) -> None:
+        """Lists the packs of a store, or those of a share. Skips objects with other names."""
+        after = "" if share is None else keys.before_packs(share.first_prefix)
         try:
-            for info in objects.list(keys.PACKS):
+            for info in objects.list(keys.PACKS, after=after):
                 if (pack_id := keys.pack_of(info.key)) is not None:
+                    if share is not None and not share.has(pack_id):
+                        break  # the list is sorted
                     self._file.write(_ROW.pack(pack_id, info.size_bytes))
                     self.count += 1
                     self.size_bytes += info.size_bytes

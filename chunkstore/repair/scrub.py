@@ -4,6 +4,9 @@ It reads packs in the order of their ids, from where the previous run ended, and
 that the store has: it reads nothing from sources.
 One small document in the store itself records the progress, and may be lost. So any machine may do
 the next run.
+
+Many machines read at once in one of two ways. A run hands packs in groups to an executor, and keeps
+the record itself. Or each machine reads the whole of its own range of ids, and records nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -27,6 +31,7 @@ from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.packs import PackDamage, examine
 from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.task_share import TaskShare
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
@@ -34,6 +39,11 @@ SIZE_BYTES_MAX = 1024 * 1024
 SPOILT_MAX = 8192  # damaged packs that are recorded
 WORKERS = 4
 NOTED_EVERY_BYTES = 1 << 30  # the ledger is written each time after this much
+
+SizedPack = tuple[PackId, int]  # a pack and its bytes
+ExaminePacks = Callable[[Iterable[SizedPack]], Iterator[PackDamage | None]]
+"""Returns the damage of each pack, in the order of the packs, which it takes on demand."""
+
 _SHARE = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
 
 
@@ -102,9 +112,10 @@ class ScrubOptions:
 
 @dataclass(slots=True)
 class ScrubResult:
-    """The amount that a run read, and all packs that are damaged now, whichever run found them."""
+    """The amount that a run read, and all packs that are damaged now, whichever run found them. For
+    the share of one task ``store_packs`` are those of the share, and there is no ledger."""
 
-    ledger: ScrubLedger
+    ledger: ScrubLedger | None
     packs: int = 0
     size_bytes: int = 0
     store_packs: int = 0
@@ -130,28 +141,71 @@ def read_scrub_ledger(objects: ObjectStore) -> ScrubLedger:
 
 
 def scrub(
-    objects: ObjectStore, options: ScrubOptions, progress: Progress | None = None
+    objects: ObjectStore,
+    options: ScrubOptions,
+    progress: Progress | None = None,
+    examine_packs: ExaminePacks | None = None,
 ) -> ScrubResult:
-    """Reads the next share, and the packs that were damaged before. After an error, what was read
-    counts. Two runs at once read the same packs. Raises: what the store raises."""
+    """Reads the next share, and the packs that were damaged before; by default with threads. After
+    an error, what was read counts. Two runs at once read the same packs. Raises: what the store
+    raises, and ``examine_packs``."""
     progress = progress or Progress()
     ledger = read_scrub_ledger(objects)
-    progress.phase = "listing packs"
-    with PackList() as packs:
-        packs.fill(objects)
-        sizes = sorted(packs)
+    sizes = _listed(objects, progress)
     result = ScrubResult(ledger, store_packs=len(sizes), store_bytes=sum(s for _, s in sizes))
     chosen = next_packs(sizes, ledger.after, int(result.store_bytes * options.share))
-    progress.phase = "scrubbing"
-    progress.bytes_total = sum(size_bytes for _, size_bytes in chosen)
-    with ThreadPoolExecutor(options.workers, "lodefs-scrub") as executor:
-        run = _Scrub(objects, options, progress, executor, result, last=sizes[-1:])
-        run.again()
+    with _threads(objects, options.workers) as by_threads:
+        reading = _Reading(options, progress, result, examine_packs or by_threads)
+        reading.again(ledger.damaged)
+        notes = _Notes(objects, options.clock, ledger, sizes[-1][0] if sizes else None, result)
         try:
-            run.read(chosen)
+            for pack, size_bytes in reading.read(chosen):
+                notes.add(pack, size_bytes)
         finally:
-            run.note()
+            notes.write()
     return result
+
+
+def scrub_share(
+    objects: ObjectStore,
+    share: TaskShare,
+    options: ScrubOptions,
+    progress: Progress | None = None,
+) -> ScrubResult:
+    """Reads all packs of a task's share, a range of ids, and writes nothing. The results of all
+    tasks together are that of a scrub of the whole store. Raises: what the store raises."""
+    progress = progress or Progress()
+    sizes = _listed(objects, progress, share)
+    result = ScrubResult(None, store_packs=len(sizes), store_bytes=sum(s for _, s in sizes))
+    with _threads(objects, options.workers) as by_threads:
+        for _ in _Reading(options, progress, result, by_threads).read(sizes):
+            pass
+    return result
+
+
+def examine_group(
+    objects: ObjectStore, packs: Sequence[PackId], workers: int
+) -> list[PackDamage | None]:
+    """Returns the damage of each pack of a group. Raises: what the store raises."""
+    with _threads(objects, workers) as by_threads:
+        return list(by_threads((pack, 0) for pack in packs))
+
+
+@contextmanager
+def _threads(objects: ObjectStore, workers: int) -> Iterator[ExaminePacks]:
+    """Examines packs with threads of this process, one for each worker."""
+    look = partial(examine, objects, data=True, in_place=False)
+    with ThreadPoolExecutor(workers, "lodefs-scrub") as executor:
+        yield lambda packs: map_ahead(executor, look, (pack for pack, _ in packs), workers)
+
+
+def _listed(
+    objects: ObjectStore, progress: Progress, share: TaskShare | None = None
+) -> list[SizedPack]:
+    progress.phase = "listing packs"
+    with PackList() as packs:
+        packs.fill(objects, share)
+        return sorted(packs)
 
 
 def next_packs(
@@ -172,69 +226,42 @@ def next_packs(
     return chosen
 
 
-class _Scrub:
-    """One run."""
+class _Reading:
+    """Reads packs, and adds to a result what was read and what is damaged."""
 
     def __init__(
         self,
-        objects: ObjectStore,
         options: ScrubOptions,
         progress: Progress,
-        executor: Executor,
         result: ScrubResult,
-        last: Sequence[tuple[PackId, int]],
+        examine_packs: ExaminePacks,
     ) -> None:
-        self._objects = objects
         self._options = options
         self._progress = progress
-        self._executor = executor
         self._result = result
-        self._last = last[0][0] if last else None
+        self._examine = examine_packs
         self._began = options.timer()
-        self._unnoted_bytes = 0
 
-    def again(self) -> None:
+    def again(self, damaged: Iterable[PackId]) -> None:
         """Reads the damaged packs again, since they may have been repaired or deleted."""
-        for damage in self._examined(self._result.ledger.damaged):
-            if damage is not None and not damage.is_lost:
-                self._result.damaged.append(damage)
+        found = self._examine((pack, 0) for pack in damaged)
+        self._result.damaged += [one for one in found if one is not None and not one.is_lost]
 
-    def read(self, packs: Sequence[tuple[PackId, int]]) -> None:
-        """Reads packs at the given rate, and records the last one."""
+    def read(self, packs: Sequence[SizedPack]) -> Iterator[SizedPack]:
+        """Reads packs at the given rate, and yields each one that was read."""
+        self._progress.phase = "scrubbing"
+        self._progress.bytes_total = sum(size_bytes for _, size_bytes in packs)
         known = {damage.pack_id for damage in self._result.damaged}
-        damages = self._examined(self._paced(packs))
+        damages = self._examine(self._paced(packs))
         for (pack, size_bytes), damage in zip(packs, damages, strict=True):
             if damage is not None and not damage.is_lost and pack not in known:
                 self._result.damaged.append(damage)
-            self._count(pack, size_bytes)
-            if self._unnoted_bytes >= NOTED_EVERY_BYTES:
-                self.note()
+            self._result.packs += 1
+            self._result.size_bytes += size_bytes
+            self._progress.bytes_done += size_bytes
+            yield pack, size_bytes
 
-    def note(self) -> None:
-        """Writes the ledger."""
-        self._unnoted_bytes = 0
-        damaged = tuple(damage.pack_id for damage in self._result.damaged)
-        self._result.ledger = replace(self._result.ledger, damaged=damaged)
-        self._objects.put(keys.SCRUB, [encode_scrub_ledger(self._result.ledger)])
-
-    def _count(self, pack: PackId, size_bytes: int) -> None:
-        ledger, now_s = self._result.ledger, int(self._options.clock())
-        ledger = replace(
-            ledger,
-            after=pack,
-            began_s=ledger.began_s or now_s,
-            checked_packs=ledger.checked_packs + 1,
-            checked_bytes=ledger.checked_bytes + size_bytes,
-        )
-        if pack == self._last:
-            ledger = ScrubLedger(None, ledger.rounds + 1, 0, now_s)
-        self._result.ledger = ledger
-        self._result.packs += 1
-        self._result.size_bytes += size_bytes
-        self._unnoted_bytes += size_bytes
-        self._progress.bytes_done += size_bytes
-
-    def _paced(self, packs: Sequence[tuple[PackId, int]]) -> Iterator[PackId]:
+    def _paced(self, packs: Sequence[SizedPack]) -> Iterator[SizedPack]:
         """Waits before each pack until the rate allows it."""
         sent_bytes = 0
         for pack, size_bytes in packs:
@@ -243,9 +270,47 @@ class _Scrub:
                 if (early_s := due_s - self._options.timer()) > 0:
                     self._options.sleep(early_s)
             sent_bytes += size_bytes
-            yield pack
+            yield pack, size_bytes
 
-    def _examined(self, packs: Iterable[PackId]) -> Iterator[PackDamage | None]:
-        """Yields the damage of each pack, in order. As many are under way as there are workers."""
-        look = partial(examine, self._objects, data=True, in_place=False)
-        return map_ahead(self._executor, look, packs, self._options.workers)
+
+class _Notes:
+    """The record of a run, in the store's ledger."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        clock: Callable[[], float],
+        ledger: ScrubLedger,
+        last: PackId | None,
+        result: ScrubResult,
+    ) -> None:
+        """``last`` is the pack with which a round ends."""
+        self._objects = objects
+        self._clock = clock
+        self._ledger = ledger
+        self._last = last
+        self._result = result
+        self._unwritten_bytes = 0
+
+    def add(self, pack: PackId, size_bytes: int) -> None:
+        """Records a pack that was read, and now and then writes the ledger."""
+        ledger, now_s = self._ledger, int(self._clock())
+        self._ledger = replace(
+            ledger,
+            after=pack,
+            began_s=ledger.began_s or now_s,
+            checked_packs=ledger.checked_packs + 1,
+            checked_bytes=ledger.checked_bytes + size_bytes,
+        )
+        if pack == self._last:
+            self._ledger = ScrubLedger(None, ledger.rounds + 1, 0, now_s)
+        self._unwritten_bytes += size_bytes
+        if self._unwritten_bytes >= NOTED_EVERY_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        """Writes the ledger."""
+        self._unwritten_bytes = 0
+        damaged = tuple(damage.pack_id for damage in self._result.damaged)
+        self._result.ledger = replace(self._ledger, damaged=damaged)
+        self._objects.put(keys.SCRUB, [encode_scrub_ledger(self._result.ledger)])

@@ -1,4 +1,5 @@
-"""Maps a function over many items with the threads of an executor, in bounded memory."""
+"""Maps a function over many items with the threads of an executor, in bounded memory; groups items
+that are too small for a task each."""
 
 from __future__ import annotations
 
@@ -30,3 +31,20 @@ def map_ahead(
     finally:
         for future in waiting:
             future.cancel()
+
+
+def grouped(
+    items: Iterable[T], size_bytes_of: Callable[[T], int], size_bytes: int, count_max: int
+) -> Iterator[list[T]]:
+    """Yields the items in their order, in groups that end when they have ``size_bytes`` together,
+    or ``count_max`` items."""
+    group: list[T] = []
+    together_bytes = 0
+    for item in items:
+        group.append(item)
+        together_bytes += size_bytes_of(item)
+        if together_bytes >= size_bytes or len(group) == count_max:
+            yield group
+            group, together_bytes = [], 0
+    if group:
+        yield group

@@ -10,6 +10,7 @@ import click
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.system.durations import parse_duration
+from lodefs.chunkstore.system.task_share import TaskShare, parse_task_share
 
 T = TypeVar("T")
 
@@ -82,3 +83,4 @@ def _rate(words: str) -> int:
 DURATION = ParsedType("DURATION", int, parse_duration)  # in seconds
 SIZE = ParsedType("SIZE", int, _size)  # in bytes, such as 4MiB
 RATE = ParsedType("BYTES", int, _rate)  # in bytes a second, such as 200MB
+TASK_SHARE = ParsedType("K/N", TaskShare, parse_task_share)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lodefs.api import push_plans
-from lodefs.api.part_tasks import TaskResult
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.api.part_tasks import EXECUTORS, TaskResult
 from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.system.task_share import TaskShare
 from lodefs.cli import options as cli
 from lodefs.cli import text
+from lodefs.cli.parsed_type import TASK_SHARE
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.push import json_of, report
 from lodefs.settings.session import Session
@@ -86,7 +87,7 @@ def create(
 def part(
     session: Session,
     name: str = cli.argument("PLAN"),
-    share: str = cli.argument("K/N"),
+    share: TaskShare = cli.argument("K/N", type=TASK_SHARE),
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
@@ -95,14 +96,13 @@ def part(
     Tasks may run in any order, again, and at once, and may be killed: parts that are done take no
     time, and N may change. A part that fails does not stop the others; the exit code is then 1.
     """
-    task, tasks = _share(share)
 
     def tell(one: TaskResult) -> None:
         _tell(one, as_json=as_json)
 
     with show_progress() as progress:
         done = push_plans.do_parts(
-            name, task, tasks, tell, session=session, progress=progress, **options
+            name, share.task, share.tasks, tell, session=session, progress=progress, **options
         )
     session.exit_code = int(any(one.error is not None for one in done))
 
@@ -116,9 +116,7 @@ def part(
 def run(
     session: Session,
     name: str = cli.argument("PLAN"),
-    executor: str = cli.option(
-        "processes:N, dask://HOST:PORT, mpi or ray://HOST:PORT.", required=True, metavar="EXECUTOR"
-    ),
+    executor: str = cli.option(EXECUTORS, required=True, metavar="EXECUTOR"),
     skip_unreadable: bool = cli.option("Leave out files that cannot be read or that change."),
     as_json: bool = cli.JSON,
 ) -> None:
@@ -189,13 +187,6 @@ def discard(session: Session, name: str = cli.argument("PLAN")) -> None:
     """Remove PLAN. Its commit stays, if it is finished; otherwise gc deletes its data."""
     push_plans.discard_plan(name, session=session)
     cli.write_line(f"discarded the plan {name}")
-
-
-def _share(share: str) -> tuple[int, int]:
-    task, slash, tasks = share.partition("/")
-    if not slash or not task.isdecimal() or not tasks.isdecimal():
-        raise InvalidInput(f"{share!r} is not a share of the tasks: 3/32 is the third of 32")
-    return int(task), int(tasks)
 
 
 def _tell(one: TaskResult, *, as_json: bool) -> None:

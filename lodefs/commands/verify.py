@@ -9,24 +9,35 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lodefs.api.part_tasks import EXECUTORS, opened_executor
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodecache import damage_reports
+from lodefs.chunkstore.system.task_share import TaskShare
 from lodefs.cli import exit_codes, text
 from lodefs.cli import options as cli
-from lodefs.cli.parsed_type import RATE
+from lodefs.cli.parsed_type import RATE, TASK_SHARE
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.verify import CacheCheck, Damage
+    from lodefs.chunkstore.repair.scrub import ScrubResult
+    from lodefs.chunkstore.repo.verify import VerifyResult
+
+_SHARE_DEFAULT = "1/30"
+_PART = cli.option("Task K of N, which many machines share.", type=TASK_SHARE, metavar="K/N")
+_EXECUTOR = cli.option(f"Read by its tasks: {EXECUTORS}", metavar="EXECUTOR")
 
 
 @cli.command(
     "lodefs verify --data vision/flickr30k@v1.0          # every byte of a revision",
+    "lodefs verify --data --executor processes:8         # or dask://HOST:PORT, mpi, ray://...",
+    "lodefs verify --data --part 3/32                    # on each of 32 machines, its share",
     "lodefs verify --sources vision/flickr30k            # what lies in place in a bucket",
     "lodefs verify --cache --repair                      # this node's cache",
     store=True,
@@ -41,6 +52,8 @@ def verify(
     cache_dir: str | None = cli.option("Which cache [the running proxy's].", metavar="DIR"),
     repair: bool = cli.option("Drop damaged files of the cache."),
     workers: int = cli.option("Parallel reads [8].", default=8, between=(1, 256)),
+    part: TaskShare | None = _PART,
+    executor: str | None = _EXECUTOR,
     as_json: bool = cli.JSON,
 ) -> None:
     """Check that every reference of the store, or of one revision, resolves. For a whole store it
@@ -48,13 +61,17 @@ def verify(
     that restores them. With --sources it also asks a bucket for each object that was imported in
     place: one that is changed, gone or archived is a problem of each file that needs it.
 
+    Many machines share the work with --executor, or each runs --part K/N: it checks all trees, and
+    the files of which the first pack is in its share.
+
     With --cache, check every chunk in this node's cache, even while its proxy runs. It lists all
     problems, and exits with 1 if there are any.
     """
     if of_cache:
-        if spec is not None or data or sources:
+        if spec is not None or data or sources or part or executor:
             raise InvalidInput(
-                "--cache checks all of a node's cache: no REPO, no --data, no --sources with it"
+                "--cache checks all of a node's cache: no REPO, --data, --sources, --part and "
+                "--executor with it"
             )
         if cache_dir is not None:
             cli.reject(session.command_options, "does nothing with --cache-dir")
@@ -63,25 +80,54 @@ def verify(
         raise InvalidInput("--cache-dir and --repair need --cache")
     else:
         cli.reject({"--proxy": session.command_options["--proxy"]}, "does nothing without --cache")
-        _verify_store(session, spec, data, sources, workers, as_json=as_json)
+        if executor is not None and not data:
+            raise InvalidInput("--executor reads files with many machines: it needs --data")
+        if spec is not None:
+            cli.no_path(spec)
+        _refuse_both(part, executor)
+        result = _verified(session, spec, data, sources, workers, part, executor)
+        _report(session, result, data=data, sources=sources, as_json=as_json)
 
 
-def _verify_store(
-    session: Session, spec: Spec | None, data: bool, sources: bool, workers: int, *, as_json: bool
-) -> None:
+def _verified(
+    session: Session,
+    spec: Spec | None,
+    data: bool,
+    sources: bool,
+    workers: int,
+    part: TaskShare | None,
+    executor: str | None,
+) -> VerifyResult:
+    from lodefs.api.checking import check_data_with
     from lodefs.chunkstore.repair.state_check import check_state
     from lodefs.chunkstore.repo.verify import verify as check
 
-    if spec is not None:
-        cli.no_path(spec)
-    with show_progress() as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(show_progress())
+        check_data = None
+        if executor is not None:
+            opened = stack.enter_context(opened_executor(executor))
+            check_data = check_data_with(opened, session.store_url, workers)
         result = check(
-            session.store, spec, data=data, sources=sources, workers=workers, progress=progress
+            session.store,
+            spec,
+            data=data,
+            sources=sources,
+            workers=workers,
+            progress=progress,
+            share=part,
+            check_data=check_data,
         )
-        if spec is None:
+        if spec is None and (part is None or part.task == 1):
             progress.phase = "checking the journal"
             found = check_state(session.store.objects, time.time)
             result.problems += [str(problem) for problem in found]
+    return result
+
+
+def _report(
+    session: Session, result: VerifyResult, *, data: bool, sources: bool, as_json: bool
+) -> None:
     if as_json:
         cli.write_json(
             {
@@ -249,15 +295,19 @@ def _check_reported(directory: Path) -> None:
 @cli.command(
     "lodefs scrub --share 1/30 --rate 200MB              # once a day: all of it within 30 days",
     "lodefs scrub --share 1/1                            # all of it, now",
+    "lodefs scrub --executor dask://scheduler:8786       # by many machines",
+    "lodefs scrub --part 3/32                            # on each of 32 machines, its part",
     store=True,
 )
 def scrub(
     session: Session,
-    share: str = cli.option("How much of the store [1/30].", default="1/30", metavar="N/M"),
+    share: str | None = cli.option("How much of the store [1/30].", metavar="N/M"),
     rate: int | None = cli.option(
         "At most so much a second, such as 200MB.", type=RATE, metavar="SIZE"
     ),
     workers: int = cli.option("Parallel reads [4].", default=4, between=(1, 64)),
+    part: TaskShare | None = _PART,
+    executor: str | None = _EXECUTOR,
     as_json: bool = cli.JSON,
 ) -> None:
     """Read a share of the store's packs and check every byte, to find decayed data before a reader
@@ -266,13 +316,12 @@ def scrub(
     The next run continues from the end of this one, on any machine, since the store has the
     position. It lists all damaged packs, also those that earlier runs have found, and exits with 1
     if there are any. `lodefs repair --data` names the versions that need them.
-    """
-    from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share
-    from lodefs.chunkstore.repair.scrub import scrub as scrub_store
 
-    options = ScrubOptions(parse_share(share), rate, workers)
-    with show_progress() as progress:
-        result = scrub_store(session.store.objects, options, progress)
+    Many machines share the work with --executor. Without an executor, each runs --part K/N: it
+    reads all packs of its range of ids, and lists those that are damaged. A part has no position:
+    one that was interrupted begins anew.
+    """
+    result = _scrubbed(session, share, rate, workers, part, executor)
     ledger = result.ledger
     if as_json:
         cli.write_json(
@@ -281,10 +330,11 @@ def scrub(
                 "read_bytes": result.size_bytes,
                 "store_packs": result.store_packs,
                 "store_bytes": result.store_bytes,
-                "rounds": ledger.rounds,
-                "round_began_s": ledger.began_s or None,
-                "round_ended_s": ledger.ended_s or None,
-                "round_packs": ledger.checked_packs,
+                "part": None if part is None else str(part),
+                "rounds": ledger and ledger.rounds,
+                "round_began_s": (ledger and ledger.began_s) or None,
+                "round_ended_s": (ledger and ledger.ended_s) or None,
+                "round_packs": ledger and ledger.checked_packs,
                 "problems": [
                     {"pack": damage.pack_id.hex(), "message": damage.what}
                     for damage in result.damaged
@@ -299,10 +349,44 @@ def scrub(
             f"{text.count(result.store_packs, 'pack')}, {text.size(result.store_bytes)}; "
             + (text.count(len(result.damaged), "problem") if result.damaged else "all is well")
         )
-        ended = f", the last on {text.time(ledger.ended_s)}" if ledger.ended_s else ""
-        cli.write_line(
-            f"this round: {text.count(ledger.checked_packs, 'pack')} so far; "
-            f"{text.count(ledger.rounds, 'round')} before{ended}"
-        )
+        if ledger is not None:
+            ended = f", the last on {text.time(ledger.ended_s)}" if ledger.ended_s else ""
+            cli.write_line(
+                f"this round: {text.count(ledger.checked_packs, 'pack')} so far; "
+                f"{text.count(ledger.rounds, 'round')} before{ended}"
+            )
     if result.damaged:
         session.exit_code = exit_codes.FAILURE
+
+
+def _scrubbed(
+    session: Session,
+    share: str | None,
+    rate: int | None,
+    workers: int,
+    part: TaskShare | None,
+    executor: str | None,
+) -> ScrubResult:
+    from lodefs.api.checking import examine_with
+    from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share, scrub_share
+    from lodefs.chunkstore.repair.scrub import scrub as scrub_store
+
+    _refuse_both(part, executor)
+    if part is not None and share is not None:
+        raise InvalidInput("--part reads all packs of its part: no --share with it")
+    options = ScrubOptions(parse_share(share or _SHARE_DEFAULT), rate, workers)
+    objects = session.store.objects
+    with ExitStack() as stack:
+        progress = stack.enter_context(show_progress())
+        if part is not None:
+            return scrub_share(objects, part, options, progress)
+        examine_packs = None
+        if executor is not None:
+            opened = stack.enter_context(opened_executor(executor))
+            examine_packs = examine_with(opened, session.store_url, workers)
+        return scrub_store(objects, options, progress, examine_packs)
+
+
+def _refuse_both(part: TaskShare | None, executor: str | None) -> None:
+    if part is not None and executor is not None:
+        raise InvalidInput("--part is the work of one machine, and --executor all work: use one")

@@ -1,10 +1,14 @@
-"""What edges tell of errors, in which words of clients stand."""
+"""What edges tell of errors, in which words of clients stand, and errors that travel."""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from lodefs.chunkstore.errors import TOLD_BYTES_MAX, told
+from lodefs.chunkstore.errors import TOLD_BYTES_MAX, LodefsError, NotFound, Unavailable, told
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.journal.ref_write import Collected
 
 
 @pytest.mark.parametrize(
@@ -22,3 +26,22 @@ def test_of_a_long_error_begin_and_end_are_told(middle: str) -> None:
     assert line.startswith("repository ") and line.endswith(": name another")
     assert " [...] " in line and "\N{REPLACEMENT CHARACTER}" not in line
     assert len(line.encode()) <= TOLD_BYTES_MAX + 7
+
+
+def _there_and_back(error: LodefsError) -> LodefsError:
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found)) == (type(error), str(error))
+    assert isinstance(found, LodefsError)
+    return found
+
+
+def test_errors_are_pickled_whatever_their_constructors_take() -> None:
+    """With what they say and have, except for what reads a store."""
+    chunks = {PackId(b"p" * 32): 5}
+    collected = _there_and_back(Collected("gone", {b"i" * 32}, chunks))
+    assert isinstance(collected, Collected) and collected.chunks == chunks
+    busy = _there_and_back(Unavailable("busy", retry_after_s=3.0))
+    assert isinstance(busy, Unavailable) and busy.retry_after_s == 3.0
+    missing = NotFound("missing")
+    missing.instead = lambda: "others"
+    assert vars(_there_and_back(missing)) == {}

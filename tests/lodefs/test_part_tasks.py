@@ -14,17 +14,18 @@ from lodefs.api.part_tasks import (
     ATTEMPTS_MAX,
     IN_FLIGHT_MAX,
     TaskResult,
+    map_tasks,
     opened_executor,
     run_tasks,
 )
-from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.errors import Denied, Unavailable
 
 
 class FakeExecutor(Executor):
     """Runs a task when it is submitted. ``outcome`` may change what becomes of the future."""
 
-    def __init__(self, outcome: Callable[[Future[Any], int], bool] = lambda *_: False) -> None:
-        self.calls: list[int] = []
+    def __init__(self, outcome: Callable[[Future[Any], Any], bool] = lambda *_: False) -> None:
+        self.calls: list[Any] = []
         self.open: set[Future[Any]] = set()
         self.most = 0
         self._outcome = outcome
@@ -79,6 +80,47 @@ def test_errors_of_the_executor_are_tried_again() -> None:
     assert [one.number for one in failed] == [2, 3]
     assert "the executor has lost it: CancelledError" in str(failed[0].error)
     assert [executor.calls.count(n) for n in range(4)] == [1, 3, 3, 1]
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    """Whatever the executor does first, and though it loses some without a word. Items are taken
+    on demand."""
+
+    def outcome(future: Future[Any], numbered: Any) -> bool:
+        number = numbered[0]
+        if number % 5 == 1 and executor.calls.count(numbered) < ATTEMPTS_MAX:
+            return True  # lost
+        if number % 5 == 2 and executor.calls.count(numbered) == 1:
+            future.set_exception(OSError("worker lost"))
+            return True
+        return False
+
+    executor = FakeExecutor(outcome)
+    taken: list[int] = []
+    items = (taken.append(n) or n for n in range(IN_FLIGHT_MAX + 40))
+    found = map_tasks(executor, lambda n: n * n, items, look_every_s=0.0001)
+    assert next(found) == 0
+    assert len(taken) < IN_FLIGHT_MAX + 40
+    assert [0, *found] == [n * n for n in range(IN_FLIGHT_MAX + 40)]
+
+
+def test_what_a_function_raises_is_raised() -> None:
+    """At once; what may pass, after three attempts; and an item that is lost each time is named as
+    lost."""
+
+    def denied(item: int) -> int:
+        raise Denied("no") if item == 3 else Unavailable("busy")
+
+    executor = FakeExecutor()
+    with pytest.raises(Denied, match="no"):
+        list(map_tasks(executor, denied, [3, 3]))
+    with pytest.raises(Unavailable, match="busy"):
+        list(map_tasks(executor, denied, [4]))
+    assert executor.calls.count((0, 4)) == ATTEMPTS_MAX
+    silent = FakeExecutor(lambda _future, numbered: numbered[0] == 1)
+    with pytest.raises(Unavailable, match="lost it, and has been silent"):
+        list(map_tasks(silent, str, range(2), look_every_s=0.0001))
+    assert silent.calls.count((1, 1)) == ATTEMPTS_MAX
 
 
 def test_an_executor_that_has_ended_is_named() -> None:

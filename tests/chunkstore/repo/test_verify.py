@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.repo.data_check import Checked, DataJob, check_group
 from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import VerifyResult, _Verify, verify
+from lodefs.chunkstore.system.parallel_map import grouped
 from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.system.task_share import TaskShare
 from tests.support.chunkstore.handmade import Files, Handmade, Link
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time
@@ -222,6 +226,47 @@ def test_a_tree_that_lies(damaged: Damaged, spoil: Spoil, told: str) -> None:
     assert len(problems) == 1
     assert f"liar@{bad.hex()[:12]}:a: " in problems[0]
     assert told in problems[0]
+
+
+def _spoil(damaged: Damaged) -> None:
+    """Damages an index, data in two packs, and the only tree of a commit."""
+    key = damaged.pack_of(b"dir/inner")
+    damaged.flip(key, len(damaged.objects.objects[key]) - 5)
+    for path in (b"small", b"more"):
+        damaged.flip(damaged.pack_of(path), 10)
+    spoiled = find(damaged.store(), Spec("other")).segments[0].pack
+    damaged.flip(keys.pack(spoiled), 10)
+
+
+def test_an_executor_gives_the_same_report(
+    damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with files in several batches: results of jobs come late, and travel by pickle."""
+    monkeypatch.setattr("lodefs.chunkstore.repo.verify.FILES_TOGETHER_MAX", 2)
+    _spoil(damaged)
+
+    def late(jobs: Iterable[DataJob]) -> Iterator[Checked]:
+        packs = damaged.store().packs
+        for group in pickle.loads(pickle.dumps(list(grouped(jobs, lambda _: 0, 1, 3)))):
+            yield from pickle.loads(pickle.dumps(check_group(packs, group, 2)))
+
+    whole = damaged.check()
+    assert len(whole.problems) > 4
+    assert verify(damaged.store(), data=True, check_data=late) == whole
+
+
+@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize("tasks", [1, 3, 20])
+def test_shares_together_are_one_report(damaged: Damaged, tasks: int, data: bool) -> None:
+    """Each file is checked by one task; problems of trees are told by all."""
+    _spoil(damaged)
+    whole = damaged.check(data=data)
+    shares = [TaskShare(n, tasks) for n in range(1, tasks + 1)]
+    parts = [verify(damaged.store(), data=data, share=share) for share in shares]
+    assert {line for part in parts for line in part.problems} == {*whole.problems}
+    assert sum(part.files for part in parts) == whole.files
+    assert sum(part.data_bytes for part in parts) == whole.data_bytes
+    assert all(part.commits == whole.commits for part in parts)
 
 
 def test_what_is_read_ahead_is_bounded() -> None:
