@@ -5,7 +5,7 @@ Implementations: StoreNode (a store and a cache), DictNode of the tests (a dicti
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -317,6 +317,14 @@ class Upstream(Protocol):
         """Begins a fetch on this node, unless it runs or has just ended. Returns how far it is."""
 
 
+class Upload(NamedTuple):
+    """An object of Git LFS in a file of the node, whose bytes were checked."""
+
+    oid: str
+    file: Path
+    size_bytes: int
+
+
 class LfsWriter(Protocol):
     """Writes the objects and locks of Git LFS into the store."""
 
@@ -326,6 +334,23 @@ class LfsWriter(Protocol):
     async def carry_out(self, order: Order) -> Outcome:
         """Returns when the store has what was ordered. Raises: Denied, NotFound, Unavailable; what
         the store raises."""
+
+    def expect(
+        self, repo: str, name: str, asked: Collection[str], missing: Collection[str]
+    ) -> str:
+        """Notes that a token's user will upload the missing ones of the objects that they asked
+        about. Returns a key, which the uploads bring."""
+
+    async def put(self, repo: str, name: str, upload: Upload, key: str) -> None:
+        """Stores an object, and may move its file away.
+
+        When others of ``key`` are still to come, it returns when the object is sure to be stored,
+        unless the store refuses it. Else it returns when the object is stored, and all others that
+        the user has put into the repository. Raises: InvalidInput if one of those was refused;
+        Denied, NoSpace, Unavailable; what the store raises."""
+
+    async def settled(self, repo: str, oid: str) -> None:
+        """Returns when an object that was put is stored or refused."""
 
 
 class NodeService(Protocol):

@@ -24,9 +24,8 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.lfs import Lock
-from lodefs.chunkstore.protocol.lfs_orders import AddLock, ListLocks, PutObjects, RemoveLock
+from lodefs.chunkstore.protocol.lfs_orders import AddLock, ListLocks, RemoveLock
 from lodefs.chunkstore.protocol.wire import Snapshot
-from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.api import disclosure, responses, routes
 from lodefs.proxy.api.handlers import Handler
 from lodefs.proxy.api.request import Request
@@ -34,24 +33,22 @@ from lodefs.proxy.api.responses import Answer, failure_answer, method_not_allowe
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.lfs.target import (
     BASIC,
+    BATCH,
     MEDIA,
     OBJECTS_MAX,
     Batch,
     LockWanted,
-    ObjectAnswer,
     ObjectRef,
     Page,
     Unlock,
     answer_about,
     checked,
-    failed,
     page_of,
 )
 from lodefs.proxy.lfs.uploads import received
 from lodefs.proxy.node import LfsWriter, NodeService, SnapshotFile
 
 UPLOADS_MAX = 16  # at once; others wait
-RECENT_MAX = 10_000  # objects
 log = logging.getLogger("lodefs.lfs")
 T = TypeVar("T")
 
@@ -62,7 +59,6 @@ class LfsHandlers:
     def __init__(self, node: NodeService) -> None:
         self._node = node
         self._places = asyncio.Semaphore(UPLOADS_MAX)
-        self._recent: Lru[tuple[str, str], int] = Lru(RECENT_MAX)  # sizes of uploaded objects
         self.of: dict[str, Handler] = {routes.LFS: self._answer}
 
     async def _answer(self, route: Route, request: Request) -> Answer:
@@ -91,7 +87,7 @@ class LfsHandlers:
             case "GET", "objects", [oid]:
                 return await self._download(route.repo, lfs.check_oid(oid), request)
             case "PUT", "objects", [oid]:
-                return await self._upload(route.repo, lfs.check_oid(oid), request)
+                return await self._upload(route, lfs.check_oid(oid), request)
             case "GET", "locks", [""]:
                 return await self._list(route)
             case "POST", "locks", [""]:
@@ -115,22 +111,21 @@ class LfsHandlers:
             _check_write(route.repo, request)
         head = await self._head(route.repo)
         base = f"{request.origin}{routes.LFS_PREFIX}{route.repo}"
-        answers: list[ObjectAnswer] = []
-        for wanted in batch.objects:
-            try:
-                stored = await self._size_of(head, checked(wanted))
-            except InvalidInput as error:
-                answers.append(failed(wanted, 422, str(error)))
-            else:
-                answers.append(answer_about(base, batch.operation, wanted, stored))
+        found = [(one, await self._stored(head, one)) for one in batch.objects]
+        key = ""
+        if batch.operation == "upload" and self._node.lfs is not None:
+            missing = [one.oid for one, stored in found if stored is None]
+            asked = [one.oid for one in batch.objects]
+            key = self._node.lfs.expect(route.repo, request.reader.name, asked, missing)
+        answers = [answer_about(base, batch.operation, key, *one) for one in found]
         return _told({"transfer": BASIC, "objects": answers, "hash_algo": "sha256"})
 
     async def _verify(self, route: Route, request: Request) -> Answer:
         _check_write(route.repo, request)
         wanted = checked(_parsed(request, ObjectRef))
-        stored = self._recent.get((route.repo, wanted.oid))
-        if stored is None:
-            stored = await self._size_of(await self._head(route.repo), wanted)
+        if self._node.lfs is not None:
+            await self._node.lfs.settled(route.repo, wanted.oid)
+        stored = await self._size_of(await self._head(route.repo), wanted)
         if stored is None:
             raise NotFound(f"{route.repo} has no object {wanted.oid}: push it again")
         if stored != wanted.size:
@@ -153,13 +148,13 @@ class LfsHandlers:
         headers += responses.FOREIGN_CONTENT
         return await responses.file_answer(self._node.files, file, headers, request)
 
-    async def _upload(self, repo: str, oid: str, request: Request) -> Answer:
-        _check_write(repo, request)
+    async def _upload(self, route: Route, oid: str, request: Request) -> Answer:
+        _check_write(route.repo, request)
         assert request.content is not None
-        writer, content = self._writer(), request.content
-        async with self._places, received(writer.uploads(), oid, content) as (file, size_bytes):
-            await writer.carry_out(PutObjects(repo, {oid: str(file)}))
-        self._recent.put((repo, oid), size_bytes)
+        writer, content, name = self._writer(), request.content, request.reader.name
+        key = route.query.get(BATCH, b"").decode("ascii", "replace")
+        async with self._places, received(writer.uploads(), oid, content) as upload:
+            await writer.put(route.repo, name, upload, key)
         return Answer(200)
 
     async def _head(self, repo: str) -> Snapshot | None:
@@ -171,6 +166,13 @@ class LfsHandlers:
         except NotFound:
             return None
         return await self._node.names.snapshot(repo, log.commits[0].commit)
+
+    async def _stored(self, head: Snapshot | None, wanted: ObjectRef) -> int | InvalidInput | None:
+        """Returns the size of an object that is in the store, or why no object can be so."""
+        try:
+            return await self._size_of(head, checked(wanted))
+        except InvalidInput as error:
+            return error
 
     async def _size_of(self, head: Snapshot | None, wanted: ObjectRef) -> int | None:
         if head is None:

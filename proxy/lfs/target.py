@@ -17,6 +17,7 @@ MEDIA = "application/vnd.git-lfs+json"
 OBJECTS_MAX = 1000  # in one batch; clients send 100
 LOCKS_MAX = 1000  # in one answer
 BASIC = "basic"
+BATCH = "batch"  # a query parameter
 Operation = Literal["upload", "download"]
 
 
@@ -86,22 +87,29 @@ def checked(wanted: ObjectRef) -> ObjectRef:
 
 
 def answer_about(
-    base: str, operation: Operation, wanted: ObjectRef, stored: int | None
+    base: str,
+    operation: Operation,
+    key: str,
+    wanted: ObjectRef,
+    stored: int | InvalidInput | None,
 ) -> ObjectAnswer:
     """Returns what a client must do with an object that has ``stored`` bytes in the store, or is
-    not there. ``base`` is the URL of the server for its repository."""
+    not there, or cannot be. ``base`` is the URL of the server for its repository, ``key`` that of
+    the batch. An upload needs no verification: its answer says what one would say."""
     url = f"{base}/objects/{wanted.oid}"
+    if isinstance(stored, InvalidInput):
+        return _failed(wanted, 422, str(stored))
     if stored is not None and stored != wanted.size:
-        return failed(wanted, 422, f"the object has {stored} bytes, not {wanted.size}")
+        return _failed(wanted, 422, f"the object has {stored} bytes, not {wanted.size}")
     if operation == "upload":
-        actions = {"upload": Action(url), "verify": Action(f"{base}/objects/verify")}
+        actions = {"upload": Action(f"{url}?{BATCH}={key}")}
         return ObjectAnswer(wanted.oid, wanted.size, actions if stored is None else {})
     if stored is None:
-        return failed(wanted, 404, "the object is not in the store: push it from where it is")
+        return _failed(wanted, 404, "the object is not in the store: push it from where it is")
     return ObjectAnswer(wanted.oid, wanted.size, {"download": Action(url)})
 
 
-def failed(wanted: ObjectRef, code: int, message: str) -> ObjectAnswer:
+def _failed(wanted: ObjectRef, code: int, message: str) -> ObjectAnswer:
     return ObjectAnswer(wanted.oid, wanted.size, error=ObjectError(code, message))
 
 

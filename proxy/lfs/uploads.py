@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.proxy.node import Upload
 
 BLOCK_BYTES = 1 << 20
 
@@ -19,8 +20,8 @@ BLOCK_BYTES = 1 << 20
 @asynccontextmanager
 async def received(
     directory: Path, oid: str, content: AsyncIterator[bytes]
-) -> AsyncIterator[tuple[Path, int]]:
-    """Yields a file with the bytes of an object, and its size; removes the file at the end.
+) -> AsyncIterator[Upload]:
+    """Yields an object in a file; removes it at the end.
 
     Raises: InvalidInput if they do not have the id; NoSpace, Denied, Unavailable for the disk.
     """
@@ -36,7 +37,7 @@ async def received(
                 f"the {size_bytes:,} bytes that came do not have the id {oid}: send them again; if "
                 "it happens again, `git lfs fsck` says whether the file is damaged"
             )
-        yield Path(name), size_bytes
+        yield Upload(oid, Path(name), size_bytes)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)

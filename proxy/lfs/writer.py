@@ -1,7 +1,6 @@
 """Writes for Git LFS, in a process of its own, so that cutting and compressing never delay reads.
 
-Uploads that end while a commit is being made share the next one: with eight uploads at a time, most
-commits have eight objects.
+Objects that come while a commit is being made share the next one.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -50,22 +48,13 @@ class _Waiting:
 
 
 class LfsProcess:
-    """Implements proxy.node.LfsWriter. For use on the event loop only."""
+    """Implements group_commits.Orders. For use on the event loop only."""
 
     def __init__(self, settings: LfsSettings) -> None:
         self._settings = settings
         self._waiting: deque[_Waiting] = deque()
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._has_directory = False
-
-    def uploads(self) -> Path:
-        directory = self._settings.directory / "uploads"
-        if not self._has_directory:
-            shutil.rmtree(directory, ignore_errors=True)  # what a killed proxy has left
-            directory.mkdir(mode=0o700, parents=True)
-            self._has_directory = True
-        return directory
 
     async def carry_out(self, order: Order) -> Outcome:
         waiting = _Waiting(order, asyncio.get_running_loop().create_future())

@@ -39,6 +39,7 @@ from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
+from lodefs.proxy.lfs.group_commits import GroupCommits
 from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings
 from lodefs.proxy.node import CacheControl, LfsWriter, Upstream
 from lodefs.proxy.peers.peering import Peering
@@ -126,7 +127,8 @@ class StoreNode:
         jobs = peering.jobs(pools.jobs) if peering is not None else None
         self._warmer = ClusterWarmer(warmer, jobs)
         self._upstream = HubUpstream(settings.upstream, jobs) if settings.upstream else None
-        self._lfs = LfsProcess(settings.lfs) if settings.lfs else None
+        lfs = settings.lfs
+        self._lfs = GroupCommits(LfsProcess(lfs), lfs.directory) if lfs else None
         self.peer_server = (
             peering.server(self.packs, self._warmer, self._counts, self._upstream)
             if peering is not None

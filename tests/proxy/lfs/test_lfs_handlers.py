@@ -12,29 +12,32 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
 from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
 from lodefs.chunkstore.transfer.rename import RenameOptions, rename
 from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.lfs.group_commits import GroupCommits
 from tests.support.proxy.rig import REPO, Rig, serve_rig
 
 DATA = bytes(range(256)) * 4096
 OID = hashlib.sha256(DATA).hexdigest()
 
 
-class ThreadWriter:
-    """Implements LfsWriter without a process."""
+class ThreadOrders:
+    """Implements Orders without a process. ``fault`` is the error of the next ones."""
 
     def __init__(self, rig: Rig, folder: Path) -> None:
         self.store = rig.store
         self._writer = LfsWriter(rig.store, folder / "index")
-        self.folder = folder / "uploads"
-        self.folder.mkdir()
-
-    def uploads(self) -> Path:
-        return self.folder
+        self.fault: LodefsError | None = None
+        self.orders: list[PutObjects] = []
 
     async def carry_out(self, order: Order) -> Outcome:
+        if self.fault is not None:
+            raise self.fault
+        if isinstance(order, PutObjects):
+            self.orders.append(order)
         return await asyncio.to_thread(self._writer.carry_out, order)
 
     async def close(self) -> None:
@@ -44,9 +47,12 @@ class ThreadWriter:
 class Server:
     """A server with tokens; requests to it as a user of one."""
 
-    def __init__(self, port: int, tokens: dict[str, str], writer: ThreadWriter) -> None:
+    def __init__(
+        self, port: int, tokens: dict[str, str], writer: ThreadOrders, folder: Path
+    ) -> None:
         self._port = port
         self._tokens = tokens
+        self._folder = folder
         self.writer = writer
 
     def ask(
@@ -74,6 +80,18 @@ class Server:
         asked = {"operation": operation, "objects": objects, **more}
         return self.ask("POST", "objects/batch", asked, user=user)
 
+    def places(self, *datas: bytes) -> list[str]:
+        """Where a batch of objects is to be put."""
+        named = [{"oid": hashlib.sha256(one).hexdigest(), "size": len(one)} for one in datas]
+        status, body = self.batch("upload", *named)
+        assert status == 200
+        hrefs = [one["actions"]["upload"]["href"] for one in json.loads(body)["objects"]]
+        return [href.partition(f"/lfs/{REPO}/")[2] for href in hrefs]
+
+    def files(self) -> list[Path]:
+        """Objects on the disk of the node."""
+        return [one for one in self._folder.rglob("*") if one.is_file() and one.name != "owner"]
+
     def code(self, operation: str, oid: str, size: int) -> object:
         """The code of the error about one object; or its actions."""
         status, body = self.batch(operation, {"oid": oid, "size": size})
@@ -92,14 +110,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
         "foreign": create_token(file, "foreign", ["other/*"], now_s=0, write=["*"]),
     }
     with serve_rig(rig, tokens_file=file) as (proxy, node):
-        writer = ThreadWriter(rig, tmp_path)
-        node._lfs = writer  # type: ignore[assignment]
-        yield Server(proxy.port, tokens, writer)
+        orders = ThreadOrders(rig, tmp_path)
+        node._lfs = GroupCommits(orders, tmp_path / "lfs")
+        yield Server(proxy.port, tokens, orders, tmp_path / "lfs")
 
 
 def test_upload_and_download(server: Server) -> None:
     """An object is there once its upload was answered; a range of it is read alone."""
-    assert server.code("upload", OID, len(DATA)) == ["upload", "verify"]
+    assert server.code("upload", OID, len(DATA)) == ["upload"]
     assert server.code("download", OID, len(DATA)) == 404
     assert server.ask("POST", "objects/verify", {"oid": OID, "size": len(DATA)})[0] == 404
     assert server.ask("PUT", f"objects/{OID}", DATA)[0] == 200
@@ -118,7 +136,36 @@ def test_wrong_bytes(server: Server, data: bytes) -> None:
     status, body = server.ask("PUT", f"objects/{OID}", data)
     assert status == 422 and b"do not have the id" in body
     assert server.code("download", OID, len(DATA)) == 404
-    assert list(server.writer.folder.iterdir()) == []
+    assert not server.files()
+
+
+def test_a_batch_is_one_commit(server: Server) -> None:
+    """Uploads that others follow are answered early, and the last one when all are stored."""
+    datas = [b"%d" % number for number in range(20)]
+    for place, data in zip(server.places(*datas), datas, strict=True):
+        assert len(server.writer.orders) == 0
+        assert server.ask("PUT", place, data)[0] == 200
+    assert sum(len(order.files) for order in server.writer.orders) == len(datas)
+    assert len(server.writer.orders) <= 2 and not server.files()
+    for data in datas:
+        assert server.code("download", hashlib.sha256(data).hexdigest(), len(data)) == ["download"]
+
+
+def test_a_lost_object_fails_the_push(server: Server) -> None:
+    """If an object that was answered early cannot be stored, uploads of the same user fail until
+    the client has learned that it is missing."""
+    first, second = server.places(b"1", b"2")
+    assert server.ask("PUT", first, b"1")[0] == 200
+    server.writer.fault = Unavailable("no store")
+    oid = hashlib.sha256(b"1").hexdigest()
+    assert server.ask("POST", "objects/verify", {"oid": oid, "size": 1})[0] == 404
+    server.writer.fault = None
+    for place in (second, *server.places(b"3")):
+        status, body = server.ask("PUT", place, b"2" if place == second else b"3")
+        assert status == 422 and b"push again" in body
+    [again] = server.places(b"1")
+    assert server.ask("PUT", again, b"1")[0] == 200
+    assert not server.files()
 
 
 def test_bad_requests(server: Server) -> None:
