@@ -335,9 +335,7 @@ class LfsWriter(Protocol):
         """Returns when the store has what was ordered. Raises: Denied, NotFound, Unavailable; what
         the store raises."""
 
-    def expect(
-        self, repo: str, name: str, asked: Collection[str], missing: Collection[str]
-    ) -> str:
+    def expect(self, repo: str, name: str, asked: Collection[str], missing: Collection[str]) -> str:
         """Notes that a token's user will upload the missing ones of the objects that they asked
         about. Returns a key, which the uploads bring."""
 
