@@ -28,6 +28,7 @@ from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
+PIECE_VERSION = 2  # of documents of parts that have one piece of a large file
 PARTS_MAX = 10**8  # parts have numbers of 8 digits
 PLAN_SIZE_BYTES_MAX = 1 << 20
 PART_SIZE_BYTES_MAX = 64 << 20
@@ -49,12 +50,23 @@ class PlannedDirectory(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     ctimes_ns: list[int]
 
 
-class PlannedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlannedPiece(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The bytes of a large file that a part reads: a stretch of which it stores the chunks, or all
+    of them, of which it computes the digest."""
+
+    begin: int
+    end: int
+    is_digest: bool
+
+
+class PlannedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One part of a plan. Its directories are in the order of a scan; the first and the last one
-    may go on in the parts beside it."""
+    may go on in the parts beside it. ``piece`` is set for the part of a large file, which is then
+    the only one in it."""
 
     number: int
     directories: list[PlannedDirectory]
+    piece: PlannedPiece | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +89,20 @@ class PushPlan:
     size_bytes: int
 
 
+class FilePiece(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a part has of a large file: its bytes from ``begin`` on, as the only file in the part's
+    directory; or the ``digest`` of the whole file, in hex."""
+
+    path: bytes
+    begin: int
+    digest: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class PartResult:
     """The result of a part: a directory that has only the files of the part. ``writer`` is the
-    entry of the journal that keeps it, ``purges_seen`` the newest purge that it knew."""
+    entry of the journal that keeps it, ``purges_seen`` the newest purge that it knew. A large file
+    in pieces is counted by the part that has its digest."""
 
     number: int
     writer: int
@@ -95,6 +117,7 @@ class PartResult:
     stored_bytes: int
     skipped: list[tuple[bytes, str]]  # paths and reasons: the first ones
     skipped_files: int
+    piece: FilePiece | None = None
 
 
 class PartFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,6 +166,10 @@ class _ResultBody(msgspec.Struct, forbid_unknown_fields=True):
     skipped_files: int
 
 
+class _PieceResultBody(_ResultBody, kw_only=True, forbid_unknown_fields=True):
+    piece: FilePiece
+
+
 class _WriterBody(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     writer: int
@@ -188,17 +215,28 @@ def decode_plan(data: Buffer, name: str, what: str) -> PushPlan:
 
 def encode_part(part: PlannedPart) -> bytes:
     """Returns the document."""
-    return seal("push-part", VERSION, part)
+    return seal("push-part", VERSION if part.piece is None else PIECE_VERSION, part)
 
 
 def decode_part(data: Buffer, number: int, what: str) -> PlannedPart:
     """Returns the part with that number. Raises: Corrupt, UnknownFormat."""
-    part = _numbered("push-part", {VERSION: PlannedPart}, data, number, what)
+    bodies = {VERSION: PlannedPart, PIECE_VERSION: PlannedPart}
+    part = _numbered("push-part", bodies, data, number, what)
     for one in part.directories:
         columns = (one.modes, one.sizes, one.mtimes_ns, one.ctimes_ns)
         if any(len(column) != len(one.names) for column in columns):
             raise Corrupt(f"{what} has columns of different lengths")
+    _check_piece(part, what)
     return part
+
+
+def _check_piece(part: PlannedPart, what: str) -> None:
+    """Raises: Corrupt if a piece is none of the only file of its part."""
+    if (piece := part.piece) is None:
+        return
+    sizes = [size for one in part.directories for size in one.sizes]
+    if len(sizes) != 1 or not 0 <= piece.begin < piece.end <= sizes[0]:
+        raise Corrupt(f"{what} has no piece of one file")
 
 
 def encode_result(result: PartResult) -> bytes:
@@ -207,12 +245,18 @@ def encode_result(result: PartResult) -> bytes:
     fields: dict[str, Any] = {name: getattr(result, name) for name in _ResultBody.__struct_fields__}
     segments = [(one.pack.hex(), one.first, one.count, one.size_bytes) for one in root.segments]
     fields["root"] = _Root(root.digest.hex(), root.size_bytes, segments)
-    return seal("push-result", VERSION, _ResultBody(**fields))
+    if result.piece is None:
+        return seal("push-result", VERSION, _ResultBody(**fields))
+    return seal("push-result", PIECE_VERSION, _PieceResultBody(**fields, piece=result.piece))
 
 
 def decode_result(data: Buffer, number: int, what: str) -> PartResult:
     """Returns the result of the part with that number. Raises: Corrupt, UnknownFormat."""
-    body = _numbered("push-result", {VERSION: _ResultBody}, data, number, what)
+    bodies: dict[int, type[_ResultBody]] = {
+        VERSION: _ResultBody,
+        PIECE_VERSION: _PieceResultBody,
+    }
+    body = _numbered("push-result", bodies, data, number, what)
     try:
         segments = tuple(
             Segment(PackId(parse_id(pack)), *numbers) for pack, *numbers in body.root.segments

@@ -65,6 +65,7 @@ class SourceDirectory:
             skip_unreadable=self.scan.skip_unreadable,
             skipped=self.scan.skipped,
             is_planned=self._is_part,
+            stretch=None if part is None else part.stretch,
         )
         self.deduplicator = Deduplicator(
             placement, self.tree, session.progress, in_place, session.sound_places()
@@ -91,7 +92,7 @@ class SourceDirectory:
         size_bytes = 0
         for file in files:
             first.append(file)
-            size_bytes += file.size_bytes
+            size_bytes += file.read_bytes
             if len(first) > pool.INLINE_FILES_MAX or size_bytes > pool.INLINE_SIZE_BYTES_MAX:
                 break
         if first:
@@ -128,8 +129,8 @@ class SourceDirectory:
         progress = self._session.progress
         for file in files:
             progress.files_total += 1
-            progress.bytes_total += file.size_bytes
-            self._count(file.size_bytes)
+            progress.bytes_total += file.read_bytes
+            self._count(file.read_bytes)
             yield file
 
 

@@ -55,8 +55,9 @@ def create(
 ) -> None:
     """Scan SRC, and plan its push to a branch in parts.
 
-    Parts have up to 50,000 files or 8 GiB, the first ones less; a larger file is a part of its own.
-    Only names and times are read: a file that changes before its part is done makes that part fail.
+    Parts have up to 50,000 files or 8 GiB, the first ones less; a larger file is a part of its own,
+    and one of more than 64 GiB is in parts of 8 GiB. Only names and times are read: a file that
+    changes before its part is done makes that part fail.
     """
     with show_progress() as progress:
         found = push_plans.create_plan(

@@ -8,7 +8,7 @@ memory follow the number of parts, not that of files.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from lodefs.chunkstore.errors import Conflict, SourceChanged
@@ -22,12 +22,12 @@ from lodefs.chunkstore.push.changes.branch_commits import store_trees
 from lodefs.chunkstore.push.changes.overlay import (
     ChangedDirectory,
     Item,
-    TreeReader,
     changes_between,
     is_directory,
 )
 from lodefs.chunkstore.push.committer import Committer, Head, head_of
 from lodefs.chunkstore.push.limits import Changes, check_changes
+from lodefs.chunkstore.push.parts.file_pieces import SplitFile, split_files
 from lodefs.chunkstore.push.parts.plan import open_plan
 from lodefs.chunkstore.push.parts.plan_status import read_status
 from lodefs.chunkstore.push.push import PushResult
@@ -36,6 +36,7 @@ from lodefs.chunkstore.push.session import PushOptions, PushSession
 from lodefs.chunkstore.push.trees.directories import Totals
 from lodefs.chunkstore.push.trees.tree_writer import has_same_chunks
 from lodefs.chunkstore.push.workers.source_files import show_path
+from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.parallel_map import map_ahead
@@ -77,9 +78,15 @@ def finish_plan(
     return result
 
 
-def joined(trees: TreeReader, roots: Sequence[TreeEntry], executor: Executor) -> Item:
-    """Returns the directory that has what the roots have together. Raises: SourceChanged if two of
-    them have the same file; what read_tree raises."""
+def joined(
+    packs: PackReader,
+    roots: Sequence[TreeEntry],
+    split: Mapping[bytes, SplitFile],
+    executor: Executor,
+) -> Item:
+    """Returns the directory that has what the roots have together. ``split`` are the files of which
+    several roots have a piece. Raises: SourceChanged if two of them have another file; Corrupt for
+    pieces that do not meet; what read_tree raises."""
     if len(roots) == 1:
         return roots[0]
     root = ChangedDirectory(None, {})
@@ -87,14 +94,18 @@ def joined(trees: TreeReader, roots: Sequence[TreeEntry], executor: Executor) ->
     while todo:
         path, node, parts = todo.pop()
         by_name: dict[bytes, list[TreeEntry]] = {}
-        for entries in map_ahead(executor, trees.read_tree, parts):
+        for entries in map_ahead(executor, packs.read_tree, parts):
             for entry in entries:
                 by_name.setdefault(entry.name, []).append(entry)
         for name, found in by_name.items():
+            below = path + b"/" + name if path else name
+            if (file := split.get(below)) is not None:
+                if not file.is_left_out:
+                    node.children[name] = file.entry(found, packs.index)
+                continue
             if len(found) == 1:
                 node.children[name] = found[0]
                 continue
-            below = path + b"/" + name if path else name
             if not all(map(is_directory, found)):
                 raise SourceChanged(f"{show_path(below)} is in two parts: make another plan")
             child = node.children[name] = ChangedDirectory(None, {})
@@ -118,8 +129,9 @@ class _Finish:
         session.begin()
         session.progress.phase = "joining trees"
         packs, roots = session.store.packs, [result.root for result in results]
+        split = split_files(results)
         with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-finish") as executor:
-            root = store_trees(session, joined(packs, roots, executor), packs)
+            root = store_trees(session, joined(packs, roots, split, executor), packs)
         session.progress.phase = "comparing"
         totals = _totals(self._plan, results)
         changes = changes_between(packs, head.commit, root, totals)
@@ -160,9 +172,12 @@ def _check_head(plan: PushPlan, head: Head, expected: CommitId | None) -> None:
         )
 
 
-def _totals(plan: PushPlan, results: Iterable[PartResult]) -> Totals:
+def _totals(plan: PushPlan, results: Sequence[PartResult]) -> Totals:
     totals = Totals(directories=plan.directories)
+    split = split_files(results)
     for one in results:
+        if one.piece is not None and split[one.piece.path].is_left_out:
+            continue
         totals.files += one.files
         totals.symlinks += one.symlinks
         totals.size_bytes += one.size_bytes
@@ -182,6 +197,7 @@ def _result(
     created: bool = False,
 ) -> PushResult:
     totals = _totals(plan, results)
+    skipped = {path: Skipped(path, why) for one in results for path, why in one.skipped}
     return PushResult(
         commit=commit_id.hex(),
         unchanged=unchanged,
@@ -194,5 +210,5 @@ def _result(
         files_read=sum(one.files_read for one in results),
         new_bytes=sum(one.new_bytes for one in results),
         stored_bytes=sum(one.stored_bytes for one in results),
-        skipped=[Skipped(*path) for one in results for path in one.skipped],
+        skipped=[*skipped.values()],  # a file in pieces once
     )

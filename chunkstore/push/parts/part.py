@@ -12,10 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
-from lodefs.chunkstore.format.commit import Large
+from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN, Large
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.push_plan import PartFailure, PartResult, PushPlan
-from lodefs.chunkstore.format.tree import TreeEntry
+from lodefs.chunkstore.format.names import Digest
+from lodefs.chunkstore.format.push_plan import (
+    FilePiece,
+    PartFailure,
+    PartResult,
+    PlannedDirectory,
+    PlannedPart,
+    PushPlan,
+)
+from lodefs.chunkstore.format.tree import EMPTY_DIGEST, TreeEntry
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.push_plans import PushPlans, commit_of, join_plan
@@ -25,10 +33,12 @@ from lodefs.chunkstore.push.committer import Committer
 from lodefs.chunkstore.push.pack_check import lacking_named
 from lodefs.chunkstore.push.parts.part_scan import PartScan
 from lodefs.chunkstore.push.parts.plan import open_plan
+from lodefs.chunkstore.push.parts.whole_digest import read_digest
 from lodefs.chunkstore.push.scanner import Skipped
 from lodefs.chunkstore.push.session import AttemptResult, PushOptions, PushSession
 from lodefs.chunkstore.push.source_directory import SourceDirectory
 from lodefs.chunkstore.push.trees.directories import Totals
+from lodefs.chunkstore.push.workers.source_files import Stretch
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
@@ -99,6 +109,7 @@ class _Stored(AttemptResult):
     files_read: int
     new_bytes: int
     skipped: Sequence[Skipped]
+    piece: FilePiece | None
 
 
 def _stored(
@@ -114,25 +125,9 @@ def _stored(
     session = PushSession(
         store, RefName(plan.repo, BRANCHES, plan.branch), options, progress, write
     )
-
-    def attempt() -> _Stored:
-        scan = PartScan(part.directories, options.skip_unreadable)
-        with SourceDirectory(plan.source, session, _no_count, scan) as source:
-            session.progress.phase = "reading files"
-            found = source.read()
-            session.progress.phase = "storing trees"
-            root = source.store_trees(found)
-            Committer(session).hand_over(root)
-        return _Stored(
-            root=root,
-            purges_seen=session.index.purges_seen,
-            totals=source.tree.totals,
-            files_read=source.deduplicator.files_read,
-            new_bytes=source.deduplicator.new_bytes,
-            skipped=scan.skipped,
-        )
-
-    found = session.run(attempt)
+    is_digest = part.piece is not None and part.piece.is_digest
+    attempt = _digest_attempt if is_digest else _attempt
+    found = session.run(lambda: attempt(session, plan.source, part))
     totals, skipped = found.totals, found.skipped
     return PartResult(
         number=number,
@@ -148,7 +143,62 @@ def _stored(
         stored_bytes=found.stored_bytes,
         skipped=[(one.path, one.reason[:_REASON_CHARS_MAX]) for one in skipped[:SKIPPED_MAX]],
         skipped_files=len(skipped),
+        piece=found.piece,
     )
+
+
+def _attempt(session: PushSession, root: bytes, part: PlannedPart) -> _Stored:
+    """Stores the files of a part, or the chunks of a piece of one."""
+    stretch = None if part.piece is None else Stretch(part.piece.begin, part.piece.end)
+    scan = PartScan(part.directories, session.options.skip_unreadable, stretch)
+    with SourceDirectory(root, session, _no_count, scan) as source:
+        session.progress.phase = "reading files"
+        found = source.read()
+        session.progress.phase = "storing trees"
+        entry = source.store_trees(found)
+        Committer(session).hand_over(entry)
+    stored = _Stored(
+        root=entry,
+        purges_seen=session.index.purges_seen,
+        totals=source.tree.totals,
+        files_read=source.deduplicator.files_read,
+        new_bytes=source.deduplicator.new_bytes,
+        skipped=scan.skipped,
+        piece=None,
+    )
+    if part.piece is not None:  # the part that has its digest counts the file
+        stored.totals, stored.files_read = Totals(), 0
+        begin = 0 if source.tree.stretch is None else source.tree.stretch.begin
+        stored.piece = FilePiece(_path_of(part), begin, None)
+    return stored
+
+
+def _digest_attempt(session: PushSession, root: bytes, part: PlannedPart) -> _Stored:
+    """Reads all of a large file, and stores the directories above it."""
+    directory = part.directories[-1]
+    progress, skipped = session.progress, list[Skipped]()
+    progress.phase = "reading files"
+    digest, totals = EMPTY_DIGEST, Totals()
+    try:
+        digest = Digest(read_digest(root, directory, progress))
+        size_bytes = directory.sizes[0]
+        large_files = int(size_bytes >= LARGE_SIZE_BYTES_MIN)
+        totals = Totals(1, 0, 0, size_bytes, large_files, large_files * size_bytes)
+    except LodefsError as error:
+        if not session.options.skip_unreadable:
+            raise
+        skipped.append(Skipped(_path_of(part), str(error)))
+    without = PlannedDirectory(directory.path, [], b"", [], [], [])
+    stored = _attempt(session, root, PlannedPart(part.number, [without]))
+    stored.totals, stored.files_read, stored.skipped = totals, totals.files, skipped
+    stored.piece = FilePiece(_path_of(part), 0, digest.hex())
+    return stored
+
+
+def _path_of(part: PlannedPart) -> bytes:
+    """Returns the path of the only file in a part."""
+    directory = part.directories[-1]
+    return b"/".join(filter(None, (directory.path, directory.names[0])))
 
 
 def _no_count(size_bytes: int) -> None:

@@ -40,7 +40,12 @@ from lodefs.chunkstore.push.index.stat_cache import (
 from lodefs.chunkstore.push.pack_writer import Placement
 from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Columns, ScannedDirectory, Skipped
 from lodefs.chunkstore.push.workers.pipeline import CutFile
-from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile, show_path
+from lodefs.chunkstore.push.workers.source_files import (
+    FileStat,
+    SourceFile,
+    Stretch,
+    show_path,
+)
 
 RACY_COARSE_NS = 2_000_000_000  # for file systems that keep whole or even seconds
 RACY_FINE_NS = 100_000_000  # for all others: more than a tick of the kernel's clock
@@ -191,6 +196,8 @@ class PushTree:
     skip_unreadable: bool
     skipped: list[Skipped]
     is_planned: bool = False  # a file must be as it was when it was scanned, maybe long ago
+    # What is stored of the only file, if that is not all; then what the stored chunks have
+    stretch: Stretch | None = None
     totals: Totals = field(default_factory=Totals)
     root: HashedDirectory | None = None  # set when all is done
     _open: list[DirectoryNode] = field(default_factory=list)  # from the root to the scan's position
@@ -221,19 +228,24 @@ class PushTree:
         ``serial``. Raises the file's error unless unreadable files are skipped."""
         node, n = self._tokens.pop(file.token)
         assert node.read is not None
-        if file.error is not None:
+        has_changed = isinstance(file.error, SourceChanged) or (
+            file.error is None and is_changed(node.columns, n, file.stat)
+        )
+        if self.is_planned and has_changed:
+            self._fail(node, n, changed_since(_path(node, node.columns.names[n])))
+        elif file.error is not None:
             self._fail(node, n, file.error)
-        elif self.is_planned and _has_changed(node.columns, n, file.stat):
-            self._fail(node, n, _changed_since(_path(node, node.columns.names[n])))
         else:
             assert file.digest is not None and file.stat is not None
+            assert file.size_bytes is not None
             node.read.put(n, file.digest, runs)
             node.serial = max(node.serial, serial)
             columns, stat = node.columns, file.stat
             if (columns.mtimes_ns[n], columns.ctimes_ns[n]) != (stat.mtime_ns, stat.ctime_ns):
                 columns.ctimes_ns[n] = _UNTRUSTED  # its mode may have changed, too
                 node.trusted = False
-            columns.sizes[n] = stat.size_bytes
+            columns.sizes[n] = file.size_bytes
+            self.stretch = file.stretch
         self._release(node)
 
     def advance(self) -> None:
@@ -322,7 +334,8 @@ class PushTree:
         for n in todo:
             self._token += 1
             self._tokens[self._token] = (node, n)
-            yield SourceFile(prefix + columns.names[n], columns.sizes[n], self._token)
+            name, size_bytes = columns.names[n], columns.sizes[n]
+            yield SourceFile(prefix + name, size_bytes, self._token, self.stretch)
 
     def _release(self, node: DirectoryNode) -> None:
         node.waiting -= 1
@@ -510,14 +523,15 @@ class PushTree:
             totals.large_size_bytes += sum(large)
 
 
-def _has_changed(columns: Columns, n: int, stat: FileStat | None) -> bool:
+def is_changed(columns: Columns, n: int, stat: FileStat | None) -> bool:
     """Whether a file that was read differs from the scanned one. Inode numbers do not count, since
     another machine may have scanned it, and have others for the same files."""
     seen = columns.sizes[n], columns.mtimes_ns[n], columns.ctimes_ns[n]
     return stat is None or seen != (stat.size_bytes, stat.mtime_ns, stat.ctime_ns)
 
 
-def _changed_since(path: bytes) -> SourceChanged:
+def changed_since(path: bytes) -> SourceChanged:
+    """Returns the error for a file that is not as the plan has it."""
     return SourceChanged(
         f"{show_path(path)} has changed since the plan was made: do the part with "
         "--skip-unreadable to leave such files out, or make another plan once the source is at rest"

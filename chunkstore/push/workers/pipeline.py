@@ -2,13 +2,7 @@
 
 Workers finish in any order; the sink sees units in source order. pool.py moves the tasks between
 processes. A unit fits into one slot: it is a run of small files, or a window of a large one, so
-that several workers can work on one file at once.
-
-FastCDC (Xia et al., USENIX ATC 2016) begins anew at every cut, so a cut depends only on where its
-chunk starts and on at most ``size_bytes_max`` bytes from there. So a window in the middle of a file
-is cut before its true first chunk is known. The cutting starts at the window's beginning, which is
-usually not a true cut. When the window before it is done, the true start is known. Cutting again
-from there soon reaches a cut that is known already, and from there on both agree (``join_window``).
+that several workers can work on one file at once (window_join.py).
 """
 
 from __future__ import annotations
@@ -16,34 +10,40 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import msgspec
-from blake3 import blake3
 
 from lodefs.chunkstore.errors import Denied, LodefsError, SourceChanged, Unavailable
-from lodefs.chunkstore.format.chunking import ChunkingParams, cut
+from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.names import ID_BYTES, digest_of
 from lodefs.chunkstore.push.workers.source_files import (
     FileStat,
     ReadCondition,
-    SourceFile,
+    Stretch,
     show_path,
     source_error,
+)
+from lodefs.chunkstore.push.workers.window_join import Joined, join_window, kept_chunks
+from lodefs.chunkstore.push.workers.work_units import (
+    Attempt,
+    FilesUnit,
+    LargeFile,
+    Planner,
+    Unit,
+    WindowUnit,
 )
 from lodefs.chunkstore.push.workers.worker import (
     CHANGED,
     NO_ACCESS,
     NO_SOURCE,
-    RESIZED,
     Compress,
     Prepare,
     Prepared,
     PreparedRead,
-    Read,
     Reply,
     Slot,
     Task,
@@ -112,7 +112,7 @@ class Pipeline:
             return self._compress.popleft()
         if not self._free:
             return None
-        unit = self._planned.popleft() if self._planned else self._planner.next()
+        unit = self._next_unit()
         if unit is None:
             return None
         slot = self._free.pop()
@@ -121,6 +121,14 @@ class Pipeline:
         reads = unit.reads
         self._rate.take(sum(read.size_bytes for read in reads))
         return slot, Prepare(run, root, reads)
+
+    def _next_unit(self) -> Unit | None:
+        """Returns the next unit, but no window that nobody wants any more; None if there is
+        none."""
+        while unit := self._planned.popleft() if self._planned else self._planner.next():
+            if isinstance(unit, FilesUnit) or not unit.large.is_over:
+                return unit
+        return None
 
     def plan_ahead(self) -> bool:
         """Plans one more unit while the workers are busy. Returns False if enough are planned."""
@@ -228,20 +236,23 @@ def _retry_or_fail(
 ) -> list[CutFile]:
     """Returns nothing if the file is read once more, otherwise its error. Raises: Denied or
     Unavailable if no file of the source can be read."""
-    if problem == NO_ACCESS:
-        raise Denied(read.reason)
-    if problem == NO_SOURCE:
-        raise Unavailable(read.reason)
+    if problem in (NO_ACCESS, NO_SOURCE):
+        raise read_error(attempt.file.path, problem, read.reason)
     if problem < 0 or problem in _VANISHED:
         again = attempt.again(problem, read.stat)
         if again is not None:
             planner.again(again)
             return []
-    error = _error(attempt.file.path, problem, read.reason)
+    error = read_error(attempt.file.path, problem, read.reason)
     return [CutFile(attempt.file.token, [], first=True, last=True, error=error)]
 
 
-def _error(path: bytes, problem: int, reason: str) -> LodefsError:
+def read_error(path: bytes, problem: int, reason: str) -> LodefsError:
+    """Returns the error for the problem of a read (worker.py)."""
+    if problem == NO_ACCESS:
+        return Denied(reason)
+    if problem == NO_SOURCE:
+        return Unavailable(reason)
     if problem < 0:
         return SourceChanged(
             f"{show_path(path)} changed twice while it was read: push again once it is at rest"
@@ -266,13 +277,15 @@ class _WindowJoiner:
         in the slot of its first chunk."""
         large, read = self._large, self._read
         got = prepared.reads[0]
-        if large.given_up:
+        if large.is_over:
             return [], 0
         if got.problem or got.stat is None or (large.stat or got.stat) != got.stat:
-            large.given_up = True
+            large.is_over = True
             problem = got.problem or CHANGED
             return _retry_or_fail(large.attempt, got, problem, self._planner), 0
         large.stat = got.stat
+        if (stretch := large.attempt.file.stretch) is not None:
+            return self._join_stretch(stretch, prepared)
         window_offset = read.offset - read.overlap
         begin = large.start
         start = begin - window_offset
@@ -291,12 +304,56 @@ class _WindowJoiner:
         )
         return [part], start
 
-    def _chunks(self, prepared: Prepared, start: int) -> list[CutChunk]:
+    def _join_stretch(self, stretch: Stretch, prepared: Prepared) -> tuple[list[CutFile], int]:
+        """Does what ``join`` does, for a file of which one stretch is stored. ``digest`` is that of
+        the chunks alone."""
+        large, read, got = self._large, self._read, prepared.reads[0]
+        assert got.stat is not None
+        window_offset = read.offset - read.overlap
+        chunks = self._chunks(prepared, large.start - window_offset)
+        sizes = (chunk.raw_size_bytes for chunk in chunks)
+        bounds = list(accumulate(sizes, initial=large.start))
+        large.start = bounds[-1]
+        others = self._next_bounds(prepared) if read.offset >= stretch.end else ()
+        first, stop, large.is_over = kept_chunks(stretch, bounds, others, final=read.final)
+        if first == stop and not large.is_over:
+            return [], 0
+        is_first = large.begin is None
+        begin = large.begin = bounds[first] if large.begin is None else large.begin
+        start = bounds[first] - window_offset
+        large.hasher.update(self._slot.data[start : bounds[stop] - window_offset])
+        part = CutFile(
+            large.attempt.file.token,
+            chunks[first:stop],
+            first=is_first,
+            last=large.is_over,
+            digest=large.hasher.digest() if large.is_over else None,
+            stat=got.stat if large.is_over else None,
+            stretch=Stretch(begin, bounds[stop]),
+        )
+        return [part], start
+
+    def _next_bounds(self, prepared: Prepared) -> set[int]:
+        """Returns where the chunks of this window begin and end for the next reader."""
+        large, read = self._large, self._read
+        window_offset = read.offset - read.overlap
+        known, joined = self._joined(prepared, large.next_start - window_offset)
+        ends = [window_offset + end for end in (*joined.fresh, *known[joined.reused :])]
+        bounds = {large.next_start, *ends}
+        large.next_start = max(bounds)
+        return bounds
+
+    def _joined(self, prepared: Prepared, start: int) -> tuple[list[int], Joined]:
+        """Returns the cuts of the window as it was prepared, and how they join those before it."""
         read = self._read
         window = self._slot.data[: read.overlap + read.size_bytes]
+        known = list(accumulate(prepared.reads[0].sizes))
+        return known, join_window(window, known, start, self._params, final=read.final)
+
+    def _chunks(self, prepared: Prepared, start: int) -> list[CutChunk]:
+        window = self._slot.data
         sizes, ids = prepared.reads[0].sizes, prepared.ids
-        known = list(accumulate(sizes))
-        joined = join_window(window, known, start, self._params, final=read.final)
+        _, joined = self._joined(prepared, start)
         chunks = []
         for end in joined.fresh:
             chunks.append(CutChunk(digest_of(window[start:end]), end - start))
@@ -305,145 +362,6 @@ class _WindowJoiner:
             at = number * ID_BYTES
             chunks.append(CutChunk(ids[at : at + ID_BYTES], sizes[number]))
         return chunks
-
-
-FILES_MAX = 512
-PATHS_BYTES_MAX = 128 << 10  # for one unit; a path has at most 4095 bytes
-_FILE_MESSAGE_BYTES = 256  # size of a file's message without its path
-_CHUNK_MESSAGE_BYTES = 64
-_RETRIES_MAX = 1
-
-
-@dataclass(frozen=True, slots=True)
-class UnitLimits:
-    """The largest size of a unit, and what its slot needs for that."""
-
-    params: ChunkingParams
-    unit_bytes: int  # larger files are cut in windows of this size
-    files_max: int = FILES_MAX
-
-    @property
-    def slot_data_bytes(self) -> int:
-        return self.unit_bytes + self.params.size_bytes_max + 1
-
-    @property
-    def slot_messages_bytes(self) -> int:
-        chunks = self.slot_data_bytes // self.params.size_bytes_min + self.files_max
-        return (
-            PATHS_BYTES_MAX + chunks * _CHUNK_MESSAGE_BYTES + self.files_max * _FILE_MESSAGE_BYTES
-        )
-
-
-class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """A file to read, and how often reading it failed because it changed."""
-
-    file: SourceFile
-    retries: int = 0
-    resized: bool = False
-
-    def again(self, problem: int, stat: FileStat | None) -> Attempt | None:
-        """Returns the next attempt, for the size that was seen; None after enough attempts.
-
-        A file that differs from the scan has not necessarily changed while it was read.
-        """
-        file = self.file
-        seen = file if stat is None else SourceFile(file.path, stat.size_bytes, file.token)
-        if problem == RESIZED and not self.resized:
-            return Attempt(seen, self.retries, resized=True)
-        if self.retries < _RETRIES_MAX:
-            return Attempt(seen, self.retries + 1, self.resized)
-        return None
-
-
-@dataclass(slots=True)
-class LargeFile:
-    """The state of a file in windows, up to the last joined window."""
-
-    attempt: Attempt
-    stat: FileStat | None = None
-    start: int = 0  # offset of the first chunk of the next window
-    hasher: blake3 = field(default_factory=blake3)
-    given_up: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FilesUnit:
-    """Whole files, one after the other."""
-
-    attempts: list[Attempt]
-
-    @property
-    def reads(self) -> list[Read]:
-        files = [attempt.file for attempt in self.attempts]
-        return [Read(file.path, file.size_bytes, 0, file.size_bytes) for file in files]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowUnit:
-    """One window of a large file."""
-
-    large: LargeFile
-    read: Read
-
-    @property
-    def reads(self) -> list[Read]:
-        return [self.read]
-
-
-Unit = FilesUnit | WindowUnit
-
-
-class Planner:
-    """Makes units of ``files`` in their order."""
-
-    def __init__(self, files: Iterable[SourceFile], limits: UnitLimits) -> None:
-        self._files = iter(files)
-        self._limits = limits
-        self._first: deque[Attempt] = deque()  # these come before the rest of the files
-        self._windows: Iterator[WindowUnit] = iter(())
-
-    def again(self, attempt: Attempt) -> None:
-        """Puts a file before all that is not planned yet."""
-        self._first.appendleft(attempt)
-
-    def next(self) -> Unit | None:
-        """Returns the next unit; None if there is none until ``again`` is called."""
-        window = next(self._windows, None)
-        if window is not None:
-            return window
-        gathered: list[Attempt] = []
-        size = paths = 0
-        while (attempt := self._next_attempt()) is not None:
-            size += attempt.file.size_bytes
-            paths += len(attempt.file.path)
-            full = size > self._limits.unit_bytes or paths > PATHS_BYTES_MAX
-            if gathered and full:
-                self.again(attempt)
-                break
-            if attempt.file.size_bytes > self._limits.unit_bytes:
-                self._windows = self._split(attempt)
-                return next(self._windows)
-            gathered.append(attempt)
-            if len(gathered) == self._limits.files_max:
-                break
-        return FilesUnit(gathered) if gathered else None
-
-    def _next_attempt(self) -> Attempt | None:
-        if self._first:
-            return self._first.popleft()
-        file = next(self._files, None)
-        return None if file is None else Attempt(file)
-
-    def _split(self, attempt: Attempt) -> Iterator[WindowUnit]:
-        """Yields the windows of a file until it ends or is given up."""
-        large = LargeFile(attempt)
-        file, step = attempt.file, self._limits.unit_bytes
-        for offset in range(0, file.size_bytes, step):
-            if large.given_up:
-                return
-            size = min(step, file.size_bytes - offset)
-            overlap = self._limits.params.size_bytes_max if offset else 0
-            yield WindowUnit(large, Read(file.path, file.size_bytes, offset, size, overlap))
 
 
 class CutChunk(NamedTuple):
@@ -477,7 +395,8 @@ class CutFile(msgspec.Struct, frozen=True):
     changed while it was read, and is read again. The ``last`` part has the ``digest`` (BLAKE3 of
     the whole file) and the ``stat`` of what was read. If the file could not be read, it has the
     ``error`` instead, and no ``chunks``. ``origin`` is where the first of the chunks begins, if the
-    source tells in which state they can be read again.
+    source tells in which state they can be read again. ``stretch`` is set if the chunks so far are
+    not to be the whole file, and ``digest`` is then that of these alone.
     """
 
     token: int
@@ -488,10 +407,13 @@ class CutFile(msgspec.Struct, frozen=True):
     stat: FileStat | None = None
     error: LodefsError | None = None
     origin: FileOrigin | None = None
+    stretch: Stretch | None = None
 
     @property
     def size_bytes(self) -> int | None:
-        """The bytes of the whole file; known with the last part."""
+        """The bytes of all chunks of the file; known with the last part."""
+        if self.stretch is not None:
+            return self.stretch.end - self.stretch.begin
         return None if self.stat is None else self.stat.size_bytes
 
 
@@ -499,36 +421,3 @@ class CutUnit(NamedTuple):
     """A batch that is decided and stored at once. Chunks are numbered across its files."""
 
     files: list[CutFile]
-
-
-class Joined(NamedTuple):
-    """The true cuts of a window: ``fresh`` ends, then ``known[reused:]``."""
-
-    fresh: list[int]
-    reused: int
-
-
-def join_window(
-    window: memoryview, known: Sequence[int], start: int, params: ChunkingParams, *, final: bool
-) -> Joined:
-    """Returns the cuts of ``window`` from ``start`` on, given ``known``, the cuts from its
-    beginning.
-
-    All are offsets in the window; ``known`` came from ``cut(window, final=final)``. The result
-    equals cutting ``window[start:]``, but costs only a few chunks if the two meet soon.
-    """
-    after = {0: 0, **{end: number for number, end in enumerate(known, start=1)}}
-    fresh: list[int] = []
-    position, span = start, params.size_bytes_max + 1
-    while position not in after:
-        at_end = position + span >= len(window)
-        piece = window[position : position + span]
-        for end in cut(piece, params, final=final and at_end):
-            fresh.append(position + end)
-            if fresh[-1] in after:
-                return Joined(fresh, after[fresh[-1]])
-        if at_end:
-            return Joined(fresh, len(known))
-        position = fresh[-1]  # a span longer than the maximum has at least one certain cut
-        span *= 2
-    return Joined(fresh, after[position])

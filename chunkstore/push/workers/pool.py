@@ -26,8 +26,9 @@ from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.decoding import msgpack_decoder
 from lodefs.chunkstore.push.remote.remote_files import is_url
-from lodefs.chunkstore.push.workers.pipeline import FILES_MAX, Pipeline, Planner, Sink, UnitLimits
+from lodefs.chunkstore.push.workers.pipeline import Pipeline, Sink
 from lodefs.chunkstore.push.workers.source_files import Source, SourceFile
+from lodefs.chunkstore.push.workers.work_units import FILES_MAX, Planner, UnitLimits
 from lodefs.chunkstore.push.workers.worker import Reply, SharedSlots, Slot, Task, Worker
 from lodefs.chunkstore.system import processes
 from lodefs.chunkstore.system.rate import Rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,16 +13,30 @@ from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, SourceChange
 from lodefs.chunkstore.system.safe_open import open_below
 
 
+class Stretch(NamedTuple):
+    """The bytes of a large file, from ``begin`` to ``end``, in which the chunks begin that one
+    reader of many stores (window_join.py)."""
+
+    begin: int
+    end: int
+
+
 class SourceFile(msgspec.Struct, frozen=True, gc=False):
     """A regular file that the scan found.
 
     ``path`` is relative to the root directory and may have any bytes; ``size_bytes`` is what the
-    scan saw; ``token`` is the caller's number.
+    scan saw; ``token`` is the caller's number. ``stretch`` is what is read if that is not all.
     """
 
     path: bytes
     size_bytes: int
     token: int
+    stretch: Stretch | None = None
+
+    @property
+    def read_bytes(self) -> int:
+        """The bytes that are to be read."""
+        return self.size_bytes if self.stretch is None else self.stretch.end - self.stretch.begin
 
 
 class FileStat(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -309,6 +309,8 @@ def test_reads_a_golden_plan() -> None:
     assert push_plan.decode_plan(read("push-plan"), "crawl-7", "x") == golden.plan()
     assert push_plan.decode_part(read("push-part"), 1, "x") == golden.plan_part()
     assert push_plan.decode_result(read("push-result"), 1, "x") == golden.plan_result()
+    assert push_plan.decode_part(read("push-part-2"), 1, "x") == golden.plan_piece()
+    assert push_plan.decode_result(read("push-result-2"), 1, "x") == golden.plan_piece_result()
     failure = push_plan.PartFailure(1, "no answer", "node-7")
     assert push_plan.decode_failure(read("push-failure"), 1, "x") == failure
     assert push_plan.decode_writer(read("push-writer"), 1, "x") == 6

@@ -35,6 +35,19 @@ def test_impossible_values_are_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("piece", [(0, 0, True), (5, 4, False), (-1, 4, False), (0, 2**41, True)])
+def test_a_piece_lies_in_the_only_file_of_its_part(piece: tuple[int, int, bool]) -> None:
+    """Others are refused, and so is a piece in a part that has several files."""
+    wrong = push_plan.PlannedPiece(piece[0], piece[1], is_digest=piece[2])
+    right = push_plan.PlannedPiece(0, 1, is_digest=False)
+    for part in (
+        msgspec.structs.replace(golden.plan_piece(), piece=wrong),
+        msgspec.structs.replace(golden.plan_part(), piece=right),
+    ):
+        with pytest.raises(Corrupt, match="plans/p/parts/1 has no piece of one file"):
+            push_plan.decode_part(push_plan.encode_part(part), 1, "plans/p/parts/1")
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-p", "p" * 65, "p q"])
 def test_names_of_plans_are_parts_of_keys(name: str) -> None:
     """Others are refused."""

@@ -280,6 +280,13 @@ def plan_part() -> push_plan.PlannedPart:
     return push_plan.PlannedPart(1, [some, empty])
 
 
+def plan_piece() -> push_plan.PlannedPart:
+    """A part of a plan that has a piece of a large file."""
+    file = push_plan.PlannedDirectory(b"images", [b"large"], b"\0", [2**40], [1], [2])
+    piece = push_plan.PlannedPiece(2**33, 2**34, is_digest=False)
+    return push_plan.PlannedPart(1, [file], piece)
+
+
 def plan_result() -> push_plan.PartResult:
     """What it has stored, without one file."""
     return push_plan.PartResult(
@@ -297,6 +304,13 @@ def plan_result() -> push_plan.PartResult:
         skipped=[(b"images/\xff", "images/\\xff cannot be read")],
         skipped_files=1,
     )
+
+
+def plan_piece_result() -> push_plan.PartResult:
+    """What it has stored of that file."""
+    piece = push_plan.FilePiece(b"images/large", 2**33 + 5, None)
+    none = Large(0, 0)
+    return replace(plan_result(), files=0, symlinks=0, size_bytes=0, large=none, piece=piece)
 
 
 COMPOSITE = CompositeName(6, "00112233445566ff")
@@ -361,6 +375,8 @@ def examples() -> dict[str, bytes]:
         "push-plan": push_plan.encode_plan(plan()),
         "push-part": push_plan.encode_part(plan_part()),
         "push-result": push_plan.encode_result(plan_result()),
+        "push-part-2": push_plan.encode_part(plan_piece()),
+        "push-result-2": push_plan.encode_result(plan_piece_result()),
         "push-failure": push_plan.encode_failure(push_plan.PartFailure(1, "no answer", "node-7")),
         "push-writer": push_plan.encode_writer(1, 6),
         "removed-shards": encode_removed_shards(REMOVED_SHARDS),

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lodefs.chunkstore.format.push_plan import PlannedPiece
 from lodefs.chunkstore.push.parts.part_scan import PartLimits, PartScan, parts_of
 from lodefs.chunkstore.push.scanner import FILE, Columns, ScannedDirectory, walk
 
@@ -67,6 +68,35 @@ def test_parts_have_what_the_scan_has(tree: Tree, files: int, size: int, step: i
             assert one.depth == (one.path.count(b"/") + 1 if one.path else 0)
         seen.update(paths)
     assert found == _files(_scan(tree))
+    assert seen == {one.path for one in _scan(tree)}
+
+
+@given(TREES, st.integers(1, 40), st.integers(1, 20))
+def test_large_files_are_in_pieces(tree: Tree, whole: int, step: int) -> None:
+    """Each has a part for its digest and parts for all its bytes, and nothing else lies in them;
+    what is left is in the order of the scan."""
+    limits = PartLimits(3, 120, whole_bytes=whole, piece_bytes=step)
+    parts = list(parts_of(_scan(tree), limits))
+    assert [part.number for part in parts] == list(range(len(parts))) and parts
+    found, pieces = [], []
+    for part in parts:
+        some = _files(iter(PartScan(part.directories)))
+        if part.piece is None:
+            found += some
+        else:
+            ((path, name, size),) = some
+            pieces.append((path, name, size, part.piece))
+    expected = []
+    for path, name, size in _files(_scan(tree)):
+        if size <= whole:
+            continue
+        expected.append((path, name, size, PlannedPiece(0, size, is_digest=True)))
+        for begin in range(0, size, step):
+            piece = PlannedPiece(begin, min(begin + step, size), is_digest=False)
+            expected.append((path, name, size, piece))
+    assert pieces == expected
+    assert found == [one for one in _files(_scan(tree)) if one[2] <= whole]
+    seen = {one.path for part in parts for one in PartScan(part.directories)}
     assert seen == {one.path for one in _scan(tree)}
 
 

@@ -14,9 +14,9 @@ from lodefs.chunkstore.objects.interface import ObjectInfo
 from lodefs.chunkstore.objects.s3.bucket import Level
 from lodefs.chunkstore.push.remote.remote_scan import RemoteScan
 from lodefs.chunkstore.push.remote.s3_files import S3Files
-from lodefs.chunkstore.push.workers.pipeline import Planner, UnitLimits, WindowUnit
 from lodefs.chunkstore.push.workers.pool import UNIT_BYTES
 from lodefs.chunkstore.push.workers.source_files import SourceFile
+from lodefs.chunkstore.push.workers.work_units import Planner, UnitLimits, WindowUnit
 
 PAGE = 1000
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lodefs.chunkstore.format.chunking import ChunkingParams
-from lodefs.chunkstore.push.workers.pipeline import CutUnit, Pipeline, Planner, UnitLimits
+from lodefs.chunkstore.push.workers.pipeline import CutUnit, Pipeline
 from lodefs.chunkstore.push.workers.source_files import SourceFile
+from lodefs.chunkstore.push.workers.work_units import Planner, UnitLimits
 from lodefs.chunkstore.push.workers.worker import Prepare, SharedSlots
 from lodefs.chunkstore.types import Buffer
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
-from lodefs.chunkstore.push.workers.pipeline import join_window
+from lodefs.chunkstore.push.workers.window_join import join_window
 
 PARAMS = ChunkingParams(64, 256, 1024)
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.chunking import ChunkingParams
-from lodefs.chunkstore.push.workers.pipeline import (
+from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
+from lodefs.chunkstore.push.workers.work_units import (
     PATHS_BYTES_MAX,
     Attempt,
     FilesUnit,
@@ -17,7 +18,6 @@ from lodefs.chunkstore.push.workers.pipeline import (
     UnitLimits,
     WindowUnit,
 )
-from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
 from lodefs.chunkstore.push.workers.worker import CHANGED, RESIZED
 
 LIMITS = UnitLimits(ChunkingParams(64, 256, 1024), unit_bytes=4096, files_max=5)
@@ -90,7 +90,7 @@ def test_windows_end_when_the_file_is_given_up() -> None:
     planner = Planner([file(0, 40_000), file(1, 1)], LIMITS)
     unit = planner.next()
     assert isinstance(unit, WindowUnit)
-    unit.large.given_up = True
+    unit.large.is_over = True
     last = planner.next()
     assert isinstance(last, FilesUnit) and last.attempts[0].file.token == 1
     assert planner.next() is None
