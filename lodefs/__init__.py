@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lodefs.api import changes as changes
+    from lodefs.api.git_importing import import_git as import_git
     from lodefs.api.history import blame as blame
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 _PLACES = {
     name: module
     for module, names in {
+        "lodefs.api.git_importing": "import_git",
         "lodefs.api.history": "blame diff log",
         "lodefs.api.importing": "import_in_place",
         "lodefs.api.mounting": "Mount",

@@ -29,6 +29,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("init", "Create a store."),
         "push": ("push", "Commit a directory, or some files, to a branch."),
         "import": ("import_in_place", "Commit what is in a bucket, without a copy of it."),
+        "import-git": ("import_git", "Commit what a Git commit has."),
         "plan": ("plan", "Push with many machines: a plan, its parts, one commit."),
         "pull": ("pull", "Copy a revision into a directory."),
         "cp": ("moving", "Copy a path of a version to another path or repository."),

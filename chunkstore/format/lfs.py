@@ -8,6 +8,7 @@ Source: https://github.com/git-lfs/git-lfs, docs/spec.md and docs/api.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +17,19 @@ from lodefs.chunkstore.format.names import digest_of
 
 OBJECTS, LOCKS = "lfs-objects", "lfs-locks"  # branches
 PATH_BYTES_MAX = 4096
+POINTER_BYTES_MAX = 1024  # what is as long as this, or longer, is no pointer
 _OID = re.compile(r"[0-9a-f]{64}\Z")
+_POINTER = re.compile(
+    rb"version https://(?:git-lfs\.github\.com|hawser\.github\.com)/spec/v1\n"
+    rb"oid sha256:([0-9a-f]{64})\nsize (0|[1-9][0-9]{0,18})\n?\Z"
+)
+
+
+class Pointer(NamedTuple):
+    """The object that a file in a Git repository stands for."""
+
+    oid: str
+    size_bytes: int
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -39,6 +52,12 @@ def check_oid(oid: str) -> str:
     if not _OID.match(oid):
         raise InvalidInput(f"the id of an object has 64 hex digits in lower case, not {oid[:80]!r}")
     return oid
+
+
+def parse_pointer(data: bytes) -> Pointer | None:
+    """Returns the pointer that a file in Git is; None for any other file."""
+    found = _POINTER.match(data) if len(data) < POINTER_BYTES_MAX else None
+    return None if found is None else Pointer(found[1].decode(), int(found[2]))
 
 
 def object_path(oid: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format import git
 
 ChunkId = NewType("ChunkId", bytes)  # BLAKE3-256 of the chunk's bytes
 PackId = NewType("PackId", bytes)  # BLAKE3-256 of the ordered chunk ids and raw lengths
@@ -28,7 +29,9 @@ _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 _BASE_TAG = re.compile(r"mounted-.*-[0-9a-f]{16}\Z")
 _STEP = r"\^[0-9]?|~[0-9]{0,4}"
 _STEPS = re.compile(_STEP)
-_REVISION = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._-]*)((?:{_STEP})*)\Z")
+_REVISION = re.compile(rf"({git.REVISION}|[A-Za-z0-9][A-Za-z0-9._-]*)((?:{_STEP})*)\Z")
+# REPO@git:ID, whose colon is not the one before a path
+_OF_GIT = re.compile(rf"[^:@]*@{git.REVISION}(?:{_STEP})*(?=:|\Z)".encode())
 _HEX = re.compile(r"[0-9a-f]+\Z")
 _HEX_PREFIX = re.compile(r"[0-9a-f]{6,64}\Z")
 DEFAULT_BRANCH = "main"
@@ -96,6 +99,11 @@ def check_new_ref_name(name: str) -> str:
             "HEAD cannot be the name of a branch or tag, since it has another meaning in git: "
             "choose another name"
         )
+    if name == "git":
+        raise InvalidInput(
+            "git cannot be the name of a branch or tag, since REPO@git:ID is the import of a Git "
+            "commit: choose another name"
+        )
     if len(name) == 2 * ID_BYTES and is_hex(name):
         raise InvalidInput(
             f"{name} looks like the id of a commit: choose another name for the branch or tag, "
@@ -105,8 +113,9 @@ def check_new_ref_name(name: str) -> str:
 
 
 class Revision(NamedTuple):
-    """A parsed REV. ``name`` is a branch, a tag, a commit, or a prefix of one. ``steps`` leads from
-    there to the commit: each is the number of a parent, counted from 1."""
+    """A parsed REV. ``name`` is a branch, a tag, a commit, or a prefix of one; or ``git:`` and the
+    id of a Git commit, or its beginning. ``steps`` leads from there to the commit: each is the
+    number of a parent, counted from 1."""
 
     name: str
     steps: tuple[int, ...]
@@ -118,8 +127,8 @@ def parse_revision(rev: str) -> Revision:
     found = _REVISION.match(rev)
     if len(rev) > REF_CHARS_MAX or found is None:
         raise InvalidInput(
-            f"{rev!r} is not a revision: write a branch, a tag or a commit, followed by ~N for the "
-            f"commit N before it, or ^ for its parent; at most {REF_CHARS_MAX} characters"
+            f"{rev!r} is not a revision: write a branch, a tag, a commit or git:ID, followed by ~N "
+            f"for the commit N before it, or ^ for its parent; at most {REF_CHARS_MAX} characters"
         )
     steps: list[int] = []
     for step in _STEPS.findall(found[2]):
@@ -183,7 +192,10 @@ def parse_spec(text: str | bytes) -> Spec:
     Text from the command line may have surrogate escapes for bytes that are not UTF-8.
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-    head, colon, path = raw.partition(b":")
+    of_git = _OF_GIT.match(raw)
+    begin = of_git[0] if of_git else b""
+    rest, colon, path = raw[len(begin) :].partition(b":")
+    head = begin + rest
     repo, at, rev = head.decode("utf-8", "replace").partition("@")
     check_repo(repo)
     if at:
@@ -205,6 +217,6 @@ class Target(NamedTuple):
 def parse_target(text: str) -> Target:
     """Parses ``REPO[@REV]``; without a revision it stands for all of them. Raises: InvalidInput."""
     spec = parse_spec(text)
-    if ":" in text:
+    if ":" in text.removeprefix(f"{spec.repo}@{spec.rev}"):
         raise InvalidInput(f"{text!r}: write REPO or REPO@REV, without a path")
     return Target(spec.repo, spec.rev if "@" in text else None)

@@ -89,14 +89,17 @@ class Refs:
         each."""
         return dict(self.living(kind))
 
-    def living(self, kind: str) -> Iterator[tuple[str, RefEntry]]:
-        """Yields the same, and reads each on demand."""
-        return ((name, entry) for name, entry in self.newest(kind) if entry.commit is not None)
+    def living(self, kind: str, *, beginning: str = "") -> Iterator[tuple[str, RefEntry]]:
+        """Yields the same for the names with a beginning, and reads each on demand."""
+        found = self.newest(kind, beginning=beginning)
+        return ((name, entry) for name, entry in found if entry.commit is not None)
 
-    def newest(self, kind: str, *, start: str = "") -> Iterator[tuple[str, RefEntry]]:
-        """Yields the newest entries of all refs of a kind, even deletions, by the bytes of NAME/,
-        from ``start`` on. It reads each on demand."""
-        for name, info in self._newest(kind, start):
+    def newest(
+        self, kind: str, *, start: str = "", beginning: str = ""
+    ) -> Iterator[tuple[str, RefEntry]]:
+        """Yields the newest entries of all refs of a kind whose names have a beginning, even
+        deletions, by the bytes of NAME/, from ``start`` on. It reads each on demand."""
+        for name, info in self._newest(kind, start, beginning):
             yield name, self._entry(kind, name, info)
 
     def names(self, kind: str) -> Iterator[str]:
@@ -205,11 +208,13 @@ class Refs:
             "Nothing is lost: repeat the command to continue from there"
         )
 
-    def _newest(self, kind: str, start: str = "") -> Iterator[tuple[str, ObjectInfo]]:
+    def _newest(
+        self, kind: str, start: str = "", beginning: str = ""
+    ) -> Iterator[tuple[str, ObjectInfo]]:
         prefix = keys.refs(self._repo, _check_kind(kind))
         after = start and prefix + start
         while (
-            info := next(iter(self._objects.list(prefix, after=after, limit=1)), None)
+            info := next(iter(self._objects.list(prefix + beginning, after=after, limit=1)), None)
         ) is not None:
             name = info.key[len(prefix) :].partition("/")[0]
             yield name, info

@@ -25,7 +25,7 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
     Unsupported,
 )
-from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format import git, keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
@@ -242,8 +242,9 @@ class Store:
 
     def resolve(self, repo: str, rev: str) -> CommitId:
         """Returns the current commit of ``rev``: a branch, otherwise a tag, otherwise a commit id
-        or a prefix of one; or a commit before any of these (main~2). Raises: NotFound, which names
-        what exists; InvalidInput if a prefix fits several commits; Renamed."""
+        or a prefix of one; the import of a Git commit (git:ID); or a commit before any of these
+        (main~2). Raises: NotFound, which names what exists; InvalidInput if a prefix fits several
+        commits; Renamed."""
         name, steps = parse_revision(rev)
         return self.before(repo, self._named(repo, name), rev, steps)
 
@@ -264,6 +265,8 @@ class Store:
         """Returns the commit that a name stands for."""
         check_repo(repo)
         refs = self.refs(repo)
+        if (git_id := git.id_in(rev)) is not None:
+            return self._made_from(repo, git_id)
         for kind in (BRANCHES, TAGS):
             entry = refs.latest(kind, rev)
             if entry is not None and entry.commit is not None:
@@ -275,6 +278,22 @@ class Store:
         if found and self.deletion(repo) is None:
             return CommitId(bytes.fromhex(found[0]))
         raise self._unknown(repo, rev)
+
+    def _made_from(self, repo: str, git_id: str) -> CommitId:
+        """Returns the commit that was made from a Git commit, by the beginning of its id."""
+        living = self.refs(repo).living(TAGS, beginning=git.tag_of(git_id))
+        found = {name: entry.commit for name, entry in islice(living, 2)}
+        if len(found) > 1:
+            raise InvalidInput(f"{git_id} is the beginning of several Git commits in {repo}")
+        for commit in found.values():
+            assert commit is not None
+            return commit
+        self._check_renamed(repo)
+        self.require_repo(repo)
+        raise NotFound(
+            f"{repo} has no import of the Git commit {git_id}: `lodefs import-git URL@{git_id} "
+            f"{repo}` makes one"
+        )
 
     def check_new_ref(self, repo: str, kind: str, name: str) -> None:
         """Raises: InvalidInput if a new branch or tag would hide something with the same name from

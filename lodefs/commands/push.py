@@ -51,6 +51,7 @@ _SHARED_KEYS = (
     "commit", "unchanged", "created_branch", "files", "directories", "size_bytes", "new_bytes",
     "stored_bytes", "files_read", "lost_packs", "excluded",
 )  # fmt: skip
+_OWN_KEYS = ("symlinks", "rebased", "git_commit", "lfs_files", "kept_files")
 
 
 @cli.command(
@@ -336,8 +337,9 @@ def merge(
 
 
 def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
-    """The keys of docs/scripting.md. Only one kind of push each has ``symlinks`` or ``rebased``."""
-    keys = [*_SHARED_KEYS, *(key for key in ("symlinks", "rebased") if hasattr(result, key))]
+    """The keys of docs/scripting.md. Only some kinds of push have ``symlinks``, ``rebased``, or the
+    keys of an import from Git."""
+    keys = [*_SHARED_KEYS, *(key for key in _OWN_KEYS if hasattr(result, key))]
     found = cli.fields(result, *keys)
     skipped = [
         {"path": text.percent_encoded(one.path), "message": one.reason} for one in result.skipped
@@ -366,6 +368,9 @@ def report(
     # All that counts as a file below, and in `lodefs log`.
     cli.write_line(f"files   {result.files + symlinks:,} ({result.files_read:,} read{links})")
     cli.write_line(f"bytes   {text.size(result.size_bytes)}")
+    if git_commit := getattr(result, "git_commit", ""):
+        lfs_files = text.count(getattr(result, "lfs_files", 0), "file")
+        cli.write_line(f"git     {git_commit} (from Git LFS: {lfs_files})")
     if not result.unchanged:
         _show_changes(result)
     if not result.unchanged or result.stored_bytes:

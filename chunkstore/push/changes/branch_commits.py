@@ -58,7 +58,9 @@ class CommitJob:
     """The purpose of a commit, besides its branch. ``base`` is the commit that the caller asked
     for, if any. ``merged`` are parents besides the branch's head. ``choices`` decide paths that are
     in conflict; a conflict that they leave open raises ``refusal``, whose message ends with
-    ``way_out``. ``check_all`` also looks for the packs that others have written for this commit."""
+    ``way_out``. ``check_all`` also looks for the packs that others have written for this commit.
+    ``is_whole``: the tree is the whole content of the branch, so that it is not merged with what
+    others commit meanwhile: that raises Conflict."""
 
     base: CommitId | None = None
     merged: tuple[CommitId, ...] = ()
@@ -66,6 +68,7 @@ class CommitJob:
     refusal: type[LodefsError] = Conflict
     way_out: str = ""
     check_all: bool = False
+    is_whole: bool = False
 
 
 def run_commits(session: PushSession, job: CommitJob, prepared: PreparedCommit) -> ChangesResult:
@@ -167,6 +170,9 @@ class _Commits:
     def _round(self, head: Head) -> ChangesResult:
         target = _target(self._session, head, self._base, self._job)
         is_at_base = target.id == self._base.id
+        if not is_at_base and self._job.is_whole:
+            repo, _, name = self._session.branch
+            raise Conflict(f"another writer moved {repo}@{name} meanwhile: repeat the command")
         prepared = self._prepared
         item = prepared.ours if is_at_base else merged_into(target, prepared, self._job)
         counts = count(self._trees, target.root, item)

@@ -1,0 +1,1 @@
+"""Datasets from Git repositories: fetched without trust, listed, and committed."""

@@ -1,0 +1,189 @@
+"""Runs git on repositories that nobody vouches for: no hooks, no filters, no settings of this
+machine, no prompts, and limits for time, memory and what it writes.
+
+Sources: git-config(1), git(1) and gitprotocol-v2(5).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
+
+MEMORY_BYTES_MAX = 4 << 30
+SLOW_BYTES_S, SLOW_S = 1000, 60  # a server that sends less for so long has stopped
+_KEPT = ("PATH", "HOME", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")
+_PROXIES = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy")
+_NULL = "/dev/null"
+# Limits, then the command. The shell counts blocks of 512 bytes, and KiB of memory
+_LIMITED = (
+    'ulimit -f "$1" && ulimit -d "$2" && limit_s=$3 && shift 3 && '
+    'exec timeout -k 5 "$limit_s" git "$@"'
+)
+_TIMED_OUT = 124
+_TOLD_CHARS_MAX = 600
+_NO_PASSWORD = ("could not read Username", "could not read Password", "Authentication failed")
+
+
+@dataclass(frozen=True, slots=True)
+class GitLimits:
+    """What one import may take: bytes that a fetch brings, and of all files of a commit without
+    those of Git LFS; files; seconds."""
+
+    size_bytes_max: int = 4 << 30
+    files_max: int = 2_000_000
+    fetch_s_max: int = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class GitProcess:
+    """How to run git in the bare repository ``directory``. ``credentials_file`` has lines as
+    git-credential-store(1) reads them. ``protocols`` are those that git may use."""
+
+    directory: Path
+    limits: GitLimits
+    protocols: Sequence[str]
+    credentials_file: Path | None = None
+
+    def run(self, *words: str, index: Path | None = None, stdin: IO[bytes] | None = None) -> bytes:
+        """Returns what a command prints. Raises: as ``error_of``."""
+        with self.started(*words, stdin=stdin or subprocess.DEVNULL, index=index) as process:
+            printed, said = process.communicate()
+        if process.returncode:
+            raise self.error_of(words[0], process.returncode, said)
+        return printed
+
+    @contextmanager
+    def started(
+        self, *words: str, stdin: IO[bytes] | int = subprocess.DEVNULL, index: Path | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Runs a command whose output is read while it runs, and which ends with the block."""
+        process = subprocess.Popen(
+            self._command(words),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment(index),
+            cwd="/",
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.terminate()  # timeout(1) passes it on; nobody would pass on SIGKILL
+
+    def lines(
+        self, *words: str, stdin: IO[bytes] | int = subprocess.DEVNULL, index: Path | None = None
+    ) -> Iterator[bytes]:
+        """Yields what a command prints, without the NULs between. Raises: Unavailable."""
+        with self.started(*words, stdin=stdin, index=index) as process:
+            assert process.stdout is not None
+            yield from _split(process.stdout)
+            said = process.communicate()[1]
+            if process.returncode:
+                raise self.error_of(words[0], process.returncode, said)
+
+    def error_of(self, word: str, code: int, stderr: bytes) -> LodefsError:
+        """Returns the error of a command that failed: Denied, NotFound, InvalidInput,
+        Unavailable."""
+        said = " ".join(stderr.decode("utf-8", "replace").split())
+        if code == _TIMED_OUT:
+            return Unavailable(f"git {word} took more than {self.limits.fetch_s_max:,} s")
+        if any(one in said for one in _NO_PASSWORD) or "terminal prompts disabled" in said:
+            return Denied(
+                "the Git server asks for a password: credentials are lines "
+                "https://USER:TOKEN@HOST in a file (--credentials, git_credentials_file)"
+            )
+        if "redirect" in said or "error: 30" in said:
+            return Denied(f"the Git server leads elsewhere, which is not followed: {_told(said)}")
+        if "not allowed" in said and "transport" in said:
+            return Denied(f"git refuses this kind of URL: {_told(said)}")
+        if "not our ref" in said or "couldn't find remote ref" in said:
+            return NotFound(f"the repository has no such commit: {_told(said)}")
+        if "fsck" in said:
+            return InvalidInput(f"the repository is malformed: {_told(said)}")
+        return Unavailable(f"git {word} failed: {_told(said) or f'exit code {code}'}")
+
+    def _command(self, words: Sequence[str]) -> list[str]:
+        limits = self.limits
+        blocks = max(1, limits.size_bytes_max // 512)
+        # What serves our own questions ends with its input; 0 is no limit
+        limit_s = 0 if words[0] == "cat-file" else limits.fetch_s_max
+        numbers = (blocks, MEMORY_BYTES_MAX // 1024, limit_s)
+        return ["/bin/sh", "-c", _LIMITED, "sh", *map(str, numbers), *words]
+
+    def _environment(self, index: Path | None) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in (*_KEPT, *_PROXIES) if name in os.environ}
+        config = [*_config(self.protocols), *_credentials(self.credentials_file)]
+        numbered = {
+            f"GIT_CONFIG_{part}_{number}": text
+            for number, pair in enumerate(config)
+            for part, text in zip(("KEY", "VALUE"), pair, strict=True)
+        }
+        environment: Mapping[str, str] = {
+            "LC_ALL": "C",
+            "GIT_DIR": str(self.directory),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": _NULL,
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/false",
+            "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
+            "GIT_ALLOW_PROTOCOL": ":".join(self.protocols),
+            "GIT_CONFIG_COUNT": str(len(config)),
+        }
+        of_index = {} if index is None else {"GIT_INDEX_FILE": str(index)}
+        return {**kept, **environment, **numbered, **of_index}
+
+
+def _config(protocols: Sequence[str]) -> list[tuple[str, str]]:
+    return [
+        ("protocol.allow", "never"),
+        *((f"protocol.{one}.allow", "always") for one in protocols),
+        ("core.hooksPath", _NULL),
+        ("core.attributesFile", _NULL),
+        ("core.fsmonitor", "false"),
+        ("core.bigFileThreshold", "64m"),
+        ("fetch.unpackLimit", "1"),  # one pack, whose size is limited
+        ("fetch.fsckObjects", "true"),
+        ("fetch.fsck.zeroPaddedFilemode", "ignore"),  # harmless, and common in old histories
+        ("fetch.fsck.badTimezone", "ignore"),
+        ("fetch.fsck.missingSpaceBeforeDate", "ignore"),
+        ("http.followRedirects", "false"),
+        ("http.lowSpeedLimit", str(SLOW_BYTES_S)),
+        ("http.lowSpeedTime", str(SLOW_S)),
+        ("submodule.recurse", "false"),
+        ("maintenance.auto", "false"),
+        ("gc.auto", "0"),
+        ("credential.helper", ""),
+    ]
+
+
+def _credentials(file: Path | None) -> list[tuple[str, str]]:
+    """Git may read the file, but not change it: the store of Git forgets what a server refused."""
+    if file is None:
+        return []
+    get = f"git credential-store --file={shlex.quote(str(file))} get"
+    return [("credential.helper", f'!f() {{ test "$1" = get && {get}; }}; f')]
+
+
+def _split(stream: BinaryIO | IO[bytes]) -> Iterator[bytes]:
+    left = b""
+    while block := stream.read(1 << 20):
+        *whole, left = (left + block).split(b"\0")
+        yield from whole
+    if left:
+        yield left
+
+
+def _told(said: str) -> str:
+    return said[:_TOLD_CHARS_MAX]

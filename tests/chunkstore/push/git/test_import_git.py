@@ -1,0 +1,346 @@
+"""Imports of Git commits: the same files, what is kept and read, and hostile repositories."""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from lodefs.chunkstore.errors import (
+    Conflict,
+    Denied,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    TooLarge,
+)
+from lodefs.chunkstore.format import git as git_format
+from lodefs.chunkstore.format import lfs
+from lodefs.chunkstore.format.git_url import GitUrl
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.push.changes.change import Put as PutChange
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.git.git_process import GitLimits
+from lodefs.chunkstore.push.git.git_repository import GitAccess, GitRepository
+from lodefs.chunkstore.push.git.import_git import GitResult, GitSource, import_git
+from lodefs.chunkstore.repo.refs import TAGS
+from lodefs.chunkstore.repo.store import open_store
+from tests.support.chunkstore.branches import Branches
+from tests.support.chunkstore.directories import in_commit
+from tests.support.chunkstore.git_repositories import (
+    EXECUTABLE,
+    LINK,
+    MODULE,
+    PASSWORD,
+    USER,
+    Put,
+    git,
+    git_server,
+    make_repository,
+    pointer,
+)
+
+LFS = b"*.bin filter=lfs diff=lfs merge=lfs -text\n"
+LARGE = Random(1).randbytes(100_000)
+
+
+class World(Branches):
+    """A store, and Git repositories of which commits are imported into its repository r."""
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(base)
+        self.access = GitAccess(base / "git")
+
+    def have_objects(self, *contents: bytes, repo: str = "r") -> None:
+        """Stores objects as the LFS server does."""
+        changes = [PutChange(lfs.object_path(sha256(one).hexdigest()), one) for one in contents]
+        commit_changes(self.store, repo, lfs.OBJECTS, changes, self.options())
+
+    def run(self, url: str | Path, rev: str = "main", **source: object) -> GitResult:
+        options = self.options(author="", message="")
+        given = GitSource(str(url), rev, **source)  # type: ignore[arg-type]
+        return import_git(self.store, given, self.access, "r", "main", options)
+
+    def contents(self, commit: str) -> dict[str, bytes]:
+        return {path.decode(): one for path, one in self.files(commit).items()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "world")
+
+
+def test_a_commit_of_git(world: World, tmp_path: Path) -> None:
+    """A commit has the modes, symlinks and texts of Git; a second import reads only what changed,
+    and Git's ids find both."""
+    first, second = make_repository(
+        tmp_path / "r.git",
+        [
+            {"a/b": b"1", "run": Put(b"#!", EXECUTABLE), "l": Put(b"../../x", LINK), "old/x": b""},
+            {"a/b": b"2", "new": b"n", "old/x": None},
+        ],
+    )
+    one = world.run(tmp_path / "r.git", first)
+    seen = in_commit(world.store, "r", one.commit)
+    assert seen[b"run"].executable and seen[b"l"].content == b"../../x"
+    assert (one.git_commit, one.files_read, one.kept_files) == (first, 3, 0)
+    commit = world.head()
+    assert (commit.author, commit.message) == ("Ann <ann@example.com>", "commit 1\n\nwith ü")
+    assert dict(commit.metadata)[git_format.COMMIT] == first
+
+    two = world.run(tmp_path / "r.git")
+    assert (two.files_read, two.kept_files) == (2, 2)
+    assert world.contents(two.commit) == {"a/b": b"2", "run": b"#!", "new": b"n"}
+    assert b"old" not in in_commit(world.store, "r", two.commit)
+    assert world.run(tmp_path / "r.git").unchanged
+    for sha, result in ((first, one), (second, two)):
+        for length in (7, 40):
+            assert world.store.resolve("r", f"git:{sha[:length]}").hex() == result.commit
+    assert world.store.resolve("r", f"git:{second}~1").hex() == one.commit
+    assert world.contents(world.run(tmp_path / "r.git", first).commit)["a/b"] == b"1"
+    world.assert_sound()
+
+
+def test_ids_that_name_nothing(world: World, tmp_path: Path) -> None:
+    """An id that was not imported is named with the command that imports it; one that several
+    commits begin with is refused."""
+    [sha] = make_repository(tmp_path / "r.git", [{"a": b"1"}])
+    result = world.run(tmp_path / "r.git")
+    with pytest.raises(NotFound, match="import-git URL@abcdef1 r"):
+        world.store.resolve("r", "git:abcdef1")
+    at = bytes.fromhex(result.commit)
+    other = sha[:-1] + ("0" if sha[-1] != "0" else "1")
+    refs = world.store.refs("r")
+    refs.advance(TAGS, git_format.tag_of(other), at, expected_sequence=None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="several"):
+        world.store.resolve("r", f"git:{sha[:10]}")
+
+
+def test_pointers_become_files(world: World, tmp_path: Path) -> None:
+    """A pointer becomes the object's file with its mode, and no byte of it is sent; one that no
+    attribute gives to Git LFS stays a file of Git; objects may be those of another repository."""
+    make_repository(
+        tmp_path / "r.git",
+        [
+            {
+                ".gitattributes": LFS,
+                "d/large.bin": Put(pointer(LARGE), EXECUTABLE),
+                "empty.bin": b"",
+                "not.bin": b"no pointer",
+                "kept.txt": pointer(LARGE),
+            }
+        ],
+    )
+    world.have_objects(LARGE, repo="other")
+    result = world.run(tmp_path / "r.git", lfs_repos=["r", "other"])
+    assert result.lfs_files == 1 and result.new_bytes < 1000
+    seen = in_commit(world.store, "r", result.commit)
+    assert seen[b"d/large.bin"].content == LARGE and seen[b"d/large.bin"].executable
+    assert seen[b"kept.txt"].content == pointer(LARGE) and seen[b"not.bin"].content == b"no pointer"
+
+
+def test_objects_that_only_an_import_names(world: World, tmp_path: Path) -> None:
+    """gc keeps what a pointer in an import names, also after the branch of objects was deleted, and
+    deletes the other objects."""
+    make_repository(tmp_path / "r.git", [{".gitattributes": LFS, "a.bin": pointer(LARGE)}])
+    other = Random(7).randbytes(50_000)
+    world.have_objects(LARGE)
+    world.have_objects(other)
+    result = world.run(tmp_path / "r.git")
+    refs = world.store.refs("r")
+    entry = refs.read("branches", lfs.OBJECTS)
+    refs.advance("branches", lfs.OBJECTS, None, expected_sequence=entry.sequence)
+    for days in (0, 40, 80):
+        collect(world.store, CollectOptions(clock=lambda: time.time() + days * 86400))  # noqa: B023
+    fresh = open_store(world.objects)
+    assert in_commit(fresh, "r", result.commit)[b"a.bin"].content == LARGE
+    left = sum(one.size_bytes for one in world.objects.list("packs/"))
+    assert left < len(LARGE) + len(other)
+    world.assert_sound()
+
+
+def test_pointers_without_an_object(world: World, tmp_path: Path) -> None:
+    """A pointer whose object is nowhere, or has another size, is named with path and commit, and
+    nothing is committed; when the object is there, the import succeeds."""
+    wrong = pointer(LARGE).replace(b"size 100000", b"size 99999")
+    good, bad = make_repository(
+        tmp_path / "r.git",
+        [{".gitattributes": LFS, "d/ü.bin": pointer(LARGE)}, {"d/ü.bin": wrong}],
+    )
+    oid = sha256(LARGE).hexdigest()
+    with pytest.raises(NotFound, match=rf"d/ü.bin \({oid}\) in .*@{good[:12]}.*git lfs push"):
+        world.run(tmp_path / "r.git", good)
+    with pytest.raises(NotFound):
+        world.store.resolve("r", "main")
+    world.have_objects(LARGE)
+    assert world.run(tmp_path / "r.git", good).lfs_files == 1
+    with pytest.raises(InvalidInput, match=r"d/ü.bin .* points to 99,999 bytes.*100,000"):
+        world.run(tmp_path / "r.git", bad)
+
+
+def test_archive_attributes(world: World, tmp_path: Path) -> None:
+    """What attributes exclude from archives is left out; new attributes count for old files."""
+    make_repository(
+        tmp_path / "r.git",
+        [
+            {
+                "ci/.gitattributes": b"secret export-ignore\n",
+                ".gitattributes": b"docs/ export-ignore\n*.tmp export-ignore\n",
+                "docs/deep/x": b"",
+                "ci/secret": b"",
+                "ci/y": b"",
+                "z.tmp": b"",
+                "keep": b"",
+            },
+            {".gitattributes": b"keep export-ignore\n"},
+        ],
+    )
+    result = world.run(tmp_path / "r.git")
+    first = git(tmp_path / "r.git", "rev-parse", "main~1")
+    assert set(world.contents(result.commit)) == {
+        ".gitattributes", "ci/.gitattributes", "docs/deep/x", "ci/y", "z.tmp",
+    }  # fmt: skip
+    older = world.run(tmp_path / "r.git", first)
+    assert set(world.contents(older.commit)) == {
+        ".gitattributes", "ci/.gitattributes", "ci/y", "keep",
+    }  # fmt: skip
+
+
+def test_hooks_filters_and_settings_of_others_never_run(world: World, tmp_path: Path) -> None:
+    """A repository whose hooks, filters, settings and attributes run programs runs none of them."""
+    place, trap = tmp_path / "r.git", tmp_path / "trap"
+    attributes = b"* filter=evil diff=evil ident\n*.bin filter=lfs\n"
+    make_repository(place, [{".gitattributes": attributes, "a": b"$Id$\r\n", "--exec": b"x"}])
+    script = tmp_path / "evil.sh"
+    script.write_text(f"#!/bin/sh\ntouch {trap}\ncat\n")
+    script.chmod(0o755)
+    for hook in ("post-checkout", "reference-transaction", "pre-auto-gc", "post-index-change"):
+        (place / "hooks" / hook).symlink_to(script)
+    for key in (
+        "filter.evil.smudge", "filter.evil.process", "diff.evil.textconv", "core.fsmonitor",
+        "core.sshCommand", "uploadpack.packObjectsHook", "core.pager", "core.gitProxy",
+    ):  # fmt: skip
+        git(place, "config", key, str(script))
+    result = world.run(place)
+    assert world.contents(result.commit)["a"] == b"$Id$\r\n"
+    assert not trap.exists()
+
+
+def test_refs_named_like_options(world: World, tmp_path: Path) -> None:
+    """A repository may have refs whose names look like options: they are data."""
+    [sha] = make_repository(tmp_path / "r.git", [{"a": b"1"}])
+    for name in ("heads/--upload-pack=touch", "tags/-x", "heads/ok"):
+        (tmp_path / "r.git" / "refs" / name).write_text(f"{sha}\n")
+    assert world.run(tmp_path / "r.git", "ok").git_commit == sha
+    with pytest.raises(NotFound, match="no branch or tag missing"):
+        world.run(tmp_path / "r.git", "missing")
+
+
+def test_a_branch_that_moves_meanwhile(world: World, tmp_path: Path) -> None:
+    """What another writer commits during an import is not mixed into Git's files."""
+    make_repository(tmp_path / "r.git", [{"a": b"1"}])
+    make_repository(tmp_path / "s.git", [{"b": b"2"}])
+    world.run(tmp_path / "s.git")
+    moved: list[str] = []
+
+    def overtaken(_removals: object) -> bool:
+        if not moved:
+            moved.append(world.change(PutChange("c", b"3")).commit)
+        return True
+
+    options = replace(world.options(), allow_removals=overtaken)
+    source = GitSource(str(tmp_path / "r.git"), "main")
+    with pytest.raises(Conflict, match="repeat the command"):
+        import_git(world.store, source, world.access, "r", "main", options)
+    assert world.store.resolve("r", "main").hex() == moved[0]
+    result = import_git(world.store, source, world.access, "r", "main", options)
+    assert world.contents(result.commit) == {"a": b"1"}
+
+
+def test_limits(world: World, tmp_path: Path) -> None:
+    """A repository that sends more, or unpacks to more, than the limit is refused, and leaves no
+    large file behind."""
+    noise = Random(2).randbytes(3_000_000)
+    make_repository(tmp_path / "large.git", [{"a": noise}])
+    make_repository(tmp_path / "bomb.git", [{f"{n}": bytes(400_000) for n in range(9)}])
+    make_repository(tmp_path / "many.git", [{f"{n}": b"" for n in range(30)}])
+    limits = GitLimits(size_bytes_max=1_000_000, files_max=20)
+    world.access = replace(world.access, limits=limits)
+    for name in ("large", "bomb", "many"):
+        with pytest.raises(TooLarge, match=r"raise the\s+limit"):
+            world.run(tmp_path / f"{name}.git")
+    left = [one.stat().st_size for one in world.access.below.rglob("*") if one.is_file()]
+    assert max(left) < 1_000_000
+
+
+def test_a_server(world: World, tmp_path: Path) -> None:
+    """Over HTTP: a commit by its id, and then the next one; submodules by URLs relative to their
+    parent; without the option they are empty directories."""
+    [lib] = make_repository(tmp_path / "org/lib.git", [{"lib.txt": b"lib"}])
+    modules = b'[submodule "x"]\n\tpath = deps/lib\n\turl = ../lib.git\n'
+    first, second = make_repository(
+        tmp_path / "org/r.git",
+        [
+            {"a": b"1", ".gitmodules": modules, "deps/lib": Put(lib.encode(), MODULE)},
+            {"a": b"2"},
+        ],
+    )
+    with git_server(tmp_path) as server:
+        url = server.url("org/r.git")
+        one = world.run(url, first)
+        assert b"deps/lib" in in_commit(world.store, "r", one.commit)
+        opened: list[str] = []
+
+        def open_submodule(module: GitUrl) -> GitRepository:
+            opened.append(str(module))
+            return GitRepository(str(module), world.access)
+
+        two = world.run(url, second, open_submodule=open_submodule)
+        assert world.contents(two.commit)["deps/lib/lib.txt"] == b"lib"
+        assert set(opened) == {server.url("org/lib.git")}
+        three = world.run(url, "main", open_submodule=open_submodule)
+        assert three.unchanged and three.kept_files == 3
+        with pytest.raises(NotFound, match="no such commit"):
+            world.run(url, "f" * 40)
+
+
+def test_servers_that_ask_or_lead_elsewhere(world: World, tmp_path: Path) -> None:
+    """A server that wants a password is told from a file, which stays as it is; without one, and
+    with a wrong one, nobody is asked. Where a server leads to is not followed."""
+    make_repository(tmp_path / "r.git", [{"a": b"1"}])
+    with git_server(tmp_path) as server, git_server(tmp_path) as elsewhere:
+        secret = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        server.state["password"] = f"Basic {secret}"
+        url = server.url("r.git")
+        with pytest.raises(Denied, match="asks for a password"):
+            world.run(url)
+        file = tmp_path / "it's a file"
+        for password in ("wrong", PASSWORD):
+            lines = f"http://{USER}:{password}@127.0.0.1:{server.port}\n"
+            file.write_text(lines)
+            world.access = replace(world.access, credentials_file=file)
+            if password == PASSWORD:
+                assert world.run(url).files == 1
+            else:
+                with pytest.raises(Denied, match="asks for a password") as refused:
+                    world.run(url)
+                assert "wrong" not in str(refused.value)
+            assert file.read_text() == lines
+        for target in (elsewhere.url(""), f"file://{tmp_path}", "ext::sh -c touch%20x"):
+            server.state["redirect"] = target.rstrip("/")
+            with pytest.raises(Denied, match="leads elsewhere, which is not followed"):
+                world.run(url)
+        assert elsewhere.asked == []
+
+
+def test_protocols_that_git_would_know(world: World, tmp_path: Path) -> None:
+    """A URL is used by its own protocol alone."""
+    for text in (f"ext::sh -c touch% {tmp_path}/trap", f"ext://sh -c touch% {tmp_path}/trap"):
+        with pytest.raises(LodefsError):
+            GitRepository(text, world.access).resolve("main")
+    assert not (tmp_path / "trap").exists()
