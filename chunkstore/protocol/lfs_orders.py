@@ -8,15 +8,6 @@ from lodefs.chunkstore.format.lfs import Lock
 from lodefs.chunkstore.protocol.wire import Failure
 
 
-class StorePlace(msgspec.Struct, frozen=True):
-    """The first line: the store to write to, and the directory of the push index."""
-
-    store: str
-    endpoint_url: str | None
-    region: str | None
-    index_dir: str
-
-
 class PutObjects(msgspec.Struct, frozen=True, tag=True):
     """Stores objects, whose bytes were checked. ``files`` maps their ids to local files."""
 

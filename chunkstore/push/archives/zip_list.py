@@ -41,4 +41,4 @@ class BoundedZip:
         position = self._file.tell()
         end = int(self._file.seek(0, io.SEEK_END))
         self._file.seek(position)
-        return end - position
+        return int(end - position)

@@ -42,8 +42,8 @@ async def _whole_page(answer: Any) -> bytes:
         answer.close()
         raise InvalidInput(
             f"the page that lists {answer.url.with_query(None).with_user(None)} has more than "
-            f"{PAGE_BYTES_MAX:,} bytes: push the directories below it one by one, or give the paths "
-            "of the files (--from-list)"
+            f"{PAGE_BYTES_MAX:,} bytes: push the directories below it one by one, or give paths "
+            "(--from-list)"
         )
     return b"".join(pieces)
 

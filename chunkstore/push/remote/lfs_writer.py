@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from lodefs.chunkstore.format.decoding import from_json, json_decoder
 from lodefs.chunkstore.format.lfs import Lock, Owner
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import TreeEntry
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.protocol.access import hidden
 from lodefs.chunkstore.protocol.lfs_orders import (
     AddLock,
@@ -29,12 +27,12 @@ from lodefs.chunkstore.protocol.lfs_orders import (
     Outcome,
     PutObjects,
     RemoveLock,
-    StorePlace,
 )
 from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.change import Change, Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.remote.store_process import store_of_parent, tell
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.repo.store import Store, open_store
 
@@ -45,10 +43,8 @@ _NOTE_NAME = b"README"
 
 
 def main() -> None:
-    place = from_json(sys.stdin.buffer.readline(), StorePlace)
-    stored = StoreOptions(endpoint_url=place.endpoint_url, region=place.region)
     orders = json_decoder(Order)
-    with closing(open_objects(place.store, stored)) as objects:
+    with store_of_parent() as (objects, place):
         writer: LfsWriter | None = None
         for line in sys.stdin.buffer:
             try:
@@ -58,8 +54,7 @@ def main() -> None:
                 outcome = Outcome(failure=failure_of(NoSpace(str(error))))
             except Exception as error:  # noqa: BLE001 - the proxy must hear of it
                 outcome = Outcome(failure=failure_of(error))
-            sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-            sys.stdout.buffer.flush()
+            tell(outcome)
 
 
 class LfsWriter:
