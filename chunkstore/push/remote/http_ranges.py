@@ -22,9 +22,11 @@ PAGE_BYTES_MAX = 32 << 20  # some 300,000 links
 def page_class() -> type[Any]:
     """Returns the class of answers for the session of fsspec, which reads the page with the links
     of a directory at once. Reading too large a page raises InvalidInput. Raises: ImportError."""
-    from aiohttp import ClientResponse
+    from fsspec.implementations import http
 
-    class Page(ClientResponse):
+    class Page(http.aiohttp.ClientResponse):  # type: ignore[misc]  # fsspec chooses the library
+        _body: bytes | None
+
         async def read(self) -> bytes:
             if self._body is None:
                 self._body = await _whole_page(self)
