@@ -46,6 +46,7 @@ def test_a_file_of_the_format_is_read() -> None:
 
 @given(st.lists(st.binary(max_size=30), max_size=6))
 def test_every_byte_belongs_to_its_tensor(contents: list[bytes]) -> None:
+    """Tensors are where their header says, whatever they hold."""
     tensors = {f"t{number}": content for number, content in enumerate(contents)}
     data = of_tensors(tensors)
     assert {found.name: data[found.first : found.end] for found in parsed(data)} == tensors
@@ -72,23 +73,27 @@ def test_every_byte_belongs_to_its_tensor(contents: list[bytes]) -> None:
     ],
 )
 def test_a_bad_header_is_refused(header: dict[str, Any] | bytes, data: int, why: str) -> None:
+    """The error says what is wrong, and names the tensor."""
     with pytest.raises(InvalidInput, match=f"(?i){why}"):
         parsed(file_of(header, bytes(data)))
 
 
 @pytest.mark.parametrize("size_bytes", [2**64 - 1, HEADER_BYTES_MAX + 1, 30])
 def test_the_size_of_a_header_is_checked_before_it_is_read(size_bytes: int) -> None:
+    """No memory is taken for a header that cannot be."""
     with pytest.raises(InvalidInput, match="header"):
         header_end(size_bytes.to_bytes(8, "little"), 37)
 
 
 def test_a_file_without_a_size_is_refused() -> None:
+    """A file of fewer than 8 bytes has no header."""
     with pytest.raises(InvalidInput, match="at least 8 bytes"):
         header_end(b"1234567", 7)
 
 
 @given(st.data())
 def test_no_mutation_leads_out_of_the_file(data: st.DataObject) -> None:
+    """Whatever bytes change, tensors cover the file after its header, or it is refused."""
     whole = bytearray(of_tensors({"a": b"12", "b": b"345"}))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -105,6 +110,7 @@ def test_no_mutation_leads_out_of_the_file(data: st.DataObject) -> None:
     st.lists(st.tuples(st.integers(0, 3 * PIECE_BYTES_MAX), st.booleans()), max_size=12),
 )
 def test_pieces_are_the_wanted_bytes_once_and_in_order(sizes: list[tuple[int, bool]]) -> None:
+    """No piece is too large, and none has bytes that nobody wants."""
     at, wanted = 100, []
     for number, (size_bytes, is_wanted) in enumerate(sizes):
         if is_wanted:
@@ -123,6 +129,7 @@ def test_pieces_are_the_wanted_bytes_once_and_in_order(sizes: list[tuple[int, bo
 
 
 def test_neighbours_are_read_together() -> None:
+    """Small tensors that lie beside each other take one read."""
     header = json.loads(of_tensors({"a": b"1", "b": b"2"})[8:-2])
     data = file_of(header, b"12")
     (piece,) = pieces(parsed(data))

@@ -75,15 +75,18 @@ def read(found: Snapshot, path: str, **which: Any) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("temperature", ["cold", "warm"])
 def test_all_shards_of_an_index_are_read(model: Snapshot, temperature: str) -> None:
+    """An index names the files, and others beside it are not read."""
     assert temperature
     assert read(model, "shards") == FIRST | SECOND
 
 
 def test_one_file_is_read(model: Snapshot) -> None:
+    """A URL may name a file, or a directory without an index."""
     assert read(model, "one/model.safetensors") == read(model, "one") == SECOND
 
 
 def test_only_some_shards_or_tensors_are_read(model: Snapshot) -> None:
+    """A rank reads only its part."""
     assert read(model, "shards", shards=["m-2.safetensors"]) == SECOND
     assert read(model, "shards", tensors=["b", "norm"]) == {"b": b"23", "norm": b"4567"}
     (file,) = weights_files(model, "shards/m.safetensors.index.json", tensors=["norm"])
@@ -106,5 +109,6 @@ def test_only_some_shards_or_tensors_are_read(model: Snapshot) -> None:
 def test_what_cannot_be_read_is_named(
     model: Snapshot, path: str, which: dict[str, Any], error: type[Exception], why: str
 ) -> None:
+    """The error names the file, shard or tensor."""
     with pytest.raises(error, match=why):
         read(model, path, **which)
