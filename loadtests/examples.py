@@ -26,6 +26,7 @@ NAMES = ("python", "fsspec", "pytorch", "many-machines")
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
 PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdataset"]
 PACKAGES += ["safetensors", "universal_pathlib", "distributed", "ray[client,data]", "mpi4py"]
+PACKAGES += ["pyspark>=4"]
 # Too large to be installed, or on a mount
 NOT_RUN = frozenset({"torch2", "transformers", "lightning", "mounted"})
 DEBIAN_PYTHON = "/usr/bin/python3"
