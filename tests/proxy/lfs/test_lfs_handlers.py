@@ -9,6 +9,7 @@ import json
 import random
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -75,7 +76,8 @@ class Server:
         if range_:
             headers["Range"] = range_
         try:
-            connection.request(method, f"/lfs/{REPO}/{path}", data, headers)
+            with suppress(BrokenPipeError, ConnectionResetError):  # a refusal comes early
+                connection.request(method, f"/lfs/{REPO}/{path}", data, headers)
             answer = connection.getresponse()
             if answer.status == 401:
                 assert (answer.getheader("LFS-Authenticate") or "").startswith("Basic ")
