@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain, islice
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Conflict, SourceChanged
 from lodefs.chunkstore.format.commit import Commit, Large
@@ -90,27 +92,36 @@ def joined(
     if len(roots) == 1:
         return roots[0]
     root = ChangedDirectory(None, {})
-    todo: list[tuple[bytes, ChangedDirectory, Sequence[TreeEntry]]] = [(b"", root, roots)]
-    while todo:
-        path, node, parts = todo.pop()
-        by_name: dict[bytes, list[TreeEntry]] = {}
-        for entries in map_ahead(executor, packs.read_tree, parts):
-            for entry in entries:
+    level = [_Shared(b"", root, roots)]
+    while level:  # all trees of a level are read side by side: there may be two for each part
+        trees = map_ahead(executor, packs.read_tree, (part for one in level for part in one.parts))
+        below: list[_Shared] = []
+        for path, node, parts in level:
+            by_name: dict[bytes, list[TreeEntry]] = {}
+            for entry in chain.from_iterable(islice(trees, len(parts))):
                 by_name.setdefault(entry.name, []).append(entry)
-        for name, found in by_name.items():
-            below = path + b"/" + name if path else name
-            if (file := split.get(below)) is not None:
-                if not file.is_left_out:
-                    node.children[name] = file.entry(found, packs.index)
-                continue
-            if len(found) == 1:
-                node.children[name] = found[0]
-                continue
-            if not all(map(is_directory, found)):
-                raise SourceChanged(f"{show_path(below)} is in two parts: make another plan")
-            child = node.children[name] = ChangedDirectory(None, {})
-            todo.append((below, child, found))
+            for name, found in by_name.items():
+                child = path + b"/" + name if path else name
+                if (file := split.get(child)) is not None:
+                    if not file.is_left_out:
+                        node.children[name] = file.entry(found, packs.index)
+                elif len(found) == 1:
+                    node.children[name] = found[0]
+                elif all(map(is_directory, found)):
+                    node.children[name] = shared = ChangedDirectory(None, {})
+                    below.append(_Shared(child, shared, found))
+                else:
+                    raise SourceChanged(f"{show_path(child)} is in two parts: make another plan")
+        level = below
     return root
+
+
+class _Shared(NamedTuple):
+    """A directory of which several parts have some."""
+
+    path: bytes
+    node: ChangedDirectory
+    parts: Sequence[TreeEntry]
 
 
 class _Finish:

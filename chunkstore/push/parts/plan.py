@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, UnknownFormat
@@ -24,8 +26,10 @@ from lodefs.chunkstore.push.source_directory import opened_source, source_root
 from lodefs.chunkstore.push.workers.source_files import show_path
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 
+PUTS_MAX = 8  # parts in memory, each with up to 50,000 files
 _SIGNED = (b"http://", b"https://")  # the queries of such URLs may be secrets
 
 
@@ -118,12 +122,13 @@ def _planned(session: PushSession, name: str, root: bytes, limits: PartLimits) -
     head = head_of(session)
     quota = Quota(store, session.branch.repo, head.size_bytes)
     totals = _Totals(quota, progress)
-    plans, parts = PushPlans(store.objects), 0
+    plans = PushPlans(store.objects)
     progress.phase = "planning"
     with opened_source(root, options, store) as source:
-        for part in parts_of(totals.counted(source.scan), limits):
-            plans.put_part(name, part)
-            parts += 1
+        with ThreadPoolExecutor(PUTS_MAX, "lodefs-plan") as executor:
+            planned = parts_of(totals.counted(source.scan), limits)
+            put = partial(plans.put_part, name)
+            parts = sum(1 for _ in map_ahead(executor, put, planned, PUTS_MAX))
         if head.commit is not None and head.id is not None:
             check_names(store.packs, session.target, head.id, head.commit, source.top_names())
     plan = PushPlan(
